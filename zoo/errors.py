@@ -1,0 +1,114 @@
+"""Errors that are answered in one line, and the checks that raise them."""
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+
+class UserError(ValueError):
+  """A mistake in what the user gave: what is wrong, the value, what is allowed.
+
+  The command lines print it as one line and exit with code 2.
+  """
+
+
+class RunError(RuntimeError):
+  """A run that cannot go on although it was asked for rightly (NaN, full disk).
+
+  The command lines print it as one line and exit with code 1.
+  """
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
+  """The error for a `name` that is not among the `known` names of a `kind`."""
+  known = sorted(known)
+  near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
+  hint = f'; did you mean {near[0]!r}?' if near else ''
+  return UserError(f'unknown {kind} {name!r}; known: {", ".join(known)}{hint}')
+
+
+def check_count(name: str, value: Any, minimum: int = 1) -> int:
+  """Returns `value` as an int, or raises UserError unless an integer ≥ `minimum`."""
+  try:
+    count = operator.index(value)
+  except TypeError:
+    count = None
+  if count is None or isinstance(value, bool) or count < minimum:
+    raise UserError(f'{name} is {value!r}; it must be an integer ≥ {minimum}')
+  return count
+
+
+def check_number(
+  name: str, value: Any, minimum: float = -math.inf, above: float = -math.inf
+) -> float:
+  """Returns `value` as a float, or raises UserError unless finite and large enough."""
+  if not _is_real(value) or not math.isfinite(value) or value < minimum:
+    bound = '' if minimum == -math.inf else f' ≥ {minimum:g}'
+    bound = bound if above == -math.inf else f' > {above:g}'
+    raise UserError(f'{name} is {value!r}; it must be a finite number{bound}')
+  if value <= above:
+    raise UserError(f'{name} is {value!r}; it must be a finite number > {above:g}')
+  return float(value)
+
+
+def check_vector(name: str, value: Any, length: int) -> np.ndarray:
+  """Returns `value`, a scalar repeated, as float64 `[length]`, or raises UserError."""
+  vector = _as_float64(name, value)
+  if vector.ndim == 0:
+    vector = np.full(length, vector)
+  if vector.shape != (length,):
+    raise UserError(
+      f'{name} has shape {vector.shape}; it must be a number or a vector of length '
+      f'{length}'
+    )
+  return vector
+
+
+def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
+  """Returns `value` as a float64 covariance `[length, length]`; None stays None.
+
+  Raises UserError unless it is square, symmetric and positive semi-definite.
+  """
+  if value is None:
+    return None
+  matrix = _as_float64(name, value)
+  if matrix.shape != (length, length):
+    raise UserError(
+      f'{name} has shape {matrix.shape}; it must be None (the identity) or a '
+      f'{length} × {length} matrix'
+    )
+  # Rounding of a product like A Aᵀ leaves errors of a few ulp of the largest entry.
+  tolerance = 1e-9 * max(1.0, float(np.abs(matrix).max()))
+  asymmetry = float(np.abs(matrix - matrix.T).max())
+  if asymmetry > tolerance:
+    raise UserError(
+      f'{name} is not symmetric: it differs from its transpose by {asymmetry:.3g}; '
+      'it must be symmetric and positive semi-definite'
+    )
+  smallest = float(np.linalg.eigvalsh(matrix)[0])
+  if smallest < -tolerance:
+    raise UserError(
+      f'{name} has the eigenvalue {smallest:.3g}; it must be symmetric and positive '
+      'semi-definite'
+    )
+  return (matrix + matrix.T) / 2
+
+
+def _is_real(value: Any) -> bool:
+  return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
+    value, bool
+  )
+
+
+def _as_float64(name: str, value: Any) -> np.ndarray:
+  try:
+    array = np.asarray(value, np.float64)
+  except (TypeError, ValueError):
+    raise UserError(f'{name} is {value!r}; it must hold numbers only') from None
+  if not np.isfinite(array).all():
+    raise UserError(f'{name} holds a value that is not finite: {value!r}')
+  return array

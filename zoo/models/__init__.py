@@ -1,0 +1,11 @@
+"""Architectures, one family a file, by name in the registry."""
+
+from zoo.models.linear_attention import Constant as Constant
+from zoo.models.linear_attention import LinearAttention as LinearAttention
+from zoo.models.lsa import LSA as LSA
+from zoo.models.ltb import LTB as LTB
+from zoo.models.multi_head_lsa import MultiHeadLSA as MultiHeadLSA
+from zoo.models.yq_lsa import YqLSA as YqLSA
+from zoo.registry import models as _models
+
+_models.call_room(__name__)

@@ -1,0 +1,126 @@
+"""What the linear attention models share: four matrices a head, and their algebra."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.errors import check_count, check_number
+from zoo.learning_rule import LearningRule, symmetric
+from zoo.prompt import Prompt
+
+
+class Constant(nnx.Variable):
+  """A value that belongs to the model and its checkpoints but is not trained."""
+
+
+class LinearAttention(nnx.Module):
+  """One layer of linear attention over the embedding matrix E, without its readout.
+
+  E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
+
+  Tokens are columns in the paper and rows here. A model says with `initial_guess` what
+  stands in the query's label slot, and with `readout` what it reads off the query's
+  updated token; all else follows.
+  """
+
+  def __init__(
+    self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
+  ):
+    """Draws the matrices from N(0, init_scale²); raises UserError for a bad value."""
+    self.num_features = check_count('num_features', num_features)
+    self.num_heads = check_count('num_heads', num_heads)
+    init_scale = check_number('init_scale', init_scale, minimum=0.0)
+    e = num_features + 1
+
+    def matrices() -> nnx.Param:
+      normal = jax.random.normal(rngs.params(), (num_heads, e, e))
+      # Not eager: a model can then also be made where no mesh is set.
+      return nnx.Param(
+        init_scale * normal, out_sharding=('model', None, None), eager_sharding=False
+      )
+
+    self.w_k, self.w_q = matrices(), matrices()
+    self.w_v, self.w_p = matrices(), matrices()
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    """`(g, β)` of the initial guess `y_q = g·x_q + β`."""
+    raise NotImplementedError
+
+  def readout(self) -> Float[Array, ' e']:
+    """`r`: the prediction is r · (the query's updated token), here its last entry."""
+    return jnp.zeros(self.num_features + 1, self.w_k.dtype).at[-1].set(1)
+
+  # The paper's equation, literally.
+
+  def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
+    """The embedding matrix E (eq. 2) with this model's initial guess in it."""
+    guess, bias = self.initial_guess()
+    return prompt.tokens(prompt.x_query @ guess + bias)
+
+  def keys(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
+    """`W_K E`."""
+    return jnp.einsum('hij,btj->bhti', self.w_k[...], tokens)
+
+  def queries(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
+    """`W_Q E`."""
+    return jnp.einsum('hij,btj->bhti', self.w_q[...], tokens)
+
+  def values(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
+    """`W_P W_V E`."""
+    return jnp.einsum('hij,hjk,btk->bhti', self.w_p[...], self.w_v[...], tokens)
+
+  def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
+    """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M hides the query's token as a key."""
+    t = tokens.shape[1]
+    mask_t = jnp.arange(t) < t - 1
+    keys, queries = self.keys(tokens), self.queries(tokens)
+    scores = jnp.einsum('bhki,bhqi->bhkq', keys, queries) / (t - 1)
+    return scores * mask_t[:, None]
+
+  def update(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
+    """What the heads together add to each token."""
+    return jnp.einsum('bhki,bhkq->bqi', self.values(tokens), self.scores(tokens))
+
+  def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
+    """The whole updated embedding matrix; the prediction is its last entry."""
+    return tokens + self.update(tokens)
+
+  # The same prediction, without the parts that do not reach it.
+
+  def head_algebra(self) -> tuple[Float[Array, 'h e'], Float[Array, 'h e e']]:
+    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`: all of a head that is ever seen."""
+    b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
+    a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])
+    return b_he, a_hee
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The prediction for each prompt's query, by whichever exact path is cheaper.
+
+    In multiplications a prompt, over e: head by head H·(2C + e), through the learning
+    rule (C + d)·e however many the heads.
+    """
+    c, d = prompt.x.shape[1:]
+    if self.num_heads * (2 * c + d + 1) > (c + d) * (d + 1):
+      return self.learning_rule()(prompt)
+    guess, bias = self.initial_guess()
+    b_he, a_hee = self.head_algebra()
+    query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
+    z_bce = prompt.examples()
+    scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be) / c
+    values_bch = jnp.einsum('bci,hi->bch', z_bce, b_he)
+    return query_be @ self.readout() + jnp.sum(scores_bch * values_bch, axis=(1, 2))
+
+  def learning_rule(self) -> LearningRule:
+    """This model as a point of the space of learning rules (exact)."""
+    guess, bias = self.initial_guess()
+    b_he, a_hee = self.head_algebra()
+    readout = self.readout()
+    # moves[j]: how G moves the coefficient of the query token's entry j.
+    moves = symmetric(jnp.einsum('hi,hkj->jik', b_he, a_hee))
+    return LearningRule(
+      init=readout[:-1] + readout[-1] * guess,
+      update=moves[:-1] + guess[:, None, None] * moves[-1],
+      bias=readout[-1] * bias,
+      bias_update=bias * moves[-1],
+    )

@@ -1,0 +1,29 @@
+"""Single-head linear self-attention, the model that most of the theory is about."""
+
+from flax import nnx
+from jaxtyping import ArrayLike
+
+from zoo.models.multi_head_lsa import MultiHeadLSA
+from zoo.registry import models
+
+
+@models.register('lsa')
+class LSA(MultiHeadLSA):
+  """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head, nothing else.
+
+  f = [E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    initial_guess: float | ArrayLike = 0.0,
+    initial_bias: float = 0.0,
+    init_scale: float = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """As MultiHeadLSA, without `num_heads`."""
+    super().__init__(
+      num_features, 1, initial_guess, initial_bias, init_scale, rngs=rngs
+    )

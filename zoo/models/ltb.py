@@ -1,0 +1,57 @@
+"""The linear transformer block: linear attention followed by a linear MLP."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.errors import check_count
+from zoo.models.linear_attention import LinearAttention
+from zoo.registry import models
+
+
+@models.register('ltb')
+class LTB(LinearAttention):
+  """LTB (Zhang, Wu & Bartlett, arXiv 2402.14951; arXiv 2512.04268, eq. 30).
+
+  f = [W_2ᵀ W_1 (E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E)]_(-1,-1),  y_q = 0
+
+  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, `w_1, w_2 [f, e]`.
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    num_heads: int = 1,
+    hidden_features: int | None = None,
+    init_scale: float = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """`hidden_features` is the MLP's width f ≥ d + 1; None is d + 1.
+
+    All six matrices start from N(0, init_scale²). Raises UserError naming the argument
+    that is out of its range.
+    """
+    super().__init__(num_features, num_heads, init_scale, rngs=rngs)
+    e = num_features + 1
+    f = (
+      e
+      if hidden_features is None
+      else check_count('hidden_features', hidden_features, minimum=e)
+    )
+    self.hidden_features = f
+    self.w_1 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
+    self.w_2 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    dtype = self.w_k.dtype
+    return jnp.zeros(self.num_features, dtype), jnp.zeros((), dtype)
+
+  def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
+    block = super().forward_tokens(tokens)
+    return jnp.einsum('fi,fj,btj->bti', self.w_2[...], self.w_1[...], block)
+
+  def readout(self) -> Float[Array, ' e']:
+    """The last row of `W_2ᵀ W_1`."""
+    return self.w_2[:, -1] @ self.w_1[...]

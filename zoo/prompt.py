@@ -1,0 +1,39 @@
+"""Prompts: labelled examples in context, and a query to be labelled.
+
+Shape letters, here and everywhere: `b` batch, `c` context examples, `d` features,
+`t` tokens (c + 1), `e` token width (d + 1), `h` heads.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+  """A batch of prompts (arXiv 2512.04268, section 2)."""
+
+  x: Float[Array, 'b c d']  # features of the context examples
+  y: Float[Array, 'b c']  # their labels
+  x_query: Float[Array, 'b d']  # features of the query
+  y_query: Float[Array, ' b']  # the target: the query's label without noise
+
+  def examples(self) -> Float[Array, 'b c e']:
+    """The context examples with their labels, `z_i = [x_i; y_i]`."""
+    return jnp.concatenate([self.x, self.y[..., None]], axis=-1)
+
+  def second_moment(self) -> Float[Array, 'b e e']:
+    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family sees of the context."""
+    z_bce = self.examples()
+    return jnp.einsum('bci,bcj->bij', z_bce, z_bce) / z_bce.shape[1]
+
+  def tokens(self, guess_b: Float[Array, ' b']) -> Float[Array, 'b t e']:
+    """The embedding matrix (eq. 2), a token a row: the examples, then the query.
+
+    `guess_b` is the initial guess `y_q`, which stands where the query's label would.
+    """
+    query_be = jnp.concatenate([self.x_query, guess_b[:, None]], axis=-1)
+    return jnp.concatenate([self.examples(), query_be[:, None]], axis=1)

@@ -1,0 +1,88 @@
+"""Names of models and tasks: a config names them, the registry builds them."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from zoo.errors import UserError, unknown_name
+
+
+class Registry:
+  """A table from names to classes of one kind."""
+
+  def __init__(self, kind: str):
+    """`kind` is the word for an entry in error messages, such as 'model'."""
+    self.kind = kind
+    self._classes: dict[str, type] = {}
+
+  def register(self, name: str) -> Callable[[type], type]:
+    """A class decorator that enters the class under `name`.
+
+    Raises UserError when another class holds the name already. The same class
+    defined anew, as by a notebook cell run twice, takes its own place.
+    """
+
+    def enter(cls: type) -> type:
+      held = self._classes.get(name)
+      if held is not None and _full_name(held) != _full_name(cls):
+        raise UserError(
+          f'{self.kind} {name!r} is registered already, by {_full_name(held)}; choose '
+          f'another name for {_full_name(cls)}'
+        )
+      self._classes[name] = cls
+      return cls
+
+    return enter
+
+  def names(self) -> list[str]:
+    """The registered names, sorted."""
+    return sorted(self._classes)
+
+  def get(self, name: str) -> type:
+    """The class under `name`; raises UserError with the nearest name if unknown."""
+    if name not in self._classes:
+      raise unknown_name(self.kind, name, self._classes)
+    return self._classes[name]
+
+  def call_room(self, module: str) -> None:
+    """Makes the module callable: `zoo.models` is a room, `zoo.models()` its names."""
+
+    names = self.names
+
+    class Room(types.ModuleType):
+      def __call__(self) -> list[str]:
+        return names()
+
+    sys.modules[module].__class__ = Room
+
+  def create(self, name: str, **hyperparameters: Any) -> Any:
+    """Builds the class under `name`.
+
+    Raises UserError for an unknown name, and for a hyper-parameter that is missing
+    or unknown to that class.
+    """
+    cls = self.get(name)
+    parameters = dict(inspect.signature(cls.__init__).parameters)
+    del parameters['self']
+    for given in hyperparameters:
+      if given not in parameters:
+        raise unknown_name(
+          f'hyper-parameter of {self.kind} {name!r},', given, parameters
+        )
+    for wanted, parameter in parameters.items():
+      if parameter.default is parameter.empty and wanted not in hyperparameters:
+        raise UserError(
+          f'{self.kind} {name!r} needs {wanted!r}, which is not given; it takes '
+          f'{", ".join(parameters)}'
+        )
+    return cls(**hyperparameters)
+
+
+def _full_name(cls: type) -> str:
+  return f'{cls.__module__}.{cls.__qualname__}'
+
+
+models = Registry('model')
+tasks = Registry('task')
