@@ -57,7 +57,7 @@ class LearningRule:
     start = _vector(start)
     step_matrix = jnp.asarray(step_matrix)
     # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
-    feature_block = -step_matrix[:, :, None] * start
+    feature_block = -jnp.einsum('ij,k->ijk', step_matrix, start)
     label_column = step_matrix[:, :, None]
     top = jnp.concatenate([feature_block, label_column], axis=2)
     return cls(
@@ -83,7 +83,8 @@ class LearningRule:
     return jnp.einsum('bd,bd->b', self._weights(moment_bee), prompt.x_query) + offset_b
 
   def _weights(self, moment_bee: Float[Array, 'b e e']) -> Float[Array, 'b d']:
-    return jnp.asarray(self.init) + jnp.einsum('dij,bij->bd', self.update, moment_bee)
+    moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
+    return jnp.asarray(self.init)[None] + moves_bd
 
   def __add__(self, other: LearningRule) -> LearningRule:
     """The rule that predicts the sum of both predictions."""

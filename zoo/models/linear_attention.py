@@ -73,10 +73,10 @@ class LinearAttention(nnx.Module):
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
     """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M hides the query's token as a key."""
     t = tokens.shape[1]
-    mask_t = jnp.arange(t) < t - 1
+    mask_t = (jnp.arange(t) < t - 1).astype(tokens.dtype)
     keys, queries = self.keys(tokens), self.queries(tokens)
     scores = jnp.einsum('bhki,bhqi->bhkq', keys, queries) / (t - 1)
-    return scores * mask_t[:, None]
+    return scores * mask_t[None, None, :, None]
 
   def update(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """What the heads together add to each token."""
@@ -120,7 +120,7 @@ class LinearAttention(nnx.Module):
     moves = symmetric(jnp.einsum('hi,hkj->jik', b_he, a_hee))
     return LearningRule(
       init=readout[:-1] + readout[-1] * guess,
-      update=moves[:-1] + guess[:, None, None] * moves[-1],
+      update=moves[:-1] + guess[:, None, None] * moves[-1:],
       bias=readout[-1] * bias,
       bias_update=bias * moves[-1],
     )

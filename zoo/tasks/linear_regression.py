@@ -60,7 +60,7 @@ class LinearRegression:
     x = _correlate(x.reshape(batch_size, c, d), self.feature_covariance)
     x_query = _correlate(x_query, self.feature_covariance)
     deviation = _correlate(deviation, self.prior_covariance)
-    weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)
+    weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[None]
     y = jnp.einsum('bcd,bd->bc', x, weights)
     if self.noise_std > 0:
       noise = jax.random.normal(jax.random.fold_in(key, 1), (batch_size * c,))
