@@ -11,6 +11,7 @@ so linear attention models and steps of gradient descent are points of one vecto
 from __future__ import annotations
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from zoo.errors import UserError
 from zoo.prompt import Prompt
 
 
+@typing.no_type_check  # JAX also builds one of placeholders, or of stacked rules
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LearningRule:

@@ -5,12 +5,14 @@ Shape letters, here and everywhere: `b` batch, `c` context examples, `d` feature
 """
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+@typing.no_type_check  # JAX also builds one of placeholders, or of stacked arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Prompt:
