@@ -1,5 +1,7 @@
 """Single-head linear self-attention, the model that most of the theory is about."""
 
+from collections.abc import Sequence
+
 from flax import nnx
 from jaxtyping import ArrayLike
 
@@ -17,7 +19,7 @@ class LSA(MultiHeadLSA):
   def __init__(
     self,
     num_features: int,
-    initial_guess: float | ArrayLike = 0.0,
+    initial_guess: ArrayLike | Sequence[float] = 0.0,
     initial_bias: float = 0.0,
     init_scale: float = 0.1,
     *,

@@ -1,5 +1,7 @@
 """Multi-head linear self-attention with a fixed initial guess."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
@@ -22,7 +24,7 @@ class MultiHeadLSA(LinearAttention):
     self,
     num_features: int,
     num_heads: int,
-    initial_guess: float | ArrayLike = 0.0,
+    initial_guess: ArrayLike | Sequence[float] = 0.0,
     initial_bias: float = 0.0,
     init_scale: float = 0.1,
     *,

@@ -1,5 +1,7 @@
 """Gaussian linear regression: a new weight vector in every prompt."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,9 +32,9 @@ class LinearRegression:
     self,
     num_features: int,
     context_length: int,
-    prior_mean: float | ArrayLike = 0.0,
-    prior_covariance: ArrayLike | None = None,
-    feature_covariance: ArrayLike | None = None,
+    prior_mean: ArrayLike | Sequence[float] = 0.0,
+    prior_covariance: ArrayLike | Sequence[Sequence[float]] | None = None,
+    feature_covariance: ArrayLike | Sequence[Sequence[float]] | None = None,
     noise_std: float = 0.0,
   ):
     """Raises UserError naming the argument that is out of its range."""
