@@ -1,0 +1,33 @@
+"""What holds for the whole test run; set before JAX starts and zoo is imported."""
+
+import sys
+
+import hypothesis
+import jax
+import jaxtyping
+import pytest
+
+if 'zoo' in sys.modules:
+  raise RuntimeError('zoo was imported too early for its annotations to be checked')
+
+if not jax.config.values['jax_platforms']:  # tolerances are those of CPU arithmetic
+  jax.config.update('jax_platforms', 'cpu')
+jax.config.update('jax_num_cpu_devices', 8)
+# What is not spelled out is refused: a silent float64 or a silent broadcast is a bug.
+jax.config.update('jax_numpy_dtype_promotion', 'strict')
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+jaxtyping.install_import_hook('zoo', 'beartype.beartype')
+
+# The first example of each shape compiles; the same examples in every run.
+hypothesis.settings.register_profile(
+  'zoo', deadline=None, max_examples=20, derandomize=True, database=None
+)
+hypothesis.settings.load_profile('zoo')
+
+
+@pytest.fixture
+def unchecked():
+  """Annotations are not enforced, as for a user; zoo's own checks must answer."""
+  jaxtyping.config.update('jaxtyping_disable', True)
+  yield
+  jaxtyping.config.update('jaxtyping_disable', False)
