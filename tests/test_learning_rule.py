@@ -1,0 +1,237 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import zoo
+from tests import oracle
+from tests.compare import assert_close, refuses
+from zoo.learning_rule import symmetric
+
+_B, _C, _D = 4, 5, 3
+# All of it is float64. A prediction is a sum of about d(d+1)² + C(d+1)² ≈ 130 products
+# and may cancel by a factor of ten or so: 130 · 1.1e-16 · 10 ≈ 1.4e-13.
+_ROUNDING = 1e-12
+
+_seeds = st.integers(0, 2**32 - 1)
+_scales = st.floats(-3, 3).filter(lambda scale: abs(scale) > 1e-3)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def _rule(seed: int, features: int = _D) -> zoo.LearningRule:
+  """A random rule whose U_i and V are not symmetric."""
+  draw, e = np.random.default_rng(seed).normal, features + 1
+  return zoo.LearningRule(
+    init=jnp.asarray(draw(size=features)),
+    update=jnp.asarray(draw(size=(features, e, e))),
+    bias=jnp.asarray(draw()),
+    bias_update=jnp.asarray(draw(size=(e, e))),
+  )
+
+
+def _prompt(seed: int, context: int = _C, features: int = _D) -> zoo.Prompt:
+  draw = np.random.default_rng((seed, 1)).normal
+  return zoo.Prompt(
+    x=jnp.asarray(draw(size=(_B, context, features))),
+    y=jnp.asarray(draw(size=(_B, context))),
+    x_query=jnp.asarray(draw(size=(_B, features))),
+    y_query=jnp.zeros(_B),
+  )
+
+
+def _each(prompt: zoo.Prompt):
+  return zip(*map(np.asarray, (prompt.x, prompt.y, prompt.x_query)), strict=True)
+
+
+@given(seed=_seeds)
+def test_rule_is_its_definition(seed):
+  rule, prompt = _rule(seed), _prompt(seed)
+  expected = [
+    oracle.rule_prediction(
+      *(x, y, x_query), rule.init, rule.update, rule.bias, rule.bias_update
+    )
+    for x, y, x_query in _each(prompt)
+  ]
+  assert_close(rule(prompt), expected, _ROUNDING)
+  weights = [
+    oracle.rule_weights(x, y, rule.init, rule.update) for x, y, _ in _each(prompt)
+  ]
+  assert_close(rule.weights(prompt), weights, _ROUNDING)
+
+
+@given(seed=_seeds)
+def test_weights_are_the_gradient_in_the_query(seed):
+  rule, prompt = _rule(seed), _prompt(seed)
+
+  def total(x_query):
+    return rule(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
+
+  assert_close(jax.grad(total)(prompt.x_query), rule.weights(prompt), _ROUNDING)
+
+
+@given(seed=_seeds, scale=_scales)
+def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
+  one, two, prompt = _rule(seed), _rule(seed + 1), _prompt(seed)
+  f, g = one(prompt), two(prompt)
+  size = np.abs(f).max() + np.abs(g).max()  # f + g and f − g may be small by chance
+  for combined, expected in (
+    (one + two, f + g),
+    (one - two, f - g),
+    (scale * one, scale * f),
+    (one * scale, scale * f),
+  ):
+    assert isinstance(combined, zoo.LearningRule)
+    assert np.abs(combined(prompt) - expected).max() <= 3 * _ROUNDING * size
+
+
+@given(seed=_seeds, scale=_scales)
+def test_distance_is_a_metric_that_scales(seed, scale):
+  one, two, three = _rule(seed), _rule(seed + 1), _rule(seed + 2)
+  there, back = one.distance(two), two.distance(one)
+  assert there > 0
+  assert_close(back, there, _ROUNDING)
+  assert there <= (one.distance(three) + three.distance(two)) * (1 + _ROUNDING)
+  assert_close((scale * one).distance(scale * two), abs(scale) * there, _ROUNDING)
+  assert one.distance(one) == 0
+
+
+def test_distance_is_euclidean_over_all_four_parts():
+  zero = 0 * _rule(0)
+  rule = zoo.LearningRule(
+    init=jnp.asarray(zero.init).at[1].set(1.0),
+    update=jnp.asarray(zero.update).at[2, 0, 0].set(2.0),
+    bias=jnp.asarray(3.0),
+    # Its symmetric part has 2 twice.
+    bias_update=jnp.asarray(zero.bias_update).at[0, 1].set(4.0),
+  )
+  # 1 + 4 + 9 + 2·4 = 22
+  assert_close(rule.distance(zero), np.sqrt(22.0), 1e-15)
+
+
+@given(seed=_seeds)
+def test_only_symmetric_parts_matter(seed):
+  rule, prompt, draw = _rule(seed), _prompt(seed), np.random.default_rng(seed).normal
+  twist = jnp.asarray(draw(size=(_D + 1, _D + 1, _D + 1)))
+  twist = twist - jnp.swapaxes(twist, 1, 2)
+  twisted = zoo.LearningRule(
+    rule.init, rule.update + twist[:-1], rule.bias, rule.bias_update + twist[-1]
+  )
+  # What is left after the difference is rounding of entries of size up to about 5.
+  assert rule.distance(twisted) <= 1e-14
+  assert_close(twisted(prompt), rule(prompt), 3 * _ROUNDING)
+
+
+@pytest.mark.parametrize('part', ['init', 'update', 'bias', 'bias_update'])
+def test_a_distance_above_zero_shows_in_some_prediction(part):
+  zero = jax.tree.map(jnp.zeros_like, _rule(0))
+  leaves = {name: getattr(zero, name) for name in zero.__dataclass_fields__}
+  for index in np.ndindex(leaves[part].shape):
+    rule = zoo.LearningRule(**(leaves | {part: leaves[part].at[index].set(1.0)}))
+    assert rule.distance(zero) > 0.5
+    assert np.abs(rule(_prompt(0))).max() > 0.01
+
+
+def test_symmetric_acts_on_the_last_two_axes():
+  matrix = np.random.default_rng(0).normal(size=(2, 3, 3))
+  expected = [(each + each.T) / 2 for each in matrix]
+  np.testing.assert_array_equal(symmetric(matrix), expected)
+
+
+@given(seed=_seeds, step=st.floats(-2, 2), context=st.sampled_from([1, 2, 8]))
+def test_gradient_descent_is_one_step_written_as_a_loop(seed, step, context):
+  start = np.random.default_rng(seed).normal(size=_D)
+  prompt = _prompt(seed, context)
+  rule = zoo.LearningRule.gradient_descent(start, step)
+  expected = np.stack(
+    [oracle.gd_weights(x, y, start, step) for x, y, _ in _each(prompt)]
+  )
+  assert_close(rule.weights(prompt), expected, _ROUNDING)
+  predictions = [w @ q for w, q in zip(expected, prompt.x_query, strict=True)]
+  scale = np.abs(expected).max() * np.abs(prompt.x_query).max() * _D
+  assert np.abs(rule(prompt) - np.stack(predictions)).max() <= _ROUNDING * scale
+
+
+@given(seed=_seeds)
+def test_gd_beta_is_one_step_with_a_matrix(seed):
+  draw, prompt = np.random.default_rng(seed).normal, _prompt(seed)
+  start, step = draw(size=_D), draw(size=(_D, _D))  # Γ need not be symmetric
+  rule = zoo.LearningRule.gd_beta(start, step)
+  expected = [oracle.gd_beta_weights(x, y, start, step) for x, y, _ in _each(prompt)]
+  assert_close(rule.weights(prompt), expected, _ROUNDING)
+
+
+def test_gradient_descent_is_gd_beta_with_a_multiple_of_the_identity():
+  start = np.asarray([1.0, -2.0, 0.5])
+  one = zoo.LearningRule.gradient_descent(start, 0.3)
+  two = zoo.LearningRule.gd_beta(start, 0.3 * np.eye(_D))
+  jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def test_gradient_descent_gives_symmetric_updates_and_no_offset():
+  rule = zoo.LearningRule.gradient_descent(np.asarray([1.0, -2.0, 0.5]), 0.3)
+  np.testing.assert_array_equal(rule.update, np.swapaxes(rule.update, 1, 2))
+  shapes = {name: np.shape(leaf) for name, leaf in vars(rule).items()}
+  e = _D + 1
+  assert shapes == {
+    'init': (_D,),
+    'update': (_D, e, e),
+    'bias': (),
+    'bias_update': (e, e),
+  }
+  assert rule.num_features == _D
+  assert not np.any(rule.bias)
+  assert not np.any(rule.bias_update)
+
+
+def test_a_step_of_zero_keeps_the_start():
+  rule = zoo.LearningRule.gradient_descent(np.asarray([1.0, -2.0, 0.5]), 0.0)
+  np.testing.assert_array_equal(rule.weights(_prompt(0)), [[1.0, -2.0, 0.5]] * _B)
+
+
+def test_a_scalar_start_is_refused(unchecked):
+  for make in (zoo.LearningRule.gradient_descent, zoo.LearningRule.gd_beta):
+    with refuses('start', '()', 'vector'):
+      make(jnp.asarray(0.5), 0.1)
+
+
+def test_precision_follows_the_mode():
+  start = np.asarray([1.0, 2.0])  # float64 on the host, as a task's prior mean is
+  for x64, expected in ((True, 'float64'), (False, 'float32')):
+    with jax.enable_x64(x64):
+      rule = zoo.LearningRule.gradient_descent(start, 0.1)
+    assert {leaf.dtype for leaf in jax.tree.leaves(rule)} == {jnp.dtype(expected)}
+
+
+def test_rule_is_a_pytree_under_jit_and_vmap():
+  steps = jnp.asarray([0.1, 0.2, 0.5])
+  starts = jnp.asarray(np.random.default_rng(0).normal(size=(3, _D)))
+  prompt = _prompt(0)
+  stacked = jax.jit(jax.vmap(zoo.LearningRule.gradient_descent))(starts, steps)
+  together = jax.jit(jax.vmap(zoo.LearningRule.__call__, (0, None)))(stacked, prompt)
+  for start, step, f in zip(starts, steps, together, strict=True):
+    one = zoo.LearningRule.gradient_descent(start, step)
+    assert_close(f, one(prompt), _ROUNDING)
+  names = [
+    jax.tree_util.keystr(path)
+    for path, _ in jax.tree_util.tree_leaves_with_path(_rule(0))
+  ]
+  assert names == ['.init', '.update', '.bias', '.bias_update']
+
+
+def test_rule_can_be_trained():
+  prompt, target = _prompt(0), _rule(1)
+
+  def loss(rule):
+    return jnp.square(rule(prompt) - target(prompt)).mean()
+
+  rule = _rule(0)
+  gradient = jax.grad(loss)(rule)
+  assert isinstance(gradient, zoo.LearningRule)
+  assert loss(rule - 1e-4 * gradient) < loss(rule)

@@ -1,0 +1,79 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from tests import oracle
+from tests.compare import assert_close
+
+_B, _C, _D = 3, 5, 2
+
+
+@pytest.fixture
+def prompt():
+  with jax.enable_x64(True):
+    draw = np.random.default_rng(0).normal
+    return zoo.Prompt(
+      x=jnp.asarray(draw(size=(_B, _C, _D))),
+      y=jnp.asarray(draw(size=(_B, _C))),
+      x_query=jnp.asarray(draw(size=(_B, _D))),
+      y_query=jnp.asarray(draw(size=_B)),
+    )
+
+
+def test_examples_are_the_features_with_the_label_last(prompt):
+  z = prompt.examples()
+  assert z.shape == (_B, _C, _D + 1)
+  np.testing.assert_array_equal(z[..., :-1], prompt.x)
+  np.testing.assert_array_equal(z[..., -1], prompt.y)
+
+
+def test_tokens_are_the_embedding_matrix_of_eq_2_a_token_a_row(prompt):
+  guess = np.asarray([0.5, -1.0, 2.0])
+  with jax.enable_x64(True):
+    tokens = prompt.tokens(jnp.asarray(guess))
+  assert tokens.shape == (_B, _C + 1, _D + 1)
+  for b in range(_B):
+    embedding = oracle.embed(prompt.x[b], prompt.y[b], prompt.x_query[b], guess[b])
+    np.testing.assert_array_equal(tokens[b].T, embedding)
+
+
+def test_the_target_is_not_among_the_tokens(prompt):
+  with jax.enable_x64(True):
+    other = dataclasses.replace(prompt, y_query=prompt.y_query + 1)
+    guess = jnp.zeros(_B)
+    np.testing.assert_array_equal(prompt.tokens(guess), other.tokens(guess))
+
+
+def test_second_moment_is_the_mean_outer_product_of_the_examples(prompt):
+  with jax.enable_x64(True):
+    moment = prompt.second_moment()
+  assert moment.shape == (_B, _D + 1, _D + 1)
+  for b in range(_B):
+    # A sum of five products in two orders: a few roundings apart.
+    assert_close(moment[b], oracle.second_moment(prompt.x[b], prompt.y[b]), 1e-14)
+
+
+def test_prompt_is_a_pytree_of_its_four_arrays(prompt):
+  leaves = jax.tree_util.tree_leaves_with_path(prompt)
+  names = [jax.tree_util.keystr(path) for path, _ in leaves]
+  assert names == ['.x', '.y', '.x_query', '.y_query']
+  with jax.enable_x64(True):
+    doubled = jax.jit(lambda p: jax.tree.map(lambda leaf: 2 * leaf, p))(prompt)
+  assert isinstance(doubled, zoo.Prompt)
+  np.testing.assert_array_equal(doubled.x_query, 2 * np.asarray(prompt.x_query))
+
+
+def test_one_prompt_at_a_time_is_the_same_as_a_batch(prompt):
+  with jax.enable_x64(True):
+    singles = jax.tree.map(lambda leaf: leaf[:, None], prompt)
+    moments = jax.vmap(zoo.Prompt.second_moment)(singles)
+    assert_close(moments[:, 0], prompt.second_moment(), 1e-14)
+
+
+def test_prompt_cannot_be_changed_in_place(prompt):
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    prompt.y = prompt.x
