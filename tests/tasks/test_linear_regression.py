@@ -1,0 +1,258 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import zoo
+from tests.compare import refuses
+
+_D, _C = 3, 4
+_EPS32 = float(np.finfo(np.float32).eps)
+
+_MEAN = [1.0, -2.0, 0.5]
+_PRIOR = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
+_FEATURE = np.asarray([[1.0, -0.4, 0.2], [-0.4, 3.0, 0.0], [0.2, 0.0, 0.25]])
+
+
+def _task(**changes):
+  given = {'num_features': _D, 'context_length': _C} | changes
+  return zoo.create_task('linear_regression', **given)
+
+
+def _sample(task, seed=0, batch_size=64) -> zoo.Prompt:
+  return task.sample(jax.random.key(seed), batch_size)
+
+
+def _same_up_to_rounding(one, two):
+  """Equal but for the order in which a compiled program adds up d products.
+
+  Each label is a sum of d = 3 products (and noise), so two programs differ by at most
+  about (d + 1) roundings of the largest partial sum each, which is of the size of the
+  largest label in the batch.
+  """
+  one, two = np.asarray(one), np.asarray(two)
+  np.testing.assert_allclose(
+    one, two, rtol=0, atol=2 * (_D + 1) * _EPS32 * np.abs(one).max()
+  )
+
+
+def _recovered_weights(prompt: zoo.Prompt) -> np.ndarray:
+  """ŵ of each prompt, from its labels without noise; needs C ≥ d."""
+  return np.stack(
+    [
+      np.linalg.lstsq(x, y, rcond=None)[0]
+      for x, y in zip(np.asarray(prompt.x), np.asarray(prompt.y), strict=True)
+    ]
+  )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'prior', 'feature'),
+  [
+    ({}, np.eye(_D), np.eye(_D)),
+    (
+      {'prior_covariance': _PRIOR, 'feature_covariance': _FEATURE},
+      _PRIOR,
+      _FEATURE,
+    ),
+  ],
+  ids=['identity', 'general'],
+)
+def test_sampled_moments_agree_with_the_formulas(changes, prior, feature):
+  batch, std = 20_000, 0.7
+  with jax.enable_x64(True):
+    clean = _sample(_task(prior_mean=_MEAN, **changes), 1, batch)
+    noisy = _sample(_task(prior_mean=_MEAN, noise_std=std, **changes), 1, batch)
+  weights = _recovered_weights(clean)
+  noise = np.asarray(noisy.y) - np.asarray(clean.y)
+
+  # All that is random in a prompt, side by side: the means, the variances, and that
+  # nothing is correlated with anything else, in one matrix.
+  drawn = np.concatenate(
+    [np.asarray(clean.x).reshape(batch, -1), clean.x_query, weights, noise], axis=1
+  )
+  mean = np.concatenate([np.zeros((_C + 1) * _D), _MEAN, np.zeros(_C)])
+  blocks = [feature] * (_C + 1) + [prior, std**2 * np.eye(_C)]
+  covariance = np.zeros((len(mean), len(mean)))
+  start = 0
+  for block in blocks:
+    stop = start + len(block)
+    covariance[start:stop, start:stop] = block
+    start = stop
+
+  # Standard errors of a Gaussian sample whose mean is known: Var(v_i) = Σ_ii and
+  # Var(v_i v_j) = Σ_ii Σ_jj + Σ_ij². With about 300 entries, one beyond 5 of them
+  # happens by chance once in 10,000 seeds, and the seed is fixed.
+  variance = np.diag(covariance)
+  gap = drawn - mean
+  assert np.all(np.abs(gap.mean(0)) <= 5 * np.sqrt(variance / batch))
+  error = np.sqrt((np.outer(variance, variance) + covariance**2) / batch)
+  assert np.all(np.abs(gap.T @ gap / batch - covariance) <= 5 * error)
+
+  # Gaussian, not merely of the right variance: E v⁴ = 3 Σ_ii², Var v⁴ = 96 Σ_ii⁴.
+  fourth = np.mean(gap**4, axis=0) / variance**2
+  assert np.all(np.abs(fourth - 3) <= 5 * np.sqrt(96 / batch))
+
+
+def test_the_target_is_the_label_of_the_query_without_noise():
+  with jax.enable_x64(True):
+    changes = {'prior_mean': _MEAN, 'feature_covariance': _FEATURE}
+    clean = _sample(_task(**changes))
+    noisy = _sample(_task(noise_std=0.5, **changes))
+  expected = np.sum(_recovered_weights(clean) * np.asarray(clean.x_query), axis=1)
+  # A least-squares solution loses the condition number of X, up to a few thousand
+  # among 64 random 4 × 3 matrices.
+  np.testing.assert_allclose(clean.y_query, expected, rtol=0, atol=1e-10)
+  np.testing.assert_array_equal(noisy.y_query, clean.y_query)
+
+
+def test_tasks_that_differ_in_noise_alone_share_all_else():
+  clean, small, large = (_sample(_task(noise_std=std)) for std in (0.0, 0.1, 10.0))
+  for noisy in (small, large):
+    for name in ('x', 'x_query', 'y_query'):
+      np.testing.assert_array_equal(getattr(noisy, name), getattr(clean, name))
+  # The same noise too, in units of σ; y ± σ n is rounded to float32 in between.
+  units = [(np.asarray(p.y) - clean.y) / s for p, s in ((small, 0.1), (large, 10.0))]
+  atol = 4 * _EPS32 * float(np.abs(clean.y).max()) / 0.1
+  np.testing.assert_allclose(*units, rtol=1e-5, atol=atol)
+
+
+def test_prompts_have_the_promised_shapes_and_precision():
+  prompt = _sample(_task(noise_std=0.5), batch_size=7)
+  shapes = {name: leaf.shape for name, leaf in vars(prompt).items()}
+  assert shapes == {'x': (7, _C, _D), 'y': (7, _C), 'x_query': (7, _D), 'y_query': (7,)}
+  assert {leaf.dtype for leaf in jax.tree.leaves(prompt)} == {jnp.dtype('float32')}
+  with jax.enable_x64(True):
+    double = _sample(_task(noise_std=0.5), batch_size=7)
+    assert {leaf.dtype for leaf in jax.tree.leaves(double)} == {jnp.dtype('float64')}
+
+
+def test_prompts_are_a_function_of_the_key():
+  task = _task(noise_std=0.5)
+  one, again, other = _sample(task, 0), _sample(task, 0), _sample(task, 1)
+  jax.tree.map(np.testing.assert_array_equal, one, again)
+  for name, leaf in vars(one).items():
+    assert not np.any(np.isclose(leaf, getattr(other, name), rtol=1e-4)).all(), name
+  # No prompt of a batch is another's copy.
+  assert len(np.unique(one.x.reshape(64, -1), axis=0)) == 64
+
+
+@pytest.mark.parametrize('short', [1, 3, 32])
+def test_a_longer_batch_begins_with_the_shorter_one(short):
+  task = _task(noise_std=0.5, prior_mean=_MEAN)
+  sample = jax.jit(task.sample, static_argnums=1)
+  key = jax.random.key(5)
+  one, two = sample(key, short), sample(key, 64)
+  np.testing.assert_array_equal(one.x, two.x[:short])
+  np.testing.assert_array_equal(one.x_query, two.x_query[:short])
+  _same_up_to_rounding(two.y[:short], one.y)
+  _same_up_to_rounding(two.y_query[:short], one.y_query)
+
+
+@pytest.mark.parametrize(
+  ('data', 'model'), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2)], ids=str
+)
+def test_prompts_are_the_same_on_any_number_of_devices(data, model):
+  task = _task(noise_std=0.5, prior_mean=_MEAN)
+  key = jax.random.key(5)
+  alone = jax.jit(task.sample, static_argnums=1)(key, 64)
+  mesh = jax.make_mesh(
+    (data, model),
+    ('data', 'model'),
+    axis_types=(AxisType.Auto,) * 2,
+    devices=jax.devices()[: data * model],
+  )
+  split = NamedSharding(mesh, P('data'))
+  with jax.set_mesh(mesh):
+    sample = jax.jit(task.sample, static_argnums=1, out_shardings=split)
+    together = sample(jax.device_put(key, NamedSharding(mesh, P())), 64)
+  assert together.x.sharding.is_equivalent_to(split, together.x.ndim)
+  # What is drawn is the same bit for bit; what is added up, but for rounding.
+  np.testing.assert_array_equal(together.x, alone.x)
+  np.testing.assert_array_equal(together.x_query, alone.x_query)
+  _same_up_to_rounding(alone.y, together.y)
+  _same_up_to_rounding(alone.y_query, together.y_query)
+
+
+def test_a_scalar_prior_mean_is_repeated():
+  scalar, vector = _task(prior_mean=2.0), _task(prior_mean=[2.0] * _D)
+  np.testing.assert_array_equal(scalar.prior_mean, vector.prior_mean)
+  jax.tree.map(np.testing.assert_array_equal, _sample(scalar), _sample(vector))
+
+
+def test_the_identity_given_is_the_identity_meant():
+  given = _task(prior_covariance=np.eye(_D), feature_covariance=np.eye(_D))
+  jax.tree.map(_same_up_to_rounding, _sample(_task()), _sample(given))
+
+
+def test_attributes_keep_float64_without_x64():
+  task = _task(prior_mean=0.1, prior_covariance=_PRIOR, noise_std=0.3)
+  assert task.prior_mean.dtype == task.prior_covariance.dtype == np.float64
+  np.testing.assert_array_equal(task.prior_mean, [0.1] * _D)
+  np.testing.assert_array_equal(task.prior_covariance, _PRIOR)
+  assert task.feature_covariance is None
+  assert (task.num_features, task.context_length, task.noise_std) == (_D, _C, 0.3)
+
+
+# Rank 2: nothing varies along `_NULL`.
+_NULL = np.asarray([1.0, 2.0, -2.0]) / 3
+_SINGULAR = 2 * (np.eye(_D) - np.outer(_NULL, _NULL))
+
+
+def test_a_singular_prior_fixes_the_weights_along_its_null_space():
+  with jax.enable_x64(True):
+    task = _task(prior_mean=_MEAN, prior_covariance=_SINGULAR)
+    deviation = _recovered_weights(_sample(task)) - _MEAN
+  # The root of an eigenvalue of 1e-16 instead of 0 is 1e-8.
+  np.testing.assert_allclose(deviation @ _NULL, 0, atol=1e-6)
+  assert np.all(np.linalg.eigvalsh(np.cov(deviation.T))[1:] > 0.5)
+
+
+def test_singular_features_have_nothing_along_their_null_space():
+  prompt = _sample(_task(feature_covariance=_SINGULAR))
+  for x in (np.asarray(prompt.x).reshape(-1, _D), np.asarray(prompt.x_query)):
+    np.testing.assert_allclose(x @ _NULL, 0, atol=1e-5)
+    assert np.all(np.linalg.eigvalsh(np.cov(x.T))[1:] > 0.5)
+
+
+def test_a_prior_without_variance_gives_its_mean():
+  prompt = _sample(_task(prior_mean=_MEAN, prior_covariance=np.zeros((_D, _D))))
+  _same_up_to_rounding(prompt.y, np.asarray(prompt.x) @ np.asarray(_MEAN, np.float32))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'num_features': 0}, 'num_features is 0'),
+    ({'num_features': True}, 'num_features is True'),
+    ({'num_features': 2.5}, 'num_features is 2.5'),
+    ({'context_length': 0}, 'context_length is 0'),
+    ({'context_length': -4}, 'context_length is -4'),
+    ({'prior_mean': [1.0, 2.0]}, 'prior_mean has shape (2,)'),
+    ({'prior_mean': [1.0, 2.0, np.nan]}, 'nan'),
+    ({'prior_mean': 'two'}, "prior_mean is 'two'"),
+    ({'prior_covariance': np.eye(2)}, 'prior_covariance has shape (2, 2)'),
+    ({'prior_covariance': 1.0}, 'prior_covariance has shape ()'),
+    ({'prior_covariance': np.triu(np.ones((3, 3)))}, 'prior_covariance is not symm'),
+    ({'prior_covariance': -np.eye(3)}, 'prior_covariance has the eigenvalue -1'),
+    ({'feature_covariance': np.eye(4)}, 'feature_covariance has shape (4, 4)'),
+    ({'feature_covariance': np.triu(np.ones((3, 3)))}, 'feature_covariance is not sy'),
+    ({'feature_covariance': np.diag([1, 1, -2])}, 'feature_covariance has the eigenv'),
+    ({'feature_covariance': [[np.nan] * 3] * 3}, 'feature_covariance holds a value'),
+    ({'noise_std': -0.1}, 'noise_std is -0.1'),
+    ({'noise_std': np.nan}, 'noise_std is nan'),
+    ({'noise_std': None}, 'noise_std is None'),
+    ({'noise': 0.1}, "did you mean 'noise_std'?"),
+  ],
+  ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
+  with refuses(said):
+    _task(**changes)
+
+
+def test_missing_context_length_is_named():
+  with refuses("'context_length'", 'linear_regression'):
+    zoo.create_task('linear_regression', num_features=3)
