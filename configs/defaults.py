@@ -1,0 +1,65 @@
+"""What all configs of the paper's setting share: every field, with unit or range."""
+
+from ml_collections import ConfigDict, FieldReference
+from ml_collections.config_dict import placeholder
+
+from zoo import UserError
+
+
+def get_config(variant: str = '') -> ConfigDict:
+  """The setting of Table 1 (arXiv 2512.04268), not yet with a model.
+
+  The variant `paper` is the paper's training to the letter, `smoke` ends in seconds,
+  and the default has what it takes to converge.
+  """
+  if variant not in ('', 'paper', 'smoke'):
+    raise UserError(f'unknown variant {variant!r} of the config; known: paper, smoke')
+  config = ConfigDict()
+  config.seed = 0  # ≥ 0: initial weights, prompts, held-out prompts
+
+  config.model = model = ConfigDict()
+  model.name = 'none'  # a name from zoo.models(); its hyper-parameters beside it
+
+  config.task = task = ConfigDict()
+  task.name = 'linear_regression'  # a name from zoo.tasks()
+  task.num_features = 10  # d ≥ 1
+  task.context_length = 10  # C ≥ 1, labelled examples a prompt
+  task.prior_mean = FieldReference(2.0, field_type=object)  # w*: a number or [d]
+  task.prior_covariance = placeholder(object)  # Λ [d, d], None: the identity
+  task.feature_covariance = placeholder(object)  # Σ [d, d], None: the identity
+  task.noise_std = 0.0  # σ ≥ 0, in units of the labels
+
+  config.objective = objective = ConfigDict()
+  objective.name = 'sampled'  # mean squared error over fresh prompts
+
+  config.optimizer = optimizer = ConfigDict()
+  optimizer.name = 'adam'  # adam, adamw or sgd
+  optimizer.learning_rate = 5e-4  # > 0, the peak of the schedule
+  optimizer.schedule = 'constant'  # constant, or cosine: decays to 0 at the last step
+  optimizer.warmup_steps = 0  # 0 ≤ steps ≤ num_steps, linear from 0
+  optimizer.clip_norm = placeholder(float)  # > 0, of the whole gradient; None: off
+
+  config.train = train = ConfigDict()
+  train.num_steps = 5000  # ≥ 1
+  train.batch_size = 2048  # ≥ 1 prompts a step; a multiple of mesh.data
+  train.log_every = 50  # ≥ 1 steps, which are one call of the compiled loop
+  train.matmul_precision = (
+    'highest'  # default, high or highest (a TPU's default is bf16)
+  )
+
+  config.mesh = mesh = ConfigDict()
+  mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that are left
+  mesh.model = 1  # ≥ 1 devices that share the heads
+
+  config.checkpoint = checkpoint = ConfigDict()
+  checkpoint.every = 1000  # ≥ 1 steps
+  checkpoint.keep = 3  # ≥ 1 newest checkpoints that stay
+
+  config.eval = evaluation = ConfigDict()
+  evaluation.every = 500  # ≥ 1 steps
+  evaluation.num_batches = 32  # ≥ 1 held-out batches of train.batch_size prompts
+
+  if variant == 'smoke':
+    train.num_steps, train.batch_size, train.log_every = 20, 64, 5
+    checkpoint.every, evaluation.every, evaluation.num_batches = 10, 10, 4
+  return config

@@ -1,0 +1,5 @@
+"""Training: one sharded loop for every model, from a config to a workdir."""
+
+from zoo.training.config import validate as validate
+from zoo.training.loop import train as train
+from zoo.training.summary import table as table

@@ -1,0 +1,152 @@
+"""Checkpoints: Orbax, with a manifest of checksums that makes damage visible.
+
+A step is one folder of `<workdir>/checkpoints`, named by its number. Orbax writes it
+under a temporary name and renames it when it is whole; just before, `SHA256SUMS` is
+written into it, in the format of sha256sum. Orbax itself restores a flipped bit without
+a word, so a step is opened only when all its sums are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+from absl import logging
+from orbax.checkpoint import v1 as ocp
+
+from zoo.errors import RunError
+
+MANIFEST = 'SHA256SUMS'
+FORMAT = 1  # of a step's contents; raised when older code could not read them
+_TEMPORARY = '*.orbax-checkpoint-tmp*'
+
+
+class Checkpoints:
+  """The checkpoints of the run that is being trained; a context manager.
+
+  Opening it deletes the temporary folders that a killed run left, and moves steps that
+  are damaged aside, into `<workdir>/damaged`, with a warning that names them.
+  """
+
+  def __init__(self, workdir: pathlib.Path, keep: int, metadata: dict[str, Any]):
+    """The `keep` newest steps stay; `metadata`, JSON, is kept once beside them."""
+    self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
+    self._folder.mkdir(exist_ok=True)
+    if jax.process_index() == 0:
+      for left_over in self._folder.glob(_TEMPORARY):
+        shutil.rmtree(left_over)
+      _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+    context = ocp.Context()
+    context.asynchronous.post_finalization_callback = self._write_manifest
+    self._orbax = ocp.training.Checkpointer(
+      self._folder,
+      context=context,
+      custom_metadata={'format': FORMAT, **metadata},
+      # Orbax's own policy does not fit Orbax's own annotation.
+      preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # pyright: ignore[reportArgumentType]
+    )
+
+  def __enter__(self) -> Checkpoints:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    try:
+      self._orbax.close()
+    except Exception as error:
+      # While another exception passes through, that one is the news.
+      if exception == (None, None, None):
+        raise self._failure(error) from error
+
+  @property
+  def latest(self) -> int | None:
+    """The newest step that was saved, or None."""
+    latest = self._orbax.latest
+    return None if latest is None else latest.step
+
+  def load(self, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
+    """The state at a step, with the shapes and shardings of `abstract`."""
+    return self._orbax.load_checkpointables(step, abstract)
+
+  def save(self, step: int, state: dict[str, Any]) -> None:
+    """Starts to save a state, and returns as soon as it may be donated.
+
+    Raises RunError if this save, or the one before it, could not be written.
+    """
+    self.wait()
+    try:
+      self._orbax.save_checkpointables_async(step, state, force=True)
+    except Exception as error:
+      raise self._failure(error) from error
+
+  def wait(self) -> None:
+    """Waits until the last save is whole; raises RunError if it could not be."""
+    try:
+      self._orbax.wait()
+    except Exception as error:
+      raise self._failure(error) from error
+
+  def _failure(self, error: Exception) -> RunError:
+    good = [int(path.name) for path in _step_folders(self._folder) if not fault(path)]
+    kept = f'the good ones are at steps {sorted(good)}' if good else 'there is none yet'
+    reason = ' '.join(str(error).split())[-300:]
+    return RunError(
+      f'a checkpoint could not be written to {self._folder}; {kept}; the reason: '
+      f'{type(error).__name__}: {reason}'
+    )
+
+  def _write_manifest(self) -> None:
+    # Orbax calls this once all files of the step are there, before it renames the
+    # folder: the manifest is part of the step or the step is not there.
+    for folder in self._folder.glob(_TEMPORARY):
+      files = sorted(path for path in folder.rglob('*') if path.is_file())
+      lines = [f'{_sha256(path)}  {path.relative_to(folder)}\n' for path in files]
+      (folder / MANIFEST).write_text(''.join(lines))
+
+
+def fault(step_folder: pathlib.Path) -> str | None:
+  """What is wrong with the files of a saved step, or None if all are as written."""
+  manifest = step_folder / MANIFEST
+  if not manifest.is_file():
+    return f'it has no {MANIFEST}'
+  for line in manifest.read_text(errors='replace').splitlines():
+    checksum, _, name = line.partition('  ')
+    path = step_folder / name
+    if not name or not path.is_file():
+      return f'{name or MANIFEST} is missing or unreadable'
+    if _sha256(path) != checksum:
+      return f'{name} is not as it was written (its checksum differs)'
+  return None
+
+
+def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> None:
+  for path in _step_folders(folder):
+    reason = fault(path)
+    if reason is None:
+      return  # the newest good one; older ones matter only if this one fails later
+    aside.mkdir(exist_ok=True)
+    target = aside / path.name
+    copy = 1
+    while target.exists():
+      copy += 1
+      target = aside / f'{path.name}.{copy}'
+    path.rename(target)
+    logging.warning(
+      'checkpoint step %s is damaged: %s; moved to %s, falling back to the one before',
+      path.name,
+      reason,
+      target,
+    )
+
+
+def _step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The folders of saved steps, the newest first."""
+  steps = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
+  return sorted(steps, key=lambda path: int(path.name), reverse=True)
+
+
+def _sha256(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()

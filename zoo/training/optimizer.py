@@ -1,0 +1,32 @@
+"""The optimizer that a config names, from optax."""
+
+import optax
+from ml_collections import ConfigDict
+
+OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
+SCHEDULES = ('constant', 'cosine')
+
+
+def build_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+  """The config's optimizer, with its schedule and, where asked for, clipping.
+
+  All else stands at optax's defaults, which for Adam are the paper's.
+  """
+  optimizer = OPTIMIZERS[config.optimizer.name](build_schedule(config))
+  if config.optimizer.clip_norm is None:
+    return optimizer
+  return optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), optimizer)
+
+
+def build_schedule(config: ConfigDict) -> optax.Schedule:
+  """The learning rate by step: a linear warm-up, then constant or a cosine to 0."""
+  peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
+  if config.optimizer.schedule == 'cosine':
+    rest = optax.cosine_decay_schedule(peak, max(config.train.num_steps - warmup, 1))
+  else:
+    rest = optax.constant_schedule(peak)
+  if warmup == 0:
+    return rest
+  return optax.join_schedules(
+    [optax.linear_schedule(0.0, peak, warmup), rest], [warmup]
+  )

@@ -1,0 +1,120 @@
+"""The compiled part of training: state sharded from birth, and many steps a call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Key
+from ml_collections import ConfigDict
+
+from zoo.training.config import build_model, mesh_shape
+from zoo.training.objective import Objective
+from zoo.training.optimizer import build_optimizer
+
+# All that is random is a pure function of the seed, a stream of it, and the step.
+INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
+
+# Two `nnx.State`s, or their graphs or shardings, as a plain dict: 'model' and
+# 'optimizer' are apart because a reader of checkpoints needs the model alone.
+State = dict[str, Any]
+
+
+def stream_key(config: ConfigDict, stream: int) -> Key[Array, '']:
+  """The key of one of the streams that the config's seed gives."""
+  return jax.random.fold_in(jax.random.key(config.seed), stream)
+
+
+def make_mesh(config: ConfigDict) -> Mesh:
+  """The config's mesh: the batch is split over `data`, the heads over `model`."""
+  data, model = mesh_shape(config)
+  return jax.make_mesh(
+    (data, model),
+    ('data', 'model'),
+    # Not the default Explicit: under it an ordinary einsum needs annotations.
+    axis_types=(AxisType.Auto,) * 2,
+    devices=jax.devices()[: data * model],
+  )
+
+
+def _create(config: ConfigDict, key: Key[Array, '']) -> State:
+  model = build_model(config, nnx.Rngs(params=key))
+  optimizer = nnx.Optimizer(model, build_optimizer(config), wrt=nnx.Param)
+  return {'model': model, 'optimizer': optimizer}
+
+
+def abstract_state(config: ConfigDict, mesh: Mesh) -> tuple[State, State]:
+  """The graphs of model and optimizer, and their state as shapes with shardings."""
+  graphs, state = {}, {}
+  for name in ('model', 'optimizer'):
+    graphs[name], state[name] = nnx.get_abstract_model(
+      lambda name=name: _create(config, jax.random.key(0))[name], mesh
+    )
+  return graphs, state
+
+
+def init_state(config: ConfigDict, state_shardings: State) -> State:
+  """The state at step 0, each array made where it will stay."""
+
+  def init() -> State:
+    # The key is made in here, so that every process of a pod can call this alike.
+    created = _create(config, stream_key(config, INIT_STREAM))
+    return {name: nnx.state(part) for name, part in created.items()}
+
+  return jax.jit(init, out_shardings=state_shardings)()
+
+
+def make_train_steps(
+  graphs: State, state_shardings: State, objective: Objective, mesh: Mesh
+) -> Callable[..., tuple[State, dict[str, Any]]]:
+  """Compiles `(state, key, start, stop) -> (state, metrics of the last step)`.
+
+  The state is donated. The number of steps is not compiled in: however a run is cut
+  into calls, each step is the same program and gives the same bits. The loop ends early
+  behind a step whose loss or gradient is not finite; `metrics['step']` is the number of
+  steps then done and `metrics['finite']` tells.
+  """
+
+  def train_step(state: State, key: Key[Array, '']) -> tuple[State, dict[str, Any]]:
+    model = nnx.merge(graphs['model'], state['model'])
+    optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
+    loss, grads = nnx.value_and_grad(objective)(model, key)
+    optimizer.update(model, grads)
+    grad_norm = optax.tree.norm(grads)
+    state = {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}
+    return state, {
+      'loss': loss,
+      'grad_norm': grad_norm,
+      'finite': jnp.isfinite(loss) & jnp.isfinite(grad_norm),
+    }
+
+  def train_steps(state, key, start, stop):
+    def body(carry):
+      state, step, _ = carry
+      state, metrics = train_step(state, jax.random.fold_in(key, step))
+      return state, step + 1, metrics
+
+    def unfinished(carry):
+      _, step, metrics = carry
+      return (step < stop) & metrics['finite']
+
+    abstract = jax.eval_shape(train_step, state, key)[1]
+    none_yet = {name: jnp.ones(a.shape, a.dtype) for name, a in abstract.items()}
+    state, step, metrics = jax.lax.while_loop(
+      unfinished, body, (state, start, none_yet)
+    )
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
+    metrics['finite'] &= jnp.stack(leaves).all()
+    return state, {**metrics, 'step': step}
+
+  replicated = NamedSharding(mesh, P())
+  return jax.jit(
+    train_steps,
+    donate_argnums=0,
+    in_shardings=(state_shardings, replicated, replicated, replicated),
+    out_shardings=(state_shardings, replicated),
+  )
