@@ -1,12 +1,14 @@
 """What all configs of the paper's setting share: every field, with unit or range."""
 
+from typing import Any
+
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
 from zoo import UserError
 
 
-def get_config(variant: str = '') -> ConfigDict:
+def get_config(variant: str = '') -> Any:
   """The setting of Table 1 (arXiv 2512.04268), not yet with a model.
 
   The variant `paper` is the paper's training to the letter, `smoke` ends in seconds,
@@ -14,7 +16,7 @@ def get_config(variant: str = '') -> ConfigDict:
   """
   if variant not in ('', 'paper', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the config; known: paper, smoke')
-  config = ConfigDict()
+  config: Any = ConfigDict()
   config.seed = 0  # ≥ 0: initial weights, prompts, held-out prompts
 
   config.model = model = ConfigDict()

@@ -1,11 +1,11 @@
 """TODO"""
 
-from ml_collections import ConfigDict
+from typing import Any
 
 from configs import defaults
 
 
-def get_config(variant: str = '') -> ConfigDict:
+def get_config(variant: str = '') -> Any:
   config = defaults.get_config(variant)
   config.model.name = 'lsa'
   config.lock()

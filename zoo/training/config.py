@@ -6,11 +6,13 @@ from typing import Any
 
 import jax
 from flax import nnx
-from ml_collections import ConfigDict
 
 from zoo import registry
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.training.optimizer import OPTIMIZERS, SCHEDULES
+
+# An ml_collections.ConfigDict; what its attributes hold no type checker can know.
+Config = Any
 
 Check = Callable[[str, Any], Any]
 
@@ -62,7 +64,7 @@ _CHECKS: dict[str, Check] = {
 }
 
 
-def validate(config: ConfigDict) -> None:
+def validate(config: Config) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
   Nothing is written and no array is made. The devices are counted, since the mesh has
@@ -88,18 +90,18 @@ def validate(config: ConfigDict) -> None:
   _check_model(config, model)
 
 
-def build_task(config: ConfigDict) -> Any:
+def build_task(config: Config) -> Any:
   """The task that a config names; raises UserError."""
   return _create(config, 'task', registry.tasks)
 
 
-def build_model(config: ConfigDict, rngs: nnx.Rngs) -> Any:
+def build_model(config: Config, rngs: nnx.Rngs) -> Any:
   """The model that a config names, for the task's number of features."""
   num_features = build_task(config).num_features
   return _create(config, 'model', registry.models, num_features=num_features, rngs=rngs)
 
 
-def mesh_shape(config: ConfigDict) -> tuple[int, int]:
+def mesh_shape(config: Config) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
   data, model, devices = config.mesh.data, config.mesh.model, jax.device_count()
   if data == -1:
@@ -112,12 +114,12 @@ def mesh_shape(config: ConfigDict) -> tuple[int, int]:
   return data, model
 
 
-def to_json(config: ConfigDict) -> str:
+def to_json(config: Config) -> str:
   """The config as JSON text; tuples become lists."""
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
 
 
-def differences(saved: dict[str, Any], config: ConfigDict) -> list[str]:
+def differences(saved: dict[str, Any], config: Config) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
   The mesh says where to compute and not what, and is left out: a run may go on
@@ -142,9 +144,7 @@ def _check_names(given: set[str]) -> None:
     raise unknown_name('field of the config', field, wanted)
 
 
-def _create(
-  config: ConfigDict, section: str, entries: registry.Registry, **more
-) -> Any:
+def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:
   hyperparameters = getattr(config, section).to_dict()
   name = hyperparameters.pop('name')
   if repeated := hyperparameters.keys() & more.keys():
@@ -157,7 +157,7 @@ def _create(
     raise UserError(f'config.{section}: {error}') from None
 
 
-def _check_model(config: ConfigDict, model_axis: int) -> None:
+def _check_model(config: Config, model_axis: int) -> None:
   # Shapes alone: nothing is computed and no memory taken.
   abstract = nnx.eval_shape(lambda: nnx.state(build_model(config, nnx.Rngs(0))))
   for path, variable in nnx.to_flat_state(abstract):

@@ -11,10 +11,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from zoo import estimators
 from zoo.tasks import LinearRegression
+from zoo.training.config import Config
 from zoo.training.objective import draw, squared_errors
 from zoo.training.step import EVAL_STREAM, State, stream_key
 
@@ -26,9 +26,7 @@ class Evaluation:
   same prompts, so that the difference of the two is far less noisy than either.
   """
 
-  def __init__(
-    self, config: ConfigDict, task: Any, graph: Any, sharding: Any, mesh: Mesh
-  ):
+  def __init__(self, config: Config, task: Any, graph: Any, sharding: Any, mesh: Mesh):
     self.num_prompts = config.eval.num_batches * config.train.batch_size
     covered = isinstance(task, LinearRegression)
     gd = estimators.gradient_descent(task) if covered else None

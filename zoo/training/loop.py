@@ -16,11 +16,10 @@ import numpy as np
 from absl import logging
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from ml_collections import ConfigDict
 
 from zoo.errors import RunError
 from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import build_task, to_json, validate
+from zoo.training.config import Config, build_task, to_json, validate
 from zoo.training.evaluation import Evaluation
 from zoo.training.objective import make_objective
 from zoo.training.step import (
@@ -35,7 +34,7 @@ from zoo.training.summary import summarise
 from zoo.training.workdir import Records, claim, write_atomically
 
 
-def train(config: ConfigDict, workdir: str | pathlib.Path) -> dict[str, Any] | None:
+def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
   """Trains what the config names, or goes on with what the workdir holds.
 
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
@@ -133,13 +132,13 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> dict[str, Any] | N
     return summary
 
 
-def _next_stop(step: int, config: ConfigDict) -> int:
+def _next_stop(step: int, config: Config) -> int:
   """The next step at which something is due, and so the end of the next call."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))
 
 
-def _origin(config: ConfigDict) -> dict[str, Any]:
+def _origin(config: Config) -> dict[str, Any]:
   """What a checkpoint says of itself: its config, and the versions that made it."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
   versions = {name: importlib.metadata.version(name) for name in packages}

@@ -1,13 +1,14 @@
 """The optimizer that a config names, from optax."""
 
+from typing import Any
+
 import optax
-from ml_collections import ConfigDict
 
 OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
 SCHEDULES = ('constant', 'cosine')
 
 
-def build_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+def build_optimizer(config: Any) -> optax.GradientTransformation:
   """The config's optimizer, with its schedule and, where asked for, clipping.
 
   All else stands at optax's defaults, which for Adam are the paper's.
@@ -18,7 +19,7 @@ def build_optimizer(config: ConfigDict) -> optax.GradientTransformation:
   return optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), optimizer)
 
 
-def build_schedule(config: ConfigDict) -> optax.Schedule:
+def build_schedule(config: Any) -> optax.Schedule:
   """The learning rate by step: a linear warm-up, then constant or a cosine to 0."""
   peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
   if config.optimizer.schedule == 'cosine':

@@ -10,9 +10,8 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key
-from ml_collections import ConfigDict
 
-from zoo.training.config import build_model, mesh_shape
+from zoo.training.config import Config, build_model, mesh_shape
 from zoo.training.objective import Objective
 from zoo.training.optimizer import build_optimizer
 
@@ -24,12 +23,12 @@ INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 State = dict[str, Any]
 
 
-def stream_key(config: ConfigDict, stream: int) -> Key[Array, '']:
+def stream_key(config: Config, stream: int) -> Key[Array, '']:
   """The key of one of the streams that the config's seed gives."""
   return jax.random.fold_in(jax.random.key(config.seed), stream)
 
 
-def make_mesh(config: ConfigDict) -> Mesh:
+def make_mesh(config: Config) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`."""
   data, model = mesh_shape(config)
   return jax.make_mesh(
@@ -41,13 +40,13 @@ def make_mesh(config: ConfigDict) -> Mesh:
   )
 
 
-def _create(config: ConfigDict, key: Key[Array, '']) -> State:
+def _create(config: Config, key: Key[Array, '']) -> State:
   model = build_model(config, nnx.Rngs(params=key))
   optimizer = nnx.Optimizer(model, build_optimizer(config), wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
 
 
-def abstract_state(config: ConfigDict, mesh: Mesh) -> tuple[State, State]:
+def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   """The graphs of model and optimizer, and their state as shapes with shardings."""
   graphs, state = {}, {}
   for name in ('model', 'optimizer'):
@@ -57,7 +56,7 @@ def abstract_state(config: ConfigDict, mesh: Mesh) -> tuple[State, State]:
   return graphs, state
 
 
-def init_state(config: ConfigDict, state_shardings: State) -> State:
+def init_state(config: Config, state_shardings: State) -> State:
   """The state at step 0, each array made where it will stay."""
 
   def init() -> State:

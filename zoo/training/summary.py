@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 from flax import nnx
-from ml_collections import ConfigDict
+
+from zoo.training.config import Config
 
 
 def summarise(
-  config: ConfigDict,
+  config: Config,
   abstract_model: nnx.State,
   risks: dict[str, tuple[float, float]],
   steps_per_second: float | None,

@@ -11,15 +11,14 @@ import time
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 from tensorboardX import SummaryWriter
 from tqdm import tqdm
 
 from zoo.errors import UserError
-from zoo.training.config import differences, to_json
+from zoo.training.config import Config, differences, to_json
 
 
-def claim(workdir: pathlib.Path, config: ConfigDict) -> None:
+def claim(workdir: pathlib.Path, config: Config) -> None:
   """Makes `workdir` this config's own, or finds that it is already.
 
   Raises UserError, with nothing written, when it holds a run of another config, holds
@@ -66,7 +65,7 @@ class Records:
   the wall time goes on from the last line that stays. Only process 0 writes.
   """
 
-  def __init__(self, workdir: pathlib.Path, config: ConfigDict, step: int):
+  def __init__(self, workdir: pathlib.Path, config: Config, step: int):
     self._primary = jax.process_index() == 0
     self._path = workdir / 'metrics.jsonl'
     lines = [line for line in _read_lines(self._path) if line['step'] <= step]
