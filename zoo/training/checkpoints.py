@@ -1,9 +1,11 @@
 """Checkpoints: Orbax, with a manifest of checksums that makes damage visible.
 
-A step is one folder of `<workdir>/checkpoints`, named by its number. Orbax writes it
-under a temporary name and renames it when it is whole; just before, `SHA256SUMS` is
-written into it, in the format of sha256sum. Orbax itself restores a flipped bit without
-a word, so a step is opened only when all its sums are right.
+A step is one folder of `<workdir>/checkpoints`, named by its number, that explains
+itself: beside the items `model` and `optimizer` there is `origin`, JSON with the config
+and the versions that made it. Orbax writes the folder under a temporary name and renames
+it when it is whole; just before, `SHA256SUMS` is written into it, in the format of
+sha256sum. Orbax itself restores a flipped bit without a word, so a step is opened only
+when all its sums are right.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ class Checkpoints:
   are damaged aside, into `<workdir>/damaged`, with a warning that names them.
   """
 
-  def __init__(self, workdir: pathlib.Path, keep: int, metadata: dict[str, Any]):
-    """The `keep` newest steps stay; `metadata`, JSON, is kept once beside them."""
+  def __init__(self, workdir: pathlib.Path, keep: int, origin: dict[str, Any]):
+    """The `keep` newest steps stay; `origin`, JSON, goes into each."""
+    self._origin = {'format': FORMAT, **origin}
     self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
     self._folder.mkdir(exist_ok=True)
     if jax.process_index() == 0:
@@ -43,11 +46,13 @@ class Checkpoints:
         shutil.rmtree(left_over)
       _set_damaged_steps_aside(self._folder, workdir / 'damaged')
     context = ocp.Context()
+    handlers = ocp.handlers.local_registry()
+    handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
+    context.checkpointables.registry = handlers
     context.asynchronous.post_finalization_callback = self._write_manifest
     self._orbax = ocp.training.Checkpointer(
       str(self._folder),
       context=context,
-      custom_metadata={'format': FORMAT, **metadata},
       # Orbax's own policy does not fit Orbax's own annotation.
       preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # pyright: ignore[reportArgumentType]
     )
@@ -79,8 +84,9 @@ class Checkpoints:
     Raises RunError if this save, or the one before it, could not be written.
     """
     self.wait()
+    items = {**state, 'origin': self._origin}
     try:
-      self._orbax.save_checkpointables_async(step, state, force=True)
+      self._orbax.save_checkpointables_async(step, items, force=True)
     except Exception as error:
       raise self._failure(error) from error
 
