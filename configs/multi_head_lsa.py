@@ -1,12 +1,24 @@
-"""TODO"""
+"""Multi-head LSA with a fixed initial guess and d + 1 heads (eqs. 5 and 6).
+
+  python -m launch.main --config=configs/multi_head_lsa.py
+@@multi_head_lsa@@
+"""
 
 from typing import Any
+
+from ml_collections import FieldReference
 
 from configs import defaults
 
 
 def get_config(variant: str = '') -> Any:
+  """The config of multi_head_lsa; the variants are `paper` and `smoke`."""
   config = defaults.get_config(variant)
   config.model.name = 'multi_head_lsa'
+  model = config.model
+  model.num_heads = 11  # H ≥ 1
+  model.initial_guess = FieldReference(0.0, field_type=object)  # g: a number or [d]
+  model.initial_bias = 0.0  # β, in units of the labels
+  model.init_scale = 0.1  # ≥ 0, standard deviation of the initial matrices
   config.lock()
   return config

@@ -16,7 +16,7 @@ from zoo import estimators
 from zoo.tasks import LinearRegression
 from zoo.training.config import Config
 from zoo.training.objective import draw, squared_errors
-from zoo.training.step import EVAL_STREAM, State, stream_key
+from zoo.training.step import EVAL_STREAM, stream_key
 
 
 class Evaluation:
@@ -31,7 +31,7 @@ class Evaluation:
     covered = isinstance(task, LinearRegression)
     gd = estimators.gradient_descent(task) if covered else None
 
-    def evaluate(state: State, key: jax.Array) -> dict[str, Any]:
+    def evaluate(state: Any, key: jax.Array) -> dict[str, Any]:
       model = nnx.merge(graph, state)
 
       def batch(_, index):
@@ -51,7 +51,7 @@ class Evaluation:
       evaluate, in_shardings=(sharding, replicated), out_shardings=replicated
     )
 
-  def start(self, model_state: State) -> dict[str, Any]:
+  def start(self, model_state: Any) -> dict[str, Any]:
     """Sets the measuring off on the device; the state may be donated at once."""
     return self._evaluate(model_state, self._key)
 

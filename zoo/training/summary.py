@@ -13,7 +13,7 @@ from zoo.training.config import Config
 
 def summarise(
   config: Config,
-  abstract_model: nnx.State,
+  abstract_model: Any,
   risks: dict[str, tuple[float, float]],
   steps_per_second: float | None,
   wall_time: float,

@@ -1,0 +1,53 @@
+"""Small runs for tests: seconds on one core, all of the loop in them."""
+
+import importlib
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from zoo.training.config import Config
+
+
+def small_config(name: str = 'yq_lsa', **changes: Any) -> Config:
+  """A config of d = 3, C = 4 and 12 steps; `changes` are `section__field=value`."""
+  config = importlib.import_module(f'configs.{name}').get_config('smoke')
+  config.task.num_features, config.task.context_length = 3, 4
+  config.train.num_steps, config.train.batch_size, config.train.log_every = 12, 16, 4
+  config.checkpoint.every, config.eval.every, config.eval.num_batches = 4, 6, 2
+  config.mesh.data = 1
+  for field, value in changes.items():
+    section, _, leaf = field.partition('__')
+    with config.unlocked():
+      if leaf:
+        config[section][leaf] = value
+      else:
+        config[section] = value
+  return config
+
+
+def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+  """All arrays of a saved step, model and optimizer, by path; read with Orbax alone."""
+  with ocp.training.Checkpointer(str(workdir.resolve() / 'checkpoints')) as saved:
+    metadata = saved.checkpointables_metadata(step).metadata
+    items = {}
+    for item in ('model', 'optimizer'):
+      sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+      abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        metadata[item],
+      )
+      items |= saved.load_checkpointables(step, {item: abstract})
+  leaves, _ = jax.tree_util.tree_flatten_with_path(items)
+  return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def assert_same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+  """Fails unless both hold the same arrays, bit for bit."""
+  assert one.keys() == other.keys()
+  assert one
+  for path, array in one.items():
+    assert array.dtype == other[path].dtype, path
+    assert array.tobytes() == other[path].tobytes(), path

@@ -1,0 +1,291 @@
+"""The loop as a whole: what it writes, and that interruptions leave no trace."""
+
+import json
+import signal
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo.errors import RunError, UserError
+from zoo.training import loop, train
+from zoo.training.checkpoints import fault
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+  """Makes runs end at a step as if a signal had come there; call with None to undo."""
+  next_stop = loop._next_stop
+
+  class Signalled(loop.Interruption):
+    step: int | None = None
+    seen = 0
+
+    @property
+    def requested(self):
+      return signal.SIGTERM if Signalled.seen == Signalled.step else None
+
+    @requested.setter
+    def requested(self, number):
+      pass
+
+  def watched(step, config):
+    stop = next_stop(step, config)
+    Signalled.seen = stop if Signalled.step is None else min(stop, Signalled.step)
+    return Signalled.seen
+
+  monkeypatch.setattr(loop, 'Interruption', Signalled)
+  monkeypatch.setattr(loop, '_next_stop', watched)
+
+  def set_step(step):
+    Signalled.step, Signalled.seen = step, 0
+
+  return set_step
+
+
+def lines_of(workdir):
+  return [
+    json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()
+  ]
+
+
+@pytest.mark.parametrize('mesh', [(1, 1), (4, 2)])
+def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
+  tmp_path, stop_at, mesh
+):
+  config = small_config(
+    'multi_head_lsa', model__num_heads=2, mesh__data=mesh[0], mesh__model=mesh[1]
+  )
+  stop_at(None)
+  train(config, tmp_path / 'whole')
+  whole = saved_arrays(tmp_path / 'whole', 12)
+  assert any('optimizer' in path for path in whole)
+  for step in range(1, 12) if mesh == (1, 1) else (3, 8):
+    stop_at(step)
+    assert train(config, tmp_path / f'cut_{step}') is None
+    assert (tmp_path / f'cut_{step}' / 'checkpoints' / str(step)).is_dir()
+    stop_at(None)
+    assert train(config, tmp_path / f'cut_{step}') is not None
+    assert_same_bits(saved_arrays(tmp_path / f'cut_{step}', 12), whole)
+
+
+def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(tmp_path, stop_at):
+  config = small_config()
+  stop_at(None)
+  train(config, tmp_path / 'whole')
+  stop_at(7)
+  train(config, tmp_path / 'cut')
+  with (tmp_path / 'cut' / 'metrics.jsonl').open('a') as file:
+    # What a kill can leave: a line of a step that was not saved, and half a line.
+    file.write('{"step": 8, "loss": 1.0, "wall_time": 1.0}\n{"step": 9, "lo')
+  stop_at(None)
+  train(config, tmp_path / 'cut')
+
+  def timeless(lines):
+    for line in lines:
+      assert line.pop('steps_per_second') > 0
+      assert line.pop('wall_time') > 0
+    return {line['step']: line for line in lines}
+
+  whole, cut = (
+    timeless(lines_of(tmp_path / 'whole')),
+    timeless(lines_of(tmp_path / 'cut')),
+  )
+  assert list(whole) == [4, 6, 8, 12]
+  assert list(cut) == [4, 6, 7, 8, 12]
+  assert {step: cut[step] for step in whole} == whole
+
+
+def test_a_run_leaves_what_the_design_promises(tmp_path):
+  summary = train(small_config(), tmp_path)
+  assert summary == json.loads((tmp_path / 'summary.json').read_text())
+  assert summary is not None
+  fields = (
+    'model num_params step eval_risk eval_risk_stderr exact_risk gd_risk optimal_risk '
+    'excess_risk steps_per_second wall_time jax_version device_kind num_devices '
+    'num_processes'
+  )
+  assert set(fields.split()) <= summary.keys()
+  assert summary['model'] == 'yq_lsa'
+  assert summary['step'] == 12
+  assert summary['num_params'] == 4 * 4 * 4 + 3
+  assert summary['jax_version'] == jax.__version__
+  assert summary['eval_risk'] > 0
+  assert summary['eval_risk_stderr'] > 0
+  lines = lines_of(tmp_path)
+  wanted = 'step loss eval_risk exact_risk grad_norm steps_per_second wall_time'
+  assert all(set(wanted.split()) <= line.keys() for line in lines)
+  assert [line['step'] for line in lines if line['eval_risk'] is not None] == [6, 12]
+  config = json.loads((tmp_path / 'config.json').read_text())
+  assert config['train']['num_steps'] == 12
+  (events,) = (tmp_path / 'tensorboard').iterdir()
+  assert b'grad_norm' in events.read_bytes()
+  kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
+  assert [name for name in kept if name.isdecimal()] == ['12', '4', '8']
+  assert all(
+    fault(tmp_path / 'checkpoints' / step) is None for step in ('4', '8', '12')
+  )
+
+
+def test_a_step_explains_itself(tmp_path):
+  config = small_config()
+  train(config, tmp_path)
+  origin = json.loads((tmp_path / 'checkpoints/12/origin/data.json').read_text())
+  assert origin['config'] == json.loads((tmp_path / 'config.json').read_text())
+  assert origin['versions']['jax'] == jax.__version__
+  assert origin['format'] == 1
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+  config = small_config()
+  summary = train(config, tmp_path)
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  assert train(config, tmp_path) == summary
+  after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  del before[tmp_path / 'checkpoints'], after[tmp_path / 'checkpoints']
+  assert after == before
+
+
+def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path):
+  config = small_config()
+  summary = train(config, tmp_path)
+  assert summary is not None
+  (tmp_path / 'summary.json').unlink()
+  again = train(config, tmp_path)
+  assert again is not None
+  assert again['eval_risk'] == summary['eval_risk']
+
+
+def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(tmp_path, caplog):
+  config = small_config()
+  train(config, tmp_path / 'whole')
+  train(config, tmp_path / 'hurt')
+  newest = tmp_path / 'hurt/checkpoints/12'
+  data = max(newest.rglob('d/*'), key=lambda path: path.stat().st_size)
+  content = bytearray(data.read_bytes())
+  content[len(content) // 2] ^= 1
+  data.write_bytes(bytes(content))
+  train(config, tmp_path / 'hurt')
+  assert 'checkpoint step 12 is damaged' in caplog.text
+  assert 'going on from step 8' in caplog.text or caplog.text.count('\n') == 1
+  assert_same_bits(
+    saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
+  )
+
+
+def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
+  config = small_config(
+    train__num_steps=1500, optimizer__learning_rate=2e-2, train__batch_size=256
+  )
+  config.train.log_every, config.checkpoint.every, config.eval.every = 100, 1500, 1500
+  config.eval.num_batches = 64
+  summary = train(config, tmp_path)
+  assert summary is not None
+  # The same prompts for both, and the optimum is GD itself: what is left over is what
+  # training has not reached, not noise.
+  assert -4 * summary['eval_excess_over_gd_stderr'] < summary['eval_excess_over_gd']
+  assert summary['eval_excess_over_gd'] < 0.02 * summary['gd_eval_risk']
+
+
+def test_the_held_out_prompts_are_the_same_at_every_evaluation(tmp_path):
+  # At a vanishing learning rate only the prompts could change the evaluated risk.
+  train(small_config(optimizer__learning_rate=1e-30), tmp_path)
+  risks = {line['eval_risk'] for line in lines_of(tmp_path)} - {None}
+  assert len(risks) == 1
+
+
+def test_fresh_prompts_at_every_step(tmp_path):
+  train(small_config(optimizer__learning_rate=1e-30, train__log_every=1), tmp_path)
+  losses = [line['loss'] for line in lines_of(tmp_path)]
+  assert len(set(losses)) == len(losses) == 12
+
+
+@pytest.mark.parametrize('mesh', [(8, 1), (4, 2), (2, 2)])
+def test_a_mesh_trains_as_one_device_does(tmp_path, mesh):
+  config = small_config('multi_head_lsa', model__num_heads=2)
+  train(config, tmp_path / 'one')
+  config.mesh.data, config.mesh.model = mesh
+  train(config, tmp_path / 'many')
+  one, many = saved_arrays(tmp_path / 'one', 12), saved_arrays(tmp_path / 'many', 12)
+  for path, array in one.items():
+    # Reductions run in another order: a few float32 roundings a step, 12 steps; Adam
+    # divides by the gradient's size, so that they count relative to it.
+    np.testing.assert_allclose(many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+
+
+def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
+  config = small_config(
+    'multi_head_lsa', model__num_heads=2, mesh__data=4, mesh__model=2
+  )
+  stop_at(6)
+  assert train(config, tmp_path) is None
+  stop_at(None)
+  config.mesh.data, config.mesh.model = 1, 1
+  assert train(config, tmp_path) is not None
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path):
+  config = small_config(optimizer__learning_rate=1e30, train__log_every=1)
+  with pytest.raises(RunError, match=r'step 2 is not finite.*last good checkpoint'):
+    train(config, tmp_path)
+  assert not [p for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()]
+
+
+def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
+  config = small_config(
+    optimizer__name='sgd',
+    optimizer__learning_rate=3.0,
+    optimizer__schedule='constant',
+    train__num_steps=200,
+    checkpoint__every=1,
+    checkpoint__keep=100,
+  )
+  with pytest.raises(RunError, match='not finite') as stopped:
+    train(config, tmp_path)
+  steps = [
+    int(p.name) for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()
+  ]
+  assert f'checkpoint is of step {max(steps)}' in str(stopped.value)
+  for step in steps:
+    for path, array in saved_arrays(tmp_path, step).items():
+      assert np.isfinite(array).all(), (step, path)
+
+
+def test_a_workdir_of_another_config_is_refused_by_field_and_untouched(tmp_path):
+  config = small_config()
+  train(config, tmp_path)
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  config.train.num_steps, config.task.prior_mean = 24, (1.0, 2.0, 3.0)
+  with pytest.raises(UserError) as refused:
+    train(config, tmp_path)
+  assert 'train.num_steps (12 there, 24 here)' in str(refused.value)
+  assert 'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)' in str(refused.value)
+  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
+
+
+def test_a_wrong_config_leaves_nothing_behind(tmp_path):
+  with pytest.raises(UserError):
+    train(small_config(train__num_steps=0), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_training_works_outside_the_main_thread(tmp_path):
+  summaries = []
+  thread = threading.Thread(
+    target=lambda: summaries.append(train(small_config(), tmp_path))
+  )
+  thread.start()
+  thread.join()
+  assert summaries[0]['step'] == 12
+
+
+def test_a_request_is_taken_once_and_the_handlers_are_put_back():
+  before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+  with loop.Interruption() as interruption:
+    assert interruption.requested is None
+    signal.raise_signal(signal.SIGTERM)
+    assert interruption.requested == signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) == before[1]  # a second one acts as usual
+  assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
