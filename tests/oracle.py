@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class Head(NamedTuple):
@@ -72,7 +73,9 @@ def lsa_tokens(tokens: np.ndarray, head: Head) -> np.ndarray:
   return tokens + attention_update(tokens, head)
 
 
-def lsa(x, y, x_query, heads: list[Head], guess=0.0, bias=0.0) -> float:
+def lsa(
+  x, y, x_query, heads: list[Head], guess: ArrayLike = 0.0, bias: float = 0.0
+) -> float:
   """Eqs. 3, 5 and 6 with the fixed initial guess y_q = g.x_q + beta."""
   g = np.zeros(len(x_query)) + np.asarray(guess, np.float64)
   y_guess = float(bias)

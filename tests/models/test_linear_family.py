@@ -1,0 +1,383 @@
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests import oracle
+from tests.compare import assert_close, refuses
+from zoo.models import linear_attention
+
+_B = 3
+# d and C differ, both ways round. With H = 1 and 2 the prediction goes head by head,
+# with H = 11 through the learning rule (see test_call_takes_the_cheaper_path).
+_SHAPES = [(3, 7), (5, 2)]
+_HEADS = {'lsa': [1], 'multi_head_lsa': [1, 2, 11], 'yq_lsa': [1, 2, 11]}
+_HEADS |= {'ltb': [1, 2, 11]}
+_CASES = [
+  (name, heads, d, c)
+  for name, counts in _HEADS.items()
+  for heads in counts
+  for d, c in _SHAPES
+]
+
+# Relative to the largest prediction of the batch, as asked of the models. In float32 an
+# entry is a sum of some thousand products, whose roundings of 6e-8 add up like a random
+# walk: about 2e-6. In float64 the same is 4e-15, and 1e-12 leaves room for bad luck.
+_TOLERANCE = {'float32': 1e-5, 'float64': 1e-12}
+
+_each_case = pytest.mark.parametrize(
+  ('name', 'heads', 'd', 'c'), _CASES, ids=lambda value: str(value)
+)
+_each_precision = pytest.mark.parametrize('precision', ['float32', 'float64'])
+
+
+def _guess(d: int) -> np.ndarray:
+  return np.linspace(-1.0, 1.5, d)
+
+
+def _model(name: str, heads: int, d: int, seed: int = 0, **changes) -> Any:
+  """A model whose every part matters: large matrices, and no guess that is 0."""
+  # H random heads add up to √H times one, each being of the fourth power of the scale.
+  init_scale = 0.6 * heads ** (-1 / 8)
+  given = {'num_features': d, 'init_scale': init_scale, 'rngs': nnx.Rngs(seed)}
+  if name != 'lsa':
+    given['num_heads'] = heads
+  if name in ('lsa', 'multi_head_lsa'):
+    given |= {'initial_guess': _guess(d), 'initial_bias': 0.7}
+  if name == 'ltb':
+    given['hidden_features'] = d + 3
+  model = zoo.create_model(name, **(given | changes))
+  if name == 'yq_lsa':
+    model.w[...] = jnp.asarray(_guess(d), model.w.dtype)
+  return model
+
+
+def _prompt(d: int, c: int, seed: int = 0) -> zoo.Prompt:
+  """Correlated features, and labels that are not linear in them."""
+  draw = np.random.default_rng(seed).normal
+  x = draw(size=(_B, c, d)) @ draw(size=(d, d))
+  y = x @ draw(size=d) + draw(size=(_B, c)) + 0.5
+  return zoo.Prompt(
+    x=jnp.asarray(x, jnp.result_type(float)),
+    y=jnp.asarray(y, jnp.result_type(float)),
+    x_query=jnp.asarray(draw(size=(_B, d)), jnp.result_type(float)),
+    y_query=jnp.zeros(_B),
+  )
+
+
+def _heads(model) -> list[oracle.Head]:
+  matrices = (model.w_p, model.w_v, model.w_k, model.w_q)
+  return [oracle.Head(*each) for each in zip(*map(np.asarray, matrices), strict=True)]
+
+
+def _examples(prompt: zoo.Prompt):
+  return zip(*map(np.asarray, (prompt.x, prompt.y, prompt.x_query)), strict=True)
+
+
+class _Outcome(NamedTuple):
+  """All that one model says about one batch, computed once for all tests."""
+
+  model: Any
+  prompt: zoo.Prompt
+  updated: np.ndarray  # the whole embedding matrix, by forward_tokens
+  called: np.ndarray  # model(prompt)
+  by_rule: np.ndarray  # model.learning_rule()(prompt)
+  weights: np.ndarray  # model.learning_rule().weights(prompt)
+  gradient: np.ndarray  # d model(prompt) / d x_query, through the model itself
+  rule: zoo.LearningRule
+
+
+@functools.cache
+def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
+  @jax.jit
+  def run(state, prompt):
+    model = nnx.merge(graphdef, state)
+
+    def total(x_query):
+      return model(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
+
+    rule = model.learning_rule()
+    return (
+      model.forward_tokens(model.embed(prompt)),
+      model(prompt),
+      rule(prompt),
+      rule.weights(prompt),
+      jax.grad(total)(prompt.x_query),
+      rule,
+    )
+
+  with jax.enable_x64(precision == 'float64'):
+    model, prompt = _model(name, heads, d), _prompt(d, c)
+    graphdef, state = nnx.split(model)
+    outcome = run(state, prompt)
+    assert {leaf.dtype for leaf in jax.tree.leaves(outcome)} == {jnp.dtype(precision)}
+  return _Outcome(model, prompt, *jax.tree.map(np.asarray, outcome))
+
+
+@functools.cache
+def _expected(name: str, heads: int, d: int, c: int, precision: str):
+  """The updated embedding matrices [b, e, t] and predictions, by the equations."""
+  outcome = _outcome(name, heads, d, c, precision)
+  matrices, predictions = [], []
+  for x, y, x_query in _examples(outcome.prompt):
+    all_heads = _heads(outcome.model)
+    if name == 'ltb':
+      w_1, w_2 = outcome.model.w_1[...], outcome.model.w_2[...]
+      tokens = oracle.embed(x, y, x_query, 0.0)
+      matrices.append(oracle.ltb_tokens(tokens, all_heads, w_1, w_2))
+      predictions.append(oracle.ltb(x, y, x_query, all_heads, w_1, w_2))
+    else:
+      # The model's own guess, as it was rounded to the precision.
+      if name == 'yq_lsa':
+        guess, bias = np.asarray(outcome.model.w[...]), 0.0
+        predictions.append(oracle.yq_lsa(x, y, x_query, all_heads, guess))
+      else:
+        guess = _guess(d).astype(precision)
+        bias = float(np.asarray(0.7, precision))
+        predictions.append(oracle.lsa(x, y, x_query, all_heads, guess, bias))
+      y_guess = float(guess.astype(np.float64) @ x_query) + bias
+      tokens = oracle.embed(x, y, x_query, y_guess)
+      matrices.append(oracle.multi_head_tokens(tokens, all_heads))
+  return np.stack(matrices), np.stack(predictions)
+
+
+@_each_precision
+@_each_case
+def test_forward_tokens_is_the_equation_of_the_paper(name, heads, d, c, precision):
+  outcome = _outcome(name, heads, d, c, precision)
+  matrices, predictions = _expected(name, heads, d, c, precision)
+  updated = np.swapaxes(outcome.updated, 1, 2)  # tokens are rows in code
+  assert_close(updated, matrices, _TOLERANCE[precision])
+  assert_close(outcome.updated[:, -1, -1], predictions, _TOLERANCE[precision])
+
+
+@_each_precision
+@_each_case
+def test_call_and_learning_rule_predict_the_same(name, heads, d, c, precision):
+  outcome = _outcome(name, heads, d, c, precision)
+  _, predictions = _expected(name, heads, d, c, precision)
+  literal = outcome.updated[:, -1, -1]
+  for prediction in (outcome.called, outcome.by_rule):
+    assert prediction.shape == (_B,)
+    assert_close(prediction, literal, _TOLERANCE[precision])
+    assert_close(prediction, predictions, _TOLERANCE[precision])
+
+
+@_each_precision
+@_each_case
+def test_weights_learned_in_context_are_the_gradient(name, heads, d, c, precision):
+  outcome = _outcome(name, heads, d, c, precision)
+  assert_close(outcome.gradient, outcome.weights, _TOLERANCE[precision])
+  rule = outcome.rule
+  weights = [
+    oracle.rule_weights(x, y, rule.init, rule.update)
+    for x, y, _ in _examples(outcome.prompt)
+  ]
+  assert_close(outcome.weights, np.stack(weights), _TOLERANCE[precision])
+
+
+@_each_case
+def test_attention_matters_in_these_tests(name, heads, d, c):
+  # Else an error in it could hide below the tolerance. Nor may it hide the rest.
+  outcome = _outcome(name, heads, d, c, 'float64')
+  rest = np.asarray(outcome.prompt.x_query) @ outcome.rule.init + outcome.rule.bias
+  largest = np.abs(outcome.called).max()
+  assert np.abs(outcome.called - rest).max() >= 0.1 * largest
+  assert np.abs(rest).max() >= 0.01 * largest
+
+
+@_each_case
+def test_learning_rule_is_symmetric_and_of_the_promised_shape(name, heads, d, c):
+  rule, e = _outcome(name, heads, d, c, 'float64').rule, d + 1
+  shapes = {key: np.shape(leaf) for key, leaf in vars(rule).items()}
+  expected = {'init': (d,), 'update': (d, e, e), 'bias': (), 'bias_update': (e, e)}
+  assert shapes == expected
+  # Compiled, the two halves of a symmetric pair may be rounded differently.
+  assert_close(rule.update, np.swapaxes(rule.update, 1, 2), 1e-15)
+  assert_close(rule.bias_update, np.transpose(rule.bias_update), 1e-15)
+  if name in ('yq_lsa', 'ltb'):  # no constant in these
+    assert rule.bias == 0
+    assert not np.any(rule.bias_update)
+
+
+@pytest.mark.parametrize(
+  ('heads', 'd', 'c', 'through_rule'),
+  [
+    (1, 3, 7, False),
+    (2, 3, 7, False),  # 2·(14 + 4) = 36 ≤ (7 + 3)·4 = 40
+    (3, 3, 7, True),  # 54 > 40
+    (4, 5, 2, False),  # 4·(4 + 6) = 40 ≤ (2 + 5)·6 = 42
+    (11, 5, 2, True),
+  ],
+)
+def test_call_takes_the_cheaper_path(monkeypatch, heads, d, c, through_rule):
+  taken = []
+  rule_of = linear_attention.LinearAttention.learning_rule
+
+  def spy(model):
+    taken.append(model)
+    return rule_of(model)
+
+  monkeypatch.setattr(linear_attention.LinearAttention, 'learning_rule', spy)
+  model = _model('multi_head_lsa', heads, d)
+  nnx.eval_shape(lambda: model(_prompt(d, c)))
+  assert bool(taken) == through_rule
+
+
+def test_scores_hide_the_query_as_a_key_from_every_token():
+  model, prompt = _model('multi_head_lsa', 2, 3), _prompt(3, 7)
+  scores = model.scores(model.embed(prompt))
+  assert scores.shape == (_B, 2, 8, 8)
+  assert not np.any(scores[:, :, -1])
+  assert np.all(scores[:, :, :-1] != 0)
+
+
+def _set_head(model, head: oracle.Head) -> None:
+  for name, matrix in head._asdict().items():
+    parameter = getattr(model, name)
+    parameter[...] = jnp.asarray(matrix, parameter.dtype)[None]
+
+
+@pytest.mark.parametrize(('d', 'c'), _SHAPES)
+def test_yq_lsa_with_the_weights_of_eq_7_is_one_gradient_step(d, c):
+  start, step = _guess(d), 0.37
+  with jax.enable_x64(True):
+    model, prompt = _model('yq_lsa', 1, d), _prompt(d, c)
+    _set_head(model, oracle.gd_transformer_head(start, step))  # w is `start` already
+    step_rule = zoo.LearningRule.gradient_descent(start, step)
+    predictions = model(prompt)
+    literal = model.forward_tokens(model.embed(prompt))[:, -1, -1]
+    weights = model.learning_rule().weights(prompt)
+    gap = float(model.learning_rule().distance(step_rule))
+    by_rule = step_rule(prompt)
+  expected = np.stack(
+    [oracle.gd_weights(x, y, start, step) for x, y, _ in _examples(prompt)]
+  )
+  assert_close(weights, expected, 1e-12)
+  assert gap <= 1e-12
+  wanted = np.sum(expected * np.asarray(prompt.x_query), axis=1)
+  for prediction in (predictions, literal, by_rule):
+    assert_close(prediction, wanted, 1e-12)
+
+
+@pytest.mark.parametrize(('d', 'c'), _SHAPES)
+def test_yq_lsa_with_no_guess_is_lsa(d, c):
+  with jax.enable_x64(True):
+    guessing = _model('yq_lsa', 1, d)
+    guessing.w[...] = jnp.zeros(d)
+    plain = _model('lsa', 1, d, initial_guess=0.0, initial_bias=0.0)
+    prompt = _prompt(d, c)
+    assert_close(guessing(prompt), plain(prompt), 1e-12)
+    assert guessing.learning_rule().distance(plain.learning_rule()) <= 1e-12
+
+
+def test_yq_lsa_starts_without_a_guess():
+  model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
+  np.testing.assert_array_equal(model.w[...], np.zeros(3))
+
+
+@pytest.mark.parametrize(('d', 'c'), _SHAPES)
+def test_multi_head_lsa_with_one_head_is_lsa(d, c):
+  one, other = _model('multi_head_lsa', 1, d), _model('lsa', 1, d)
+  jax.tree.map(np.testing.assert_array_equal, nnx.state(one), nnx.state(other))
+  np.testing.assert_array_equal(one(_prompt(d, c)), other(_prompt(d, c)))
+
+
+def test_a_scalar_guess_is_repeated():
+  scalar = _model('multi_head_lsa', 2, 3, initial_guess=1.5)
+  vector = _model('multi_head_lsa', 2, 3, initial_guess=[1.5, 1.5, 1.5])
+  jax.tree.map(np.testing.assert_array_equal, nnx.state(scalar), nnx.state(vector))
+
+
+def test_without_attention_the_prediction_is_the_initial_guess():
+  model = _model('multi_head_lsa', 2, 3, init_scale=0.0)
+  prompt = _prompt(3, 7)
+  expected = np.asarray(prompt.x_query) @ _guess(3) + 0.7
+  assert_close(model(prompt), expected, 1e-6)
+  rule = model.learning_rule()
+  assert rule.distance(0.0 * rule) == pytest.approx(
+    np.sqrt(np.sum(_guess(3) ** 2) + 0.7**2)
+  )
+
+
+@pytest.mark.parametrize(
+  ('name', 'extra'),
+  [('lsa', {}), ('multi_head_lsa', {}), ('yq_lsa', {'w'}), ('ltb', {'w_1', 'w_2'})],
+)
+def test_parameters_have_the_promised_names_and_shapes(name, extra):
+  heads, d = 1 if name == 'lsa' else 2, 3
+  parameters = nnx.state(_model(name, heads, d), nnx.Param)
+  shapes = {key: leaf.shape for key, leaf in nnx.to_pure_dict(parameters).items()}
+  matrices = dict.fromkeys(('w_k', 'w_q', 'w_v', 'w_p'), (heads, d + 1, d + 1))
+  extras = {'w': (d,), 'w_1': (d + 3, d + 1), 'w_2': (d + 3, d + 1)}
+  assert shapes == matrices | {key: extras[key] for key in extra}
+
+
+@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa'])
+def test_the_fixed_guess_is_saved_with_the_model_but_not_trained(name):
+  model = _model(name, 1, 3)
+  fixed = nnx.to_pure_dict(nnx.state(model, linear_attention.Constant))
+  saved = sorted(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(fixed)]))
+  np.testing.assert_allclose(saved, sorted([*_guess(3), 0.7]), rtol=1e-6)
+  trained = nnx.grad(lambda m: m(_prompt(3, 7)).sum())(model)
+  assert set(nnx.to_pure_dict(trained)) == {'w_k', 'w_q', 'w_v', 'w_p'}
+
+
+def test_matrices_are_drawn_with_the_scale_asked_for_and_independently():
+  model = zoo.create_model(
+    'ltb', num_features=15, num_heads=4, init_scale=0.2, rngs=nnx.Rngs(0)
+  )
+  drawn = [np.ravel(leaf) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))]
+  for entries in drawn:
+    # The standard error of a standard deviation from n draws is σ/√(2n).
+    assert abs(entries.std() - 0.2) <= 5 * 0.2 / np.sqrt(2 * entries.size)
+    assert abs(entries.mean()) <= 5 * 0.2 / np.sqrt(entries.size)
+  for i, one in enumerate(drawn):
+    for other in drawn[:i]:
+      n = min(one.size, other.size)
+      assert abs(np.mean(one[:n] * other[:n])) <= 5 * 0.04 / np.sqrt(n)
+
+
+@pytest.mark.parametrize(
+  ('name', 'changes', 'said'),
+  [
+    ('multi_head_lsa', {'num_heads': 0}, 'num_heads is 0'),
+    ('multi_head_lsa', {'num_heads': True}, 'num_heads is True'),
+    ('multi_head_lsa', {'num_heads': 2.5}, 'num_heads is 2.5'),
+    ('yq_lsa', {'num_heads': -1}, 'num_heads is -1'),
+    ('ltb', {'num_heads': '2'}, "num_heads is '2'"),
+    ('lsa', {'num_features': 0}, 'num_features is 0'),
+    ('yq_lsa', {'num_features': 3.0}, 'num_features is 3.0'),
+    ('ltb', {'num_features': True}, 'num_features is True'),
+    ('lsa', {'init_scale': -0.1}, 'init_scale is -0.1'),
+    ('ltb', {'init_scale': np.nan}, 'init_scale is nan'),
+    ('yq_lsa', {'init_scale': None}, 'init_scale is None'),
+    ('multi_head_lsa', {'initial_guess': [1.0, 2.0]}, 'initial_guess has shape (2,)'),
+    ('lsa', {'initial_guess': np.ones((3, 1))}, 'initial_guess has shape (3, 1)'),
+    ('lsa', {'initial_guess': [0.0, np.inf, 0.0]}, 'inf'),
+    ('multi_head_lsa', {'initial_bias': np.nan}, 'initial_bias is nan'),
+    ('lsa', {'initial_bias': [0.0]}, 'initial_bias is [0.0]'),
+    ('ltb', {'hidden_features': 3}, 'hidden_features is 3; it must be an integer ≥ 4'),
+    ('ltb', {'hidden_features': 4.5}, 'hidden_features is 4.5'),
+    ('lsa', {'num_heads': 2}, "'num_heads'"),
+    ('ltb', {'hidden_feature': 4}, "did you mean 'hidden_features'?"),
+    ('yq_lsa', {'initial_guess': 1.0}, "'initial_guess'"),
+  ],
+  ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
+  given = {'num_features': 3, 'rngs': nnx.Rngs(0)}
+  if name == 'multi_head_lsa':
+    given['num_heads'] = 2
+  with refuses(said):
+    zoo.create_model(name, **(given | changes))
+
+
+def test_missing_heads_are_named():
+  with refuses("'num_heads'", 'multi_head_lsa'):
+    zoo.create_model('multi_head_lsa', num_features=3, rngs=nnx.Rngs(0))
