@@ -94,15 +94,15 @@ class _Outcome(NamedTuple):
 
 @functools.cache
 def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
-  @jax.jit
-  def run(state, prompt):
-    model = nnx.merge(graphdef, state)
+  # Not compiled as a whole: models of one shape then share their compiled operations.
+  with jax.enable_x64(precision == 'float64'):
+    model, prompt = _model(name, heads, d), _prompt(d, c)
+    rule = model.learning_rule()
 
     def total(x_query):
       return model(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
 
-    rule = model.learning_rule()
-    return (
+    outcome = (
       model.forward_tokens(model.embed(prompt)),
       model(prompt),
       rule(prompt),
@@ -110,11 +110,6 @@ def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
       jax.grad(total)(prompt.x_query),
       rule,
     )
-
-  with jax.enable_x64(precision == 'float64'):
-    model, prompt = _model(name, heads, d), _prompt(d, c)
-    graphdef, state = nnx.split(model)
-    outcome = run(state, prompt)
     assert {leaf.dtype for leaf in jax.tree.leaves(outcome)} == {jnp.dtype(precision)}
   return _Outcome(model, prompt, *jax.tree.map(np.asarray, outcome))
 

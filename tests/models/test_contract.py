@@ -1,0 +1,210 @@
+"""What every registered model must do; a new one is covered by being registered."""
+
+import functools
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import zoo
+
+_D, _C, _B = 3, 5, 8
+
+# Hyper-parameters, beyond the number of features, for the models that need some.
+_NEEDED: dict[str, dict[str, Any]] = {}
+# Given to every model that takes them: more than one head, and matrices so large that
+# attention is not lost beside the rest of the prediction.
+_WHERE_TAKEN = {'num_heads': 2, 'init_scale': 0.6}
+
+_every_model = pytest.mark.parametrize('name', zoo.registry.models.names())
+
+# The same sums in another order: some hundred float32 terms of either sign, each with
+# roundings of 6e-8, which add up like a random walk and may cancel tenfold: 6e-6.
+# Relative to the largest entry of the array.
+_REORDERED = 2e-5
+
+
+def _build(name: str, seed: int = 0) -> Any:
+  taken = inspect.signature(zoo.registry.models.get(name).__init__).parameters
+  given = {key: value for key, value in _WHERE_TAKEN.items() if key in taken}
+  given |= _NEEDED.get(name, {})
+  return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(seed), **given)
+
+
+@functools.cache
+def _prompt(batch: int = _B, context: int = _C) -> zoo.Prompt:
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=_D,
+    context_length=context,
+    prior_mean=1.0,
+    noise_std=0.5,
+  )
+  return task.sample(jax.random.key(0), batch)
+
+
+def _predict_and_differentiate(graphdef, parameters, rest, prompt):
+  """The predictions, and the gradient of the mean squared error."""
+
+  def loss(parameters):
+    prediction = nnx.merge(graphdef, parameters, rest)(prompt)
+    return jnp.square(prediction - prompt.y_query).mean(), prediction
+
+  gradient, prediction = jax.grad(loss, has_aux=True)(parameters)
+  return prediction, gradient
+
+
+@functools.cache
+def _alone(name: str) -> tuple[Any, Any]:
+  """Predictions and gradients on one device, compiled."""
+  graphdef, *state = nnx.split(_build(name), nnx.Param, ...)
+  run = jax.jit(functools.partial(_predict_and_differentiate, graphdef))
+  return jax.device_get(run(*state, _prompt()))
+
+
+def _assert_all_close(actual, expected, relative=_REORDERED):
+  def check(one, other):
+    one, other = np.asarray(one), np.asarray(other)
+    assert one.shape == other.shape
+    atol = relative * np.abs(other).max(initial=0.0)
+    np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+  jax.tree.map(check, actual, expected)
+
+
+@_every_model
+@pytest.mark.parametrize(('batch', 'context'), [(_B, _C), (1, 1), (2, 2 * _D + 3)])
+def test_one_prediction_for_each_prompt(name, batch, context):
+  prediction = _build(name)(_prompt(batch, context))
+  assert prediction.shape == (batch,)
+  assert prediction.dtype == jnp.float32
+  assert np.isfinite(prediction).all()
+
+
+@_every_model
+def test_predictions_depend_on_the_context_the_query_and_not_the_target(name):
+  model, prompt = _build(name), _prompt()
+  prediction = np.asarray(model(prompt))
+  parts = vars(prompt)
+  for part, matters in (
+    ('y', True),
+    ('x', True),
+    ('x_query', True),
+    ('y_query', False),
+  ):
+    changed = zoo.Prompt(**(parts | {part: 2 * parts[part]}))
+    same = np.array_equal(model(changed), prediction)
+    assert same != matters, part
+
+
+@_every_model
+def test_gradients_are_finite_and_reach_the_parameters(name):
+  _, gradient = _alone(name)
+  leaves = jax.tree.leaves(gradient)
+  assert leaves
+  assert all(leaf.dtype == np.float32 for leaf in leaves)
+  assert all(np.isfinite(leaf).all() for leaf in leaves)
+  assert any(np.any(leaf) for leaf in leaves)
+
+
+@_every_model
+def test_compiled_is_the_same_as_not_compiled(name):
+  _assert_all_close(_alone(name)[0], _build(name)(_prompt()))
+
+
+@_every_model
+def test_the_order_of_the_examples_does_not_matter(name):
+  prompt, order = _prompt(), np.random.default_rng(0).permutation(_C)
+  assert np.any(order != np.arange(_C))
+  shuffled = zoo.Prompt(
+    prompt.x[:, order], prompt.y[:, order], prompt.x_query, prompt.y_query
+  )
+  _assert_all_close(_build(name)(shuffled), _alone(name)[0])
+
+
+@_every_model
+def test_prompts_of_a_batch_do_not_see_each_other(name):
+  prompt = _prompt()
+  part = jax.tree.map(lambda leaf: leaf[2:5], prompt)
+  scale = np.abs(_alone(name)[0]).max()
+  gap = np.asarray(_build(name)(part)) - _alone(name)[0][2:5]
+  assert np.abs(gap).max() <= _REORDERED * scale
+
+
+@_every_model
+def test_parameters_are_a_function_of_the_seed(name):
+  one, again, other = (nnx.state(_build(name, seed)) for seed in (0, 0, 1))
+  jax.tree.map(np.testing.assert_array_equal, one, again)
+  pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+  assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in pairs)
+
+
+@_every_model
+def test_split_and_merge_keep_the_model(name):
+  model = _build(name)
+  merged = nnx.merge(*nnx.split(model))
+  np.testing.assert_array_equal(merged(_prompt()), model(_prompt()))
+
+
+@_every_model
+def test_the_paths_to_a_prediction_agree(name):
+  model, prompt = _build(name), _prompt()
+  expected = _alone(name)[0]
+  if hasattr(model, 'forward_tokens'):
+    literal = model.forward_tokens(model.embed(prompt))
+    assert literal.shape == (_B, _C + 1, _D + 1)
+    _assert_all_close(literal[:, -1, -1], expected)
+  if hasattr(model, 'learning_rule'):
+    rule = model.learning_rule()
+    assert isinstance(rule, zoo.LearningRule)
+    _assert_all_close(rule(prompt), expected)
+
+
+def _fitting(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+  """The sharding that the model asks for; a single head cannot be split in two."""
+  sharding = leaf.sharding
+  assert isinstance(sharding, NamedSharding)
+  try:
+    sharding.shard_shape(leaf.shape)
+  except ValueError:
+    return NamedSharding(sharding.mesh, P())
+  return sharding
+
+
+@_every_model
+@pytest.mark.parametrize(('data', 'model'), [(8, 1), (4, 2)], ids=str)
+def test_one_device_is_the_same_as_eight(name, data, model):
+  mesh = jax.make_mesh(
+    (data, model), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
+  )
+  with jax.set_mesh(mesh):
+    graphdef, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
+    shardings = jax.tree.map(_fitting, abstract)
+    state = jax.device_put(nnx.state(_build(name)), shardings)
+    prompt = jax.device_put(_prompt(), NamedSharding(mesh, P('data')))
+    parameters, rest = nnx.split_state(state, nnx.Param, ...)
+    run = jax.jit(functools.partial(_predict_and_differentiate, graphdef))
+    together = run(parameters, rest, prompt)
+  for leaf, wanted in zip(
+    jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True
+  ):
+    assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim)
+    assert len(leaf.sharding.device_set) == 8
+  _assert_all_close(jax.device_get(together), _alone(name))
+
+
+@_every_model
+def test_heads_are_split_over_the_model_axis(name):
+  if 'num_heads' not in inspect.signature(type(_build(name)).__init__).parameters:
+    pytest.skip('has no heads to split')
+  mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+  with jax.set_mesh(mesh):
+    _, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
+  specs = [leaf.sharding.spec for leaf in jax.tree.leaves(abstract)]
+  assert any('model' in spec for spec in specs)
