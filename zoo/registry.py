@@ -4,9 +4,11 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from zoo.errors import UserError, unknown_name
+
+_Class = TypeVar('_Class', bound=type)
 
 
 class Registry:
@@ -17,14 +19,14 @@ class Registry:
     self.kind = kind
     self._classes: dict[str, type] = {}
 
-  def register(self, name: str) -> Callable[[type], type]:
+  def register(self, name: str) -> Callable[[_Class], _Class]:
     """A class decorator that enters the class under `name`.
 
     Raises UserError when another class holds the name already. The same class
     defined anew, as by a notebook cell run twice, takes its own place.
     """
 
-    def enter(cls: type) -> type:
+    def enter(cls: _Class) -> _Class:
       held = self._classes.get(name)
       if held is not None and _full_name(held) != _full_name(cls):
         raise UserError(
