@@ -1,0 +1,251 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from zoo import estimators, theory
+
+KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
+
+
+def random_rule(d, seed=0, scale=0.5):
+  rng = np.random.default_rng(seed)
+  e = d + 1
+  # Not symmetric, on purpose: only the symmetric parts may count.
+  return zoo.LearningRule(
+    init=scale * rng.normal(size=d),
+    update=scale * rng.normal(size=(d, e, e)),
+    bias=np.asarray(scale * rng.normal()),
+    bias_update=scale * rng.normal(size=(e, e)),
+  )
+
+
+def models(d):
+  """Every model of the linear family, at random parameters."""
+  rngs = nnx.Rngs(params=d)
+  guess = np.linspace(-1, 1, d)
+  yq_lsa = zoo.create_model('yq_lsa', num_features=d, init_scale=0.6, rngs=rngs)
+  yq_lsa.w[...] = jnp.asarray(guess, yq_lsa.w.dtype)
+  return {
+    'lsa': zoo.create_model(
+      'lsa', num_features=d, initial_guess=guess, init_scale=0.6, rngs=rngs
+    ),
+    'multi_head_lsa': zoo.create_model(
+      'multi_head_lsa',
+      num_features=d,
+      num_heads=d + 1,
+      initial_guess=guess,
+      initial_bias=0.3,
+      init_scale=0.4,
+      rngs=rngs,
+    ),
+    'yq_lsa': yq_lsa,
+    'ltb': zoo.create_model('ltb', num_features=d, init_scale=0.7, rngs=rngs),
+  }
+
+
+def linear_estimators(task):
+  start = np.linspace(0.5, -0.5, task.num_features)
+  return {
+    'gradient_descent': estimators.gradient_descent(task),
+    'gradient_descent from elsewhere': estimators.gradient_descent(start, 0.3),
+    'gd_beta': estimators.gd_beta(task),
+    'prior_mean': estimators.prior_mean(task),
+  }
+
+
+def subjects(task):
+  d = task.num_features
+  return {'rule': random_rule(d), **models(d), **linear_estimators(task)}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('d', 'c'), [(1, 3), (2, 2)])
+def test_exact_risk_is_the_expectation_over_all_prompts(
+  cubature, make_task, kind, d, c
+):
+  task = make_task(kind, d, c)
+  prompt, weights = cubature(task)
+  for name, subject in subjects(task).items():
+    with jax.enable_x64(True):
+      if isinstance(subject, nnx.Module):
+        graph, state = nnx.split(subject)
+        subject = nnx.merge(graph, jax.tree.map(as_float64, state))
+      error = np.asarray(subject(prompt) - prompt.y_query)
+    expected = weights @ error**2
+    # Rounding of sums of at most 26,000 terms of one sign.
+    assert theory.exact_risk(subject, task) == pytest.approx(expected, rel=1e-11), name
+
+
+def as_float64(leaf):
+  return leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_squared_difference_is_the_expectation_over_all_prompts(
+  cubature, make_task, kind
+):
+  task = make_task(kind, 2, 2)
+  prompt, weights = cubature(task)
+  one, two = random_rule(2, seed=1), random_rule(2, seed=2)
+  with jax.enable_x64(True):
+    prediction = weights @ np.square(one(prompt) - two(prompt))
+    gap = np.square(one.weights(prompt) - two.weights(prompt))
+  difference = theory.squared_difference(one, two, task)
+  assert difference.prediction == pytest.approx(prediction, rel=1e-11)
+  assert difference.gradient == pytest.approx(weights @ gap.sum(1), rel=1e-11)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind):
+  """The parts by their definition: under a change of the sign of ŵ − w* and noise."""
+  task = make_task(kind, 2, 2)
+  rule, best = random_rule(2), theory.optimal_rule(task)
+  prompt, weights = cubature(task)
+  with jax.enable_x64(True):
+    mean_label = prompt.x @ task.prior_mean
+    mirrored = dataclasses.replace(prompt, y=2 * mean_label - prompt.y)
+    gap, mirrored_gap = (np.asarray(rule(p) - best(p)) for p in (prompt, mirrored))
+  excess = theory.excess_risk(rule, task)
+  even = weights @ np.square((gap + mirrored_gap) / 2)
+  odd = weights @ np.square((gap - mirrored_gap) / 2)
+  assert excess.initial_guess == pytest.approx(even, rel=1e-10)
+  assert excess.update == pytest.approx(odd, rel=1e-10)
+  total = theory.exact_risk(rule, task) - theory.exact_risk(best, task)
+  assert sum(excess) == pytest.approx(total, rel=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['isotropic', 'noise', 'general'])
+@pytest.mark.parametrize('d', [2, 3, 5, 10])
+def test_exact_risk_agrees_with_a_million_prompts(make_task, kind, d):
+  task = make_task(kind, d, d + 2)
+  num_batches, batch_size = 16, 65536  # 1,048,576 prompts
+  sampled = {**subjects(task), **limits(task)}
+
+  @jax.jit
+  def square_errors(key):
+    prompt = task.sample(key, batch_size)
+    return {
+      name: jnp.square(subject(prompt) - prompt.y_query)
+      for name, subject in sampled.items()
+    }
+
+  sums = {name: np.zeros(2) for name in sampled}
+  for key in jax.random.split(jax.random.key(d), num_batches):
+    for name, errors in square_errors(key).items():
+      errors = np.asarray(errors, np.float64)
+      sums[name] += errors.sum(), np.square(errors).sum()
+  for name, (first, second) in sums.items():
+    count = num_batches * batch_size
+    mean = first / count
+    standard_error = np.sqrt((second / count - mean**2) / count)
+    risk = theory.exact_risk(sampled[name], task)
+    assert abs(mean - risk) < 4 * standard_error, name
+
+
+def limits(task):
+  return {}
+
+
+def test_float64_without_switching_the_process():
+  task = zoo.create_task('linear_regression', num_features=10, context_length=10)
+  rule = zoo.LearningRule.gradient_descent(np.zeros(10), 10 / 21)
+  risk = theory.exact_risk(rule, task)
+  assert isinstance(risk, float)
+  # The rule itself holds float32; the optimum is flat, and so this error is of its
+  # square.
+  assert risk == pytest.approx(110 / 21, abs=1e-12)
+  assert jnp.zeros(1).dtype == jnp.float32
+
+
+def test_float64_after_the_same_arrays_were_compiled_in_float32():
+  """JAX keeps a float32 copy of what a compiled function closes over."""
+  task = zoo.create_task(
+    'linear_regression', num_features=2, context_length=4, prior_mean=0.1
+  )
+  rule = random_rule(2)
+  expected = theory.exact_risk(random_rule(2), task)
+  jax.jit(lambda key: rule(task.sample(key, 4)))(jax.random.key(0))
+  assert theory.exact_risk(rule, task) == expected
+
+
+def test_gradient_and_map():
+  """The traced exact risk, against finite differences of the concrete one."""
+  task = zoo.create_task(
+    'linear_regression', num_features=2, context_length=3, prior_mean=1.0
+  )
+  rule, step = random_rule(2), random_rule(2, seed=1)
+
+  def risk(scale):
+    return theory.exact_risk(rule + scale * step, task)
+
+  with jax.enable_x64(True):
+    slope = jax.grad(risk)(0.1)
+    mapped = jax.vmap(risk)(np.array([-1.0, 0.0, 1.0]))
+    values = [float(risk(scale)) for scale in (-1.0, 0.0, 1.0)]
+  # The risk is quadratic, so that a central difference is exact.
+  with jax.enable_x64(True):
+    expected = (risk(1.1) - risk(-0.9)) / 2
+  assert float(slope) == pytest.approx(expected, rel=1e-10)
+  np.testing.assert_allclose(mapped, values, rtol=1e-12)
+  # Without x64 the caller's float32 is kept.
+  traced = jax.jit(risk)(0.1)
+  assert traced.dtype == jnp.float32
+  assert float(traced) == pytest.approx(float(risk(0.1)), rel=1e-5)
+
+
+def test_models_are_differentiable():
+  task = zoo.create_task('linear_regression', num_features=3, context_length=4)
+  model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
+  gradient = nnx.grad(lambda model: theory.exact_risk(model, task))(model)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+  assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
+
+
+def test_risk_maps_over_tasks():
+  tasks = [
+    zoo.create_task(
+      'linear_regression', num_features=2, context_length=c, prior_mean=mean
+    )
+    for c, mean in [(3, 0.0), (5, 2.0)]
+  ]
+  rule = random_rule(2)
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), *map(theory.moments, tasks))
+  risks = jax.vmap(theory.population_risk, in_axes=(None, 0))(rule, stacked)
+  expected = [float(theory.exact_risk(rule, task)) for task in tasks]
+  np.testing.assert_allclose(risks, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['isotropic', 'general'])
+def test_memory_at_200_features_stays_under_a_gibibyte(make_task, kind):
+  """By the compiler's own account, which no other work on the machine can change."""
+  d = 200
+  numbers = theory.moments(make_task(kind, d, 2 * d))
+  e = d + 1
+  with jax.enable_x64(True):
+    shapes = (d,), (d, e, e), (), (e, e)
+    leaves = [jax.ShapeDtypeStruct(shape, np.dtype(float)) for shape in shapes]
+    risk = jax.jit(
+      lambda *rule: theory.population_risk(zoo.LearningRule(*rule), numbers)
+    )
+    memory = risk.lower(*leaves).compile().memory_analysis()
+  assert memory is not None
+  update = 8 * d * e**2
+  # The rule itself, and up to five arrays of its size on the way.
+  assert memory.argument_size_in_bytes + memory.temp_size_in_bytes < 6 * update
+  assert 6 * update < 2**30
+
+
+def test_what_has_no_exact_theory_says_which_part():
+  task = zoo.create_task('linear_regression', num_features=2, context_length=2)
+  with pytest.raises(zoo.UserError, match='the task is of type int'):
+    theory.exact_risk(random_rule(2), 3)
+  with pytest.raises(zoo.UserError, match='function has no learning rule'):
+    theory.exact_risk(lambda prompt: prompt.y_query, task)
+  with pytest.raises(zoo.UserError, match='3 features; the task has 2'):
+    theory.exact_risk(random_rule(3), task)

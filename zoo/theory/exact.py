@@ -1,0 +1,147 @@
+"""Exact numbers for whatever follows a learning rule: models, estimators, rules."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from zoo.errors import UserError
+from zoo.learning_rule import LearningRule
+from zoo.theory.closed_forms import closed_form
+from zoo.theory.optimum import optimal_rule
+from zoo.theory.risk import Moments, mean_square, moments, population_risk
+
+Scalar = float | Float[Array, '']
+
+
+class ExcessRisk(NamedTuple):
+  """The risk above that of the global optimum, in the two parts that sum to it."""
+
+  initial_guess: Scalar  # what the guess, corrected in context, still leaves
+  update: Scalar  # what the update loses against the best step
+
+
+class Difference(NamedTuple):
+  """Expected squared differences of two learning rules on one task."""
+
+  prediction: Scalar  # E (f − f')²
+  gradient: Scalar  # E |∂f/∂x_q − ∂f'/∂x_q|²
+
+
+def exact_risk(subject: Any, task: Any) -> Scalar:
+  """The in-context risk `E (f − ŵ·x_q)²` (arXiv 2512.04268, eq. 4), without sampling.
+
+  `subject` is a LearningRule, a model or an estimator that has one, or an estimator
+  whose risk has a closed form. The result is a float, computed in float64 whatever
+  JAX's default; under jit, grad or vmap it is a scalar array in the precision of the
+  subject's arrays. O(d³) time; O(d⁴) when the task has a feature covariance.
+
+  Raises UserError saying which part has no exact theory: the task or the subject.
+  """
+  known = closed_form(subject, task)
+  return known if known is not None else _evaluate(_risk, task, subject)
+
+
+def excess_risk(subject: Any, task: Any) -> ExcessRisk:
+  """The exact risk above the global optimum, split; both parts are ≥ 0.
+
+  The risk is quadratic in the rule, so that the excess is the mean square of the
+  difference from the optimum. Its even part comes from the initial guess, its odd part
+  from the update (docs/theory.md, section 3). Raises UserError as `exact_risk` does.
+  """
+  return ExcessRisk(*_evaluate(_square, task, subject, optimal_rule(task)))
+
+
+def squared_difference(subject: Any, other: Any, task: Any) -> Difference:
+  """The exact expected squared differences between two learning rules on a task.
+
+  Raises UserError as `exact_risk` does.
+  """
+  return Difference(*_evaluate(_difference, task, subject, other))
+
+
+def float64_rule(subject: Any) -> LearningRule:
+  """The learning rule of a concrete subject, computed from its parameters in float64.
+
+  To be called where x64 is enabled.
+  """
+  if isinstance(subject, LearningRule):
+    return jax.tree.map(_float64, subject)
+  if isinstance(subject, nnx.Module):
+    graph, state = nnx.split(subject)
+    subject = nnx.merge(graph, jax.tree.map(_float64, state))
+  return subject.learning_rule()
+
+
+@jax.jit
+def _risk(moments: Moments, rule: LearningRule) -> Array:
+  return population_risk(rule, moments)
+
+
+@jax.jit
+def _square(moments: Moments, rule: LearningRule, other: LearningRule) -> tuple:
+  return tuple(mean_square(rule - other, moments))
+
+
+@jax.jit
+def _difference(moments: Moments, rule: LearningRule, other: LearningRule) -> tuple:
+  gap = rule - other
+  return tuple(
+    even + odd
+    for even, odd in (
+      mean_square(gap, moments),
+      mean_square(gap, moments, gradient=True),
+    )
+  )
+
+
+def _evaluate(function: Callable, task: Any, *subjects: Any) -> Any:
+  """The function of a task and of rules: floats, or traced scalars if one is traced."""
+  numbers = moments(task)
+  for subject in subjects:
+    if not isinstance(subject, LearningRule) and not hasattr(subject, 'learning_rule'):
+      raise UserError(
+        f'{type(subject).__name__} has no learning rule; its exact risk is not known, '
+        'only samples estimate it'
+      )
+  if any(isinstance(leaf, Tracer) for leaf in _leaves(subjects)):
+    rules = [s if isinstance(s, LearningRule) else s.learning_rule() for s in subjects]
+    _check_features(rules, numbers)
+    return function(numbers, *rules)
+  # float64 for this computation alone: the caller's default stays as it is.
+  with jax.enable_x64(True):
+    numbers = jax.tree.map(_float64, numbers)
+    rules = [float64_rule(subject) for subject in subjects]
+    _check_features(rules, numbers)
+    return jax.tree.map(float, function(numbers, *rules))
+
+
+def _leaves(subjects: tuple) -> list:
+  return [
+    leaf
+    for subject in subjects
+    for leaf in jax.tree.leaves(
+      nnx.state(subject) if isinstance(subject, nnx.Module) else subject
+    )
+  ]
+
+
+def _check_features(rules: list[LearningRule], moments: Moments) -> None:
+  d = np.size(moments.prior_mean)
+  for rule in rules:
+    if rule.num_features != d:
+      raise UserError(f'the subject has {rule.num_features} features; the task has {d}')
+
+
+def _float64(leaf: Any) -> Any:
+  """The leaf in float64; what is no floating point number stays."""
+  if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+    return leaf
+  # A new view: jax 0.10.2 keeps the float32 buffer of a NumPy array that a function
+  # compiled without x64 has closed over, and would use it for the same object here.
+  return jnp.asarray(np.asarray(leaf, np.float64).view())
