@@ -32,14 +32,12 @@ def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
   """All arrays of a saved step, model and optimizer, by path; read with Orbax alone."""
   with ocp.training.Checkpointer(str(workdir.resolve() / 'checkpoints')) as saved:
     metadata = saved.checkpointables_metadata(step).metadata
-    items = {}
-    for item in ('model', 'optimizer'):
-      sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-      abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        metadata[item],
-      )
-      items |= saved.load_checkpointables(step, {item: abstract})
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
+      {item: metadata[item] for item in ('model', 'optimizer')},
+    )
+    items = saved.load_checkpointables(step, abstract)
   leaves, _ = jax.tree_util.tree_flatten_with_path(items)
   return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -2,10 +2,10 @@
 
 A step is one folder of `<workdir>/checkpoints`, named by its number, that explains
 itself: beside the items `model` and `optimizer` there is `origin`, JSON with the config
-and the versions that made it. Orbax writes the folder under a temporary name and renames
-it when it is whole; just before, `SHA256SUMS` is written into it, in the format of
-sha256sum. Orbax itself restores a flipped bit without a word, so a step is opened only
-when all its sums are right.
+and the versions that made it. Orbax writes the folder under a temporary name and
+renames it when it is whole; just before, `SHA256SUMS` is written into it, in the format
+of sha256sum. Orbax itself restores a flipped bit without a word, so a step is opened
+only when all its sums are right.
 """
 
 from __future__ import annotations
@@ -121,13 +121,20 @@ def fault(step_folder: pathlib.Path) -> str | None:
   manifest = step_folder / MANIFEST
   if not manifest.is_file():
     return f'it has no {MANIFEST}'
-  for line in manifest.read_text(errors='replace').splitlines():
-    checksum, _, name = line.partition('  ')
+  lines = manifest.read_text(errors='replace').splitlines()
+  listed = {
+    name: sha256 for sha256, _, name in (line.partition('  ') for line in lines)
+  }
+  for name, sha256 in listed.items():
     path = step_folder / name
-    if not name or not path.is_file():
+    if not path.is_file():
       return f'{name or MANIFEST} is missing or unreadable'
-    if _sha256(path) != checksum:
+    if _sha256(path) != sha256:
       return f'{name} is not as it was written (its checksum differs)'
+  items = [path for path in step_folder.iterdir() if path.is_dir()]
+  for path in (path for item in items for path in item.rglob('*') if path.is_file()):
+    if str(path.relative_to(step_folder)) not in listed:
+      return f'{path.relative_to(step_folder)} is not in {MANIFEST}'
   return None
 
 

@@ -1,9 +1,9 @@
-"""The risk of a state: sampled on held-out prompts beside one-step gradient descent."""
+"""The risk of a state, sampled and exact, beside that of one-step gradient descent."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,20 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo import estimators
+from zoo import estimators, theory
 from zoo.tasks import LinearRegression
 from zoo.training.config import Config
 from zoo.training.objective import draw, squared_errors
 from zoo.training.step import EVAL_STREAM, stream_key
+
+
+class Risks(NamedTuple):
+  """What is known of a state; a sampled risk is a mean and its standard error."""
+
+  sampled: tuple[float, float]
+  sampled_gd: tuple[float, float] | None  # on the same prompts, None beyond the theory
+  sampled_difference: tuple[float, float] | None  # model less GD, prompt by prompt
+  exact: float | None  # None where the model has no learning rule
 
 
 class Evaluation:
@@ -24,15 +33,26 @@ class Evaluation:
 
   One-step gradient descent from the prior mean, with the task's best step, predicts the
   same prompts, so that the difference of the two is far less noisy than either.
+  `gd_risk` and `optimal_risk` are the exact risks of that step and of the best of all
+  learning rules, None for a task that exact theory does not cover.
   """
 
   def __init__(self, config: Config, task: Any, graph: Any, sharding: Any, mesh: Mesh):
     self.num_prompts = config.eval.num_batches * config.train.batch_size
+    self._task = task
+    gd = None
+    self.gd_risk: float | None = None
+    self.optimal_risk: float | None = None
     covered = isinstance(task, LinearRegression)
-    gd = estimators.gradient_descent(task) if covered else None
+    if covered:
+      gd = estimators.gradient_descent(task)
+      self.gd_risk = float(theory.exact_risk(gd, task))
+      self.optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
 
-    def evaluate(state: Any, key: jax.Array) -> dict[str, Any]:
+    def evaluate(state: Any, key: jax.Array) -> tuple[dict[str, Any], Any]:
       model = nnx.merge(graph, state)
+      has_exact_risk = covered and hasattr(model, 'learning_rule')
+      rule = model.learning_rule() if has_exact_risk else None
 
       def batch(_, index):
         prompt = draw(task, jax.random.fold_in(key, index), config.train.batch_size)
@@ -43,7 +63,8 @@ class Evaluation:
         moments = {k: (jnp.mean(e), jnp.mean(jnp.square(e))) for k, e in errors.items()}
         return None, moments
 
-      return jax.lax.scan(batch, None, jnp.arange(config.eval.num_batches))[1]
+      batches = jnp.arange(config.eval.num_batches)
+      return jax.lax.scan(batch, None, batches)[1], rule
 
     replicated = NamedSharding(mesh, P())
     self._key = jax.device_put(stream_key(config, EVAL_STREAM), replicated)
@@ -51,15 +72,21 @@ class Evaluation:
       evaluate, in_shardings=(sharding, replicated), out_shardings=replicated
     )
 
-  def start(self, model_state: Any) -> dict[str, Any]:
+  def start(self, model_state: Any) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""
     return self._evaluate(model_state, self._key)
 
-  def finish(self, moments: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """`{name: (mean squared error, its standard error)}` from what `start` returned."""
-    risks = {}
-    for name, (means, mean_squares) in moments.items():
-      mean = float(np.mean(means, dtype=np.float64))
-      variance = float(np.mean(mean_squares, dtype=np.float64)) - mean**2
-      risks[name] = mean, math.sqrt(max(variance, 0.0) / self.num_prompts)
-    return risks
+  def finish(self, fetched: Any) -> Risks:
+    """The risks, from what `start` returned, once it is on the host."""
+    moments, rule = fetched
+
+    def sampled(name: str) -> tuple[float, float]:
+      mean, mean_square = (float(np.mean(m, dtype=np.float64)) for m in moments[name])
+      return mean, math.sqrt(max(mean_square - mean**2, 0.0) / self.num_prompts)
+
+    return Risks(
+      sampled=sampled('model'),
+      sampled_gd=sampled('gd') if 'gd' in moments else None,
+      sampled_difference=sampled('difference') if 'gd' in moments else None,
+      exact=None if rule is None else float(theory.exact_risk(rule, self._task)),
+    )

@@ -88,13 +88,14 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
             f'checkpoint is of step {checkpoints.latest or 0}; a smaller '
             'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
           )
-        risks = evaluation.finish(metrics['evaluation'])
+        measured = metrics['evaluation']
+        risks = None if measured is None else evaluation.finish(measured)
         records.write(
           {
             'step': done,
             'loss': float(metrics['loss']),
-            'eval_risk': risks['model'][0] if risks else None,
-            'exact_risk': None,
+            'eval_risk': risks.sampled[0] if risks else None,
+            'exact_risk': risks.exact if risks else None,
             'grad_norm': float(metrics['grad_norm']),
           }
         )
@@ -106,7 +107,7 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
           state, key, put(np.int32(step)), put(np.int32(stop))
         )
         due = stop % config.eval.every == 0 or stop == num_steps
-        metrics['evaluation'] = evaluation.start(state['model']) if due else {}
+        metrics['evaluation'] = evaluation.start(state['model']) if due else None
         read(unread)  # of the call before, while this one runs
         unread, step = metrics, stop
         if step % config.checkpoint.every == 0 or step == num_steps:
@@ -126,7 +127,9 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
       steps_per_second = records.steps_per_second
 
     risks = evaluation.finish(jax.device_get(evaluation.start(state['model'])))
-    summary = summarise(config, abstract['model'], risks, steps_per_second, wall_time)
+    summary = summarise(
+      config, abstract['model'], evaluation, risks, steps_per_second, wall_time
+    )
     if jax.process_index() == 0:
       write_atomically(summary_file, json.dumps(summary, indent=2) + '\n')
     return summary

@@ -9,36 +9,40 @@ import jax
 from flax import nnx
 
 from zoo.training.config import Config
+from zoo.training.evaluation import Evaluation, Risks
 
 
 def summarise(
   config: Config,
   abstract_model: Any,
-  risks: dict[str, tuple[float, float]],
+  evaluation: Evaluation,
+  risks: Risks,
   steps_per_second: float | None,
   wall_time: float,
 ) -> dict[str, Any]:
-  """The summary of a finished run; what does not exist for a model is None.
-
-  `risks` are sampled mean squared errors with standard errors, of 'model', and where
-  the task has it of one-step gradient descent, 'gd', and of their 'difference'.
-  """
+  """The summary of a finished run; what does not exist for a model is None."""
   parameters = nnx.to_flat_state(nnx.filter_state(abstract_model, nnx.Param))
-  sampled = {}
-  for name, field in (('gd', 'gd_eval_risk'), ('difference', 'eval_excess_over_gd')):
-    mean, stderr = risks.get(name, (None, None))
-    sampled |= {field: mean, f'{field}_stderr': stderr}
+  unknown = None, None
+  gd, gd_stderr = risks.sampled_gd or unknown
+  difference, difference_stderr = risks.sampled_difference or unknown
+  optimum = evaluation.optimal_risk
+  excess = None
+  if risks.exact is not None and optimum is not None:
+    excess = risks.exact - optimum
   return {
     'model': config.model.name,
     'num_params': sum(math.prod(leaf.shape) for _, leaf in parameters),
     'step': config.train.num_steps,
-    'eval_risk': risks['model'][0],
-    'eval_risk_stderr': risks['model'][1],
-    **sampled,
-    'exact_risk': None,
-    'gd_risk': None,
-    'optimal_risk': None,
-    'excess_risk': None,
+    'eval_risk': risks.sampled[0],
+    'eval_risk_stderr': risks.sampled[1],
+    'gd_eval_risk': gd,
+    'gd_eval_risk_stderr': gd_stderr,
+    'eval_excess_over_gd': difference,
+    'eval_excess_over_gd_stderr': difference_stderr,
+    'exact_risk': risks.exact,
+    'gd_risk': evaluation.gd_risk,
+    'optimal_risk': optimum,
+    'excess_risk': excess,
     'steps_per_second': steps_per_second,
     'wall_time': wall_time,
     'jax_version': jax.__version__,
