@@ -19,12 +19,10 @@ def small_config(name: str = 'yq_lsa', **changes: Any) -> Config:
   config.checkpoint.every, config.eval.every, config.eval.num_batches = 4, 6, 2
   config.mesh.data = 1
   for field, value in changes.items():
-    section, _, leaf = field.partition('__')
-    with config.unlocked():
-      if leaf:
-        config[section][leaf] = value
-      else:
-        config[section] = value
+    *section, leaf = field.split('__')
+    node = config[section[0]] if section else config
+    with config.unlocked(), node.ignore_type():
+      node[leaf] = value
   return config
 
 

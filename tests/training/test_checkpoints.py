@@ -193,14 +193,16 @@ def small_disk(tmp_path):
 def test_a_full_disk_is_a_clear_error_and_earlier_steps_stay_good(small_disk):
   large = {'model': {'w': jax.random.normal(jax.random.key(0), (60_000,))}}  # 240 kB
   saved = []
-  with (
-    pytest.raises(RunError, match=r'could not be written.*good ones are at steps') as e,
-    Checkpoints(small_disk, 100, ORIGIN) as checkpoints,
-  ):
-    for step in range(1, 20):
-      checkpoints.save(step, {**large, 'optimizer': {'count': jnp.ones(1)}})
-      checkpoints.wait()
-      saved.append(step)
+
+  def fill_the_disk():
+    with Checkpoints(small_disk, 100, ORIGIN) as checkpoints:
+      for step in range(1, 20):
+        checkpoints.save(step, {**large, 'optimizer': {'count': jnp.ones(1)}})
+        checkpoints.wait()
+        saved.append(step)
+
+  with pytest.raises(RunError, match=r'could not be written.*good ones at steps') as e:
+    fill_the_disk()
   assert '\n' not in str(e.value)
   assert str(saved) in str(e.value)
   assert len(saved) >= 2

@@ -99,7 +99,9 @@ class Checkpoints:
 
   def _failure(self, error: Exception) -> RunError:
     good = [int(path.name) for path in _step_folders(self._folder) if not fault(path)]
-    kept = f'the good ones are at steps {sorted(good)}' if good else 'there is none yet'
+    kept = (
+      f'there are good ones at steps {sorted(good)}' if good else 'there is none yet'
+    )
     reason = ' '.join(str(error).split())[-300:]
     return RunError(
       f'a checkpoint could not be written to {self._folder}; {kept}; the reason: '

@@ -1,0 +1,108 @@
+"""The compiled steps: one program, sharded and donated, and no hidden transfers."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tests.training.runs import small_config
+from zoo.training.config import build_task
+from zoo.training.objective import make_objective
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  init_state,
+  make_mesh,
+  make_train_steps,
+  stream_key,
+)
+
+
+class Run:
+  """What the loop builds, without the loop."""
+
+  def __init__(self, config):
+    self.mesh = make_mesh(config)
+    with jax.set_mesh(self.mesh):
+      graphs, abstract = abstract_state(config, self.mesh)
+      self.shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+      self.state = init_state(config, self.shardings)
+      objective = make_objective(build_task(config), config.train.batch_size)
+      self.steps = make_train_steps(graphs, self.shardings, objective, self.mesh)
+      self.key = self.put(stream_key(config, TRAIN_STREAM))
+
+  def put(self, value):
+    return jax.device_put(value, NamedSharding(self.mesh, P()))
+
+  def train(self, start, stop):
+    with jax.set_mesh(self.mesh):
+      start, stop = self.put(np.int32(start)), self.put(np.int32(stop))
+      with jax.transfer_guard('disallow'):
+        self.state, metrics = self.steps(self.state, self.key, start, stop)
+    return metrics
+
+  def bits(self):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.state)]
+
+
+def four_by_two(**changes):
+  return small_config(
+    'multi_head_lsa', model__num_heads=4, mesh__data=4, mesh__model=2, **changes
+  )
+
+
+@pytest.mark.parametrize('config', [small_config(), four_by_two()], ids=['1×1', '4×2'])
+def test_however_steps_are_cut_into_calls_they_give_the_same_bits(config):
+  whole, cut = Run(config), Run(config)
+  last = whole.train(0, 12)
+  for start, stop in ((0, 1), (1, 2), (2, 7), (7, 12)):
+    metrics = cut.train(start, stop)
+  assert cut.bits() == whole.bits()
+  assert metrics['loss'] == last['loss']
+  assert metrics['step'] == last['step'] == 12
+  assert cut.steps._cache_size() == 1  # one program for any number of steps
+
+
+def test_the_state_is_sharded_from_birth_and_donated():
+  run = Run(four_by_two())
+  heads = [leaf for leaf in jax.tree.leaves(run.state) if leaf.shape == (4, 4, 4)]
+  assert len(heads) == 3 * 4  # the four matrices, and Adam's two moments of each
+  for leaf in heads:
+    assert leaf.sharding.spec == P('model', None, None)
+    assert leaf.addressable_shards[0].data.shape == (2, 4, 4)
+  before = jax.tree.leaves(run.state)
+  run.train(0, 1)
+  assert all(leaf.is_deleted() for leaf in before)
+  for leaf, sharding in zip(
+    jax.tree.leaves(run.state), jax.tree.leaves(run.shardings), strict=True
+  ):
+    assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+def test_initial_weights_do_not_depend_on_the_mesh():
+  one = Run(small_config('multi_head_lsa', model__num_heads=4))
+  assert one.bits() == Run(four_by_two()).bits()
+
+
+def test_the_loop_ends_behind_the_first_step_that_is_not_finite():
+  run = Run(small_config(optimizer__learning_rate=1e30))
+  metrics = run.train(0, 10)
+  assert metrics['step'] == 2
+  assert not metrics['finite']
+
+
+def test_weights_that_are_not_finite_behind_a_finite_loss_are_seen():
+  run = Run(small_config(optimizer__name='sgd', optimizer__learning_rate=3e38))
+  metrics = run.train(0, 1)
+  assert np.isfinite(metrics['loss'])
+  assert not metrics['finite']
+
+
+def test_seeds_and_streams_differ():
+  keys = {
+    tuple(jax.random.key_data(stream_key(small_config(seed=seed), stream)).tolist())
+    for seed in (0, 1)
+    for stream in range(3)
+  }
+  assert len(keys) == 6

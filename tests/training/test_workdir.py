@@ -1,0 +1,73 @@
+"""A workdir is claimed by one config, or refused untouched."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from tests.compare import refuses
+from tests.training.runs import small_config
+from zoo.training.workdir import Records, claim, write_atomically
+
+
+def test_a_new_workdir_is_made_with_its_config(tmp_path):
+  claim(tmp_path / 'a' / 'b', small_config())
+  config = json.loads((tmp_path / 'a' / 'b' / 'config.json').read_text())
+  assert config['model']['name'] == 'yq_lsa'
+  claim(tmp_path / 'a' / 'b', small_config())  # and known again
+
+
+def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path):
+  (tmp_path / 'thesis.tex').write_text('do not touch')
+  with refuses(str(tmp_path), 'is not empty and holds no run'):
+    claim(tmp_path, small_config())
+  assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_a_workdir_under_a_file_is_refused(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with refuses('file/run', 'cannot be written'):
+    claim(tmp_path / 'file' / 'run', small_config())
+  with refuses('file', 'cannot be written'):
+    claim(tmp_path / 'file', small_config())
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='/proc is of Linux')
+def test_a_workdir_that_cannot_be_written_is_refused():
+  with refuses('/proc/zoo', 'cannot be written'):
+    claim(pathlib.Path('/proc/zoo'), small_config())
+
+
+def test_a_config_that_is_no_json_is_refused(tmp_path):
+  (tmp_path / 'config.json').write_text('{')
+  with refuses('config.json', 'is not JSON'):
+    claim(tmp_path, small_config())
+
+
+def test_atomic_writing_leaves_no_temporary_file(tmp_path):
+  write_atomically(tmp_path / 'a.json', 'one')
+  write_atomically(tmp_path / 'a.json', 'two')
+  assert [path.name for path in tmp_path.iterdir()] == ['a.json']
+  assert (tmp_path / 'a.json').read_text() == 'two'
+
+
+def line(step, loss=1.0):
+  return {'step': step, 'loss': loss, 'eval_risk': None, 'grad_norm': 1.0}
+
+
+def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
+  with Records(tmp_path, small_config(), 0) as records:
+    for step in (4, 8, 12):
+      records.write(line(step))
+  path = tmp_path / 'metrics.jsonl'
+  lines = [json.loads(text) for text in path.read_text().splitlines()]
+  lines[1]['wall_time'] = 1000.0
+  path.write_text(''.join(json.dumps(one) + '\n' for one in lines) + '{"step": 1')
+  with Records(tmp_path, small_config(), 8) as records:
+    assert 1000.0 <= records.wall_time < 1100.0
+    records.write(line(12, loss=2.0))
+  lines = [json.loads(text) for text in path.read_text().splitlines()]
+  assert [one['step'] for one in lines] == [4, 8, 12]
+  assert lines[2]['loss'] == 2.0
+  assert lines[2]['wall_time'] >= 1000.0
