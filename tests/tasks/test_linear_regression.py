@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import zoo
 from tests.compare import refuses
 
 _D, _C = 3, 4
+_KEY = jax.random.key(5)
 _EPS32 = float(np.finfo(np.float32).eps)
 
 _MEAN = [1.0, -2.0, 0.5]
@@ -119,6 +122,16 @@ def test_tasks_that_differ_in_noise_alone_share_all_else():
   np.testing.assert_allclose(*units, rtol=1e-5, atol=atol)
 
 
+def test_noise_repeats_no_other_draw_of_the_batch():
+  # A stream shared with the features would pair noise with another prompt's features,
+  # which no correlation within prompts shows.
+  with jax.enable_x64(True):
+    clean, noisy = _sample(_task()), _sample(_task(noise_std=1.0))
+  noise = np.ravel(np.asarray(noisy.y) - np.asarray(clean.y))
+  others = np.concatenate([np.ravel(clean.x), np.ravel(clean.x_query)])
+  assert np.abs(noise[:, None] - others).min() > 1e-10
+
+
 def test_prompts_have_the_promised_shapes_and_precision():
   prompt = _sample(_task(noise_std=0.5), batch_size=7)
   shapes = {name: leaf.shape for name, leaf in vars(prompt).items()}
@@ -139,12 +152,18 @@ def test_prompts_are_a_function_of_the_key():
   assert len(np.unique(one.x.reshape(64, -1), axis=0)) == 64
 
 
+def _noisy_task():
+  return _task(noise_std=0.5, prior_mean=_MEAN)
+
+
+@functools.cache
+def _compiled(batch_size: int) -> zoo.Prompt:
+  return jax.jit(_noisy_task().sample, static_argnums=1)(_KEY, batch_size)
+
+
 @pytest.mark.parametrize('short', [1, 3, 32])
 def test_a_longer_batch_begins_with_the_shorter_one(short):
-  task = _task(noise_std=0.5, prior_mean=_MEAN)
-  sample = jax.jit(task.sample, static_argnums=1)
-  key = jax.random.key(5)
-  one, two = sample(key, short), sample(key, 64)
+  one, two = _compiled(short), _compiled(64)
   np.testing.assert_array_equal(one.x, two.x[:short])
   np.testing.assert_array_equal(one.x_query, two.x_query[:short])
   _same_up_to_rounding(two.y[:short], one.y)
@@ -155,9 +174,7 @@ def test_a_longer_batch_begins_with_the_shorter_one(short):
   ('data', 'model'), [(1, 1), (2, 1), (4, 1), (8, 1), (4, 2)], ids=str
 )
 def test_prompts_are_the_same_on_any_number_of_devices(data, model):
-  task = _task(noise_std=0.5, prior_mean=_MEAN)
-  key = jax.random.key(5)
-  alone = jax.jit(task.sample, static_argnums=1)(key, 64)
+  alone = _compiled(64)
   mesh = jax.make_mesh(
     (data, model),
     ('data', 'model'),
@@ -166,8 +183,8 @@ def test_prompts_are_the_same_on_any_number_of_devices(data, model):
   )
   split = NamedSharding(mesh, P('data'))
   with jax.set_mesh(mesh):
-    sample = jax.jit(task.sample, static_argnums=1, out_shardings=split)
-    together = sample(jax.device_put(key, NamedSharding(mesh, P())), 64)
+    sample = jax.jit(_noisy_task().sample, static_argnums=1, out_shardings=split)
+    together = sample(jax.device_put(_KEY, NamedSharding(mesh, P())), 64)
   assert together.x.sharding.is_equivalent_to(split, together.x.ndim)
   # What is drawn is the same bit for bit; what is added up, but for rounding.
   np.testing.assert_array_equal(together.x, alone.x)
