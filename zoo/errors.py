@@ -38,7 +38,7 @@ def check_count(name: str, value: Any, minimum: int = 1) -> int:
   except TypeError:
     count = None
   if count is None or isinstance(value, bool) or count < minimum:
-    raise UserError(f'{name} is {value!r}; it must be an integer ≥ {minimum}')
+    raise UserError(f'{name} is {_shown(value)}; it must be an integer ≥ {minimum}')
   return count
 
 
@@ -46,18 +46,23 @@ def check_number(
   name: str, value: Any, minimum: float = -math.inf, above: float = -math.inf
 ) -> float:
   """Returns `value` as a float, or raises UserError unless finite and large enough."""
-  if not _is_real(value) or not math.isfinite(value) or value < minimum:
+  number = _as_float64(value)
+  if (
+    number is None
+    or number.ndim
+    or not np.isfinite(number)
+    or number < minimum
+    or number <= above
+  ):
     bound = '' if minimum == -math.inf else f' ≥ {minimum:g}'
     bound = bound if above == -math.inf else f' > {above:g}'
-    raise UserError(f'{name} is {value!r}; it must be a finite number{bound}')
-  if value <= above:
-    raise UserError(f'{name} is {value!r}; it must be a finite number > {above:g}')
-  return float(value)
+    raise UserError(f'{name} is {_shown(value)}; it must be a finite number{bound}')
+  return float(number)
 
 
 def check_vector(name: str, value: Any, length: int) -> np.ndarray:
   """Returns `value`, a scalar repeated, as float64 `[length]`, or raises UserError."""
-  vector = _as_float64(name, value)
+  vector = _as_finite(name, value)
   if vector.ndim == 0:
     vector = np.full(length, vector)
   if vector.shape != (length,):
@@ -75,14 +80,15 @@ def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
   """
   if value is None:
     return None
-  matrix = _as_float64(name, value)
+  matrix = _as_finite(name, value)
   if matrix.shape != (length, length):
     raise UserError(
       f'{name} has shape {matrix.shape}; it must be None (the identity) or a '
       f'{length} × {length} matrix'
     )
-  # Rounding of a product like A Aᵀ leaves errors of a few ulp of the largest entry.
-  tolerance = 1e-9 * max(1.0, float(np.abs(matrix).max()))
+  # A product like A Aᵀ is off by about a rounding a term, in the precision given.
+  precision = np.result_type(getattr(value, 'dtype', np.float64), np.float16)
+  tolerance = 8 * length * float(np.finfo(precision).eps * np.abs(matrix).max())
   asymmetry = float(np.abs(matrix - matrix.T).max())
   if asymmetry > tolerance:
     raise UserError(
@@ -98,17 +104,26 @@ def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
   return (matrix + matrix.T) / 2
 
 
-def _is_real(value: Any) -> bool:
-  return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(
-    value, bool
-  )
-
-
-def _as_float64(name: str, value: Any) -> np.ndarray:
+def _as_float64(value: Any) -> np.ndarray | None:
+  """`value` as a float64 array, or None if it does not hold real numbers only."""
   try:
-    array = np.asarray(value, np.float64)
+    array = np.asarray(value)
+    # Text, truth values and complex numbers would be converted, not refused.
+    return array.astype(np.float64) if array.dtype.kind in 'iuf' else None
   except (TypeError, ValueError):
-    raise UserError(f'{name} is {value!r}; it must hold numbers only') from None
+    return None
+
+
+def _as_finite(name: str, value: Any) -> np.ndarray:
+  array = _as_float64(value)
+  if array is None:
+    raise UserError(f'{name} is {_shown(value)}; it must hold numbers only')
   if not np.isfinite(array).all():
-    raise UserError(f'{name} holds a value that is not finite: {value!r}')
+    raise UserError(f'{name} holds a value that is not finite: {_shown(value)}')
   return array
+
+
+def _shown(value: Any) -> str:
+  """The value in one line, shortened: a matrix prints on many."""
+  text = ' '.join(repr(value).split())
+  return text if len(text) <= 80 else f'{text[:77]}...'

@@ -15,15 +15,18 @@ import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError
 from zoo.prompt import Prompt
 
+AnyArray = Array | np.ndarray  # on the device, or float64 on the host
+
 
 @typing.no_type_check  # JAX also builds one of placeholders, or of stacked rules
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LearningRule:
   """What a model of the linear family does with its context: `init, U, bias, V`.
 
@@ -31,10 +34,10 @@ class LearningRule:
   and the models give them symmetric.
   """
 
-  init: Float[ArrayLike, ' d']  # the weights before any example is seen
-  update: Float[ArrayLike, 'd e e']  # U: how G moves each weight
-  bias: Float[ArrayLike, '']  # the prediction's offset before any example is seen
-  bias_update: Float[ArrayLike, 'e e']  # V: how G moves the offset
+  init: Float[AnyArray, ' d']  # the weights before any example is seen
+  update: Float[AnyArray, 'd e e']  # U: how G moves each weight
+  bias: Float[AnyArray, '']  # the prediction's offset before any example is seen
+  bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
 
   @classmethod
   def gradient_descent(
@@ -46,6 +49,10 @@ class LearningRule:
     `start + (step_size / C) Σ_i (y_i − start·x_i) x_i` (arXiv 2212.07677, eq. 4).
     """
     start = _vector(start)
+    if jnp.ndim(step_size):
+      raise UserError(
+        f'step_size has shape {jnp.shape(step_size)}; it must be a number'
+      )
     return cls.gd_beta(start, step_size * jnp.eye(start.size, dtype=start.dtype))
 
   @classmethod
@@ -58,6 +65,11 @@ class LearningRule:
     """
     start = _vector(start)
     step_matrix = jnp.asarray(step_matrix)
+    if step_matrix.shape != (start.size, start.size):
+      raise UserError(
+        f'step_matrix has shape {step_matrix.shape}; it must be {start.size} × '
+        f'{start.size}'
+      )
     # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
     feature_block = -jnp.einsum('ij,k->ijk', step_matrix, start)
     label_column = step_matrix[:, :, None]
@@ -72,7 +84,7 @@ class LearningRule:
   @property
   def num_features(self) -> int:
     """The length d of the weight vector."""
-    return jnp.shape(self.init)[0]
+    return self.init.shape[0]
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """ω(G), the weights learned in context; also `∂f/∂x_q`."""

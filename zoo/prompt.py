@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 @typing.no_type_check  # JAX also builds one of placeholders, or of stacked arrays
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Prompt:
   """A batch of prompts (arXiv 2512.04268, section 2)."""
 

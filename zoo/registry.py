@@ -44,13 +44,12 @@ class Registry:
 
   def get(self, name: str) -> type:
     """The class under `name`; raises UserError with the nearest name if unknown."""
-    if name not in self._classes:
+    if not isinstance(name, str) or name not in self._classes:
       raise unknown_name(self.kind, name, self._classes)
     return self._classes[name]
 
   def call_room(self, module: str) -> None:
     """Makes the module callable: `zoo.models` is a room, `zoo.models()` its names."""
-
     names = self.names
 
     class Room(types.ModuleType):
@@ -66,10 +65,14 @@ class Registry:
     or unknown to that class.
     """
     cls = self.get(name)
-    parameters = dict(inspect.signature(cls.__init__).parameters)
-    del parameters['self']
+    # Of `__init__`, since NNX hides it behind the signature of its metaclass.
+    _, *signature = inspect.signature(cls.__init__).parameters.values()
+    parameters = {
+      p.name: p for p in signature if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
     for given in hyperparameters:
-      if given not in parameters:
+      if given not in parameters and not takes_any:
         raise unknown_name(
           f'hyper-parameter of {self.kind} {name!r},', given, parameters
         )

@@ -1,11 +1,12 @@
 """Gaussian linear regression: a new weight vector in every prompt."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from zoo.errors import check_count, check_covariance, check_number, check_vector
 from zoo.prompt import Prompt
@@ -48,11 +49,12 @@ class LinearRegression:
     self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """Draws `batch_size` prompts on the device.
+    """Draws `batch_size` ≥ 1 prompts on the device.
 
     A prompt is a pure function of the key and of its position in the batch: the same
     on any number of devices, and in a longer batch too.
     """
+    batch_size = check_count('batch_size', batch_size)
     d, c = self.num_features, self.context_length
     # One flat draw costs about a third less than one draw an array. Label noise has a
     # stream of its own, so that tasks that differ in σ alone share all else.
@@ -63,11 +65,11 @@ class LinearRegression:
     x_query = _correlate(x_query, self.feature_covariance)
     deviation = _correlate(deviation, self.prior_covariance)
     weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[None]
-    y = jnp.einsum('bcd,bd->bc', x, weights)
+    y = _dot(x, weights[:, None])
     if self.noise_std > 0:
       noise = jax.random.normal(jax.random.fold_in(key, 1), (batch_size * c,))
       y = y + self.noise_std * noise.reshape(batch_size, c)
-    y_query = jnp.einsum('bd,bd->b', x_query, weights)
+    y_query = _dot(x_query, weights)
     return Prompt(x=x, y=y, x_query=x_query, y_query=y_query)
 
 
@@ -79,4 +81,22 @@ def _correlate(
     return normal
   eigenvalues, vectors = np.linalg.eigh(covariance)
   root = (vectors * np.sqrt(eigenvalues.clip(0))) @ vectors.T
-  return normal @ jnp.asarray(root, normal.dtype)
+  root = jnp.asarray(root, normal.dtype).reshape((1,) * (normal.ndim - 1) + root.shape)
+  return _dot(normal[..., None, :], root)
+
+
+def _dot(left: Float[Array, '*n d'], right: Float[Array, '*m d']) -> Float[Array, '*k']:
+  """The sum over the last axis of the products, added one by one in order.
+
+  The order in which XLA adds up a dot product depends on the shapes, and so on how many
+  devices share the batch: labels would differ in their last bit.
+  """
+
+  def product(i: Int[Array, ''] | int) -> Float[Array, '*k']:
+    return at(left, i) * at(right, i)
+
+  d = left.shape[-1]
+  at = functools.partial(jax.lax.dynamic_index_in_dim, axis=-1, keepdims=False)
+  return jax.lax.fori_loop(
+    1, d, lambda i, total: total + product(i), product(0), unroll=min(d, 16)
+  )
