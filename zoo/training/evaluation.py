@@ -22,10 +22,10 @@ from zoo.training.step import EVAL_STREAM, stream_key
 class Risks(NamedTuple):
   """What is known of a state; a sampled risk is a mean and its standard error."""
 
-  sampled: tuple[float, float]
-  sampled_gd: tuple[float, float] | None  # on the same prompts, None beyond the theory
+  exact: float | None  # None where the model or the task is beyond the theory
+  sampled: tuple[float, float] | None  # None where no prompts were drawn
+  sampled_gd: tuple[float, float] | None  # on the same prompts; None beyond the theory
   sampled_difference: tuple[float, float] | None  # model less GD, prompt by prompt
-  exact: float | None  # None where the model has no learning rule
 
 
 class Evaluation:
@@ -49,10 +49,13 @@ class Evaluation:
       self.gd_risk = float(theory.exact_risk(gd, task))
       self.optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
 
-    def evaluate(state: Any, key: jax.Array) -> tuple[dict[str, Any], Any]:
+    def rule_of(state: Any) -> Any:
       model = nnx.merge(graph, state)
       has_exact_risk = covered and hasattr(model, 'learning_rule')
-      rule = model.learning_rule() if has_exact_risk else None
+      return model.learning_rule() if has_exact_risk else None
+
+    def sample(state: Any, key: jax.Array) -> dict[str, Any]:
+      model = nnx.merge(graph, state)
 
       def batch(_, index):
         prompt = draw(task, jax.random.fold_in(key, index), config.train.batch_size)
@@ -64,29 +67,33 @@ class Evaluation:
         return None, moments
 
       batches = jnp.arange(config.eval.num_batches)
-      return jax.lax.scan(batch, None, batches)[1], rule
+      return jax.lax.scan(batch, None, batches)[1]
 
     replicated = NamedSharding(mesh, P())
     self._key = jax.device_put(stream_key(config, EVAL_STREAM), replicated)
-    self._evaluate = jax.jit(
-      evaluate, in_shardings=(sharding, replicated), out_shardings=replicated
+    self._rule_of = jax.jit(rule_of, in_shardings=(sharding,), out_shardings=replicated)
+    self._sample = jax.jit(
+      sample, in_shardings=(sharding, replicated), out_shardings=replicated
     )
 
-  def start(self, model_state: Any) -> Any:
+  def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""
-    return self._evaluate(model_state, self._key)
+    moments = self._sample(model_state, self._key) if draw_prompts else {}
+    return moments, self._rule_of(model_state)
 
   def finish(self, fetched: Any) -> Risks:
     """The risks, from what `start` returned, once it is on the host."""
     moments, rule = fetched
 
-    def sampled(name: str) -> tuple[float, float]:
+    def sampled(name: str) -> tuple[float, float] | None:
+      if name not in moments:
+        return None
       mean, mean_square = (float(np.mean(m, dtype=np.float64)) for m in moments[name])
       return mean, math.sqrt(max(mean_square - mean**2, 0.0) / self.num_prompts)
 
     return Risks(
-      sampled=sampled('model'),
-      sampled_gd=sampled('gd') if 'gd' in moments else None,
-      sampled_difference=sampled('difference') if 'gd' in moments else None,
       exact=None if rule is None else float(theory.exact_risk(rule, self._task)),
+      sampled=sampled('model'),
+      sampled_gd=sampled('gd'),
+      sampled_difference=sampled('difference'),
     )

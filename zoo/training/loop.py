@@ -88,26 +88,28 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
             f'checkpoint is of step {checkpoints.latest or 0}; a smaller '
             'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
           )
-        measured = metrics['evaluation']
-        risks = None if measured is None else evaluation.finish(measured)
+        risks = evaluation.finish(metrics['evaluation'])
         records.write(
           {
             'step': done,
             'loss': float(metrics['loss']),
-            'eval_risk': risks.sampled[0] if risks else None,
-            'exact_risk': risks.exact if risks else None,
+            'eval_risk': risks.sampled[0] if risks.sampled else None,
+            'exact_risk': risks.exact,
             'grad_norm': float(metrics['grad_norm']),
           }
         )
 
-      saved, unread = step, {}
+      started, saved, unread = step, step, {}
       while step < num_steps and not interruption.requested:
         stop = _next_stop(step, config)
         state, metrics = train_steps(
           state, key, put(np.int32(step)), put(np.int32(stop))
         )
         due = stop % config.eval.every == 0 or stop == num_steps
-        metrics['evaluation'] = evaluation.start(state['model']) if due else None
+        metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
+        if step == started:
+          jax.block_until_ready(metrics)
+          records.start_clock(stop)
         read(unread)  # of the call before, while this one runs
         unread, step = metrics, stop
         if step % config.checkpoint.every == 0 or step == num_steps:
@@ -124,9 +126,10 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
           raise KeyboardInterrupt
         return None
       wall_time = records.wall_time
-      steps_per_second = records.steps_per_second
+      steps_per_second = records.steps_per_second(step)
 
-    risks = evaluation.finish(jax.device_get(evaluation.start(state['model'])))
+    measured = evaluation.start(state['model'], draw_prompts=True)
+    risks = evaluation.finish(jax.device_get(measured))
     summary = summarise(
       config, abstract['model'], evaluation, risks, steps_per_second, wall_time
     )

@@ -23,6 +23,7 @@ def summarise(
   """The summary of a finished run; what does not exist for a model is None."""
   parameters = nnx.to_flat_state(nnx.filter_state(abstract_model, nnx.Param))
   unknown = None, None
+  risk, risk_stderr = risks.sampled or unknown
   gd, gd_stderr = risks.sampled_gd or unknown
   difference, difference_stderr = risks.sampled_difference or unknown
   optimum = evaluation.optimal_risk
@@ -33,8 +34,8 @@ def summarise(
     'model': config.model.name,
     'num_params': sum(math.prod(leaf.shape) for _, leaf in parameters),
     'step': config.train.num_steps,
-    'eval_risk': risks.sampled[0],
-    'eval_risk_stderr': risks.sampled[1],
+    'eval_risk': risk,
+    'eval_risk_stderr': risk_stderr,
     'gd_eval_risk': gd,
     'gd_eval_risk_stderr': gd_stderr,
     'eval_excess_over_gd': difference,

@@ -70,8 +70,7 @@ class Records:
     self._path = workdir / 'metrics.jsonl'
     lines = [line for line in _read_lines(self._path) if line['step'] <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
-    self._mark: tuple[int, float] = step, time.monotonic()
-    self._first: tuple[int, float] | None = None
+    self._compiled: tuple[int, float] | None = None
     self._stack = contextlib.ExitStack()
     if not self._primary:
       return
@@ -103,13 +102,15 @@ class Records:
     """Seconds spent on this run so far, those before an interruption included."""
     return time.monotonic() - self._start
 
-  @property
-  def steps_per_second(self) -> float | None:
-    """The rate of this launch after its first logged step, so without compiling."""
-    if self._first is None or self._first == self._mark:
+  def start_clock(self, step: int) -> None:
+    """Tells that all is compiled, and `step` done: from here on speed is measured."""
+    self._compiled = step, time.monotonic()
+
+  def steps_per_second(self, step: int) -> float | None:
+    """The mean rate of this launch up to `step`, compiling left out; None if unknown."""
+    if self._compiled is None or step <= self._compiled[0]:
       return None
-    (first, start), (last, end) = self._first, self._mark
-    return (last - first) / (end - start)
+    return (step - self._compiled[0]) / (time.monotonic() - self._compiled[1])
 
   def advance(self, step: int) -> None:
     """Moves the progress bar."""
@@ -118,12 +119,9 @@ class Records:
 
   def write(self, line: dict[str, Any]) -> None:
     """Writes one logged step, with None for what does not exist."""
-    step, now = line['step'], time.monotonic()
-    self._first = self._first or (step, now)
-    rate = (step - self._mark[0]) / (now - self._mark[1])
-    self._mark = step, now
     if not self._primary:
       return
+    rate = self.steps_per_second(line['step'])
     line = {**line, 'steps_per_second': rate, 'wall_time': self.wall_time}
     self._file.write(json.dumps(line) + '\n')
     for name, value in line.items():
