@@ -31,3 +31,9 @@ def unchecked():
   jaxtyping.config.update('jaxtyping_disable', True)
   yield
   jaxtyping.config.update('jaxtyping_disable', False)
+
+
+@pytest.fixture(scope='session')
+def cache(tmp_path_factory):
+  """A folder for compiled programs, shared by the processes that tests launch."""
+  return tmp_path_factory.getbasetemp() / 'compiled_by_processes'

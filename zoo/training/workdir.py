@@ -68,7 +68,7 @@ class Records:
   def __init__(self, workdir: pathlib.Path, config: Config, step: int):
     self._primary = jax.process_index() == 0
     self._path = workdir / 'metrics.jsonl'
-    lines = [line for line in _read_lines(self._path) if line['step'] <= step]
+    lines = [line for line in read_lines(self._path) if line['step'] <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._compiled: tuple[int, float] | None = None
     self._stack = contextlib.ExitStack()
@@ -107,7 +107,7 @@ class Records:
     self._compiled = step, time.monotonic()
 
   def steps_per_second(self, step: int) -> float | None:
-    """The mean rate of this launch up to `step`, compiling left out; None if unknown."""
+    """The mean rate of this launch up to `step`, compiling left out, if known."""
     if self._compiled is None or step <= self._compiled[0]:
       return None
     return (step - self._compiled[0]) / (time.monotonic() - self._compiled[1])
@@ -134,7 +134,7 @@ class Records:
     )
 
 
-def _read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The whole lines of a `metrics.jsonl`; a kill can leave half a line at the end."""
   lines = []
   if path.is_file():
