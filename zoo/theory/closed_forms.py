@@ -1,7 +1,68 @@
-"""Risks of estimators that are no learning rules and yet have a closed form."""
+"""Exact risks of estimators that are no learning rules."""
 
+import math
 from typing import Any
+
+import numpy as np
+
+from zoo.errors import UserError
+from zoo.estimators import GradientDescent, Ridge
+from zoo.theory.risk import moments
+from zoo.tuning import gradient_descent_risk, second_moments
 
 
 def closed_form(subject: Any, task: Any) -> float | None:
+  """The exact risk of k-step gradient descent and of least squares; None for others.
+
+  Raises UserError saying what about the estimator or the task has no closed form.
+  """
+  if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
+    moments(task)  # refuses what is no linear regression
+    return gradient_descent_risk(task, subject.step_sizes, subject.start)
+  if isinstance(subject, Ridge):
+    moments(task)
+    return _least_squares_risk(subject, task)
   return None
+
+
+def _least_squares_risk(estimator: Ridge, task: Any) -> float:
+  """The risk of least squares, nearest to a start if the context leaves a choice.
+
+  The estimator sees the features `rootᵀ x`, of rank r. With C ≥ r it recovers ŵ up to
+  noise, whose expected effect is that of an inverse Wishart matrix, `σ² r/(C − r − 1)`.
+  With C < r it recovers the projection to C directions: they are uniformly distributed
+  if all r have one variance, so that `1 − C/r` of the prior's spread remains.
+  """
+  if estimator.penalty > 0:
+    raise UserError(
+      f'the penalty is {estimator.penalty:g}; ridge and the posterior mean have a '
+      'closed form only for the penalty 0, that is without noise'
+    )
+  deviation, features = second_moments(task, estimator.start)
+  eigenvalues, vectors = np.linalg.eigh(features)
+  feature_root = np.sqrt(eigenvalues.clip(0))[:, None] * vectors.T
+  seen, scales, _ = np.linalg.svd(feature_root @ estimator.root)
+  rank = int(np.sum(scales > 1e-12 * scales[0]))
+  spread = feature_root @ deviation @ feature_root.T
+  unseen = np.trace(seen[:, rank:].T @ spread @ seen[:, rank:])
+  if unseen > 1e-12 * np.trace(spread):
+    raise UserError(
+      'prior_covariance is singular and the prior mean is not the start; least squares '
+      'that cannot reach every ŵ has no closed form'
+    )
+  c = task.context_length
+  noise = task.noise_std**2
+  if c >= rank:
+    return _noise_term(noise * rank, c - rank - 1)
+  if scales[rank - 1] < (1 - 1e-12) * scales[0]:
+    raise UserError(
+      f'context_length is {c}, fewer than the {rank} directions to be found, and these '
+      'differ in variance; least squares then has no closed form'
+    )
+  return (1 - c / rank) * float(np.trace(spread)) + _noise_term(noise * c, rank - c - 1)
+
+
+def _noise_term(noise: float, freedom: int) -> float:
+  if noise == 0:
+    return 0.0
+  return noise / freedom if freedom > 0 else math.inf

@@ -67,17 +67,19 @@ def mean_square(
   features = moments.feature_covariance
   target = truth * jnp.eye(rule.num_features, dtype=dtype)
   metric = None if gradient else features
-  parts = _mean_square(init, update, target, metric, moments)
+  parts = coordinate_mean_square(init, update, target, metric, moments)
   if gradient:
     return parts
   bias, bias_update = (
     jnp.asarray(leaf, dtype)[None] for leaf in (rule.bias, rule.bias_update)
   )
-  offset = _mean_square(bias, bias_update, jnp.zeros_like(target[:1]), None, moments)
+  offset = coordinate_mean_square(
+    bias, bias_update, jnp.zeros_like(target[:1]), None, moments
+  )
   return Parts(parts.even + offset.even, parts.odd + offset.odd)
 
 
-def _mean_square(
+def coordinate_mean_square(
   constant: Float[Array, ' n'],
   update: Float[Array, 'n e e'],
   target: Float[Array, 'n d'],

@@ -1,0 +1,101 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from zoo import estimators, theory
+
+
+def isotropic(d, c, mean):
+  return zoo.create_task(
+    'linear_regression', num_features=d, context_length=c, prior_mean=mean
+  )
+
+
+@pytest.mark.parametrize('d', [1, 3, 10])
+@pytest.mark.parametrize('c', [1, 10, 1000])
+@pytest.mark.parametrize('mean', [0.0, 2.0])
+def test_gradient_descent_with_the_best_step_is_the_global_optimum(d, c, mean):
+  task = isotropic(d, c, mean)
+  gd = estimators.gradient_descent(task)
+  found = theory.certificate(gd, task)
+  # Sums of some d² (1 + |w*|²) terms that cancel, of order 1 to 1e3, in float64.
+  assert found.gradient_norm < 1e-10
+  assert found.smallest_eigenvalue > 0
+  assert theory.is_global_optimum(gd, task)
+  # In float32, as models hold it, it still counts as the optimum.
+  start = np.full(d, mean, np.float32)
+  rule = zoo.LearningRule.gradient_descent(start, np.float32(c / (c + d + 1)))
+  assert theory.is_global_optimum(rule, task)
+
+
+@pytest.mark.parametrize(('d', 'c', 'mean'), [(1, 1, 0.0), (3, 10, 2.0), (10, 10, 2.0)])
+def test_other_steps_are_not(d, c, mean):
+  task = isotropic(d, c, mean)
+  start = np.full(d, mean)
+  for step_size in (1.0, c / (c + d + 1) / c * 0.5, 0.0):
+    gd = estimators.gradient_descent(start, step_size)
+    assert not theory.is_global_optimum(gd, task)
+    assert theory.certificate(gd, task).gradient_norm > 1e-3
+  assert not theory.is_global_optimum(theory.optimal_rule(task, mean + 1.0), task)
+
+
+def test_the_optimum_under_general_covariances_is_a_matrix_step(make_task):
+  task = make_task('general', 4, 6)
+  assert theory.is_global_optimum(estimators.gd_beta(task), task)
+  assert not theory.is_global_optimum(estimators.gradient_descent(task), task)
+  found = theory.certificate(estimators.gd_beta(task), task)
+  assert found.gradient_norm < 1e-10
+  assert found.smallest_eigenvalue > 0
+  assert found.excess_risk < 1e-20
+
+
+@pytest.mark.parametrize('kind', ['mean', 'noise', 'general', 'singular'])
+def test_smallest_eigenvalue_is_that_of_the_whole_hessian(make_task, kind):
+  """Over all symmetric rules, from the risk itself as a black box."""
+  d = 2
+  task = make_task(kind, d, 3)
+  e = d + 1
+  basis = []
+  for i in range(e):
+    for j in range(i, e):
+      matrix = np.zeros((e, e))
+      matrix[i, j] = matrix[j, i] = 1 if i == j else np.sqrt(0.5)
+      basis.append(matrix)
+  basis = np.array(basis)
+  zero = zoo.LearningRule.gradient_descent(np.zeros(d), 0.0)
+  with jax.enable_x64(True):
+
+    def risk(point):
+      init, update, bias, bias_update = np.split(
+        np.arange(point.size), np.cumsum([d, d * len(basis), 1])
+      )
+      rule = dataclasses.replace(
+        zero,
+        init=point[init],
+        update=(point[update].reshape(d, -1) @ basis.reshape(-1, e * e)).reshape(
+          d, e, e
+        ),
+        bias=point[bias][0],
+        bias_update=(point[bias_update] @ basis.reshape(-1, e * e)).reshape(e, e),
+      )
+      return theory.population_risk(rule, theory.moments(task))
+
+    size = (d + 1) * (1 + len(basis))
+    hessian = jax.jit(jax.hessian(risk))(jax.numpy.zeros(size))
+  smallest = np.linalg.eigvalsh(hessian)[0]
+  found = theory.certificate(zero, task).smallest_eigenvalue
+  assert found == pytest.approx(smallest, abs=1e-12)
+
+
+def test_models_are_accepted():
+  task = isotropic(3, 4, 1.0)
+  model = zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
+  assert not theory.is_global_optimum(model, task)
+  excess = theory.certificate(model, task).excess_risk
+  assert excess == pytest.approx(
+    theory.exact_risk(model, task) - theory.exact_risk(theory.optimal_rule(task), task)
+  )

@@ -1,0 +1,157 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from zoo import estimators, theory
+from zoo.theory import constructions
+
+
+@pytest.fixture(autouse=True)
+def float64():
+  with jax.enable_x64(True):
+    yield
+
+
+def task_of(d, c, mean=2.0, **other):
+  return zoo.create_task(
+    'linear_regression', num_features=d, context_length=c, prior_mean=mean, **other
+  )
+
+
+def random_yq_lsa(d, num_heads=1):
+  model = zoo.create_model(
+    'yq_lsa', num_features=d, num_heads=num_heads, init_scale=0.7, rngs=nnx.Rngs(0)
+  )
+  model.w[...] = jnp.linspace(-1.0, 2.0, d)
+  return model
+
+
+def forward(model, prompt):
+  """The prediction by the paper's equation, literally."""
+  return model.forward_tokens(model.embed(prompt))[:, -1, -1]
+
+
+@pytest.mark.parametrize(('d', 'c'), [(1, 1), (3, 2), (10, 10)])
+def test_gd_transformer_is_one_step_of_gradient_descent(d, c):
+  task = task_of(d, c)
+  start = np.linspace(-1, 1, d)
+  prompt = task.sample(jax.random.key(0), 64)
+  model = constructions.gd_transformer(start, 0.3)
+  step = estimators.gradient_descent(start, 0.3)(prompt)
+  np.testing.assert_allclose(forward(model, prompt), step, rtol=0, atol=1e-10)
+  np.testing.assert_allclose(model(prompt), step, rtol=0, atol=1e-10)
+
+
+def test_gd_transformer_takes_a_matrix_step():
+  task = task_of(3, 5)
+  prompt = task.sample(jax.random.key(0), 64)
+  matrix = np.random.default_rng(0).normal(size=(3, 3))
+  model = constructions.gd_transformer(task.prior_mean, matrix)
+  expected = estimators.gd_beta(task.prior_mean, matrix)(prompt)
+  np.testing.assert_allclose(forward(model, prompt), expected, rtol=0, atol=1e-10)
+
+
+def test_equation_7_literally_is_not_the_optimum():
+  """`W_P = -(η/C) I` on top of the 1/C of eq. 3: a step C times too small."""
+  task = task_of(10, 10)
+  best = estimators.best_step_size(task)
+  corrected = constructions.gd_transformer(task.prior_mean, best)
+  literal = constructions.gd_transformer(task.prior_mean, best)
+  literal.w_p[...] = literal.w_p[...] / task.context_length
+  assert theory.is_global_optimum(corrected, task)
+  assert not theory.is_global_optimum(literal, task)
+  assert theory.exact_risk(corrected, task) == pytest.approx(110 / 21, abs=1e-12)
+  # (1 − 2η + η²(C + d + 1)/C) d at η = 1/21.
+  assert theory.exact_risk(literal, task) == pytest.approx(9.0952380952, abs=1e-9)
+
+
+def test_d_heads_reach_the_optimum_with_a_fixed_guess():
+  d = c = 10
+  task = task_of(d, c)
+  model = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
+  assert model.num_heads == d
+  assert theory.exact_risk(model, task) == pytest.approx(110 / 21 + 40 / 51, abs=1e-12)
+  # The explicit form of docs/theory.md, section 4.
+  p, step = c / (c * d + 2), c / (c + d + 1)
+  identity, e = np.eye(d), d + 1
+  b_he, a_hee = np.zeros((d, e)), np.zeros((d, e, e))
+  b_he[:, :d] = identity
+  for h, unit in enumerate(identity):
+    a_hee[h, :d, :d] = p * np.outer(unit, task.prior_mean)
+    a_hee[h, :d, :d] -= step * np.outer(task.prior_mean, unit)
+    a_hee[h, d, :d] = step * unit
+  moves = np.einsum('hi,hkj->jik', b_he, a_hee)
+  moves = (moves + moves.swapaxes(1, 2)) / 2
+  explicit = zoo.LearningRule(
+    init=np.zeros(d), update=moves[:d], bias=np.zeros(()), bias_update=moves[d]
+  )
+  assert float(explicit.distance(model.learning_rule())) < 1e-12
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.5])
+@pytest.mark.parametrize('bias', [0.0, 0.4])
+def test_multi_head_lsa_realises_the_optimum(noise_std, bias):
+  task = task_of(3, 5, noise_std=noise_std, feature_covariance=np.diag([1.0, 2.0, 0.5]))
+  rule = theory.optimal_rule(task, 0.5, bias)
+  model = constructions.multi_head_lsa(rule)
+  assert model.num_heads == (3 if noise_std == 0 else 4)
+  assert float(rule.distance(model.learning_rule())) < 1e-12
+  prompt = task.sample(jax.random.key(0), 16)
+  np.testing.assert_allclose(forward(model, prompt), rule(prompt), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('num_heads', [1, 3])
+def test_yq_lsa_is_inside_ltb(num_heads):
+  model = random_yq_lsa(4, num_heads)
+  prompt = task_of(4, 6).sample(jax.random.key(0), 64)
+  block = constructions.ltb_from_yq_lsa(model)
+  expected = forward(model, prompt)
+  np.testing.assert_allclose(forward(block, prompt), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('num_heads', [1, 3])
+def test_ltb_is_inside_yq_lsa(num_heads):
+  block = zoo.create_model(
+    'ltb',
+    num_features=4,
+    num_heads=num_heads,
+    hidden_features=7,
+    init_scale=0.7,
+    rngs=nnx.Rngs(0),
+  )
+  prompt = task_of(4, 6).sample(jax.random.key(0), 64)
+  model = constructions.yq_lsa_from_ltb(block)
+  expected = forward(block, prompt)
+  np.testing.assert_allclose(forward(model, prompt), expected, rtol=0, atol=1e-10)
+
+
+def test_replacing_labels_by_the_guess_fails():
+  """The step `Xw = y` in the paper's proof of Lemma 3 holds for `w = ŵ` only.
+
+  Reading `w·x_i` where yq-LSA reads `y_i`, in keys and values as in the query, gives a
+  block that does not see the labels at all.
+  """
+  model = random_yq_lsa(4)
+  block = constructions.ltb_from_yq_lsa(model)
+  guess_for_label = jnp.eye(5).at[-1, :-1].set(model.w[...]).at[-1, -1].set(0)
+  block.w_k[...] = block.w_k[...] @ guess_for_label
+  block.w_v[...] = block.w_v[...] @ guess_for_label
+  prompt = task_of(4, 6).sample(jax.random.key(0), 64)
+  assert np.abs(forward(block, prompt) - forward(model, prompt)).max() > 1
+  unlabelled = zoo.Prompt(prompt.x, 0 * prompt.y, prompt.x_query, prompt.y_query)
+  np.testing.assert_array_equal(forward(block, prompt), forward(block, unlabelled))
+
+
+def test_bad_arguments():
+  with pytest.raises(zoo.UserError, match='step_size is nan'):
+    constructions.gd_transformer(np.zeros(3), float('nan'))
+  with pytest.raises(zoo.UserError, match=r'step_size has shape \(2, 2\)'):
+    constructions.gd_transformer(np.zeros(3), np.eye(2))
+  rule = zoo.LearningRule(
+    np.zeros(2), np.zeros((2, 3, 3)), np.zeros(()), np.ones((3, 3))
+  )
+  with pytest.raises(zoo.UserError, match='bias is 0 and bias_update is not'):
+    constructions.multi_head_lsa(rule)

@@ -1,0 +1,162 @@
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+
+import zoo
+from zoo import estimators, theory
+
+KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
+counts = st.tuples(st.integers(1, 4), st.integers(1, 12))  # d and C
+numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
+noises = st.floats(0, 2).map(lambda number: round(number, 3))
+# Compiling for a new d takes longer than the deadline of an example.
+examples = hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
+
+
+def isotropic(d, c, mean=0.0, noise_std=0.0):
+  return zoo.create_task(
+    'linear_regression',
+    num_features=d,
+    context_length=c,
+    prior_mean=mean,
+    noise_std=noise_std,
+  )
+
+
+@examples
+@hypothesis.given(counts, numbers, numbers, numbers)
+def test_risk_of_one_step(count, mean, start, step_size):
+  d, c = count
+  square = d * (start - mean) ** 2
+  estimator = estimators.gradient_descent(np.full(d, start), step_size)
+  risk = (1 - 2 * step_size + step_size**2 * (c + d + 1) / c) * (d + square)
+  assert theory.exact_risk(estimator, isotropic(d, c, mean)) == pytest.approx(
+    risk, rel=1e-11, abs=1e-11
+  )
+
+
+@examples
+@hypothesis.given(counts, numbers, noises)
+def test_best_step_and_its_risk(count, mean, noise_std):
+  d, c = count
+  task = isotropic(d, c, mean, noise_std)
+  best = c / (c + d + 1 + noise_std**2)
+  assert estimators.best_step_size(task) == pytest.approx(best, rel=1e-12)
+  risk = d * (d + 1 + noise_std**2) / (c + d + 1 + noise_std**2)
+  gd = estimators.gradient_descent(task)
+  assert theory.exact_risk(gd, task) == pytest.approx(risk, rel=1e-11)
+  rule = theory.optimal_rule(task)
+  assert float(rule.distance(gd.learning_rule())) < 1e-5
+  assert theory.exact_risk(rule, task) == pytest.approx(risk, rel=1e-11)
+
+
+@examples
+@hypothesis.given(counts, numbers, numbers, numbers)
+def test_optimum_with_a_fixed_guess(count, mean, guess, bias):
+  d, c = count
+  task = isotropic(d, c, mean)
+  kappa = 2 / (d * c + 2)
+  risk = d * (d + 1) / (c + d + 1) + kappa * (d * (mean - guess) ** 2 + bias**2)
+  rule = theory.optimal_rule(task, guess, bias)
+  assert theory.exact_risk(rule, task) == pytest.approx(risk, rel=1e-11)
+
+
+@examples
+@hypothesis.given(counts, numbers, noises, st.integers(0, 99))
+def test_guess_costs_kappa_times_its_square(count, bias, noise_std, seed):
+  """With noise the labels tell more of the constant: κ has a third term."""
+  d, c = count
+  rng = np.random.default_rng(seed)
+  a, b = rng.normal(size=(2, d, d))
+  prior, features = a @ a.T, b @ b.T + 0.1 * np.eye(d)
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=d,
+    context_length=c,
+    prior_mean=rng.normal(size=d),
+    prior_covariance=prior,
+    feature_covariance=features,
+    noise_std=noise_std,
+  )
+  guess = rng.normal(size=d)
+  spread = features @ prior
+  tau = np.trace(spread) + noise_std**2
+  variance = 2 * (1 + 1 / c) * np.trace(spread @ spread) + 2 * tau**2 / c
+  kappa = 1 / (1 + d * c / 2 + noise_std**4 / variance)
+  delta = task.prior_mean - guess
+  extra = theory.exact_risk(theory.optimal_rule(task, guess, bias), task)
+  extra -= theory.exact_risk(theory.optimal_rule(task), task)
+  expected = kappa * (delta @ features @ delta + bias**2)
+  assert extra == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
+  """The gradient over what is free vanishes, and the risk is convex."""
+  task = make_task(kind, 3, 4)
+  rule = theory.optimal_rule(task, np.array([0.5, -1.0, 0.2]), 0.7)
+  with jax.enable_x64(True):
+
+    def risk(update, bias_update):
+      free = dataclasses.replace(rule, update=update, bias_update=bias_update)
+      return theory.population_risk(free, theory.moments(task))
+
+    gradients = jax.grad(risk, (0, 1))(
+      jax.numpy.array(rule.update), jax.numpy.array(rule.bias_update)
+    )
+  for gradient in gradients:
+    np.testing.assert_allclose(gradient, 0, atol=1e-11)
+
+
+def test_golden_values():
+  """d = C = 10, w* = [2, …, 2]: the numbers of the paper's setting."""
+  task = isotropic(10, 10, 2.0)
+  assert theory.exact_risk(theory.optimal_rule(task), task) == pytest.approx(
+    110 / 21, abs=1e-12
+  )
+  fixed = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
+  assert fixed == pytest.approx(110 / 21 + 40 / 51, abs=1e-12)
+  assert fixed == pytest.approx(6.022409, abs=5e-7)
+
+
+@pytest.mark.parametrize('vary', ['prior mean', 'guess', 'bias'])
+def test_figures_3_and_4_are_lines_of_slope_kappa(vary):
+  squares = np.array([0.0, 1.0, 10.0, 40.0])
+  risks = []
+  for square in squares:
+    number = np.sqrt(square / 10)
+    task = isotropic(10, 10, number if vary == 'prior mean' else 0.0)
+    rule = theory.optimal_rule(
+      task,
+      number if vary == 'guess' else 0.0,
+      np.sqrt(square) if vary == 'bias' else 0.0,
+    )
+    risks.append(theory.exact_risk(rule, task))
+  np.testing.assert_allclose(risks, 110 / 21 + squares / 51, rtol=0, atol=1e-12)
+
+
+def test_gap_vanishes_with_the_context():
+  """Also for one head: `yᵀX x_q / C` alone tends to risk 0 (against Theorem 2)."""
+  gaps, one_head = [], []
+  for c in (10, 1000, 100_000):
+    task = isotropic(10, c, 2.0)
+    fixed = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
+    gaps.append(fixed - theory.exact_risk(theory.optimal_rule(task), task))
+    rule = zoo.LearningRule.gradient_descent(np.zeros(10), 1.0)
+    one_head.append(theory.exact_risk(rule, task))
+  np.testing.assert_allclose(gaps, [40 * 2 / (10 * c + 2) for c in (10, 1000, 100_000)])
+  np.testing.assert_allclose(one_head, [550 / c for c in (10, 1000, 100_000)])
+
+
+def test_bad_arguments():
+  task = isotropic(3, 4)
+  with pytest.raises(zoo.UserError, match=r'initial_guess has shape \(2,\)'):
+    theory.optimal_rule(task, np.zeros(2))
+  with pytest.raises(zoo.UserError, match='initial_bias is inf'):
+    theory.optimal_rule(task, 0.0, float('inf'))
+  with pytest.raises(zoo.UserError, match='the task is of type NoneType'):
+    theory.optimal_rule(None)

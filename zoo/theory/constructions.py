@@ -1,0 +1,125 @@
+"""Weights of models that realise a given learning rule.
+
+Every function returns a live model, in JAX's default precision: float64 where x64 is
+enabled.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import ArrayLike, Float
+
+from zoo.errors import UserError, check_number, check_vector
+from zoo.learning_rule import LearningRule
+from zoo.models import LTB, MultiHeadLSA, YqLSA
+
+
+def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
+  """yq-LSA whose prediction is exactly one step of gradient descent from a start `[d]`.
+
+  arXiv 2512.04268, eq. 7, corrected: `W_P = -η I`. The paper's `-(η/C) I` takes
+  the mean over the context twice, as eq. 3 has its own 1/C. With a matrix `[d, d]` for
+  the step it is GD-β, `W_Q` holding the transposed matrix. Raises UserError naming the
+  argument that is wrong.
+  """
+  shape = np.shape(start)
+  start = check_vector('start', start, shape[0] if shape else 1)
+  d = start.size
+  step_matrix = np.eye(d)
+  if np.ndim(step_size) == 0:
+    step_size = check_number('step_size', step_size)
+  elif np.shape(step_size) == (d, d):
+    step_matrix, step_size = np.asarray(step_size, np.float64), 1.0
+  else:
+    raise UserError(
+      f'step_size has shape {np.shape(step_size)}; it must be a number or a {d} × {d} '
+      'matrix'
+    )
+  w_v = np.zeros((d + 1, d + 1))
+  w_v[-1] = np.append(start, -1)
+  model = YqLSA(d, init_scale=0.0, rngs=nnx.Rngs(0))
+  _set(model.w, start)
+  _set(model.w_v, w_v[None])
+  _set(model.w_k, np.diag(np.append(np.ones(d), 0))[None])
+  _set(model.w_q, np.pad(step_matrix.T, (0, 1))[None])
+  _set(model.w_p, -step_size * np.eye(d + 1)[None])
+  return model
+
+
+def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
+  """Multi-head LSA that realises a rule, with `init` and `bias` as its fixed guess.
+
+  Head h has the h-th unit vector for `b_h`, so that d + 1 heads realise every rule of
+  theirs, and d heads those in which no `y_i²` moves anything: the optimum of every task
+  without noise (docs/theory.md, section 4). Raises UserError if `bias` is 0 and
+  `bias_update` is not, for then no such model moves its bias.
+  """
+  init, update, bias, bias_update = (
+    np.asarray(leaf, np.float64)
+    for leaf in (rule.init, rule.update, rule.bias, rule.bias_update)
+  )
+  d = init.size
+  if bias == 0 and np.any(bias_update != 0):
+    raise UserError(
+      'bias is 0 and bias_update is not; multi-head LSA moves its bias only if it is '
+      'not 0'
+    )
+  # What moves the coefficients of the query's entries: x_q, then y_q = init·x_q + bias.
+  last = bias_update / bias if bias != 0 else bias_update
+  moves = np.append(update - init[:, None, None] * last, last[None], axis=0)
+  moves = (moves + moves.swapaxes(1, 2)) / 2
+  num_heads = d + 1
+  if not moves[:, d, d].any():
+    # Only the symmetric parts count: the last row can move into the last column.
+    num_heads = d
+    moves[:, :, d] += moves[:, d]
+  model = MultiHeadLSA(d, num_heads, init, float(bias), 0.0, rngs=nnx.Rngs(0))
+  identity = np.tile(np.eye(d + 1), (num_heads, 1, 1))
+  w_v = np.zeros_like(identity)
+  w_v[:, -1] = identity[0, :num_heads]
+  _set(model.w_v, w_v)
+  _set(model.w_p, identity)
+  _set(model.w_k, identity)
+  _set(
+    model.w_q, moves[:, :num_heads].transpose(1, 2, 0)
+  )  # A_h: column i is moves[i, h]
+  return model
+
+
+def ltb_from_yq_lsa(model: YqLSA) -> LTB:
+  """An LTB that predicts as a yq-LSA does (arXiv 2512.04268, Lemma 3, corrected).
+
+  `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P`,
+  `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; keys and values stay.
+  """
+  d, dtype = model.num_features, model.w.dtype
+  w_1 = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(model.w[...])
+  w_1_inverse = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(-model.w[...])
+  block = LTB(d, model.num_heads, init_scale=0.0, rngs=nnx.Rngs(0))
+  _set(block.w_1, w_1)
+  _set(block.w_2, jnp.eye(d + 1, dtype=dtype))
+  _set(block.w_p, w_1_inverse @ model.w_p[...])
+  _set(block.w_q, model.w_q[...] @ w_1.at[-1, -1].set(0))
+  _set(block.w_k, model.w_k[...])
+  _set(block.w_v, model.w_v[...])
+  return block
+
+
+def yq_lsa_from_ltb(block: LTB) -> YqLSA:
+  """A yq-LSA that predicts as an LTB does: the converse of Lemma 3.
+
+  With r the last row of `W_2ᵀ W_1`: `w = r[:d]`, the last row of `W_P` is `rᵀ W_P`, and
+  the last column of `W_Q` is 0, as LTB has no guess for its queries to see.
+  """
+  readout = block.readout()
+  model = YqLSA(block.num_features, block.num_heads, 0.0, rngs=nnx.Rngs(0))
+  _set(model.w, readout[:-1])
+  _set(model.w_p, block.w_p[...].at[:, -1].set(readout @ block.w_p[...]))
+  _set(model.w_q, block.w_q[...].at[:, :, -1].set(0))
+  _set(model.w_k, block.w_k[...])
+  _set(model.w_v, block.w_v[...])
+  return model
+
+
+def _set(parameter: nnx.Param, value: Float[ArrayLike, '...']) -> None:
+  parameter[...] = jnp.asarray(value, parameter.dtype)
