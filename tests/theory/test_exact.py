@@ -120,12 +120,17 @@ def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['isotropic', 'noise', 'general'])
-@pytest.mark.parametrize('d', [2, 3, 5, 10])
+@pytest.mark.parametrize(
+  ('d', 'kind'),
+  [
+    *((2, 'isotropic'), (2, 'general'), (3, 'noise'), (3, 'singular')),
+    *((5, 'mean'), (5, 'general'), (10, 'noise'), (10, 'general')),
+  ],
+)
 def test_exact_risk_agrees_with_a_million_prompts(make_task, kind, d):
   task = make_task(kind, d, d + 2)
   num_batches, batch_size = 16, 65536  # 1,048,576 prompts
-  sampled = {**subjects(task), **limits(task)}
+  sampled = subjects(task)
 
   @jax.jit
   def square_errors(key):
@@ -146,10 +151,6 @@ def test_exact_risk_agrees_with_a_million_prompts(make_task, kind, d):
     standard_error = np.sqrt((second / count - mean**2) / count)
     risk = theory.exact_risk(sampled[name], task)
     assert abs(mean - risk) < 4 * standard_error, name
-
-
-def limits(task):
-  return {}
 
 
 def test_float64_without_switching_the_process():

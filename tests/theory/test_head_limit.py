@@ -110,7 +110,7 @@ def best_of_direct_searches(task, num_heads, guess, bias):
         method='L-BFGS-B',
         options={'ftol': 1e-13, 'gtol': 1e-7, 'maxfun': 2000},
       ).fun
-      for seed in range(3)
+      for seed in range(2)
     )
 
 

@@ -1,0 +1,287 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from zoo import estimators, theory
+
+
+def isotropic(d, c, **other):
+  return zoo.create_task('linear_regression', num_features=d, context_length=c, **other)
+
+
+def general(d=3, c=5, **other):
+  a, b = np.random.default_rng(0).normal(size=(2, d, d))
+  return isotropic(
+    d,
+    c,
+    prior_mean=1.0,
+    prior_covariance=a @ a.T,
+    feature_covariance=b @ b.T,
+    **other,
+  )
+
+
+def everything(task):
+  """Each estimator, as made for a task with isotropic features."""
+  return {
+    'one step': estimators.gradient_descent(task),
+    'three equal steps': estimators.gradient_descent(task, num_steps=3),
+    'three steps': estimators.gradient_descent(
+      task, estimators.best_schedule(task, 3), 3
+    ),
+    'gd_beta': estimators.gd_beta(task),
+    'ridge': estimators.ridge(task),
+    'ols': estimators.ols(task),
+    'bayes': estimators.bayes(task),
+    'prior_mean': estimators.prior_mean(task),
+  }
+
+
+@pytest.fixture
+def float64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.5])
+def test_predictions_are_linear_in_the_query_and_keep_the_precision(noise_std):
+  task = isotropic(3, 4, prior_mean=1.0, noise_std=noise_std)
+  prompt = task.sample(jax.random.key(0), 8)
+  for name, estimator in everything(task).items():
+    prediction = jax.jit(estimator)(prompt)
+    weights = estimator.weights(prompt)
+    assert prediction.dtype == weights.dtype == jnp.float32, name
+    expected = (weights * prompt.x_query).sum(1)
+    np.testing.assert_allclose(prediction, expected, rtol=1e-5, atol=1e-5)
+  with jax.enable_x64(True):
+    prompt = jax.tree.map(lambda leaf: leaf.astype(float), prompt)
+    for estimator in everything(task).values():
+      assert estimator(prompt).dtype == jnp.float64
+
+
+def test_steps_descend_the_gradient_of_the_squared_error(float64):
+  prompt = general().sample(jax.random.key(0), 4)
+  start, step_sizes = np.array([0.5, -1.0, 2.0]), np.array([0.1, 0.2, 0.05])
+
+  def loss(weights, x, y):
+    return jnp.mean(jnp.square(x @ weights - y)) / 2
+
+  def descend(x, y):
+    weights = jnp.asarray(start)
+    for step_size in step_sizes:
+      weights = weights - step_size * jax.grad(loss)(weights, x, y)
+    return weights
+
+  expected = jax.vmap(descend)(prompt.x, prompt.y)
+  weights = estimators.gradient_descent(start, step_sizes, 3).weights(prompt)
+  np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
+def test_learning_rules_predict_the_same(float64):
+  task = general(noise_std=0.5)
+  prompt = task.sample(jax.random.key(0), 8)
+  for estimator in (
+    estimators.gradient_descent(task),
+    estimators.gradient_descent(np.array([0.5, -1.0, 2.0]), 0.3),
+    estimators.gd_beta(task),
+    estimators.prior_mean(task),
+  ):
+    rule = estimator.learning_rule()
+    np.testing.assert_allclose(rule(prompt), estimator(prompt), atol=1e-12)
+  with pytest.raises(
+    zoo.UserError, match='2 steps of gradient descent are no learning'
+  ):
+    estimators.gradient_descent(np.zeros(3), 0.1, 2).learning_rule()
+
+
+@pytest.mark.parametrize('c', [2, 3, 7])
+def test_ols_is_the_least_squares_nearest_to_the_start(float64, c):
+  task = general(c=c, noise_std=0.5)
+  prompt = task.sample(jax.random.key(0), 8)
+  weights = estimators.ols(task).weights(prompt)
+  for w, x, y in zip(weights, prompt.x, prompt.y, strict=True):
+    step, *_ = np.linalg.lstsq(x, y - x @ task.prior_mean)
+    np.testing.assert_allclose(w, task.prior_mean + step, rtol=1e-8, atol=1e-8)
+
+
+def test_ols_of_singular_features_stays_finite():
+  b = np.random.default_rng(0).normal(size=(3, 2))
+  task = isotropic(3, 8, feature_covariance=b @ b.T)
+  prompt = task.sample(jax.random.key(0), 256)
+  prediction = estimators.ols(task)(prompt)
+  np.testing.assert_allclose(prediction, prompt.y_query, atol=1e-2)
+
+
+def test_ridge_solves_the_normal_equations(float64):
+  prompt = general(noise_std=0.5).sample(jax.random.key(0), 8)
+  start = np.array([0.5, -1.0, 2.0])
+  weights = estimators.ridge(start, 0.7).weights(prompt)
+  gram = jnp.einsum('bci,bcj->bij', prompt.x, prompt.x) + 0.7 * np.eye(3)
+  right = jnp.einsum('bci,bc->bi', prompt.x, prompt.y) + 0.7 * start
+  expected = np.linalg.solve(np.asarray(gram), np.asarray(right)[..., None])[..., 0]
+  np.testing.assert_allclose(weights, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize('c', [2, 7])
+def test_bayes_is_the_posterior_mean(float64, c):
+  """By the joint normal distribution of ŵ and y."""
+  task = general(c=c, noise_std=0.5)
+  prior = task.prior_covariance
+  prompt = task.sample(jax.random.key(0), 8)
+  weights = estimators.bayes(task).weights(prompt)
+  for w, x, y in zip(weights, prompt.x, prompt.y, strict=True):
+    covariance = np.asarray(x @ prior @ x.T) + 0.25 * np.eye(c)
+    step = prior @ x.T @ np.linalg.solve(covariance, y - x @ task.prior_mean)
+    np.testing.assert_allclose(w, task.prior_mean + step, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+  'other', [{}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}, {'start': 0.5}]
+)
+def test_best_penalty_is_a_valley(other):
+  """On common prompts, where differences of risks are far less noisy than risks."""
+  other = dict(other)
+  task = isotropic(3, 4, noise_std=0.8, prior_mean=other.pop('start', 0.0), **other)
+  start = np.zeros(3)
+  prompt = task.sample(jax.random.key(0), 200_000)
+  best = estimators.best_penalty(task, start)
+  trace = np.trace(task.prior_covariance) if other else 3.0
+  expected = 0.64 * 3 / (trace + task.prior_mean @ task.prior_mean)
+  assert best == pytest.approx(expected, rel=1e-12)
+
+  def errors(penalty):
+    prediction = estimators.ridge(start, penalty)(prompt)
+    return np.square(np.asarray(prediction - prompt.y_query, np.float64))
+
+  lowest = errors(best)
+  for factor in (0.6, 1.6):
+    gap = errors(factor * best) - lowest
+    assert gap.mean() > 3 * gap.std() / np.sqrt(gap.size)
+
+
+def test_bayes_surpasses_all_others():
+  task = isotropic(3, 4, prior_mean=1.0, noise_std=0.7)
+  prompt = task.sample(jax.random.key(0), 100_000)
+  risks = {
+    name: float(jnp.mean(jnp.square(estimator(prompt) - prompt.y_query)))
+    for name, estimator in everything(task).items()
+  }
+  # With both covariances isotropic ridge is the posterior mean, up to float32.
+  assert risks.pop('ridge') == pytest.approx(risks['bayes'], rel=1e-5)
+  assert min(risks, key=lambda name: risks[name]) == 'bayes'
+
+
+# Exact risks of what is no learning rule.
+
+
+def closed_forms(d):
+  """Tasks and estimators with a closed form, and the formula of each risk."""
+  noise = isotropic(d, d + 6, prior_mean=1.0, noise_std=0.7)
+  few = isotropic(d, max(d // 2, 1), prior_mean=1.0)
+  start = np.linspace(-1, 1, d)
+  squared = float(np.sum(np.square(start - 1)))
+  remaining = 1 - few.context_length / d
+  return {
+    'ols': (estimators.ols(noise), noise, 0.49 * d / 5),
+    'minimum norm': (estimators.ols(start), few, remaining * (d + squared)),
+    'bayes': (estimators.bayes(few), few, d - few.context_length),
+    'bayes, enough examples': (estimators.bayes(enough(d)), enough(d), 0.0),
+  }
+
+
+def enough(d):
+  return isotropic(d, d + 1)
+
+
+@pytest.mark.parametrize('d', [2, 3, 5, 10])
+def test_closed_forms(d):
+  for name, (estimator, task, risk) in closed_forms(d).items():
+    exact = theory.exact_risk(estimator, task)
+    assert exact == pytest.approx(risk, rel=1e-12, abs=1e-12), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('d', [2, 3, 5, 10])
+def test_closed_forms_agree_with_a_million_prompts(d):
+  cases = {name: case[:2] for name, case in closed_forms(d).items() if case[2] > 0}
+  if d > 3:
+    del cases['bayes']  # the same algorithm as the minimum norm, and not a fast one
+  start = np.linspace(-1, 1, d)
+  plain, noisy = (isotropic(d, d + 2, noise_std=noise_std) for noise_std in (0.0, 0.7))
+  schedule = estimators.best_schedule(noisy, 2)
+  cases['two steps'] = estimators.gradient_descent(noisy, schedule, 2), noisy
+  cases['three steps'] = estimators.gradient_descent(start, 0.2, 3), plain
+  num_batches, batch_size = 16, 65536  # 1,048,576 prompts
+  for name, (estimator, task) in cases.items():
+
+    @jax.jit
+    def square_errors(key, estimator=estimator, task=task):
+      prompt = task.sample(key, batch_size)
+      return jnp.square(estimator(prompt) - prompt.y_query)
+
+    sums = np.zeros(2)
+    for key in jax.random.split(jax.random.key(d), num_batches):
+      errors = np.asarray(square_errors(key), np.float64)
+      sums += errors.sum(), np.square(errors).sum()
+    count = num_batches * batch_size
+    mean = sums[0] / count
+    standard_error = np.sqrt((sums[1] / count - mean**2) / count)
+    assert abs(mean - theory.exact_risk(estimator, task)) < 4 * standard_error, name
+
+
+def test_least_squares_near_as_many_examples_as_features_has_infinite_risk():
+  for c in (2, 3, 4):
+    task = isotropic(3, c, noise_std=0.5)
+    assert theory.exact_risk(estimators.ols(task), task) == float('inf')
+  singular = isotropic(3, 5, noise_std=0.5, feature_covariance=np.diag([1.0, 1, 0]))
+  assert theory.exact_risk(estimators.ols(singular), singular) == pytest.approx(0.25)
+
+
+def test_bayes_in_a_prior_of_low_rank():
+  prior = np.diag([1.0, 1.0, 0.0, 0.0])
+  task = isotropic(4, 1, prior_mean=1.0, prior_covariance=prior)
+  assert theory.exact_risk(estimators.bayes(task), task) == pytest.approx(1.0)
+  errors = 'is not the start; least squares that cannot reach'
+  other = isotropic(4, 1, prior_covariance=prior)
+  with pytest.raises(zoo.UserError, match=errors):
+    theory.exact_risk(estimators.bayes(task), other)
+
+
+def test_what_has_no_exact_risk_says_so():
+  task = isotropic(3, 4, noise_std=0.5)
+  for estimator in (estimators.bayes(task), estimators.ridge(task)):
+    with pytest.raises(zoo.UserError, match=r'the penalty is 0\.\d*; ridge and the'):
+      theory.exact_risk(estimator, task)
+  few = general(c=2)
+  with pytest.raises(zoo.UserError, match='context_length is 2, fewer than the 3'):
+    theory.exact_risk(estimators.ols(few), few)
+  with pytest.raises(zoo.UserError, match='feature_covariance is not'):
+    theory.exact_risk(estimators.gradient_descent(np.zeros(3), 0.1, 2), few)
+  for estimator in (estimators.ols(few), estimators.gradient_descent(np.zeros(3), 0.1)):
+    with pytest.raises(zoo.UserError, match='the task is of type str'):
+      theory.exact_risk(estimator, 'linear_regression')
+
+
+def test_bad_arguments():
+  task = isotropic(3, 4)
+  with pytest.raises(zoo.UserError, match='step_size is None'):
+    estimators.gradient_descent(np.zeros(3))
+  with pytest.raises(zoo.UserError, match=r'step_size has shape \(2,\)'):
+    estimators.gradient_descent(task, np.ones(2), 3)
+  with pytest.raises(zoo.UserError, match='num_steps is 0'):
+    estimators.gradient_descent(task, num_steps=0)
+  with pytest.raises(zoo.UserError, match='step_matrix is None'):
+    estimators.gd_beta(np.zeros(3))
+  with pytest.raises(zoo.UserError, match=r'step_matrix has shape \(2, 2\)'):
+    estimators.gd_beta(np.zeros(3), np.eye(2))
+  with pytest.raises(zoo.UserError, match='penalty is None'):
+    estimators.ridge(np.zeros(3))
+  with pytest.raises(zoo.UserError, match=r'penalty is -1\.0'):
+    estimators.ridge(task, -1.0)
+  with pytest.raises(zoo.UserError, match=r'the start has shape \(\)'):
+    estimators.ols(1.0)
+  prompt = task.sample(jax.random.key(0), 2)
+  with pytest.raises(zoo.UserError, match='for 2 features; the prompt has 3'):
+    estimators.gradient_descent(np.zeros(2), 0.1)(prompt)
