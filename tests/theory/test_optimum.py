@@ -63,6 +63,9 @@ def test_optimum_with_a_fixed_guess(count, mean, guess, bias):
   risk = d * (d + 1) / (c + d + 1) + kappa * (d * (mean - guess) ** 2 + bias**2)
   rule = theory.optimal_rule(task, guess, bias)
   assert theory.exact_risk(rule, task) == pytest.approx(risk, rel=1e-11)
+  free = theory.optimal_rule(task, None, bias)
+  risk -= kappa * d * (mean - guess) ** 2
+  assert theory.exact_risk(free, task) == pytest.approx(risk, rel=1e-11)
 
 
 @examples

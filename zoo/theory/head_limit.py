@@ -45,7 +45,8 @@ def head_limited_risk(
   With d + 1 heads it is the closed form of `optimal_rule`. With fewer the value vectors
   b_h span a proper subspace; all else is a convex quadratic and is solved for. A local
   search for the subspace runs from `num_starts` random ones: an upper bound that every
-  start should reach. Raises UserError naming the argument that is wrong.
+  start should reach. A step solves (d + 1 − H)(d + 2 − H)/2 linear equations. Raises
+  UserError naming the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -95,7 +96,7 @@ def _pose(
       'prior_covariance is 0 and noise_std is 0; with nothing to learn no number of '
       'heads is a limit'
     )
-  kappa, scale, slope = constant_estimate(task)
+  kappa, scale, slope, variance = constant_estimate(task)
   odd_moment = (1 + 1 / c) * prior + tau / c * np.eye(r)
   step_matrix = np.linalg.solve(odd_moment, prior)
   constant = np.zeros((r + 1, r + 1))
@@ -109,7 +110,7 @@ def _pose(
     prior=prior,
     odd_root=np.linalg.inv(np.linalg.cholesky(odd_moment)),
     context_length=c,
-    slope_variance=2 * (1 + 1 / c) * np.sum(prior * prior) + 2 * tau * tau / c,
+    slope_variance=variance,
     noise_variance=noise,
     kappa=kappa,
   )

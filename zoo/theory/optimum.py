@@ -1,6 +1,6 @@
 """The global optimum of the exact risk over all learning rules."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -9,6 +9,9 @@ from zoo.errors import check_number, check_vector
 from zoo.learning_rule import LearningRule
 from zoo.theory.risk import moments
 from zoo.tuning import best_step_matrix
+
+# Eigenvalues of a covariance below this share of the largest are rounding.
+_RANK_TOLERANCE = 1e-12
 
 
 def optimal_rule(
@@ -20,9 +23,9 @@ def optimal_rule(
 
   It is GD-β from the prior mean, which is one step of gradient descent when all
   covariances are multiples of the identity. With `initial_guess` g, a number or `[d]`,
-  and `initial_bias` β, both fixed, it is the optimum of multi-head LSA with enough
-  heads: the same step, and an estimate of the constant 1 from the context that moves
-  the guess (docs/theory.md, section 4).
+  and `initial_bias` β it is the optimum of multi-head LSA that has them fixed and heads
+  enough: the same step, and an estimate of the constant 1 from the context that moves
+  the guess (docs/theory.md, section 4). None leaves the guess free, as in yq-LSA.
 
   Raises UserError naming the argument that is wrong.
   """
@@ -31,11 +34,14 @@ def optimal_rule(
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  _, scale, slope = constant_estimate(task)
-  # The blocks of the constant's estimate ⟨P, S⟩ + s q, and the best step's r.
-  inverse = np.eye(d) if features is None else np.linalg.pinv(features, hermitian=True)
+  estimate = constant_estimate(task)
+  # In shifted labels: P and s of the constant's estimate, and ρ of the best step.
+  inverse = np.eye(d)
+  if features is not None:
+    inverse = np.linalg.pinv(features, rcond=_RANK_TOLERANCE, hermitian=True)
   constant = np.zeros((d + 1, d + 1))
-  constant[:d, :d], constant[d, d] = scale * inverse - slope * prior, slope
+  constant[:d, :d] = estimate.scale * inverse - estimate.slope * prior
+  constant[d, d] = estimate.slope
   step_matrix = best_step_matrix(task)
   update = (mean - guess)[:, None, None] * constant
   update[:, :d, d] = update[:, d, :d] = step_matrix / 2
@@ -47,22 +53,29 @@ def optimal_rule(
   )
 
 
-def constant_estimate(task: Any) -> tuple[float, float, float]:
-  """How well the context's even moments estimate the constant 1: `κ, a, s`.
+class ConstantEstimate(NamedTuple):
+  """The best estimate of the constant 1, `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`."""
 
-  The best estimate is `a ⟨Σ⁺, S⟩ + s (q − ⟨Λ, S⟩)`, and κ is its mean squared error.
-  """
+  kappa: float  # its mean squared error
+  scale: float
+  slope: float
+  variance: float  # of q − ⟨Λ, S⟩
+
+
+def constant_estimate(task: Any) -> ConstantEstimate:
+  """How well the even moments of the context estimate the constant 1."""
   c, mean, prior, features, noise = moments(task)
   rank = mean.size
   if features is not None:
-    rank = int(np.linalg.matrix_rank(features, hermitian=True))
+    eigenvalues = np.linalg.eigvalsh(features)
+    rank = int(np.sum(eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]))
   spread = prior if features is None else features @ prior
   tau = np.trace(spread) + noise
-  # The variance of q − ⟨Λ, S⟩, which is uncorrelated with S and has the mean σ².
+  # q − ⟨Λ, S⟩ is uncorrelated with S and has the mean σ².
   variance = 2 * (1 + 1 / c) * np.sum(spread * spread.T) + 2 * tau * tau / c
   signal = noise / variance if variance > 0 else 0.0
-  kappa = 1 / (1 + rank * c / 2 + noise * signal)
-  return kappa, c / 2 * kappa, signal * kappa
+  kappa = float(1 / (1 + rank * c / 2 + noise * signal))
+  return ConstantEstimate(kappa, c / 2 * kappa, signal * kappa, variance)
 
 
 def shift_labels(
