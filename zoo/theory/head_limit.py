@@ -131,7 +131,7 @@ def _loss(hidden: Float[Array, 'e m'], problem: _Problem) -> Float[Array, '']:
   one, two = normal.T[one], normal.T[two]
   pairs = (one[:, :, None] * two[:, None] + two[:, :, None] * one[:, None]) / 2
   features, labels = pairs[:, :r, :r], pairs[:, r, r]
-  slopes = labels - jnp.sum(features * prior, axis=(1, 2))
+  slopes = labels - jnp.einsum('nij,ij->n', features, prior)
   coordinates = jnp.concatenate(
     [
       jnp.sqrt(c / 2) * features.reshape(len(pairs), -1),
@@ -141,7 +141,7 @@ def _loss(hidden: Float[Array, 'e m'], problem: _Problem) -> Float[Array, '']:
     axis=1,
   )
   mean = c / 2 * jnp.trace(features, axis1=1, axis2=2) + noise * slopes / slope_variance
-  gram = coordinates @ coordinates.T - kappa * mean[:, None] * mean
+  gram = coordinates @ coordinates.T - kappa * jnp.outer(mean, mean)
   factor = jnp.linalg.cholesky(gram)
   return jnp.sum(
     jnp.square(jax.scipy.linalg.solve_triangular(factor, values.T, lower=True))

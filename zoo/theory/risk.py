@@ -94,8 +94,8 @@ def coordinate_mean_square(
   update = symmetric(update)
   s = update[:, d, d]
   label_column = update[:, :d, d]
-  rho = label_column + s[:, None] * mean
-  shift = (label_column + s[:, None] / 2 * mean)[:, :, None] * mean
+  rho = label_column + jnp.outer(s, mean)
+  shift = jnp.einsum('ni,j->nij', label_column + jnp.outer(s / 2, mean), mean)
   p = update[:, :d, :d] + shift + jnp.swapaxes(shift, 1, 2)
   if features is None:
     features = jnp.eye(d, dtype=p.dtype)
