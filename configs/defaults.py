@@ -33,7 +33,7 @@ def get_config(variant: str = '') -> Any:
   task.noise_std = 0.0  # σ ≥ 0, in units of the labels
 
   config.objective = objective = ConfigDict()
-  objective.name = 'sampled'  # mean squared error over fresh prompts
+  objective.name = 'sampled'  # fresh prompts at every step; or exact: the risk itself
 
   config.optimizer = optimizer = ConfigDict()
   optimizer.name = 'adam'  # adam, adamw or sgd

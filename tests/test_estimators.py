@@ -118,9 +118,9 @@ def test_ridge_solves_the_normal_equations(float64):
   prompt = general(noise_std=0.5).sample(jax.random.key(0), 8)
   start = np.array([0.5, -1.0, 2.0])
   weights = estimators.ridge(start, 0.7).weights(prompt)
-  gram = jnp.einsum('bci,bcj->bij', prompt.x, prompt.x) + 0.7 * np.eye(3)
-  right = jnp.einsum('bci,bc->bi', prompt.x, prompt.y) + 0.7 * start
-  expected = np.linalg.solve(np.asarray(gram), np.asarray(right)[..., None])[..., 0]
+  gram = np.einsum('bci,bcj->bij', prompt.x, prompt.x) + 0.7 * np.eye(3)
+  right = np.einsum('bci,bc->bi', prompt.x, prompt.y) + 0.7 * start
+  expected = np.linalg.solve(gram, right[..., None])[..., 0]
   np.testing.assert_allclose(weights, expected, rtol=1e-10)
 
 

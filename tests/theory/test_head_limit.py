@@ -96,7 +96,7 @@ def best_of_direct_searches(task, num_heads, guess, bias):
       moves = symmetric(jnp.einsum('hi,hkj->jik', b_he, a_hee))
       rule = zoo.LearningRule(
         init=guess,
-        update=moves[:-1] + guess[:, None, None] * moves[-1],
+        update=moves[:-1] + guess[:, None, None] * moves[-1:],
         bias=jnp.asarray(bias),
         bias_update=bias * moves[-1],
       )

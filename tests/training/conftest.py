@@ -15,6 +15,5 @@ def compile_once(tmp_path_factory):
 def promotion_that_optax_needs():
   """Optax raises a float to an int32 array, which strict promotion refuses."""
   jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  jax.config.update('jax_numpy_rank_promotion', 'allow')
   yield
   jax.config.update('jax_numpy_dtype_promotion', 'strict')

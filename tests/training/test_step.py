@@ -28,7 +28,7 @@ class Run:
       graphs, abstract = abstract_state(config, self.mesh)
       self.shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
       self.state = init_state(config, self.shardings)
-      objective = make_objective(build_task(config), config.train.batch_size)
+      objective = make_objective(config, build_task(config))
       self.steps = make_train_steps(graphs, self.shardings, objective, self.mesh)
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 

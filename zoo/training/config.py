@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from zoo import registry
+from zoo import registry, theory
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.training.optimizer import OPTIMIZERS, SCHEDULES
 
@@ -45,7 +45,7 @@ def _axis_size(name: str, value: Any) -> None:
 # The sections `model` and `task` are checked by what they build.
 _CHECKS: dict[str, Check] = {
   'seed': _count(0),
-  'objective.name': _one_of('objective', 'sampled'),
+  'objective.name': _one_of('objective', 'sampled', 'exact'),
   'optimizer.name': _one_of('optimizer', *OPTIMIZERS),
   'optimizer.learning_rate': _positive,
   'optimizer.schedule': _one_of('schedule', *SCHEDULES),
@@ -80,14 +80,14 @@ def validate(config: Config) -> None:
       f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
       f'which is {num_steps}'
     )
-  build_task(config)
+  task = build_task(config)
   data, model = mesh_shape(config)
   if config.train.batch_size % data:
     raise UserError(
       f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
       f'the data axis of the mesh, which is {data}'
     )
-  _check_model(config, model)
+  _check_model(config, task, model)
 
 
 def build_task(config: Config) -> Any:
@@ -157,9 +157,17 @@ def _create(config: Config, section: str, entries: registry.Registry, **more) ->
     raise UserError(f'config.{section}: {error}') from None
 
 
-def _check_model(config: Config, model_axis: int) -> None:
+def _check_model(config: Config, task: Any, model_axis: int) -> None:
   # Shapes alone: nothing is computed and no memory taken.
-  abstract = nnx.eval_shape(lambda: nnx.state(build_model(config, nnx.Rngs(0))))
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  if config.objective.name == 'exact':
+    if not hasattr(model, 'learning_rule'):
+      raise UserError(
+        f"config.objective.name is 'exact'; it must be 'sampled' for "
+        f'{config.model.name!r}, which has no learning rule and so no exact risk'
+      )
+    theory.moments(task)  # raises UserError for a task beyond the theory
+  abstract = nnx.state(model)
   for path, variable in nnx.to_flat_state(abstract):
     axes = variable.get_metadata().get('out_sharding') or ()
     for size, axis in zip(variable.get_value().shape, axes, strict=False):

@@ -65,7 +65,7 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
       state = checkpoints.load(step, abstract)
     else:
       state = init_state(config, shardings)
-    objective = make_objective(task, config.train.batch_size)
+    objective = make_objective(config, task)
     train_steps = make_train_steps(graphs, shardings, objective, mesh)
     evaluation = Evaluation(config, task, graphs['model'], shardings['model'], mesh)
     put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))

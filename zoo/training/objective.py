@@ -8,7 +8,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
+from zoo import theory
 from zoo.prompt import Prompt
+from zoo.training.config import Config
 
 Objective = Callable[[Any, Key[Array, '']], Float[Array, '']]
 
@@ -25,10 +27,17 @@ def squared_errors(model: Any, prompt: Prompt) -> Float[Array, ' b']:
   return jnp.square(model(prompt) - prompt.y_query)
 
 
-def make_objective(task: Any, batch_size: int) -> Objective:
-  """The mean squared error over fresh prompts, as a function of a model and a key."""
+def make_objective(config: Config, task: Any) -> Objective:
+  """The config's objective, as a function of a model and of the step's key.
 
-  def objective(model: Any, key: Key[Array, '']) -> Float[Array, '']:
-    return jnp.mean(squared_errors(model, draw(task, key, batch_size)))
+  `sampled` is the mean squared error over fresh prompts, `exact` its expectation, the
+  exact risk: the gradient is then that of the whole population, and the key is unused.
+  """
+  if config.objective.name == 'exact':
+    moments = theory.moments(task)
+    return lambda model, key: theory.population_risk(model.learning_rule(), moments)
 
-  return objective
+  def sampled(model: Any, key: Key[Array, '']) -> Float[Array, '']:
+    return jnp.mean(squared_errors(model, draw(task, key, config.train.batch_size)))
+
+  return sampled
