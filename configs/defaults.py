@@ -59,7 +59,7 @@ def get_config(variant: str = '') -> Any:
   checkpoint.keep = 3  # ≥ 1 newest checkpoints that stay
 
   config.eval = evaluation = ConfigDict()
-  evaluation.every = 500  # ≥ 1 steps
+  evaluation.every = 1000  # ≥ 1 steps; the exact risk is known at every logged one
   evaluation.num_batches = 32  # ≥ 1 held-out batches of train.batch_size prompts
 
   if variant == 'paper':

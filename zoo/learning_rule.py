@@ -53,7 +53,7 @@ class LearningRule:
       raise UserError(
         f'step_size has shape {jnp.shape(step_size)}; it must be a number'
       )
-    return cls.gd_beta(start, step_size * jnp.eye(start.size, dtype=start.dtype))
+    return _one_step(start, step_size)
 
   @classmethod
   def gd_beta(
@@ -64,22 +64,12 @@ class LearningRule:
     GD-β of arXiv 2402.14951, with `step_matrix` for Γ.
     """
     start = _vector(start)
-    step_matrix = jnp.asarray(step_matrix)
-    if step_matrix.shape != (start.size, start.size):
+    if jnp.shape(step_matrix) != (start.size, start.size):
       raise UserError(
-        f'step_matrix has shape {step_matrix.shape}; it must be {start.size} × '
+        f'step_matrix has shape {jnp.shape(step_matrix)}; it must be {start.size} × '
         f'{start.size}'
       )
-    # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
-    feature_block = -jnp.einsum('ij,k->ijk', step_matrix, start)
-    label_column = step_matrix[:, :, None]
-    top = jnp.concatenate([feature_block, label_column], axis=2)
-    return cls(
-      init=start,
-      update=symmetric(jnp.pad(top, ((0, 0), (0, 1), (0, 0)))),
-      bias=jnp.zeros((), top.dtype),
-      bias_update=jnp.zeros(top.shape[2:] * 2, top.dtype),
-    )
+    return _one_step(start, step_matrix)
 
   @property
   def num_features(self) -> int:
@@ -135,3 +125,22 @@ def _vector(start: ArrayLike) -> Array:
   if vector.ndim != 1:
     raise UserError(f'start has shape {vector.shape}; it must be a vector [d]')
   return vector
+
+
+@jax.jit  # op by op, each would be compiled
+def _one_step(start: Float[Array, ' d'], step: Float[ArrayLike, ...]) -> LearningRule:
+  """GD-β; a number for the step is that multiple of the identity."""
+  d = start.size
+  step_matrix = jnp.asarray(step)
+  if step_matrix.ndim == 0:
+    step_matrix = step_matrix * jnp.eye(d, dtype=start.dtype)
+  # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
+  feature_block = -jnp.einsum('ij,k->ijk', step_matrix, start)
+  label_column = step_matrix[:, :, None]
+  top = jnp.concatenate([feature_block, label_column], axis=2)
+  return LearningRule(
+    init=start,
+    update=symmetric(jnp.pad(top, ((0, 0), (0, 1), (0, 0)))),
+    bias=jnp.zeros((), top.dtype),
+    bias_update=jnp.zeros((d + 1, d + 1), top.dtype),
+  )

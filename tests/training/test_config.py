@@ -86,6 +86,16 @@ def test_heads_that_do_not_divide_over_the_model_axis_are_refused():
   validate(config)
 
 
+def test_the_exact_objective_is_refused_for_a_model_without_a_learning_rule(
+  monkeypatch,
+):
+  config = small_config(objective__name='exact')
+  validate(config)
+  monkeypatch.delattr('zoo.models.LinearAttention.learning_rule')
+  with refuses("config.objective.name is 'exact'", "'sampled' for 'yq_lsa'"):
+    validate(config)
+
+
 def test_a_batch_that_does_not_divide_over_the_data_axis_is_refused():
   with refuses('config.train.batch_size is 16', 'which is 3'):
     validate(small_config(mesh__data=3))

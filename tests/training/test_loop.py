@@ -7,11 +7,16 @@ import threading
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo import theory
 from zoo.errors import RunError, UserError
 from zoo.training import loop, train
 from zoo.training.checkpoints import fault
+from zoo.training.config import build_model, build_task
+from zoo.training.objective import make_objective
+from zoo.training.step import make_mesh
 
 
 @pytest.fixture
@@ -290,3 +295,42 @@ def test_a_request_is_taken_once_and_the_handlers_are_put_back():
     assert interruption.requested == signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) == before[1]  # a second one acts as usual
   assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.parametrize(
+  ('name', 'infimum'), [('lsa', None), ('multi_head_lsa', None), ('yq_lsa', 1.5)]
+)
+def test_on_the_exact_risk_models_reach_their_infimum(tmp_path, name, infimum):
+  config = small_config(name, objective__name='exact', optimizer__learning_rate=2e-2)
+  config.train.num_steps, config.train.log_every = 2000, 500
+  config.checkpoint.every = config.eval.every = 2000
+  summary = train(config, tmp_path)
+  assert summary is not None
+  if infimum is None:
+    heads = config.model.get('num_heads', 1)
+    infimum = theory.head_limited_risk(build_task(config), heads).risk
+  assert -1e-9 < summary['exact_risk'] - infimum < 1e-6
+  assert summary['gd_risk'] == pytest.approx(1.5, abs=1e-12)
+  assert summary['excess_risk'] == summary['exact_risk'] - summary['optimal_risk']
+  # The loss that was minimised is the exact risk, one step earlier.
+  assert lines_of(tmp_path)[-1]['loss'] == pytest.approx(
+    summary['exact_risk'], rel=1e-5
+  )
+
+
+def test_the_sampled_gradient_is_the_exact_one_on_average(tmp_path):
+  task = build_task(small_config())
+  model = build_model(small_config(model__init_scale=0.5), nnx.Rngs(1))
+  exact = make_objective(small_config(objective__name='exact'), task)
+  sampled = make_objective(small_config(train__batch_size=256), task)
+  key = jax.random.key(3)
+  wanted = jax.tree.leaves(nnx.grad(exact)(model, key))
+  with jax.set_mesh(make_mesh(small_config())):
+    one = nnx.jit(nnx.grad(sampled))
+    draws = [
+      jax.tree.leaves(one(model, jax.random.fold_in(key, n))) for n in range(400)
+    ]
+  for leaf, *found in zip(wanted, *draws, strict=True):
+    mean, spread = np.mean(found, axis=0), np.std(found, axis=0)
+    # 67 entries: the largest of so many normal deviates is below 4.5 but once in 2000.
+    assert np.all(np.abs(mean - leaf) <= 4.5 * spread / np.sqrt(len(found)) + 1e-7)

@@ -70,12 +70,11 @@ def float64_rule(subject: Any) -> LearningRule:
 
   To be called where x64 is enabled.
   """
-  if isinstance(subject, LearningRule):
-    return jax.tree.map(_float64, subject)
   if isinstance(subject, nnx.Module):
     graph, state = nnx.split(subject)
     subject = nnx.merge(graph, jax.tree.map(_float64, state))
-  return subject.learning_rule()
+  rule = subject if isinstance(subject, LearningRule) else subject.learning_rule()
+  return jax.tree.map(_float64, rule)
 
 
 @jax.jit

@@ -71,10 +71,12 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
     put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
     key = put(stream_key(config, TRAIN_STREAM))
 
+    risks = None
     with Records(workdir, config, step) as records:
 
       def read(metrics: dict[str, Any]) -> None:
         """Fetches what a call returned, writes it down, and stops at a NaN."""
+        nonlocal risks
         if not metrics:
           return
         metrics = jax.device_get(metrics)
@@ -128,8 +130,9 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
       wall_time = records.wall_time
       steps_per_second = records.steps_per_second(step)
 
-    measured = evaluation.start(state['model'], draw_prompts=True)
-    risks = evaluation.finish(jax.device_get(measured))
+    if risks is None:  # the last launch ended between the last step and here
+      measured = evaluation.start(state['model'], draw_prompts=True)
+      risks = evaluation.finish(jax.device_get(measured))
     summary = summarise(
       config, abstract['model'], evaluation, risks, steps_per_second, wall_time
     )

@@ -1,0 +1,52 @@
+"""The configs that ship: what they say, and what they reach."""
+
+import importlib
+
+import pytest
+
+from zoo import UserError
+from zoo.training import train, validate
+
+# Infima of the exact risk at d = C = 10, w* = [2, …, 2] (arXiv 2512.04268, Table 1).
+REACHED = {'lsa': 14.430617, 'multi_head_lsa': 6.022409, 'yq_lsa': 5.238095}
+REACHED['ltb'] = REACHED['yq_lsa']
+
+
+def config_of(name, variant=''):
+  return importlib.import_module(f'configs.{name}').get_config(variant)
+
+
+@pytest.mark.parametrize('variant', ['', 'paper', 'smoke'])
+@pytest.mark.parametrize('name', REACHED)
+def test_every_variant_is_valid_and_locked(name, variant):
+  config = config_of(name, variant)
+  validate(config)
+  assert config.model.name == name
+  assert config.is_locked
+
+
+@pytest.mark.parametrize('name', REACHED)
+def test_the_paper_variant_is_the_papers_setting(name):
+  config = config_of(name, 'paper')
+  assert (config.task.num_features, config.task.context_length) == (10, 10)
+  assert config.task.prior_mean == 2.0
+  assert (config.task.noise_std, config.task.prior_covariance) == (0.0, None)
+  assert (config.train.batch_size, config.train.num_steps) == (2048, 5000)
+  optimizer = config.optimizer
+  assert (optimizer.name, optimizer.learning_rate) == ('adam', 5e-4)
+  assert (optimizer.schedule, optimizer.clip_norm) == ('constant', None)
+  assert config.objective.name == 'sampled'
+
+
+def test_an_unknown_variant_is_refused():
+  with pytest.raises(UserError, match="unknown variant 'papr'.*paper, smoke"):
+    config_of('lsa', 'papr')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', REACHED)
+def test_by_default_a_model_comes_within_half_a_percent_of_its_infimum(tmp_path, name):
+  summary = train(config_of(name), tmp_path)
+  assert summary is not None
+  # Below the infimum it can only be by the float32 rounding of the weights.
+  assert -1e-5 < summary['exact_risk'] / REACHED[name] - 1 < 0.005
