@@ -1,5 +1,6 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
+import os
 import sys
 
 import hypothesis
@@ -25,6 +26,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('zoo')
 
 
+@pytest.fixture(scope='session', autouse=True)
+def compile_once(cache):
+  """What one test or one of pytest's workers has compiled the others find."""
+  jax.config.update('jax_compilation_cache_dir', str(cache))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
 @pytest.fixture
 def unchecked():
   """Annotations are not enforced, as for a user; zoo's own checks must answer."""
@@ -35,5 +44,7 @@ def unchecked():
 
 @pytest.fixture(scope='session')
 def cache(tmp_path_factory):
-  """A folder for compiled programs, shared by the processes that tests launch."""
-  return tmp_path_factory.getbasetemp() / 'compiled_by_processes'
+  """A folder for compiled programs, one for the whole test run."""
+  base = tmp_path_factory.getbasetemp()
+  # With pytest-xdist each worker has a folder of its own below that of the run.
+  return (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'compiled'

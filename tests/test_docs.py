@@ -42,6 +42,7 @@ def outside(tmp_path):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
   answer = launch(*arguments, cache=cache, cwd=outside)

@@ -45,6 +45,7 @@ def float64():
     yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('noise_std', [0.0, 0.5])
 def test_predictions_are_linear_in_the_query_and_keep_the_precision(noise_std):
   task = isotropic(3, 4, prior_mean=1.0, noise_std=noise_std)
@@ -137,6 +138,7 @@ def test_bayes_is_the_posterior_mean(float64, c):
     np.testing.assert_allclose(w, task.prior_mean + step, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'other', [{}, {'prior_covariance': np.diag([3.0, 1.0, 0.1])}, {'start': 0.5}]
 )

@@ -87,6 +87,7 @@ def answers(cache):
   return found, {path for path in after - before if '.pytest_cache' not in path.parts}
 
 
+@pytest.mark.slow  # 23 processes
 @pytest.mark.parametrize('mistake', MISTAKES)
 def test_a_mistake_is_answered_in_one_line_with_exit_code_2(answers, mistake):
   answer = answers[0][mistake]
@@ -98,6 +99,7 @@ def test_a_mistake_is_answered_in_one_line_with_exit_code_2(answers, mistake):
     assert part in line
 
 
+@pytest.mark.slow
 def test_no_mistake_leaves_anything_behind(answers):
   assert answers[1] == set()
 
@@ -109,7 +111,15 @@ def test_help_shows_an_example(cache):
   assert '--workdir' in answer.stdout
 
 
-@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    'yq_lsa',
+    *(
+      pytest.param(n, marks=pytest.mark.slow) for n in ('lsa', 'multi_head_lsa', 'ltb')
+    ),
+  ],
+)
 def test_the_smoke_variant_of_each_config_runs(tmp_path, cache, name):
   workdir = tmp_path / 'run'
   arguments = f'--config=configs/{name}.py:smoke', f'--workdir={workdir}'

@@ -53,6 +53,7 @@ def test_the_optimum_under_general_covariances_is_a_matrix_step(make_task):
   assert found.excess_risk < 1e-20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['mean', 'noise', 'general', 'singular'])
 def test_smallest_eigenvalue_is_that_of_the_whole_hessian(make_task, kind):
   """Over all symmetric rules, from the risk itself as a black box."""

@@ -63,6 +63,7 @@ def subjects(task):
   return {'rule': random_rule(d), **models(d), **linear_estimators(task)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize(('d', 'c'), [(1, 3), (2, 2)])
 def test_exact_risk_is_the_expectation_over_all_prompts(
@@ -208,6 +209,7 @@ def test_models_are_differentiable():
   assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_risk_maps_over_tasks():
   tasks = [
     zoo.create_task(

@@ -72,6 +72,7 @@ def test_golden_infima_for_1_to_11_heads():
   assert limits[8].risk > limits[9].risk + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('d', 'c', 'mean'), [(3, 5, 1.0), (4, 2, 0.5), (3, 3, 0.0)])
 def test_agrees_with_the_conjectured_formula(d, c, mean):
   task = isotropic(d, c, mean)

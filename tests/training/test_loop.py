@@ -56,9 +56,16 @@ def lines_of(workdir):
   ]
 
 
-@pytest.mark.parametrize('mesh', [(1, 1), (4, 2)])
+@pytest.mark.parametrize(
+  ('mesh', 'steps'),
+  [
+    ((1, 1), (5,)),
+    pytest.param((1, 1), range(1, 12), marks=pytest.mark.slow),
+    pytest.param((4, 2), (3, 8), marks=pytest.mark.slow),
+  ],
+)
 def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
-  tmp_path, stop_at, mesh
+  tmp_path, stop_at, mesh, steps
 ):
   config = small_config(
     'multi_head_lsa', model__num_heads=2, mesh__data=mesh[0], mesh__model=mesh[1]
@@ -67,7 +74,7 @@ def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
   train(config, tmp_path / 'whole')
   whole = saved_arrays(tmp_path / 'whole', 12)
   assert any('optimizer' in path for path in whole)
-  for step in range(1, 12) if mesh == (1, 1) else (3, 8):
+  for step in steps:
     stop_at(step)
     assert train(config, tmp_path / f'cut_{step}') is None
     assert (tmp_path / f'cut_{step}' / 'checkpoints' / str(step)).is_dir()
@@ -208,7 +215,10 @@ def test_fresh_prompts_at_every_step(tmp_path):
   assert len(set(losses)) == len(losses) == 12
 
 
-@pytest.mark.parametrize('mesh', [(8, 1), (4, 2), (2, 2)])
+@pytest.mark.parametrize(
+  'mesh',
+  [(4, 2), *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1), (2, 2)])],
+)
 def test_a_mesh_trains_as_one_device_does(tmp_path, mesh):
   config = small_config('multi_head_lsa', model__num_heads=2)
   train(config, tmp_path / 'one')
@@ -318,6 +328,7 @@ def test_on_the_exact_risk_models_reach_their_infimum(tmp_path, name, infimum):
   )
 
 
+@pytest.mark.slow
 def test_the_sampled_gradient_is_the_exact_one_on_average(tmp_path):
   task = build_task(small_config())
   model = build_model(small_config(model__init_scale=0.5), nnx.Rngs(1))

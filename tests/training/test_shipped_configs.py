@@ -39,7 +39,7 @@ def test_the_paper_variant_is_the_papers_setting(name):
 
 
 def test_an_unknown_variant_is_refused():
-  with pytest.raises(UserError, match="unknown variant 'papr'.*paper, smoke"):
+  with pytest.raises(UserError, match=r"unknown variant 'papr'.*paper, smoke"):
     config_of('lsa', 'papr')
 
 
