@@ -1,7 +1,10 @@
 """LSA: single-head linear self-attention with a fixed initial guess (eq. 3).
 
   python -m launch.main --config=configs/lsa.py
-@@lsa@@
+
+It ends at the risk 14.4328; the infimum for one head is 14.4306. One step of gradient
+descent has 5.2381, which no number of heads reaches with a fixed guess of 0. `:paper`
+ends at 14.4592. 5000 steps take 10 s on 2 CPU cores, imports and compiling included.
 """
 
 from typing import Any

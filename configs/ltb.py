@@ -1,10 +1,15 @@
 """LTB: linear attention followed by a linear MLP (Zhang et al.; eq. 30).
 
   python -m launch.main --config=configs/ltb.py
-@@ltb@@
+
+It ends at the risk 5.2388; one step of gradient descent from the prior mean has 5.2381,
+which is the optimum. `:paper` ends at 5.2445. 5000 steps take 10 s on 2 CPU cores,
+imports and compiling included.
 """
 
 from typing import Any
+
+from ml_collections.config_dict import placeholder
 
 from configs import defaults
 
@@ -15,7 +20,7 @@ def get_config(variant: str = '') -> Any:
   config.model.name = 'ltb'
   model = config.model
   model.num_heads = 1  # H ≥ 1; the paper has one
-  model.hidden_features = 11  # f ≥ d + 1, width of the MLP
+  model.hidden_features = placeholder(int)  # f ≥ d + 1, width of the MLP; None: d + 1
   model.init_scale = 0.1  # ≥ 0, standard deviation of the initial matrices
   config.lock()
   return config

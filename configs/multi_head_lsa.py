@@ -1,7 +1,10 @@
 """Multi-head LSA with a fixed initial guess and d + 1 heads (eqs. 5 and 6).
 
   python -m launch.main --config=configs/multi_head_lsa.py
-@@multi_head_lsa@@
+
+It ends at the risk 6.0243; the infimum for ten heads or more is 6.0224, which is 40/51
+above one step of gradient descent. `:paper` ends at 6.0376. 5000 steps take 16 s on 2
+CPU cores, imports and compiling included.
 """
 
 from typing import Any
