@@ -14,6 +14,7 @@ from ml_collections import config_flags
 
 from launch import cli
 
+flags.adopt_module_key_flags(cli)
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   help_string='Config file, with an optional variant: configs/yq_lsa.py:paper. A field '

@@ -1,4 +1,4 @@
-"""Real processes of `python -m launch.main`."""
+"""Real processes of the command lines."""
 
 import os
 import pathlib
@@ -8,8 +8,8 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def command(*arguments: str) -> list[str]:
-  return [sys.executable, '-m', 'launch.main', *arguments]
+def command(*arguments: str, module: str = 'launch.main') -> list[str]:
+  return [sys.executable, '-m', module, *arguments]
 
 
 def environment(cache: pathlib.Path) -> dict[str, str]:
@@ -24,10 +24,13 @@ def environment(cache: pathlib.Path) -> dict[str, str]:
 
 
 def launch(
-  *arguments: str, cache: pathlib.Path, cwd: pathlib.Path = ROOT
+  *arguments: str,
+  cache: pathlib.Path,
+  cwd: pathlib.Path = ROOT,
+  module: str = 'launch.main',
 ) -> subprocess.CompletedProcess:
   return subprocess.run(
-    command(*arguments),
+    command(*arguments, module=module),
     cwd=cwd,
     env=environment(cache),
     capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import importlib.metadata
 import json
@@ -72,7 +73,12 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
     key = put(stream_key(config, TRAIN_STREAM))
 
     risks = None
-    with Records(workdir, config, step) as records:
+    with (
+      Records(workdir, config, step) as records,
+      concurrent.futures.ThreadPoolExecutor(1) as beside,
+    ):
+      # On another core, while the first call below compiles the training steps.
+      evaluation_ready = beside.submit(evaluation.compile, abstract['model'])
 
       def read(metrics: dict[str, Any]) -> None:
         """Fetches what a call returned, writes it down, and stops at a NaN."""
@@ -107,11 +113,12 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
         state, metrics = train_steps(
           state, key, put(np.int32(step)), put(np.int32(stop))
         )
-        due = stop % config.eval.every == 0 or stop == num_steps
-        metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
         if step == started:
+          evaluation_ready.result()
           jax.block_until_ready(metrics)
           records.start_clock(stop)
+        due = stop % config.eval.every == 0 or stop == num_steps
+        metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
         read(unread)  # of the call before, while this one runs
         unread, step = metrics, stop
         if step % config.checkpoint.every == 0 or step == num_steps:
@@ -128,14 +135,12 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
           raise KeyboardInterrupt
         return None
       wall_time = records.wall_time
-      steps_per_second = records.steps_per_second(step)
+      speed = records.speed(step)
 
     if risks is None:  # the last launch ended between the last step and here
       measured = evaluation.start(state['model'], draw_prompts=True)
       risks = evaluation.finish(jax.device_get(measured))
-    summary = summarise(
-      config, abstract['model'], evaluation, risks, steps_per_second, wall_time
-    )
+    summary = summarise(config, abstract['model'], evaluation, risks, speed, wall_time)
     if jax.process_index() == 0:
       write_atomically(summary_file, json.dumps(summary, indent=2) + '\n')
     return summary

@@ -17,7 +17,7 @@ def summarise(
   abstract_model: Any,
   evaluation: Evaluation,
   risks: Risks,
-  steps_per_second: float | None,
+  speed: tuple[float | None, float | None],
   wall_time: float,
 ) -> dict[str, Any]:
   """The summary of a finished run; what does not exist for a model is None."""
@@ -44,7 +44,8 @@ def summarise(
     'gd_risk': evaluation.gd_risk,
     'optimal_risk': optimum,
     'excess_risk': excess,
-    'steps_per_second': steps_per_second,
+    'steps_per_second': speed[0],
+    'cpu_ms_per_step': speed[1],
     'wall_time': wall_time,
     'jax_version': jax.__version__,
     'device_kind': jax.devices()[0].device_kind,

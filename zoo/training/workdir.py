@@ -70,7 +70,7 @@ class Records:
     self._path = workdir / 'metrics.jsonl'
     lines = [line for line in read_lines(self._path) if line['step'] <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
-    self._compiled: tuple[int, float] | None = None
+    self._compiled: tuple[int, float, float] | None = None
     self._stack = contextlib.ExitStack()
     if not self._primary:
       return
@@ -104,13 +104,19 @@ class Records:
 
   def start_clock(self, step: int) -> None:
     """Tells that all is compiled, and `step` done: from here on speed is measured."""
-    self._compiled = step, time.monotonic()
+    self._compiled = step, time.monotonic(), time.process_time()
 
-  def steps_per_second(self, step: int) -> float | None:
-    """The mean rate of this launch up to `step`, compiling left out, if known."""
+  def speed(self, step: int) -> tuple[float | None, float | None]:
+    """Steps a second and CPU-ms a step of this launch, compiling left out, if known.
+
+    The CPU time is that of all threads of this process.
+    """
     if self._compiled is None or step <= self._compiled[0]:
-      return None
-    return (step - self._compiled[0]) / (time.monotonic() - self._compiled[1])
+      return None, None
+    steps = step - self._compiled[0]
+    seconds = time.monotonic() - self._compiled[1]
+    cpu_seconds = time.process_time() - self._compiled[2]
+    return steps / seconds, 1e3 * cpu_seconds / steps
 
   def advance(self, step: int) -> None:
     """Moves the progress bar."""
@@ -121,7 +127,7 @@ class Records:
     """Writes one logged step, with None for what does not exist."""
     if not self._primary:
       return
-    rate = self.steps_per_second(line['step'])
+    rate, _ = self.speed(line['step'])
     line = {**line, 'steps_per_second': rate, 'wall_time': self.wall_time}
     self._file.write(json.dumps(line) + '\n')
     for name, value in line.items():

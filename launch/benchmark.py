@@ -1,0 +1,95 @@
+"""Times training against the plain program and against the drawing of the prompts.
+
+  python -m launch.benchmark
+  python -m launch.benchmark --json=benchmark.json --repeats=5
+  python -m launch.benchmark --scaling=scaling.png
+
+Use an idle machine. The ratios hold on a busy one, as all is timed in turns.
+"""
+
+import importlib
+import json
+import pathlib
+from typing import Any
+
+from absl import flags
+
+from launch import cli
+from zoo.errors import UserError, check_count, check_number
+
+flags.adopt_module_key_flags(cli)
+_JSON = flags.DEFINE_string('json', None, 'File for all figures.')
+_REPEATS = flags.DEFINE_integer('repeats', 5, 'Runs of each contender, in turns.')
+_SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run.')
+_SCALING = flags.DEFINE_string(
+  'scaling', None, 'Vary batch, context, features and heads instead; plot to this file.'
+)
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny settings: ends soon, tells little.')
+
+# With 64 heads a step of the literal program takes a second.
+_COMPARED = (
+  ('lsa', {}, ('literal', 'zoo', 'chunk', 'draws')),
+  ('yq_lsa', {}, ('literal', 'zoo', 'chunk', 'draws')),
+  ('ltb', {}, ('literal', 'zoo', 'chunk', 'draws')),
+  ('multi_head_lsa', {'num_heads': 11}, ('literal', 'zoo', 'chunk', 'draws')),
+  ('multi_head_lsa', {'num_heads': 64}, ('zoo', 'chunk')),
+)
+_SCALED = {
+  'batch size B': ('train.batch_size', (256, 512, 1024, 2048, 4096)),
+  'context length C': ('task.context_length', (5, 10, 20, 40, 80)),
+  'features d': ('task.num_features', (5, 10, 20, 40)),
+  'heads H': ('model.num_heads', (1, 4, 16, 64, 256)),
+}
+
+
+def main() -> None:
+  repeats = check_count('--repeats', _REPEATS.value)
+  seconds = check_number('--seconds', _SECONDS.value, above=0.0)
+  for out in (_JSON.value, _SCALING.value):
+    if out is not None and not pathlib.Path(out).absolute().parent.is_dir():
+      raise UserError(f'{out} cannot be written: its folder does not exist')
+  # Imported here so that a mistyped flag is answered at once.
+  import jax
+
+  from zoo.training import benchmark
+
+  variant = 'smoke' if _SMOKE.value else 'paper'
+  found: dict[str, Any] = {
+    'jax_version': jax.__version__,
+    'device_kind': jax.devices()[0].device_kind,
+    'num_devices': jax.device_count(),
+    'variant': variant,
+  }
+  if _SCALING.value is None:
+    entries = [(_config(n, variant, **more), c) for n, more, c in _COMPARED]
+    rows = benchmark.compare(entries, repeats, seconds)
+    found['rows'] = [row.summary() for row in rows]
+    found['ratios'] = benchmark.ratios(rows)
+    print(benchmark.table(found))
+  else:
+    settings = {}
+    for label, (field, sizes) in _SCALED.items():
+      section, leaf = field.split('.')
+      sizes = sizes[:2] if _SMOKE.value else sizes
+      settings[label] = []
+      for size in sizes:
+        config = _config('multi_head_lsa', variant, num_heads=11)
+        config[section][leaf] = size
+        settings[label].append((size, config))
+    found['scaling'] = benchmark.scale(settings, repeats, seconds)
+    benchmark.plot_scaling(found['scaling']).savefig(_SCALING.value, dpi=150)
+    for label, measured in found['scaling'].items():
+      print(f'{label:<18} step time grows as its power {measured["exponent"]:.2f}')
+    print(_SCALING.value)
+  if _JSON.value is not None:
+    pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=2) + '\n')
+
+
+def _config(name: str, variant: str, **hyperparameters: Any) -> Any:
+  config = importlib.import_module(f'configs.{name}').get_config(variant)
+  config.model.update(hyperparameters)
+  return config
+
+
+if __name__ == '__main__':
+  cli.run(main)

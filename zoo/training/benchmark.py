@@ -1,0 +1,285 @@
+"""How fast training is, against what a researcher writes first and against the floor.
+
+All contenders are timed in one process and in turns, so that their ratios hold although
+the machine's speed drifts. `literal` is the paper's equation on whole tokens, one
+compiled step at a time from a Python loop, with a three-dimensional draw an array;
+`zoo` is the loop exactly as `launch.main` runs it, metrics and checkpoints included;
+`chunk` is its compiled steps alone; `draws` is the drawing of the prompts alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from tqdm import tqdm
+
+from zoo.prompt import Prompt
+from zoo.training.config import Config, build_model, build_task, validate
+from zoo.training.loop import train
+from zoo.training.objective import draw, make_objective
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  init_state,
+  make_mesh,
+  make_train_steps,
+  stream_key,
+)
+
+CONTENDERS = ('literal', 'zoo', 'chunk', 'draws')
+
+
+class Timing(NamedTuple):
+  """One run of a contender."""
+
+  steps_per_second: float
+  cpu_ms_per_step: float  # of all threads of the process
+
+
+class Row(NamedTuple):
+  """All runs of one contender for one config."""
+
+  model: str
+  heads: int
+  contender: str
+  timings: list[Timing]
+
+  def summary(self) -> dict[str, Any]:
+    """The row as JSON: minimum, median and maximum over the runs."""
+    rates = [timing.steps_per_second for timing in self.timings]
+    cpu = [timing.cpu_ms_per_step for timing in self.timings]
+    return {
+      'model': self.model,
+      'heads': self.heads,
+      'contender': self.contender,
+      'steps_per_second': {
+        'min': min(rates),
+        'median': statistics.median(rates),
+        'max': max(rates),
+      },
+      'cpu_ms_per_step': statistics.median(cpu),
+    }
+
+
+def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
+  """`(step, state)` of the plain program, with `state = step(state, key)`."""
+  task = build_task(config)
+  graph, weights, rest = nnx.split(build_model(config, nnx.Rngs(0)), nnx.Param, ...)
+  optimizer = optax.adam(5e-4)
+  d, c, b = task.num_features, task.context_length, config.train.batch_size
+
+  def loss(weights: Any, key: jax.Array) -> jax.Array:
+    keys = jax.random.split(key, 3)
+    x = jax.random.normal(keys[0], (b, c, d))
+    x_query = jax.random.normal(keys[1], (b, d))
+    deviation = jax.random.normal(keys[2], (b, d))
+    w = jnp.asarray(task.prior_mean, x.dtype)[None] + deviation
+    y = jnp.einsum('bcd,bd->bc', x, w)
+    target = jnp.einsum('bd,bd->b', x_query, w)
+    model = nnx.merge(graph, weights, rest)
+    tokens = model.embed(Prompt(x=x, y=y, x_query=x_query, y_query=target))
+    prediction = model.forward_tokens(tokens)[:, -1, -1]
+    return jnp.mean(jnp.square(prediction - target))
+
+  @jax.jit
+  def step(state: Any, key: jax.Array) -> Any:
+    weights, moments = state
+    grads = jax.grad(loss)(weights, key)
+    updates, moments = optimizer.update(grads, moments)
+    return optax.apply_updates(weights, updates), moments
+
+  return step, (weights, optimizer.init(weights))
+
+
+class Contest:
+  """The contenders for one config, compiled and ready to be timed again and again."""
+
+  def __init__(self, config: Config):
+    validate(config)
+    self._config = config
+    self._task = build_task(config)
+    self.model = config.model.name
+    self.heads = config.model.get('num_heads', 1)
+    self._mesh = make_mesh(config)
+    self._key = self._put(stream_key(config, TRAIN_STREAM))
+    self._literal, self._literal_state = literal_step(config)
+    with jax.set_mesh(self._mesh):
+      graphs, abstract = abstract_state(config, self._mesh)
+      shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+      self._state = init_state(config, shardings)
+      objective = make_objective(config, self._task)
+      self._steps = make_train_steps(graphs, shardings, objective, self._mesh)
+      self._draws = jax.jit(self._draw)
+
+  def time(self, contender: str, seconds: float) -> Timing:
+    """Runs a contender for about so many seconds, and tells how fast it was."""
+    with jax.set_mesh(self._mesh), jax.default_matmul_precision('highest'):
+      if contender == 'zoo':
+        return self._time_zoo()
+      run = {'literal': self._run_literal, 'chunk': self._run_chunk}.get(
+        contender, self._run_draws
+      )
+      # What is compiled or cold is left out, and the number of steps found.
+      run(2)
+      start = time.perf_counter()
+      run(2)
+      steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
+      start, cpu_start = time.perf_counter(), time.process_time()
+      run(steps)
+      wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    return Timing(steps / wall, 1e3 * cpu / steps)
+
+  def _time_zoo(self) -> Timing:
+    """The speed that a run of at most 1000 steps tells of itself, its end included."""
+    config = copy.deepcopy(self._config)
+    config.train.num_steps = min(config.train.num_steps, 1000)
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
+    ):
+      summary = train(config, pathlib.Path(folder) / 'run')
+    if summary is None:
+      raise KeyboardInterrupt
+    return Timing(summary['steps_per_second'], summary['cpu_ms_per_step'])
+
+  def _put(self, value: Any) -> jax.Array:
+    return jax.device_put(value, NamedSharding(self._mesh, P()))
+
+  def _run_literal(self, steps: int) -> None:
+    state, key = self._literal_state, jax.random.key(0)
+    for step in range(steps):
+      state = self._literal(state, jax.random.fold_in(key, step))
+    jax.block_until_ready(state)
+
+  def _run_chunk(self, steps: int) -> None:
+    start, stop = self._put(np.int32(0)), self._put(np.int32(steps))
+    self._state, _ = self._steps(self._state, self._key, start, stop)
+    jax.block_until_ready(self._state)
+
+  def _run_draws(self, steps: int) -> None:
+    jax.block_until_ready(self._draws(self._key, self._put(np.int32(steps))))
+
+  def _draw(self, key: jax.Array, steps: jax.Array) -> jax.Array:
+    batch_size = self._config.train.batch_size
+
+    def body(step: jax.Array, total: jax.Array) -> jax.Array:
+      prompt = draw(self._task, jax.random.fold_in(key, step), batch_size)
+      # One number of each array, so that none is optimised away.
+      return total + sum(leaf.ravel()[0] for leaf in jax.tree.leaves(prompt))
+
+    return jax.lax.fori_loop(0, steps, body, jnp.zeros(()))
+
+
+def compare(
+  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
+) -> list[Row]:
+  """Times the contenders of each config `repeats` times, in turns.
+
+  A timing takes about `seconds`, that of `zoo` a run of 1000 steps. Shows a progress
+  bar. Raises UserError for a config that is wrong.
+  """
+  pairs = []
+  for config, contenders in entries:
+    contest = Contest(config)
+    pairs += [(contest, Row(contest.model, contest.heads, c, [])) for c in contenders]
+  with tqdm(total=repeats * len(pairs), unit='timing') as bar:
+    for _ in range(repeats):
+      for contest, row in pairs:
+        bar.set_description(f'{row.model}, {row.heads} heads, {row.contender}')
+        row.timings.append(contest.time(row.contender, seconds))
+        bar.update()
+  return [row for _, row in pairs]
+
+
+def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
+  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
+  return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
+
+
+def ratios(rows: Sequence[Row]) -> dict[str, float]:
+  """What the benchmark is run for, from the median speeds of its rows."""
+  speed = {
+    (row.model, row.heads, row.contender): row.summary()['steps_per_second']['median']
+    for row in rows
+  }
+  found = {}
+  for model, heads in dict.fromkeys((row.model, row.heads) for row in rows):
+    name = f'{model}, {heads} head{"s" * (heads > 1)}'
+    zoo = speed[model, heads, 'zoo']
+    if (model, heads, 'literal') in speed:
+      found[f'{name}: speed over literal'] = zoo / speed[model, heads, 'literal']
+    if (model, heads, 'draws') in speed:
+      found[f'{name}: step time over draws'] = speed[model, heads, 'draws'] / zoo
+    found[f'{name}: step time over chunk'] = speed[model, heads, 'chunk'] / zoo
+  few, many = ('multi_head_lsa', 11, 'zoo'), ('multi_head_lsa', 64, 'zoo')
+  if few in speed and many in speed:
+    found['step time of 64 heads over 11'] = speed[few] / speed[many]
+  return found
+
+
+def table(found: dict[str, Any]) -> str:
+  """The benchmark's figures for a terminal."""
+  lines = [f'{"steps/s":<34}{"min":>9}{"median":>9}{"max":>9}{"CPU-ms/step":>13}']
+  for row in found['rows']:
+    name = f'{row["model"]}, {row["heads"]}: {row["contender"]}'
+    speed = row['steps_per_second']
+    lines.append(
+      f'{name:<34}{speed["min"]:>9.1f}{speed["median"]:>9.1f}{speed["max"]:>9.1f}'
+      f'{row["cpu_ms_per_step"]:>13.2f}'
+    )
+  lines += ['', *(f'{name:<52}{r:>8.2f}' for name, r in found['ratios'].items())]
+  return '\n'.join(lines)
+
+
+def scale(
+  settings: dict[str, list[tuple[int, Config]]], repeats: int, seconds: float
+) -> dict[str, Any]:
+  """The step time of the compiled steps by size, for each thing that is varied."""
+  found = {}
+  for label, cases in settings.items():
+    rows = compare([(config, ('chunk',)) for _, config in cases], repeats, seconds)
+    sizes = [size for size, _ in cases]
+    speeds = [row.summary()['steps_per_second']['median'] for row in rows]
+    times = [1e3 / speed for speed in speeds]
+    exponent = growth(sizes, times)
+    found[label] = {'sizes': sizes, 'ms_per_step': times, 'exponent': exponent}
+  return found
+
+
+def plot_scaling(scaling: dict[str, Any]) -> Figure:
+  """Step time against each size, on logarithmic axes, with the fitted power."""
+  figure = Figure(figsize=(8, 6), layout='constrained')
+  for axes, (label, found) in zip(
+    figure.subplots(2, 2, sharey=True).flat, scaling.items(), strict=True
+  ):
+    sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
+    offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
+    fit = np.exp(offset) * sizes ** found['exponent']
+    axes.loglog(sizes, times, 'o', color='#0072B2', label='measured')
+    fitted = f'fit: power {found["exponent"]:.2f}'
+    axes.loglog(sizes, fit, '--', color='#D55E00', label=fitted)
+    axes.set_xlabel(label)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter('{x:g}')
+    axes.grid(alpha=0.3)
+    axes.legend()
+  figure.supylabel('time of a training step (ms)')
+  return figure
