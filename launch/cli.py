@@ -47,7 +47,7 @@ def run(main: Callable[[], None]) -> None:
     except RunError as error:
       _exit(1, error)
     except KeyboardInterrupt:
-      _exit(130, 'interrupted')
+      _exit(130, 'interrupted; the same command goes on from what is saved')
 
   handler = absl_logging.get_absl_handler()
   handler.setFormatter(logging.Formatter('%(message)s'))
@@ -61,7 +61,11 @@ def config_of(flag: flags.FlagHolder) -> ConfigDict:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
   path, _ = _path_and_variant(flag)
   if not path.is_file():
-    raise UserError(f'the config file {path} does not exist')
+    raise UserError(_no_file(path))
+  if not isinstance(flag.value, ConfigDict):
+    raise UserError(
+      f'get_config() of {path} returned {flag.value!r}; it must return a ConfigDict'
+    )
   return flag.value
 
 
@@ -97,8 +101,11 @@ def _is_for_users(record: logging.LogRecord) -> bool:
 def _parse(argv: list[str]) -> list[str]:
   try:
     return FLAGS(argv)
-  except SystemExit:  # --help was asked for and given; absl would call that a failure
-    sys.exit(0)
+  except SystemExit:
+    # --help was asked for and given; absl would call that a failure.
+    if any(arg.lstrip('-').startswith('help') for arg in argv[1:]):
+      sys.exit(0)
+    _exit(2, 'the config file ended the program by sys.exit(); it must only return')
   except Exception as error:
     _exit(2, _explain(argv, error))
 
@@ -114,7 +121,7 @@ def _explain(argv: list[str], error: Exception) -> object:
     return error
   path, *variant = given.pop('config').split(':', 1)
   if not pathlib.Path(path).is_file():
-    return f'the config file {path} does not exist'
+    return _no_file(pathlib.Path(path))
   try:
     config = runpy.run_path(path, run_name='config_config')['get_config'](*variant)
   except UserError as mistake:
@@ -127,7 +134,10 @@ def _explain(argv: list[str], error: Exception) -> object:
       if isinstance(field_type, UserError):
         return field_type
       if f'--{name}={value}' in str(error):
-        return f'{name} is {value!r}; it must be of type {field_type.__name__}'
+        return (
+          f'{name} is {value!r}; it must be of type {field_type.__name__}, or be left '
+          "out for the config's own value"
+        )
   return error
 
 
@@ -151,6 +161,12 @@ def _field_type(config: ConfigDict, name: str) -> type | UserError:
       return unknown_name('field', name, (f'{prefix}.{key}' for key in known))
     field_type, node, prefix = node.get_type(part), node[part], f'{prefix}.{part}'
   return field_type
+
+
+def _no_file(path: pathlib.Path) -> str:
+  near = path.with_name(f'{path.name}.py')
+  hint = f'; did you mean {near}?' if near.is_file() else ''
+  return f'the config file {path} does not exist{hint}'
 
 
 def _exit(code: int, message: object) -> NoReturn:

@@ -13,6 +13,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from launch import cli
+from zoo.errors import UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flags.DEFINE_config_file(
@@ -29,13 +30,17 @@ _WORKDIR = flags.DEFINE_string(
 
 def main() -> None:
   config = cli.config_of(_CONFIG)
-  workdir = _WORKDIR.value or pathlib.Path('checkpoints/runs') / cli.run_name(_CONFIG)
+  workdir = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
+  if _WORKDIR.value is not None:
+    if not _WORKDIR.value:
+      raise UserError('--workdir is empty; it must name a folder')
+    workdir = pathlib.Path(_WORKDIR.value).expanduser()
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import table, train
 
   summary = train(config, workdir)
   if summary is None:
-    print(f'stopped and saved; the same command goes on from there ({workdir})')
+    print(f'stopped; the same command goes on from what is saved in {workdir}')
   else:
     print(f'\n{table(summary)}\n\nall of it is in {workdir}')
 

@@ -102,7 +102,8 @@ def test_a_signal_saves_and_the_same_command_goes_on(
   stdout, stderr = process.communicate(timeout=60)
   assert process.returncode == code, stderr
   assert 'Traceback' not in stderr
-  assert ('stopped and saved' in stdout) if code == 0 else ('interrupted' in stderr)
+  said = stdout if code == 0 else stderr
+  assert 'the same command goes on from what is saved' in said
   steps = [p.name for p in (workdir / 'checkpoints').iterdir() if p.name.isdecimal()]
   assert max(map(int, steps)) < 1500
   assert not (workdir / 'summary.json').exists()
@@ -110,3 +111,42 @@ def test_a_signal_saves_and_the_same_command_goes_on(
   assert answer.returncode == 0, answer.stderr
   assert f'going on from step {max(map(int, steps))}' in answer.stderr
   assert_same_bits(saved_arrays(workdir, 1500), uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('size', ['90k', '300k'])
+def test_a_full_disk_ends_a_run_in_one_line(tmp_path, cache, size):
+  disk = tmp_path / 'disk'
+  disk.mkdir()
+  mount = ['mount', '-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', str(disk)]
+  made = subprocess.run(mount, capture_output=True, text=True, check=False)
+  if made.returncode:
+    pytest.skip(f'no tmpfs can be mounted here: {made.stderr.strip()}')
+  try:
+    answer = launch(
+      '--config=configs/yq_lsa.py:smoke',
+      '--config.train.num_steps=4000',
+      '--config.train.log_every=1',
+      '--config.checkpoint.every=4000',
+      '--config.eval.every=4000',
+      f'--workdir={disk}/run',
+      cache=cache,
+    )
+  finally:
+    subprocess.run(['umount', '--lazy', str(disk)], check=True)
+  assert answer.returncode == 1, answer.stderr
+  *_, line = answer.stderr.splitlines()
+  assert line.startswith('error: ')
+  assert 'No space left' in line
+  assert 'Traceback' not in answer.stderr
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_workdir_is_refused(tmp_path, cache, start):
+  workdir = tmp_path / 'run'
+  process = start(workdir)
+  wait_for_progress(process, workdir)
+  second = launch(*ARGUMENTS, f'--workdir={workdir}', cache=cache)
+  assert second.returncode == 2
+  assert 'another process is training in it' in second.stderr
+  assert process.poll() is None

@@ -62,6 +62,13 @@ MISTAKES = {
   'negative steps': ([YQ, '--config.train.num_steps=-3'], ['num_steps is -3']),
   'workdir under a file': ([YQ, '--workdir=README.md/x'], ['cannot be written']),
   'workdir that is not ours': ([YQ, '--workdir=zoo'], ['is not empty']),
+  'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
+  'no .py': (['--config=configs/yq_lsa'], ['did you mean configs/yq_lsa.py?']),
+  'not a ConfigDict': (
+    ['--config=tests/data/config_of_a_number.py'],
+    ['returned 3', 'ConfigDict'],
+  ),
+  'sys.exit': (['--config=tests/data/config_that_exits.py'], ['sys.exit()']),
 }
 
 

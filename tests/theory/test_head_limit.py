@@ -155,3 +155,22 @@ def test_bad_arguments():
   )
   with pytest.raises(zoo.UserError, match='prior_covariance is 0'):
     theory.head_limited_risk(certain, 1)
+
+
+def test_local_minima_show_in_the_spread():
+  """A task on which six random starts agreed on 1.182670, which is not the infimum."""
+  random = np.random.default_rng(1)
+  prior_root, feature_root = random.normal(size=(3, 2)), random.normal(size=(3, 3))
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=3,
+    context_length=4,
+    prior_mean=random.normal(size=3),
+    prior_covariance=prior_root @ prior_root.T,
+    feature_covariance=feature_root @ feature_root.T,
+    noise_std=0.7,
+  )
+  found = theory.head_limited_risk(task, 1, 0.3, 0.5)
+  # Where a search over all weights of a one-head model ended.
+  assert found.risk == pytest.approx(1.057818, abs=1e-6)
+  assert found.spread > 0.1

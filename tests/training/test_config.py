@@ -20,6 +20,8 @@ def test_good_configs_pass(name):
   ('field', 'value', 'said'),
   [
     ('seed', -1, ['config.seed is -1', '≥ 0']),
+    ('seed', 2**32, ['config.seed is 4294967296', 'below']),
+    ('train__num_steps', 2**31, ['config.train.num_steps is 2147483648', 'below']),
     ('objective__name', 'sampeld', ["'sampeld'", "did you mean 'sampled'"]),
     ('optimizer__name', 'adma', ["'adma'", 'adamw', "did you mean 'adam'"]),
     ('optimizer__learning_rate', 0.0, ['config.optimizer.learning_rate is 0.0', '> 0']),

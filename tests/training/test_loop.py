@@ -1,6 +1,7 @@
 """The loop as a whole: what it writes, and that interruptions leave no trace."""
 
 import json
+import shutil
 import signal
 import threading
 
@@ -157,7 +158,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
   assert train(config, tmp_path) == summary
   after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
-  del before[tmp_path / 'checkpoints'], after[tmp_path / 'checkpoints']
+  for touched in (tmp_path / 'checkpoints', tmp_path / '.lock'):
+    del before[touched], after[touched]
   assert after == before
 
 
@@ -169,6 +171,36 @@ def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path):
   again = train(config, tmp_path)
   assert again is not None
   assert again['eval_risk'] == summary['eval_risk']
+
+
+def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path):
+  config = small_config()
+  summary = train(config, tmp_path)
+  shutil.rmtree(tmp_path / 'checkpoints')
+  lines = lines_of(tmp_path)
+  assert train(config, tmp_path) == summary
+  assert lines_of(tmp_path) == lines
+
+
+@pytest.mark.parametrize('content', ['{', '{}', '[]'])
+def test_a_damaged_summary_is_made_anew(tmp_path, content):
+  config = small_config()
+  summary = train(config, tmp_path)
+  assert summary is not None
+  (tmp_path / 'summary.json').write_text(content)
+  again = train(config, tmp_path)
+  assert again is not None
+  assert again['exact_risk'] == summary['exact_risk']
+
+
+def test_a_file_in_the_way_is_a_clear_error(tmp_path):
+  config = small_config()
+  train(config, tmp_path)
+  (tmp_path / 'summary.json').unlink()
+  (tmp_path / 'metrics.jsonl').unlink()
+  (tmp_path / 'metrics.jsonl').mkdir()
+  with pytest.raises(RunError, match=r'could not be written.*metrics.jsonl'):
+    train(config, tmp_path)
 
 
 def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(tmp_path, caplog):
@@ -244,7 +276,9 @@ def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path):
   config = small_config(optimizer__learning_rate=1e30, train__log_every=1)
-  with pytest.raises(RunError, match=r'step 2 is not finite.*last good checkpoint'):
+  with pytest.raises(
+    RunError, match=r'step 2 is not finite.*checkpoint is yet to come'
+  ):
     train(config, tmp_path)
   assert not [p for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()]
 
@@ -263,7 +297,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
   steps = [
     int(p.name) for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()
   ]
-  assert f'checkpoint is of step {max(steps)}' in str(stopped.value)
+  assert f'checkpoint is that of step {max(steps)}' in str(stopped.value)
   for step in steps:
     for path, array in saved_arrays(tmp_path, step).items():
       assert np.isfinite(array).all(), (step, path)

@@ -8,7 +8,8 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.training.workdir import Records, claim, write_atomically
+from zoo.training.records import Records, read_lines
+from zoo.training.workdir import claim, locked, write_atomically
 
 
 def test_a_new_workdir_is_made_with_its_config(tmp_path):
@@ -29,7 +30,7 @@ def test_a_workdir_under_a_file_is_refused(tmp_path):
   (tmp_path / 'file').write_text('')
   with refuses('file/run', 'cannot be written'):
     claim(tmp_path / 'file' / 'run', small_config())
-  with refuses('file', 'cannot be written'):
+  with refuses('file', 'is not a folder'):
     claim(tmp_path / 'file', small_config())
 
 
@@ -39,10 +40,56 @@ def test_a_workdir_that_cannot_be_written_is_refused():
     claim(pathlib.Path('/proc/zoo'), small_config())
 
 
-def test_a_config_that_is_no_json_is_refused(tmp_path):
-  (tmp_path / 'config.json').write_text('{')
-  with refuses('config.json', 'is not JSON'):
+@pytest.mark.parametrize('content', [b'{', b'[1]', b'\xff'])
+def test_a_damaged_config_is_refused(tmp_path, content, unchecked):
+  (tmp_path / 'config.json').write_bytes(content)
+  with refuses('config.json is damaged'):
     claim(tmp_path, small_config())
+
+
+def test_checkpoints_without_a_config_are_refused(tmp_path):
+  (tmp_path / 'checkpoints').mkdir()
+  with refuses('holds checkpoints, but no config.json'):
+    claim(tmp_path, small_config())
+
+
+def test_a_claim_that_was_killed_can_be_made_again(tmp_path):
+  (tmp_path / '.config.json.tmp').write_text('{"se')
+  claim(tmp_path, small_config())
+
+
+def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
+  with (
+    locked(tmp_path),
+    refuses(str(tmp_path), 'another process is training'),
+    locked(tmp_path),
+  ):
+    pass
+  with locked(tmp_path):
+    pass
+
+
+def test_a_file_that_could_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+  write_atomically(tmp_path / 'a.json', 'one')
+
+  def full(self, text):
+    self.touch()
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(pathlib.Path, 'write_text', full)
+  with pytest.raises(OSError, match='No space left'):
+    write_atomically(tmp_path / 'a.json', 'two')
+  assert [path.name for path in tmp_path.iterdir()] == ['a.json']
+  assert (tmp_path / 'a.json').read_text() == 'one'
+
+
+def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):
+  good = b'{"step": 4, "wall_time": 1.0}\n'
+  bad = b'[1, 2]\n{"step": 5}\n\xff\n'
+  (tmp_path / 'metrics.jsonl').write_bytes(good + bad + good + b'{"st')
+  lines = read_lines(tmp_path / 'metrics.jsonl')
+  assert [line['step'] for line in lines] == [4, 4]
+  assert [record.args[0] for record in caplog.records] == [2, 3, 4]
 
 
 def test_atomic_writing_leaves_no_temporary_file(tmp_path):
@@ -53,7 +100,13 @@ def test_atomic_writing_leaves_no_temporary_file(tmp_path):
 
 
 def line(step, loss=1.0):
-  return {'step': step, 'loss': loss, 'eval_risk': None, 'grad_norm': 1.0}
+  return {
+    'step': step,
+    'loss': loss,
+    'eval_risk': None,
+    'exact_risk': None,
+    'grad_norm': 1.0,
+  }
 
 
 def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):

@@ -105,15 +105,15 @@ def _evaluate(function: Callable, task: Any, *subjects: Any) -> Any:
   for subject in subjects:
     if not isinstance(subject, LearningRule) and not hasattr(subject, 'learning_rule'):
       raise UserError(
-        f'{type(subject).__name__} has no learning rule; its exact risk is not known, '
-        'only samples estimate it'
+        f'{type(subject).__name__} has no learning rule, which this needs; only '
+        'samples estimate its risk'
       )
   if any(isinstance(leaf, Tracer) for leaf in _leaves(subjects)):
     rules = [s if isinstance(s, LearningRule) else s.learning_rule() for s in subjects]
     _check_features(rules, numbers)
     return function(numbers, *rules)
   # float64 for this computation alone: the caller's default stays as it is.
-  with jax.enable_x64(True):
+  with jax.ensure_compile_time_eval(), jax.enable_x64(True):
     numbers = jax.tree.map(_float64, numbers)
     rules = [float64_rule(subject) for subject in subjects]
     _check_features(rules, numbers)

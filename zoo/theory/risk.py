@@ -29,9 +29,14 @@ class Parts(NamedTuple):
   odd: Array  # what changes its sign with them
 
 
+def covers(task: Any) -> bool:
+  """Whether exact theory covers a task: linear regression, sampled as it is there."""
+  return getattr(type(task), 'sample', None) is LinearRegression.sample
+
+
 def moments(task: Any) -> Moments:
   """The moments of a task, float64; UserError unless it is LinearRegression."""
-  if getattr(type(task), 'sample', None) is not LinearRegression.sample:
+  if not covers(task):
     raise UserError(
       f'the task is of type {type(task).__name__}; exact theory covers LinearRegression'
     )

@@ -41,10 +41,11 @@ class Checkpoints:
     self._origin = {'format': FORMAT, **origin}
     self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
     self._folder.mkdir(exist_ok=True)
+    self.set_aside = False  # whether a step was damaged
     if jax.process_index() == 0:
       for left_over in self._folder.glob(_TEMPORARY):
         shutil.rmtree(left_over)
-      _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+      self.set_aside = _set_damaged_steps_aside(self._folder, workdir / 'damaged')
     context = ocp.Context()
     handlers = ocp.handlers.local_registry()
     handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
@@ -140,11 +141,13 @@ def fault(step_folder: pathlib.Path) -> str | None:
   return None
 
 
-def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> None:
+def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> bool:
+  found = False
   for path in _step_folders(folder):
     reason = fault(path)
     if reason is None:
-      return  # the newest good one; older ones matter only if this one fails later
+      break  # the newest good one; older ones matter only if this one fails later
+    found = True
     aside.mkdir(exist_ok=True)
     target = aside / path.name
     copy = 1
@@ -158,6 +161,7 @@ def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> None:
       reason,
       target,
     )
+  return found
 
 
 def _step_folders(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -1,6 +1,7 @@
 """What a config may say: every field is checked before anything is built."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,12 @@ Config = Any
 Check = Callable[[str, Any], Any]
 
 
-def _count(minimum: int) -> Check:
-  return lambda name, value: check_count(name, value, minimum)
+def _count(minimum: int, below: int = sys.maxsize) -> Check:
+  def check(name: str, value: Any) -> None:
+    if check_count(name, value, minimum) >= below:
+      raise UserError(f'{name} is {value}; it must be below {below}')
+
+  return check
 
 
 def _positive(name: str, value: Any) -> float:
@@ -44,14 +49,14 @@ def _axis_size(name: str, value: Any) -> None:
 
 # The sections `model` and `task` are checked by what they build.
 _CHECKS: dict[str, Check] = {
-  'seed': _count(0),
+  'seed': _count(0, below=2**32),  # a larger one would be cut to 32 bits
   'objective.name': _one_of('objective', 'sampled', 'exact'),
   'optimizer.name': _one_of('optimizer', *OPTIMIZERS),
   'optimizer.learning_rate': _positive,
   'optimizer.schedule': _one_of('schedule', *SCHEDULES),
   'optimizer.warmup_steps': _count(0),
   'optimizer.clip_norm': _optional(_positive),
-  'train.num_steps': _count(1),
+  'train.num_steps': _count(1, below=2**31),  # steps are counted in int32
   'train.batch_size': _count(1),
   'train.log_every': _count(1),
   'train.matmul_precision': _one_of('matmul precision', 'default', 'high', 'highest'),

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from zoo.errors import UserError
-from zoo.training.workdir import read_lines
+from zoo.training.records import read_lines
+from zoo.training.summary import read_summary
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 _COLOURS = '#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9'
@@ -26,10 +27,14 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   )
   axes.set_yscale('log')
   for count, workdir in enumerate(map(pathlib.Path, workdirs)):
-    config_file = workdir / 'config.json'
-    if not config_file.is_file():
-      raise UserError(f'{workdir} holds no run: there is no config.json in it')
-    model = json.loads(config_file.read_text())['model']
+    try:
+      model = json.loads((workdir / 'config.json').read_text())['model']
+    except OSError:
+      raise UserError(
+        f'{workdir} holds no run: there is no config.json in it'
+      ) from None
+    except (ValueError, KeyError, TypeError):
+      raise UserError(f'{workdir}/config.json is damaged; it is no config') from None
     lines = read_lines(workdir / 'metrics.jsonl')
     exact = any(line['exact_risk'] is not None for line in lines)
     field = 'exact_risk' if exact else 'eval_risk'
@@ -44,12 +49,11 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
     axes.plot(
       steps, risks, style, color=colour, markersize=3, label=f'{label}: {risks[-1]:.3f}'
     )
-  summary_file = pathlib.Path(workdirs[0]) / 'summary.json'
-  if summary_file.is_file():
-    gd_risk = json.loads(summary_file.read_text())['gd_risk']
-    if gd_risk is not None:
-      label = f'one step of gradient descent: {gd_risk:.3f}'
-      axes.axhline(gd_risk, color='black', linestyle='--', linewidth=1, label=label)
+  summary = read_summary(pathlib.Path(workdirs[0]) / 'summary.json')
+  if summary is not None and summary['gd_risk'] is not None:
+    gd_risk = summary['gd_risk']
+    label = f'one step of gradient descent: {gd_risk:.3f}'
+    axes.axhline(gd_risk, color='black', linestyle='--', linewidth=1, label=label)
   # Most risks lie within a decade, where a log scale would name two ticks at the most.
   axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
   axes.yaxis.set_major_formatter('{x:g}')

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -52,6 +54,16 @@ def summarise(
     'num_devices': jax.device_count(),
     'num_processes': jax.process_count(),
   }
+
+
+def read_summary(path: pathlib.Path) -> dict[str, Any] | None:
+  """A `summary.json`, or None if there is none that can be read."""
+  try:
+    summary = json.loads(path.read_text())
+    table(summary)
+  except (OSError, ValueError, KeyError, TypeError):
+    return None
+  return summary
 
 
 def table(summary: dict[str, Any]) -> str:

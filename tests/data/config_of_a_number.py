@@ -1,0 +1,5 @@
+"""A config that is none."""
+
+
+def get_config():
+  return 3

@@ -1,0 +1,5 @@
+"""A config that ends the program."""
+
+import sys
+
+sys.exit(7)
