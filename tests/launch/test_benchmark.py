@@ -29,6 +29,7 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('module', 'arguments', 'said'),
   [
@@ -58,6 +59,7 @@ def test_a_run_without_lines_has_nothing_to_plot(tmp_path, cache):
   assert 'has logged no risk yet' in answer.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_plotted_into_its_workdir(tmp_path, cache):
   workdir = f'--workdir={tmp_path}/run'
   made = launch('--config=configs/lsa.py:smoke', workdir, cache=cache)

@@ -164,5 +164,5 @@ def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path, cache):
   assert answer.returncode == 1
   *_, line = answer.stderr.splitlines()
   assert line.startswith('error: step 2 is not finite')
-  assert 'last good checkpoint' in line
+  assert 'no checkpoint yet' in line
   assert 'Traceback' not in answer.stderr

@@ -40,6 +40,7 @@ def test_the_literal_program_trains_the_same_model(name):
     np.testing.assert_allclose(moved[clear], -5e-4 * np.sign(grad[clear]), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_every_contender_is_timed_in_turn():
   config = small_config(train__num_steps=8)
   rows = benchmark.compare([(config, benchmark.CONTENDERS)], repeats=2, seconds=0.01)

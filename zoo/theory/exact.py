@@ -38,8 +38,9 @@ def exact_risk(subject: Any, task: Any) -> Scalar:
 
   `subject` is a LearningRule, a model or an estimator that has one, or an estimator
   whose risk has a closed form. The result is a float, computed in float64 whatever
-  JAX's default; under jit, grad or vmap it is a scalar array in the precision of the
-  subject's arrays. O(d³) time; O(d⁴) when the task has a feature covariance.
+  JAX's default; if the subject is traced, by jit, grad or vmap, it is a scalar array in
+  the precision of the subject's arrays. O(d³) time; O(d⁴) when the task has a feature
+  covariance.
 
   Raises UserError saying which part has no exact theory: the task or the subject.
   """
@@ -113,7 +114,7 @@ def _evaluate(function: Callable, task: Any, *subjects: Any) -> Any:
     _check_features(rules, numbers)
     return function(numbers, *rules)
   # float64 for this computation alone: the caller's default stays as it is.
-  with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+  with jax.enable_x64(True):
     numbers = jax.tree.map(_float64, numbers)
     rules = [float64_rule(subject) for subject in subjects]
     _check_features(rules, numbers)

@@ -38,7 +38,7 @@ class Evaluation:
 
   def __init__(self, config: Config, task: Any, graph: Any, sharding: Any, mesh: Mesh):
     self.num_prompts = config.eval.num_batches * config.train.batch_size
-    self._config, self._task, self._mesh = config, task, mesh
+    self._task = task
     gd = None
     self.gd_risk: float | None = None
     self.optimal_risk: float | None = None
@@ -78,14 +78,9 @@ class Evaluation:
     )
 
   def compile(self, abstract_model: Any) -> None:
-    """Compiles ahead of the first use; may be called in another thread."""
-    config = self._config
-    with (
-      jax.set_mesh(self._mesh),
-      jax.default_matmul_precision(config.train.matmul_precision),
-    ):
-      self._rule_of = self._rule_of.lower(abstract_model).compile()
-      self._sample = self._sample.lower(abstract_model, self._key).compile()
+    """Compiles what is measured, ahead of its first use."""
+    self._rule_of = self._rule_of.lower(abstract_model).compile()
+    self._sample = self._sample.lower(abstract_model, self._key).compile()
 
   def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""

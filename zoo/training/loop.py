@@ -79,24 +79,35 @@ def _train(
   mesh = make_mesh(config)
   graphs, abstract = abstract_state(config, mesh)
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-  if step:
-    logging.info('going on from step %d of %d in %s', step, num_steps, workdir)
-    state = checkpoints.load(step, abstract)
-  else:
-    state = init_state(config, shardings)
-  objective = make_objective(config, task)
-  train_steps = make_train_steps(graphs, shardings, objective, mesh)
-  evaluation = Evaluation(config, task, graphs['model'], shardings['model'], mesh)
   put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
   key = put(stream_key(config, TRAIN_STREAM))
 
+  def prepare_evaluation() -> Evaluation:
+    with (
+      jax.set_mesh(mesh),
+      jax.default_matmul_precision(config.train.matmul_precision),
+    ):
+      model = graphs['model'], shardings['model']
+      evaluation = Evaluation(config, task, *model, mesh)
+      evaluation.compile(abstract['model'])
+      return evaluation
+
   risks = None
-  with (
-    Records(workdir, config, step) as records,
-    concurrent.futures.ThreadPoolExecutor(1) as beside,
-  ):
-    # On another core, while the first call below compiles the training steps.
-    evaluation_ready = beside.submit(evaluation.compile, abstract['model'])
+  with Records(workdir, config, step) as records:
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+      # On another core, while this one compiles the initial state and the steps.
+      preparing = beside.submit(prepare_evaluation)
+      if step:
+        logging.info('going on from step %d of %d in %s', step, num_steps, workdir)
+        state = checkpoints.load(step, abstract)
+      else:
+        state = init_state(config, shardings)
+      objective = make_objective(config, task)
+      train_steps = make_train_steps(graphs, shardings, objective, mesh)
+      start, stop = put(np.int32(step)), put(np.int32(step))
+      state, _ = train_steps(state, key, start, stop)  # no step yet: it is compiled
+      evaluation = preparing.result()
+    records.start_clock(step)
 
     def read(metrics: dict[str, Any]) -> None:
       """Fetches what a call returned, writes it down, and stops at a NaN."""
@@ -109,12 +120,12 @@ def _train(
       if not metrics['finite']:
         checkpoints.wait()
         latest = checkpoints.latest
-        good = f'is that of step {latest}' if latest else 'is yet to come'
+        good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
         raise RunError(
           f'step {done} is not finite (loss {metrics["loss"]:g}, gradient norm '
           f'{metrics["grad_norm"]:g}, or the weights behind it): stopped, not saved; '
-          f'the last good checkpoint {good}; a smaller config.optimizer.learning_rate '
-          'or a config.optimizer.clip_norm may help'
+          f'{good}; a smaller config.optimizer.learning_rate or a '
+          'config.optimizer.clip_norm may help'
         )
       risks = evaluation.finish(metrics['evaluation'])
       records.write(
@@ -127,14 +138,10 @@ def _train(
         }
       )
 
-    started, saved, unread = step, step, {}
+    saved, unread = step, {}
     while step < num_steps and not interruption.requested:
       stop = _next_stop(step, config)
       state, metrics = train_steps(state, key, put(np.int32(step)), put(np.int32(stop)))
-      if step == started:
-        evaluation_ready.result()
-        jax.block_until_ready(metrics)
-        records.start_clock(stop)
       due = stop % config.eval.every == 0 or stop == num_steps
       metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
       read(unread)  # of the call before, while this one runs
