@@ -163,6 +163,7 @@ def test_best_penalty_is_a_valley(other):
     assert gap.mean() > 3 * gap.std() / np.sqrt(gap.size)
 
 
+@pytest.mark.slow
 def test_bayes_surpasses_all_others():
   task = isotropic(3, 4, prior_mean=1.0, noise_std=0.7)
   prompt = task.sample(jax.random.key(0), 100_000)

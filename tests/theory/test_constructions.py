@@ -91,6 +91,7 @@ def test_d_heads_reach_the_optimum_with_a_fixed_guess():
   assert float(explicit.distance(model.learning_rule())) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('noise_std', [0.0, 0.5])
 @pytest.mark.parametrize('bias', [0.0, 0.4])
 def test_multi_head_lsa_realises_the_optimum(noise_std, bias):

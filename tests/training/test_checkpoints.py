@@ -106,7 +106,14 @@ def truncate(path: pathlib.Path) -> None:
   path.write_bytes(content[: len(content) // 2])
 
 
-@pytest.mark.parametrize('damage', [flip, truncate, pathlib.Path.unlink])
+@pytest.mark.parametrize(
+  'damage',
+  [
+    flip,
+    pytest.param(truncate, marks=pytest.mark.slow),
+    pytest.param(pathlib.Path.unlink, marks=pytest.mark.slow),
+  ],
+)
 def test_damage_to_any_file_falls_back_and_says_so(tmp_path, caplog, damage):
   save(tmp_path / 'good', 1, 2)
   names = files_of(tmp_path / 'good' / 'checkpoints' / '2')
