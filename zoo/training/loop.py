@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zoo.errors import RunError
@@ -47,15 +47,16 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
   validate(config)
   workdir = pathlib.Path(workdir).expanduser()
   claim(workdir, config)
+  mesh = make_mesh(config)
   try:
     with (
       locked(workdir),
-      jax.set_mesh(make_mesh(config)),
+      jax.set_mesh(mesh),
       jax.default_matmul_precision(config.train.matmul_precision),
       Checkpoints(workdir, config.checkpoint.keep, _origin(config)) as checkpoints,
       Interruption() as interruption,
     ):
-      return _train(config, workdir, checkpoints, interruption)
+      return _train(config, workdir, mesh, checkpoints, interruption)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
@@ -63,6 +64,7 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
 def _train(
   config: Config,
   workdir: pathlib.Path,
+  mesh: Mesh,
   checkpoints: Checkpoints,
   interruption: Interruption,
 ) -> dict[str, Any] | None:
@@ -76,7 +78,6 @@ def _train(
     summary_file.unlink(missing_ok=True)
 
   task = build_task(config)
-  mesh = make_mesh(config)
   graphs, abstract = abstract_state(config, mesh)
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
   put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
