@@ -2,23 +2,8 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.settings import general, isotropic
 from zoo import estimators, theory, tuning
-
-
-def isotropic(d, c, **other):
-  return zoo.create_task('linear_regression', num_features=d, context_length=c, **other)
-
-
-def general(d=3, c=5, **other):
-  a, b = np.random.default_rng(0).normal(size=(2, d, d))
-  return isotropic(
-    d,
-    c,
-    prior_mean=1.0,
-    prior_covariance=a @ a.T,
-    feature_covariance=b @ b.T,
-    **other,
-  )
 
 
 @pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])

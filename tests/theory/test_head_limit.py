@@ -5,6 +5,7 @@ import pytest
 import scipy.optimize
 
 import zoo
+from tests.settings import isotropic
 from zoo import theory
 from zoo.learning_rule import symmetric
 
@@ -13,16 +14,6 @@ GOLDEN = (
   *(6.654441092557, 6.436444865496, 6.270865675466, 6.137873828095, 6.022408963585),
   6.022408963585,
 )
-
-
-def isotropic(d, c, mean=0.0, noise_std=0.0):
-  return zoo.create_task(
-    'linear_regression',
-    num_features=d,
-    context_length=c,
-    prior_mean=mean,
-    noise_std=noise_std,
-  )
 
 
 def formula(d, c, num_heads, square):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.settings import isotropic
 from zoo import estimators, theory
 
 KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
@@ -15,16 +16,6 @@ numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 noises = st.floats(0, 2).map(lambda number: round(number, 3))
 # Compiling for a new d takes longer than the deadline of an example.
 examples = hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
-
-
-def isotropic(d, c, mean=0.0, noise_std=0.0):
-  return zoo.create_task(
-    'linear_regression',
-    num_features=d,
-    context_length=c,
-    prior_mean=mean,
-    noise_std=noise_std,
-  )
 
 
 @examples

@@ -1,0 +1,30 @@
+"""Tasks that several tests share."""
+
+import numpy as np
+
+import zoo
+
+
+def isotropic(d, c, prior_mean=0.0, noise_std=0.0, **other):
+  """Λ = Σ = I, unless `other` says otherwise."""
+  return zoo.create_task(
+    'linear_regression',
+    num_features=d,
+    context_length=c,
+    prior_mean=prior_mean,
+    noise_std=noise_std,
+    **other,
+  )
+
+
+def general(d=3, c=5, **other):
+  """Both covariances general, so that nothing commutes."""
+  a, b = np.random.default_rng(0).normal(size=(2, d, d))
+  return isotropic(
+    d,
+    c,
+    prior_mean=1.0,
+    prior_covariance=a @ a.T,
+    feature_covariance=b @ b.T,
+    **other,
+  )
