@@ -130,9 +130,10 @@ class Contest:
 
   def time(self, contender: str, seconds: float) -> Timing:
     """Runs a contender for about so many seconds, and tells how fast it was."""
-    with jax.set_mesh(self._mesh), jax.default_matmul_precision('highest'):
-      if contender == 'zoo':
-        return self._time_zoo()
+    if contender == 'zoo':
+      return self._time_zoo()
+    precision = self._config.train.matmul_precision
+    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
       run = {'literal': self._run_literal, 'chunk': self._run_chunk}.get(
         contender, self._run_draws
       )
