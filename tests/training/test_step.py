@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
 from zoo.training.config import build_task
-from zoo.training.objective import make_objective
+from zoo.training.objective import make_objective, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -28,7 +28,9 @@ class Run:
       graphs, abstract = abstract_state(config, self.mesh)
       self.shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
       self.state = init_state(config, self.shardings)
-      objective = make_objective(config, build_task(config))
+      task = build_task(config)
+      objective = make_objective(config, task)
+      self.setting = self.put(setting_of(task))
       self.steps = make_train_steps(graphs, self.shardings, objective, self.mesh)
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 
@@ -39,7 +41,9 @@ class Run:
     with jax.set_mesh(self.mesh):
       start, stop = self.put(np.int32(start)), self.put(np.int32(stop))
       with jax.transfer_guard('disallow'):
-        self.state, metrics = self.steps(self.state, self.key, start, stop)
+        self.state, metrics = self.steps(
+          self.state, self.key, start, stop, self.setting
+        )
     return metrics
 
   def bits(self):

@@ -110,14 +110,14 @@ def line(step, loss=1.0):
 
 
 def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
-  with Records(tmp_path, small_config(), 0) as records:
+  with Records(tmp_path, 0) as records:
     for step in (4, 8, 12):
       records.write(line(step))
   path = tmp_path / 'metrics.jsonl'
   lines = [json.loads(text) for text in path.read_text().splitlines()]
   lines[1]['wall_time'] = 1000.0
   path.write_text(''.join(json.dumps(one) + '\n' for one in lines) + '{"step": 1')
-  with Records(tmp_path, small_config(), 8) as records:
+  with Records(tmp_path, 8) as records:
     assert 1000.0 <= records.wall_time < 1100.0
     records.write(line(12, loss=2.0))
   lines = [json.loads(text) for text in path.read_text().splitlines()]

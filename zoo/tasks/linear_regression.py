@@ -1,16 +1,19 @@
 """Gaussian linear regression: a new weight vector in every prompt."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
+from zoo import draws
 from zoo.errors import check_count, check_covariance, check_number, check_vector
 from zoo.prompt import Prompt
 from zoo.registry import tasks
+from zoo.statistics import Statistics, triangle
 
 
 @tasks.register('linear_regression')
@@ -55,48 +58,122 @@ class LinearRegression:
     on any number of devices, and in a longer batch too.
     """
     batch_size = check_count('batch_size', batch_size)
-    d, c = self.num_features, self.context_length
-    # One flat draw costs about a third less than one draw an array. Label noise has a
-    # stream of its own, so that tasks that differ in σ alone share all else.
-    width = (c + 2) * d
-    normal = jax.random.normal(key, (batch_size * width,)).reshape(batch_size, width)
-    x, x_query, deviation = jnp.split(normal, [c * d, (c + 1) * d], axis=1)
-    x = _correlate(x.reshape(batch_size, c, d), self.feature_covariance)
-    x_query = _correlate(x_query, self.feature_covariance)
-    deviation = _correlate(deviation, self.prior_covariance)
-    weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[None]
-    y = _dot(x, weights[:, None])
+    x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
+    weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[:, None]
+    y, y_query = _dot(x, weights[None]), _dot(x_query, weights)
+    if noise is not None:
+      y = y + self.noise_std * noise
+    return Prompt(x=jnp.moveaxis(x, -1, 0), y=y.T, x_query=x_query.T, y_query=y_query)
+
+  def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
+    """Draws all that the linear family sees of `batch_size` ≥ 1 prompts.
+
+    They are the statistics of the prompts that `sample` draws; where `has_long_context`
+    they only have the same distribution, and C no longer costs anything. `prior_mean`
+    has no influence, and `noise_std` only by being 0 or not.
+    """
+    batch_size = check_count('batch_size', batch_size)
+    examples = self._pseudo_examples if self.has_long_context else self._examples
+    x, noise, x_query, deviation = self._draw(key, batch_size, examples)
+
+    def vectors(x: Array, deviation: Array, noise: Array | None) -> Array:
+      parts = [x, _dot(x, deviation[None])[:, None]]
+      return jnp.concatenate(parts if noise is None else [*parts, noise[:, None]], 1)
+
+    u_cub = draws.kept(key, vectors, x, deviation, noise)
+    return Statistics(
+      moment=triangle(u_cub) / self.context_length,
+      x_query=x_query,
+      deviation=_dot(x_query, deviation),
+    )
+
+  @property
+  def has_long_context(self) -> bool:
+    """Whether pseudo-examples are cheaper to draw than the examples themselves."""
+    return self.context_length >= 2 * (self.num_features + 1)
+
+  # Positions in the batch come last, as in `draws`. Label noise has streams of its own,
+  # so that tasks that differ in σ alone share all else.
+
+  def _draw(
+    self, key: Key[Array, ''], batch_size: int, examples: Callable[..., Any]
+  ) -> tuple[Array, Array | None, Array, Array]:
+    """Features `[c, d, b]`, noise/σ `[c, b]`, query `[d, b]` and `ŵ − w*` `[d, b]`."""
+    x, noise, rest = examples(key, batch_size)
+    x_query, deviation = jnp.split(rest, 2)
+    return (
+      _correlate(x, self.feature_covariance),
+      noise,
+      _correlate(x_query, self.feature_covariance),
+      _correlate(deviation, self.prior_covariance),
+    )
+
+  def _examples(
+    self, key: Key[Array, ''], batch_size: int
+  ) -> tuple[Array, Array | None, Array]:
+    """Standard normal features, label noise, and 2d more numbers."""
+    c, d = self.context_length, self.num_features
+    normal = draws.normals(key, (c + 2) * d, batch_size)
+    noise = None
     if self.noise_std > 0:
-      noise = jax.random.normal(jax.random.fold_in(key, 1), (batch_size * c,))
-      y = y + self.noise_std * noise.reshape(batch_size, c)
-    y_query = _dot(x_query, weights)
-    return Prompt(x=x, y=y, x_query=x_query, y_query=y_query)
+      noise = draws.normals(jax.random.fold_in(key, 1), c, batch_size)
+    return normal[: c * d].reshape(c, d, batch_size), noise, normal[c * d :]
+
+  def _pseudo_examples(
+    self, key: Key[Array, ''], batch_size: int
+  ) -> tuple[Array, Array | None, Array]:
+    """As few as there are features, and one for the noise, for any number of examples.
+
+    The columns of Bartlett's factor: `T Tᵀ` has the distribution of `Σ_i v_i v_iᵀ` over
+    C standard normal vectors if T is lower triangular with standard normal entries and
+    on the diagonal chi variables of C, C − 1, … degrees (Muirhead, Aspects of
+    Multivariate Statistical Theory, theorem 3.2.14). Noise is the last entry of v.
+    """
+    c, d = self.context_length, self.num_features
+    below = d * (d - 1) // 2
+    normal = draws.normals(key, below + 2 * d, batch_size)
+    diagonal = draws.chi(jax.random.fold_in(key, 2), c - np.arange(d), batch_size)
+    columns, start = [], 0
+    for j in range(d):
+      stop = start + d - 1 - j
+      zeros = jnp.zeros((j, batch_size), normal.dtype)
+      columns.append(jnp.concatenate([zeros, diagonal[j : j + 1], normal[start:stop]]))
+      start = stop
+    if self.noise_std == 0:
+      return jnp.stack(columns), None, normal[below:]
+    noise = draws.normals(jax.random.fold_in(key, 1), d, batch_size)
+    corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)
+    x = jnp.stack([*columns, jnp.zeros((d, batch_size), normal.dtype)])
+    return x, jnp.concatenate([noise, corner]), normal[below:]
 
 
 def _correlate(
-  normal: Float[Array, '*n d'], covariance: np.ndarray | None
-) -> Float[Array, '*n d']:
+  normal: Float[Array, '*n d b'], covariance: np.ndarray | None
+) -> Float[Array, '*n d b']:
   """Gives standard normal vectors a covariance, which may be singular."""
   if covariance is None:
     return normal
   eigenvalues, vectors = np.linalg.eigh(covariance)
   root = (vectors * np.sqrt(eigenvalues.clip(0))) @ vectors.T
-  root = jnp.asarray(root, normal.dtype).reshape((1,) * (normal.ndim - 1) + root.shape)
-  return _dot(normal[..., None, :], root)
+  root = jnp.asarray(root, normal.dtype)[..., None]
+  root = root.reshape((1,) * (normal.ndim - 2) + root.shape)
+  return _dot(normal[..., None, :, :], root)
 
 
-def _dot(left: Float[Array, '*n d'], right: Float[Array, '*m d']) -> Float[Array, '*k']:
-  """The sum over the last axis of the products, added one by one in order.
+def _dot(
+  left: Float[Array, '*n d b'], right: Float[Array, '*m d #b']
+) -> Float[Array, '*k b']:
+  """The sum over the axis before the last of the products, added one by one in order.
 
   The order in which XLA adds up a dot product depends on the shapes, and so on how many
   devices share the batch: labels would differ in their last bit.
   """
 
-  def product(i: Int[Array, ''] | int) -> Float[Array, '*k']:
+  def product(i: Int[Array, ''] | int) -> Float[Array, '*k b']:
     return at(left, i) * at(right, i)
 
-  d = left.shape[-1]
-  at = functools.partial(jax.lax.dynamic_index_in_dim, axis=-1, keepdims=False)
+  d = left.shape[-2]
+  at = functools.partial(jax.lax.dynamic_index_in_dim, axis=-2, keepdims=False)
   return jax.lax.fori_loop(
     1, d, lambda i, total: total + product(i), product(0), unroll=min(d, 16)
   )

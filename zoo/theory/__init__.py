@@ -4,10 +4,12 @@ from zoo.theory import constructions as constructions
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.certificates import is_global_optimum as is_global_optimum
 from zoo.theory.exact import exact_risk as exact_risk
+from zoo.theory.exact import exact_risks as exact_risks
 from zoo.theory.exact import excess_risk as excess_risk
 from zoo.theory.exact import squared_difference as squared_difference
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.optimum import optimal_rule as optimal_rule
+from zoo.theory.risk import Moments as Moments
 from zoo.theory.risk import covers as covers
 from zoo.theory.risk import moments as moments
 from zoo.theory.risk import population_risk as population_risk

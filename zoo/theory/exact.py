@@ -48,6 +48,16 @@ def exact_risk(subject: Any, task: Any) -> Scalar:
   return known if known is not None else _evaluate(_risk, task, subject)
 
 
+def exact_risks(rules: LearningRule, moments: Moments) -> Float[np.ndarray, ' n']:
+  """The exact risks of learning rules on tasks, both stacked along their first axes.
+
+  As `exact_risk`, in float64 and in one call.
+  """
+  with jax.enable_x64(True):
+    stacked = jax.tree.map(_float64, (moments, rules))
+    return np.asarray(_risks(*stacked))
+
+
 def excess_risk(subject: Any, task: Any) -> ExcessRisk:
   """The exact risk above the global optimum, split; both parts are ≥ 0.
 
@@ -81,6 +91,9 @@ def float64_rule(subject: Any) -> LearningRule:
 @jax.jit
 def _risk(moments: Moments, rule: LearningRule) -> Array:
   return population_risk(rule, moments)
+
+
+_risks = jax.jit(jax.vmap(lambda moments, rule: population_risk(rule, moments)))
 
 
 @jax.jit

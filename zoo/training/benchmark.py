@@ -33,7 +33,7 @@ from tqdm import tqdm
 from zoo.prompt import Prompt
 from zoo.training.config import Config, build_model, build_task, validate
 from zoo.training.loop import train
-from zoo.training.objective import draw, make_objective
+from zoo.training.objective import draw, make_objective, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -117,6 +117,7 @@ class Contest:
     self._task = build_task(config)
     self.model = config.model.name
     self.heads = config.model.get('num_heads', 1)
+    self._model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
     self._mesh = make_mesh(config)
     self._key = self._put(stream_key(config, TRAIN_STREAM))
     self._literal, self._literal_state = literal_step(config)
@@ -126,6 +127,7 @@ class Contest:
       self._state = init_state(config, shardings)
       objective = make_objective(config, self._task)
       self._steps = make_train_steps(graphs, shardings, objective, self._mesh)
+      self._setting = self._put(setting_of(self._task))
       self._draws = jax.jit(self._draw)
 
   def time(self, contender: str, seconds: float) -> Timing:
@@ -171,21 +173,23 @@ class Contest:
 
   def _run_chunk(self, steps: int) -> None:
     start, stop = self._put(np.int32(0)), self._put(np.int32(steps))
-    self._state, _ = self._steps(self._state, self._key, start, stop)
+    self._state, _ = self._steps(self._state, self._key, start, stop, self._setting)
     jax.block_until_ready(self._state)
 
   def _run_draws(self, steps: int) -> None:
     jax.block_until_ready(self._draws(self._key, self._put(np.int32(steps))))
 
-  def _draw(self, key: jax.Array, steps: jax.Array) -> jax.Array:
-    batch_size = self._config.train.batch_size
+  def _draw(self, key: jax.Array, steps: jax.Array) -> Any:
+    model, batch_size = self._model, self._config.train.batch_size
 
-    def body(step: jax.Array, total: jax.Array) -> jax.Array:
-      prompt = draw(self._task, jax.random.fold_in(key, step), batch_size)
-      # One number of each array, so that none is optimised away.
-      return total + sum(leaf.ravel()[0] for leaf in jax.tree.leaves(prompt))
+    def drawn(step: jax.Array | int) -> Any:
+      return draw(model, self._task, jax.random.fold_in(key, step), batch_size)
 
-    return jax.lax.fori_loop(0, steps, body, jnp.zeros(()))
+    # All that is drawn is carried from step to step: what nobody reads is not computed.
+    nothing = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
+    )
+    return jax.lax.fori_loop(0, steps, lambda step, _: drawn(step), nothing)
 
 
 def compare(

@@ -75,7 +75,7 @@ def validate(config: Config) -> None:
   Nothing is written and no array is made. The devices are counted, since the mesh has
   to fit on them.
   """
-  fields = _flat(config.to_dict())
+  fields = flat(config.to_dict())
   _check_names(set(fields))
   for field, check in _CHECKS.items():
     check(f'config.{field}', fields[field])
@@ -130,7 +130,7 @@ def differences(saved: dict[str, Any], config: Config) -> list[str]:
   The mesh says where to compute and not what, and is left out: a run may go on
   elsewhere.
   """
-  old, new = _flat(saved), _flat(json.loads(to_json(config)))
+  old, new = flat(saved), flat(json.loads(to_json(config)))
   absent = 'absent'
   return [
     f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
@@ -184,11 +184,12 @@ def _check_model(config: Config, task: Any, model_axis: int) -> None:
         )
 
 
-def _flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+def flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+  """The leaves of a nested dict by their dotted names."""
   leaves = {}
   for name, value in tree.items():
     if isinstance(value, dict):
-      leaves |= _flat(value, f'{prefix}{name}.')
+      leaves |= flat(value, f'{prefix}{name}.')
     else:
       leaves[prefix + name] = value
   return leaves

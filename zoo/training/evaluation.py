@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from zoo import estimators, theory
 from zoo.training.config import Config
-from zoo.training.objective import draw, squared_errors
+from zoo.training.objective import draw, setting_of, squared_errors
 from zoo.training.step import EVAL_STREAM, stream_key
 
 
@@ -28,39 +29,59 @@ class Risks(NamedTuple):
 
 
 class Evaluation:
-  """Measures a model on prompts that training never draws, the same ones every time.
+  """Measures models on prompts that training never draws, the same ones every time.
 
-  One-step gradient descent from the prior mean, with the task's best step, predicts the
-  same prompts, so that the difference of the two is far less noisy than either.
-  `gd_risk` and `optimal_risk` are the exact risks of that step and of the best of all
-  learning rules, None for a task that exact theory does not cover.
+  There is a model for each task; they share all but what `setting_of` tells. One-step
+  gradient descent from the prior mean, with the task's best step, predicts the same
+  prompts, so that the difference of the two is far less noisy than either. `gd_risks`
+  and `optimal_risks` are the exact risks of that step and of the best of all learning
+  rules, None for a task that exact theory does not cover.
   """
 
-  def __init__(self, config: Config, task: Any, graph: Any, sharding: Any, mesh: Mesh):
+  def __init__(
+    self,
+    config: Config,
+    tasks: Sequence[Any],
+    graph: Any,
+    sharding: Any,
+    mesh: Mesh,
+    many_points: bool = False,
+  ):
+    """The state has a first axis for the tasks if there may be `many_points`."""
     self.num_prompts = config.eval.num_batches * config.train.batch_size
-    self._task = task
-    gd = None
-    self.gd_risk: float | None = None
-    self.optimal_risk: float | None = None
-    covered = theory.covers(task)
+    self._many_points = many_points
+    covered = theory.covers(tasks[0])
+    self.gd_risks: list[float | None] = [None] * len(tasks)
+    self.optimal_risks: list[float | None] = [None] * len(tasks)
+    reference = None
     if covered:
-      gd = estimators.gradient_descent(task)
-      self.gd_risk = float(theory.exact_risk(gd, task))
-      self.optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
+      rules = [estimators.gradient_descent(task).learning_rule() for task in tasks]
+      optima = [theory.optimal_rule(task) for task in tasks]
+      pairs = zip(tasks, rules, optima, strict=True)
+      for i, (task, rule, optimum) in enumerate(pairs):
+        self.gd_risks[i] = float(theory.exact_risk(rule, task))
+        self.optimal_risks[i] = float(theory.exact_risk(optimum, task))
+      reference = [setting_of(task) for task in tasks], rules
+      reference = tuple(jax.tree.map(_stack, *column) for column in reference)
+    self._settings: Any = reference[0] if reference else None
+    if reference and not many_points:
+      reference = jax.tree.map(lambda leaf: leaf[0], reference)
 
     def rule_of(state: Any) -> Any:
       model = nnx.merge(graph, state)
       has_exact_risk = covered and hasattr(model, 'learning_rule')
       return model.learning_rule() if has_exact_risk else None
 
-    def sample(state: Any, key: jax.Array) -> dict[str, Any]:
+    def sample(state: Any, key: jax.Array, reference: Any) -> dict[str, Any]:
       model = nnx.merge(graph, state)
+      setting, gd = reference or (None, None)
 
       def batch(_, index):
-        prompt = draw(task, jax.random.fold_in(key, index), config.train.batch_size)
-        errors = {'model': squared_errors(model, prompt)}
+        stream = jax.random.fold_in(key, index)
+        drawn = draw(model, tasks[0], stream, config.train.batch_size)
+        errors = {'model': squared_errors(model, drawn, setting)}
         if gd is not None:
-          errors['gd'] = squared_errors(gd, prompt)
+          errors['gd'] = squared_errors(gd, drawn, setting)
           errors['difference'] = errors['model'] - errors['gd']
         moments = {k: (jnp.mean(e), jnp.mean(jnp.square(e))) for k, e in errors.items()}
         return None, moments
@@ -68,38 +89,58 @@ class Evaluation:
       batches = jnp.arange(config.eval.num_batches)
       return jax.lax.scan(batch, None, batches)[1]
 
+    if many_points:
+      rule_of, sample = jax.vmap(rule_of), jax.vmap(sample, (0, None, 0))
     replicated = NamedSharding(mesh, P())
     self._key = jax.device_put(stream_key(config, EVAL_STREAM), replicated)
+    self._reference = jax.device_put(reference, replicated)
     self._rule_of: Any = jax.jit(
       rule_of, in_shardings=(sharding,), out_shardings=replicated
     )
     self._sample: Any = jax.jit(
-      sample, in_shardings=(sharding, replicated), out_shardings=replicated
+      sample, in_shardings=(sharding, replicated, replicated), out_shardings=replicated
     )
 
   def compile(self, abstract_model: Any) -> None:
     """Compiles what is measured, ahead of its first use."""
     self._rule_of = self._rule_of.lower(abstract_model).compile()
-    self._sample = self._sample.lower(abstract_model, self._key).compile()
+    sample = self._sample.lower(abstract_model, self._key, self._reference)
+    self._sample = sample.compile()
 
   def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""
-    moments = self._sample(model_state, self._key) if draw_prompts else {}
+    moments = {}
+    if draw_prompts:
+      moments = self._sample(model_state, self._key, self._reference)
     return moments, self._rule_of(model_state)
 
-  def finish(self, fetched: Any) -> Risks:
-    """The risks, from what `start` returned, once it is on the host."""
-    moments, rule = fetched
+  def finish(self, fetched: Any) -> list[Risks]:
+    """The risks for each task, from what `start` returned, once it is on the host."""
+    if not self._many_points:
+      fetched = jax.tree.map(lambda leaf: leaf[None], fetched)
+    moments, rules = fetched
+    exact = [None] * len(self.gd_risks)
+    if rules is not None:
+      exact = theory.exact_risks(rules, self._settings).tolist()
 
-    def sampled(name: str) -> tuple[float, float] | None:
+    def sampled(name: str, i: int) -> tuple[float, float] | None:
       if name not in moments:
         return None
-      mean, mean_square = (float(np.mean(m, dtype=np.float64)) for m in moments[name])
+      mean, mean_square = (
+        float(np.mean(m[i], dtype=np.float64)) for m in moments[name]
+      )
       return mean, math.sqrt(max(mean_square - mean**2, 0.0) / self.num_prompts)
 
-    return Risks(
-      exact=None if rule is None else float(theory.exact_risk(rule, self._task)),
-      sampled=sampled('model'),
-      sampled_gd=sampled('gd'),
-      sampled_difference=sampled('difference'),
-    )
+    return [
+      Risks(
+        exact=exact[i],
+        sampled=sampled('model', i),
+        sampled_gd=sampled('gd', i),
+        sampled_difference=sampled('difference', i),
+      )
+      for i in range(len(exact))
+    ]
+
+
+def _stack(*leaves: Any) -> np.ndarray:
+  return np.stack([np.asarray(leaf) for leaf in leaves])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -10,30 +11,34 @@ import pathlib
 import platform
 import signal
 import threading
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from absl import logging
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zoo.errors import RunError
 from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import Config, build_task, to_json, validate
-from zoo.training.evaluation import Evaluation
-from zoo.training.objective import make_objective
-from zoo.training.records import Records
+from zoo.training.config import Config, build_task, mesh_shape, to_json, validate
+from zoo.training.evaluation import Evaluation, Risks
+from zoo.training.objective import make_objective, sees_statistics, setting_of
+from zoo.training.records import Progress, Records
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
+  init_stacked,
   init_state,
   make_mesh,
   make_train_steps,
+  stacked,
   stream_key,
 )
-from zoo.training.summary import read_summary, summarise
-from zoo.training.workdir import claim, locked, write_atomically
+from zoo.training.summary import SUMMARY, read_summary, summarise, write_summary
+from zoo.training.workdir import claim, locked
 
 
 def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
@@ -47,102 +52,148 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
   validate(config)
   workdir = pathlib.Path(workdir).expanduser()
   claim(workdir, config)
-  mesh = make_mesh(config)
   try:
     with (
       locked(workdir),
-      jax.set_mesh(mesh),
-      jax.default_matmul_precision(config.train.matmul_precision),
-      Checkpoints(workdir, config.checkpoint.keep, _origin(config)) as checkpoints,
+      Checkpoints(workdir, config.checkpoint.keep, origin(config)) as checkpoints,
       Interruption() as interruption,
     ):
-      return _train(config, workdir, mesh, checkpoints, interruption)
+      # Who has deleted the checkpoints of a finished run wants its result, not a new
+      # run.
+      deleted = checkpoints.latest is None and not checkpoints.set_aside
+      at_end = deleted or checkpoints.latest == config.train.num_steps
+      if at_end and (summary := read_summary(workdir / SUMMARY)):
+        return summary
+      if jax.process_index() == 0:
+        (workdir / SUMMARY).unlink(missing_ok=True)
+      ended = run([config], [workdir], checkpoints, interruption)
+      if ended is None:
+        return None
+      write_summary(workdir, ended.summaries[0])
+      return ended.summaries[0]
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
-def _train(
-  config: Config,
-  workdir: pathlib.Path,
-  mesh: Mesh,
+class Ended(NamedTuple):
+  """Points that were trained to the end, and their state, stacked if it was."""
+
+  summaries: list[Any]  # None for a point whose training ceased to be finite
+  state: Any
+
+
+def run(
+  configs: Sequence[Config],
+  workdirs: Sequence[pathlib.Path],
   checkpoints: Checkpoints,
   interruption: Interruption,
-) -> dict[str, Any] | None:
+  stack_label: str | None = None,
+) -> Ended | None:
+  """Trains from the newest checkpoint to the end, with records in the workdirs.
+
+  With a `stack_label`, which the progress bar shows, the states of all configs are
+  stacked and trained side by side; they may differ in what `setting_of` tells, in fixed
+  guesses and in the number of heads. Without it there is one config. Returns None after
+  SIGTERM. Raises RunError once no point is finite.
+  """
+  many_points = stack_label is not None
+  config = max(configs, key=lambda config: config.model.get('num_heads', 1))
+  mesh = make_mesh(config)
+  in_mesh = functools.partial(_in_mesh, mesh, config)
   step, num_steps = checkpoints.latest or 0, config.train.num_steps
-  summary_file = workdir / 'summary.json'
-  # Who has deleted the checkpoints of a finished run wants its result, not a new run.
-  deleted = checkpoints.latest is None and not checkpoints.set_aside
-  if (step == num_steps or deleted) and (summary := read_summary(summary_file)):
-    return summary
-  if jax.process_index() == 0:
-    summary_file.unlink(missing_ok=True)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(in_mesh())
+    tasks = [build_task(config) for config in configs]
+    graphs, abstract = abstract_state(config, mesh)
+    model = nnx.merge(graphs['model'], abstract['model'])
+    if sees_statistics(model, tasks[0]) and tasks[0].has_long_context:
+      logging.info(
+        'the second moment of each context of %d examples is drawn by itself, which '
+        'has the same distribution and costs less (Bartlett)',
+        tasks[0].context_length,
+      )
+    setting: Any = setting_of(tasks[0])
+    if many_points:
+      abstract = stacked(abstract, len(configs), _points_axis(config, configs))
+      setting = jax.tree.map(lambda *leaves: np.stack(leaves), *map(setting_of, tasks))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
+    key, setting = put(stream_key(config, TRAIN_STREAM)), put(setting)
 
-  task = build_task(config)
-  graphs, abstract = abstract_state(config, mesh)
-  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-  put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
-  key = put(stream_key(config, TRAIN_STREAM))
+    def prepare_evaluation() -> Evaluation:
+      with in_mesh():
+        model = graphs['model'], shardings['model']
+        evaluation = Evaluation(config, tasks, *model, mesh, many_points)
+        evaluation.compile(abstract['model'])
+        return evaluation
 
-  def prepare_evaluation() -> Evaluation:
-    with (
-      jax.set_mesh(mesh),
-      jax.default_matmul_precision(config.train.matmul_precision),
-    ):
-      model = graphs['model'], shardings['model']
-      evaluation = Evaluation(config, task, *model, mesh)
-      evaluation.compile(abstract['model'])
-      return evaluation
-
-  risks = None
-  with Records(workdir, config, step) as records:
+    records = [
+      # To tell TensorBoard of each line of each of many points takes longer than to
+      # train them.
+      stack.enter_context(Records(workdir, step, tensorboard=not many_points))
+      for workdir in workdirs
+    ]
+    label = config.model.name
+    if many_points:
+      label = f'{stack_label}: {len(configs)} × {label}'
+    progress = stack.enter_context(Progress(label, step, num_steps))
     with concurrent.futures.ThreadPoolExecutor(1) as beside:
       # On another core, while this one compiles the initial state and the steps.
       preparing = beside.submit(prepare_evaluation)
       if step:
-        logging.info('going on from step %d of %d in %s', step, num_steps, workdir)
+        logging.info('going on from step %d of %d', step, num_steps)
         state = checkpoints.load(step, abstract)
+      elif many_points:
+        state = init_stacked(configs, abstract)
       else:
         state = init_state(config, shardings)
-      objective = make_objective(config, task)
-      train_steps = make_train_steps(graphs, shardings, objective, mesh)
+      objective = make_objective(config, tasks[0])
+      train_steps = make_train_steps(graphs, shardings, objective, mesh, many_points)
       start, stop = put(np.int32(step)), put(np.int32(step))
-      state, _ = train_steps(state, key, start, stop)  # no step yet: it is compiled
+      # No step yet: it is compiled.
+      state, before = train_steps(state, key, start, stop, setting)
       evaluation = preparing.result()
-    records.start_clock(step)
+    progress.start_clock(step)
+    risks: list[Risks] = []
+    finite = np.atleast_1d(jax.device_get(before['finite']))
 
     def read(metrics: dict[str, Any]) -> None:
       """Fetches what a call returned, writes it down, and stops at a NaN."""
-      nonlocal risks
+      nonlocal risks, finite
       if not metrics:
         return
       metrics = jax.device_get(metrics)
-      done = int(metrics['step'])
-      records.advance(done)
-      if not metrics['finite']:
+      lines = [_line(metrics, i) for i in range(len(configs))]
+      done = max(line['step'] for line in lines)
+      progress.advance(done)
+      for line, path, before in zip(lines, workdirs, finite, strict=True):
+        if many_points and before and not line['finite']:
+          logging.warning('%s: %s', path.name, _not_finite(line))
+      finite = np.array([line.pop('finite') for line in lines])
+      if not finite.any():
         checkpoints.wait()
         latest = checkpoints.latest
         good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
         raise RunError(
-          f'step {done} is not finite (loss {metrics["loss"]:g}, gradient norm '
-          f'{metrics["grad_norm"]:g}, or the weights behind it): stopped, not saved; '
-          f'{good}; a smaller config.optimizer.learning_rate or a '
-          'config.optimizer.clip_norm may help'
+          f'{_not_finite(lines[0])}: stopped, not saved; {good}; a smaller '
+          'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
         )
       risks = evaluation.finish(metrics['evaluation'])
-      records.write(
-        {
-          'step': done,
-          'loss': float(metrics['loss']),
-          'eval_risk': risks.sampled[0] if risks.sampled else None,
-          'exact_risk': risks.exact,
-          'grad_norm': float(metrics['grad_norm']),
-        }
-      )
+      rate, _ = progress.speed(done)
+      for i in np.flatnonzero(finite):
+        sampled = risks[i].sampled
+        lines[i]['eval_risk'] = sampled[0] if sampled else None
+        lines[i]['exact_risk'] = risks[i].exact
+        records[i].write({**lines[i], 'steps_per_second': rate})
+      if not many_points:
+        risk = lines[0]['exact_risk'] or lines[0]['eval_risk']
+        progress.show(loss=lines[0]['loss'], risk=risk)
 
     saved, unread = step, {}
     while step < num_steps and not interruption.requested:
       stop = _next_stop(step, config)
-      state, metrics = train_steps(state, key, put(np.int32(step)), put(np.int32(stop)))
+      limits = put(np.int32(step)), put(np.int32(stop))
+      state, metrics = train_steps(state, key, *limits, setting)
       due = stop % config.eval.every == 0 or stop == num_steps
       metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
       read(unread)  # of the call before, while this one runs
@@ -160,16 +211,52 @@ def _train(
       if interruption.requested == signal.SIGINT:
         raise KeyboardInterrupt
       return None
-    wall_time = records.wall_time
-    speed = records.speed(step)
+    if not risks:  # the last launch ended between the last step and here
+      measured = evaluation.start(state['model'], draw_prompts=True)
+      risks = evaluation.finish(jax.device_get(measured))
+    speed = progress.speed(step)
+    summaries = [
+      summarise(config, evaluation, i, risks[i], speed, records[i].wall_time)
+      if finite[i]
+      else None
+      for i, config in enumerate(configs)
+    ]
+    return Ended(summaries, state)
 
-  if risks is None:  # the last launch ended between the last step and here
-    measured = evaluation.start(state['model'], draw_prompts=True)
-    risks = evaluation.finish(jax.device_get(measured))
-  summary = summarise(config, abstract['model'], evaluation, risks, speed, wall_time)
-  if jax.process_index() == 0:
-    write_atomically(summary_file, json.dumps(summary, indent=2) + '\n')
-  return summary
+
+def _line(metrics: dict[str, Any], i: int) -> dict[str, Any]:
+  """What is known of a point behind its last step, for its records."""
+  step, loss, grad_norm, finite = (
+    np.atleast_1d(metrics[name]) for name in ('step', 'loss', 'grad_norm', 'finite')
+  )
+  return {
+    'step': int(step.max()),
+    'loss': float(loss[i]),
+    'eval_risk': None,
+    'exact_risk': None,
+    'grad_norm': float(grad_norm[i]),
+    'finite': bool(finite[i]),
+  }
+
+
+def _not_finite(line: dict[str, Any]) -> str:
+  return (
+    f'step {line["step"]} is not finite (loss {line["loss"]:g}, gradient norm '
+    f'{line["grad_norm"]:g}, or the weights behind it)'
+  )
+
+
+def _points_axis(config: Config, configs: Sequence[Config]) -> str | None:
+  """Over which axis of the mesh points are split: prompts leave none for them."""
+  data, _ = mesh_shape(config)
+  exact = config.objective.name == 'exact'
+  return 'data' if exact and len(configs) % data == 0 else None
+
+
+@contextlib.contextmanager
+def _in_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
+    yield
 
 
 def _next_stop(step: int, config: Config) -> int:
@@ -178,7 +265,7 @@ def _next_stop(step: int, config: Config) -> int:
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))
 
 
-def _origin(config: Config) -> dict[str, Any]:
+def origin(config: Config) -> dict[str, Any]:
   """What a checkpoint says of itself: its config, and the versions that made it."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
   versions = {name: importlib.metadata.version(name) for name in packages}

@@ -8,36 +8,64 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
-from zoo import theory
+from zoo import draws, theory
+from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
+from zoo.statistics import Statistics
 from zoo.training.config import Config
 
-Objective = Callable[[Any, Key[Array, '']], Float[Array, '']]
+Objective = Callable[[Any, Key[Array, ''], Any], Float[Array, '']]
 
 
-def draw(task: Any, key: Key[Array, ''], batch_size: int) -> Prompt:
-  """A batch of prompts, its positions split over the mesh axis `data`."""
-  prompt = jax.lax.with_sharding_constraint(task.sample(key, batch_size), P('data'))
-  # Without the barrier XLA:CPU runs the generator again in each fusion that reads it.
-  return jax.lax.optimization_barrier(prompt)
+def setting_of(task: Any) -> theory.Moments | None:
+  """What may differ between tasks that share a compiled program; None: nothing may."""
+  return theory.moments(task) if theory.covers(task) else None
 
 
-def squared_errors(model: Any, prompt: Prompt) -> Float[Array, ' b']:
-  """`(f(X, y, x_q) − ŵ·x_q)²`, whose expectation is the in-context risk (eq. 4)."""
-  return jnp.square(model(prompt) - prompt.y_query)
+def sees_statistics(model: Any, task: Any) -> bool:
+  """Whether the statistics of prompts suffice for a model, and no examples are kept."""
+  return theory.covers(task) and hasattr(model, 'learning_rule')
+
+
+def draw(model: Any, task: Any, key: Key[Array, ''], batch_size: int) -> Any:
+  """A batch of prompts, or of statistics, its positions split over the axis `data`."""
+  if sees_statistics(model, task):
+    statistics = task.sample_statistics(key, batch_size)
+    positions_last = jax.tree.map(
+      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), statistics
+    )
+    return jax.lax.with_sharding_constraint(statistics, positions_last)
+  prompt = task.sample(key, batch_size)
+  prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
+  return draws.kept(key, lambda prompt: prompt, prompt)
+
+
+def squared_errors(
+  subject: Any, drawn: Prompt | Statistics, setting: Any
+) -> Float[Array, ' b']:
+  """`(f(X, y, x_q) − ŵ·x_q)²`, whose expectation is the in-context risk (eq. 4).
+
+  `subject` is a model, or a learning rule where statistics are drawn.
+  """
+  if isinstance(drawn, Statistics):
+    rule = subject if isinstance(subject, LearningRule) else subject.learning_rule()
+    noise_std = jnp.sqrt(setting.noise_variance)
+    return jnp.square(drawn.errors(rule, setting.prior_mean, noise_std))
+  return jnp.square(subject(drawn) - drawn.y_query)
 
 
 def make_objective(config: Config, task: Any) -> Objective:
-  """The config's objective, as a function of a model and of the step's key.
+  """The config's objective, as a function of a model, the step's key and the setting.
 
   `sampled` is the mean squared error over fresh prompts, `exact` its expectation, the
   exact risk: the gradient is then that of the whole population, and the key is unused.
   """
-  if config.objective.name == 'exact':
-    moments = theory.moments(task)
-    return lambda model, key: theory.population_risk(model.learning_rule(), moments)
 
-  def sampled(model: Any, key: Key[Array, '']) -> Float[Array, '']:
-    return jnp.mean(squared_errors(model, draw(task, key, config.train.batch_size)))
+  def exact(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
+    return theory.population_risk(model.learning_rule(), setting)
 
-  return sampled
+  def sampled(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
+    drawn = draw(model, task, key, config.train.batch_size)
+    return jnp.mean(squared_errors(model, drawn, setting))
+
+  return exact if config.objective.name == 'exact' else sampled

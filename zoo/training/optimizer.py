@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import optax
 
 OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
@@ -14,9 +15,25 @@ def build_optimizer(config: Any) -> optax.GradientTransformation:
   All else stands at optax's defaults, which for Adam are the paper's.
   """
   optimizer = OPTIMIZERS[config.optimizer.name](build_schedule(config))
-  if config.optimizer.clip_norm is None:
-    return optimizer
-  return optax.chain(optax.clip_by_global_norm(config.optimizer.clip_norm), optimizer)
+  if config.optimizer.clip_norm is not None:
+    clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
+    optimizer = optax.chain(clip, optimizer)
+
+  def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    flat = optimizer.update(flattened(updates), flattened(state), flattened(params))
+    return with_shapes_of((updates, state), flat)
+
+  return optax.GradientTransformation(optimizer.init, update)
+
+
+def flattened(tree: Any) -> Any:
+  """The tree with each array flat, as the compiled steps keep them."""
+  return jax.tree.map(lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, tree)
+
+
+def with_shapes_of(tree: Any, flat: Any) -> Any:
+  """What was flattened, in the shapes that it has in `tree`."""
+  return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
 def build_schedule(config: Any) -> optax.Schedule:

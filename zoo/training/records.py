@@ -16,67 +16,35 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from zoo.training.config import Config
 from zoo.training.workdir import write_atomically
 
 event_pb2: Any = _event_pb2  # its names are made at run time
 
 
-class Records:
-  """The records of one launch; a context manager.
+class Progress:
+  """The progress bar of one launch, and its clock; a context manager.
 
-  Lines behind the step that a run resumes from are dropped, as they will come again;
-  the wall time goes on from the last line that stays. Only process 0 writes.
+  Only process 0 shows a bar.
   """
 
-  def __init__(self, workdir: pathlib.Path, config: Config, step: int):
-    self._primary = jax.process_index() == 0
-    path = workdir / 'metrics.jsonl'
-    lines = [line for line in read_lines(path) if line['step'] <= step]
-    self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
+  def __init__(self, label: str, step: int, num_steps: int):
     self._compiled: tuple[int, float, float] | None = None
-    self._stack = contextlib.ExitStack()
-    if not self._primary:
-      return
-    write_atomically(path, ''.join(json.dumps(line) + '\n' for line in lines))
-    self._file = self._stack.enter_context(path.open('a', buffering=1))
-    board = workdir / 'tensorboard'
-    board.mkdir(exist_ok=True)
-    # Not SummaryWriter: its thread dies of a full disk, and the next call waits for it.
-    self._board = EventsWriter(str(board / 'events'))
-    self._stack.callback(self._board.close)
-    # Tells TensorBoard to forget what an earlier launch wrote behind this step.
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._board.write_event(
-      event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
-    )
-    self._bar = self._stack.enter_context(
-      tqdm(
-        desc=config.model.name,
-        initial=step,
-        total=config.train.num_steps,
-        unit='step',
-        # A log file, unlike a terminal, keeps every refresh.
-        mininterval=0.2 if sys.stderr.isatty() else 10.0,
-        dynamic_ncols=True,
-      )
+    self._bar = tqdm(
+      desc=label,
+      initial=step,
+      total=num_steps,
+      unit='step',
+      # A log file, unlike a terminal, keeps every refresh.
+      mininterval=0.2 if sys.stderr.isatty() else 10.0,
+      dynamic_ncols=True,
+      disable=jax.process_index() != 0,
     )
 
-  def __enter__(self) -> Records:
+  def __enter__(self) -> Progress:
     return self
 
   def __exit__(self, *exception: object) -> None:
-    try:
-      self._stack.close()
-    except OSError:
-      # While another exception passes through, that one is the news.
-      if exception == (None, None, None):
-        raise
-
-  @property
-  def wall_time(self) -> float:
-    """Seconds spent on this run so far, those before an interruption included."""
-    return time.monotonic() - self._start
+    self._bar.close()
 
   def start_clock(self, step: int) -> None:
     """Tells that all is compiled, and `step` done: from here on speed is measured."""
@@ -95,17 +63,73 @@ class Records:
     return steps / seconds, 1e3 * cpu_seconds / steps
 
   def advance(self, step: int) -> None:
-    """Moves the progress bar."""
-    if self._primary:
-      self._bar.update(step - self._bar.n)
+    """Moves the bar."""
+    self._bar.update(step - self._bar.n)
+
+  def show(self, **values: float | None) -> None:
+    """Shows values behind the bar, those that there are."""
+    self._bar.set_postfix(
+      {name: f'{value:.4f}' for name, value in values.items() if value is not None},
+      refresh=False,
+    )
+
+
+class Records:
+  """The records of one run in its workdir, for one launch; a context manager.
+
+  Lines behind the step that a run resumes from are dropped, as they will come again;
+  the wall time goes on from the last line that stays. Only process 0 writes, for
+  TensorBoard too if it shall.
+  """
+
+  def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
+    self._primary = jax.process_index() == 0
+    path = workdir / 'metrics.jsonl'
+    lines = [line for line in read_lines(path) if line['step'] <= step]
+    self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
+    self._stack = contextlib.ExitStack()
+    self._board: EventsWriter | None = None
+    if not self._primary:
+      return
+    write_atomically(path, ''.join(json.dumps(line) + '\n' for line in lines))
+    self._file = self._stack.enter_context(path.open('a', buffering=1))
+    if not tensorboard:
+      return
+    board = workdir / 'tensorboard'
+    board.mkdir(exist_ok=True)
+    # Not SummaryWriter: its thread dies of a full disk, and the next call waits for it.
+    self._board = EventsWriter(str(board / 'events'))
+    self._stack.callback(self._board.close)
+    # Tells TensorBoard to forget what an earlier launch wrote behind this step.
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._board.write_event(
+      event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+    )
+
+  def __enter__(self) -> Records:
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    try:
+      self._stack.close()
+    except OSError:
+      # While another exception passes through, that one is the news.
+      if exception == (None, None, None):
+        raise
+
+  @property
+  def wall_time(self) -> float:
+    """Seconds spent on this run so far, those before an interruption included."""
+    return time.monotonic() - self._start
 
   def write(self, line: dict[str, Any]) -> None:
     """Writes one logged step, with None for what does not exist."""
     if not self._primary:
       return
-    rate, _ = self.speed(line['step'])
-    line = {**line, 'steps_per_second': rate, 'wall_time': self.wall_time}
+    line = {**line, 'wall_time': self.wall_time}
     self._file.write(json.dumps(line) + '\n')
+    if self._board is None:
+      return
     for name, value in line.items():
       if name != 'step' and value is not None:
         summary = scalar(name, value)
@@ -113,11 +137,6 @@ class Records:
           event_pb2.Event(wall_time=time.time(), step=line['step'], summary=summary)
         )
     self._board.flush()
-    shown = {'loss': line['loss'], 'risk': line['exact_risk'] or line['eval_risk']}
-    self._bar.set_postfix(
-      {name: f'{value:.4f}' for name, value in shown.items() if value is not None},
-      refresh=False,
-    )
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

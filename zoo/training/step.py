@@ -1,10 +1,11 @@
 """The compiled part of training: state sharded from birth, and many steps a call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -13,7 +14,7 @@ from jaxtyping import Array, Key
 
 from zoo.training.config import Config, build_model, mesh_shape
 from zoo.training.objective import Objective
-from zoo.training.optimizer import build_optimizer
+from zoo.training.optimizer import build_optimizer, flattened, with_shapes_of
 
 # All that is random is a pure function of the seed, a stream of it, and the step.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
@@ -56,6 +57,18 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   return graphs, state
 
 
+def stacked(abstract: State, num_points: int, axis: str | None) -> State:
+  """The abstract state of many points at once, split over a mesh axis or over none."""
+
+  def stack(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
+    return jax.ShapeDtypeStruct(
+      (num_points, *leaf.shape), leaf.dtype, sharding=sharding
+    )
+
+  return jax.tree.map(stack, abstract)
+
+
 def init_state(config: Config, state_shardings: State) -> State:
   """The state at step 0, each array made where it will stay."""
 
@@ -67,21 +80,45 @@ def init_state(config: Config, state_shardings: State) -> State:
   return jax.jit(init, out_shardings=state_shardings)()
 
 
+def init_stacked(configs: Sequence[Config], abstract: State) -> State:
+  """The states at step 0 side by side, with zeros for the heads that a point lacks."""
+
+  def stack(leaf: Any, *points: Any) -> np.ndarray:
+    whole = np.zeros(leaf.shape, leaf.dtype)
+    for i, point in enumerate(points):
+      whole[(i, *map(slice, point.shape))] = point
+    return whole
+
+  states = []
+  for config in configs:  # one by one: to compile them all together takes seconds
+    created = _create(config, stream_key(config, INIT_STREAM))
+    states.append({name: nnx.state(part) for name, part in created.items()})
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+  return jax.device_put(jax.tree.map(stack, abstract, *states), shardings)
+
+
 def make_train_steps(
-  graphs: State, state_shardings: State, objective: Objective, mesh: Mesh
+  graphs: State,
+  state_shardings: State,
+  objective: Objective,
+  mesh: Mesh,
+  many_points: bool = False,
 ) -> Callable[..., tuple[State, dict[str, Any]]]:
-  """Compiles `(state, key, start, stop) -> (state, metrics of the last step)`.
+  """Compiles `(state, key, start, stop, setting) -> (state, metrics of the last step)`.
 
   The state is donated. The number of steps is not compiled in: however a run is cut
   into calls, each step is the same program and gives the same bits. The loop ends early
   behind a step whose loss or gradient is not finite; `metrics['step']` is the number of
-  steps then done and `metrics['finite']` tells.
+  steps then done and `metrics['finite']` tells. With `many_points` states and settings
+  are stacked, the metrics too, and the loop ends early when no point is finite.
   """
 
-  def train_step(state: State, key: Key[Array, '']) -> tuple[State, dict[str, Any]]:
+  def train_step(
+    state: State, key: Key[Array, ''], setting: Any
+  ) -> tuple[State, dict[str, Any]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-    loss, grads = nnx.value_and_grad(objective)(model, key)
+    loss, grads = nnx.value_and_grad(objective)(model, key, setting)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     state = {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}
@@ -91,29 +128,37 @@ def make_train_steps(
       'finite': jnp.isfinite(loss) & jnp.isfinite(grad_norm),
     }
 
-  def train_steps(state, key, start, stop):
+  # The key is one for all points: what they draw is drawn once.
+  step_of = jax.vmap(train_step, (0, None, 0)) if many_points else train_step
+
+  def train_steps(state, key, start, stop, setting):
     def body(carry):
-      state, step, _ = carry
-      state, metrics = train_step(state, jax.random.fold_in(key, step))
-      return state, step + 1, metrics
+      flat, step, _ = carry
+      state = with_shapes_of(abstract_state, flat)
+      state, metrics = step_of(state, jax.random.fold_in(key, step), setting)
+      return flattened(state), step + 1, metrics
 
     def unfinished(carry):
       _, step, metrics = carry
-      return (step < stop) & metrics['finite']
+      return (step < stop) & metrics['finite'].any()
 
-    abstract = jax.eval_shape(train_step, state, key)[1]
+    abstract_state, abstract = jax.eval_shape(step_of, state, key, setting)
     none_yet = {name: jnp.ones(a.shape, a.dtype) for name, a in abstract.items()}
-    state, step, metrics = jax.lax.while_loop(
-      unfinished, body, (state, start, none_yet)
+    # From step to step the arrays are flat: XLA:CPU computes what is elementwise on
+    # `[h, e, e]` in rows of e, which takes Adam eight times as long.
+    flat, step, metrics = jax.lax.while_loop(
+      unfinished, body, (flattened(state), start, none_yet)
     )
-    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]
-    metrics['finite'] &= jnp.stack(leaves).all()
+    state = with_shapes_of(abstract_state, flat)
+    for leaf in jax.tree.leaves(state):
+      axes = tuple(range(metrics['finite'].ndim, leaf.ndim))
+      metrics['finite'] &= jnp.isfinite(leaf).all(axes)
     return state, {**metrics, 'step': step}
 
   replicated = NamedSharding(mesh, P())
   return jax.jit(
     train_steps,
     donate_argnums=0,
-    in_shardings=(state_shardings, replicated, replicated, replicated),
+    in_shardings=(state_shardings, *[replicated] * 4),
     out_shardings=(state_shardings, replicated),
   )

@@ -10,25 +10,32 @@ from typing import Any
 import jax
 from flax import nnx
 
-from zoo.training.config import Config
+from zoo.training.config import Config, build_model
 from zoo.training.evaluation import Evaluation, Risks
+from zoo.training.workdir import write_atomically
+
+SUMMARY = 'summary.json'  # its name in a workdir
 
 
 def summarise(
   config: Config,
-  abstract_model: Any,
   evaluation: Evaluation,
+  point: int,
   risks: Risks,
   speed: tuple[float | None, float | None],
   wall_time: float,
 ) -> dict[str, Any]:
-  """The summary of a finished run; what does not exist for a model is None."""
-  parameters = nnx.to_flat_state(nnx.filter_state(abstract_model, nnx.Param))
+  """The summary of a finished run; what does not exist for a model is None.
+
+  `point` counts the tasks of the evaluation.
+  """
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   gd, gd_stderr = risks.sampled_gd or unknown
   difference, difference_stderr = risks.sampled_difference or unknown
-  optimum = evaluation.optimal_risk
+  optimum = evaluation.optimal_risks[point]
   excess = None
   if risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
@@ -43,7 +50,7 @@ def summarise(
     'eval_excess_over_gd': difference,
     'eval_excess_over_gd_stderr': difference_stderr,
     'exact_risk': risks.exact,
-    'gd_risk': evaluation.gd_risk,
+    'gd_risk': evaluation.gd_risks[point],
     'optimal_risk': optimum,
     'excess_risk': excess,
     'steps_per_second': speed[0],
@@ -54,6 +61,12 @@ def summarise(
     'num_devices': jax.device_count(),
     'num_processes': jax.process_count(),
   }
+
+
+def write_summary(workdir: pathlib.Path, summary: dict[str, Any]) -> None:
+  """Writes `summary.json`; only process 0 does."""
+  if jax.process_index() == 0:
+    write_atomically(workdir / SUMMARY, json.dumps(summary, indent=2) + '\n')
 
 
 def read_summary(path: pathlib.Path) -> dict[str, Any] | None:

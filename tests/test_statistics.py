@@ -1,0 +1,152 @@
+"""Sufficient statistics lose nothing, and long contexts have the same distribution."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import zoo
+from tests import oracle
+from zoo import theory
+from zoo.statistics import triangle
+
+_KEY = jax.random.key(11)
+
+
+def _covariance(d, seed):
+  root = np.random.default_rng(seed).normal(size=(d, d)) / np.sqrt(d)
+  return root @ root.T + 0.1 * np.eye(d)
+
+
+def _task(d, c, general=False, **changes):
+  given: dict = {'prior_mean': np.linspace(-1, 2, d)}
+  if general:
+    given['prior_covariance'] = _covariance(d, 1)
+    given['feature_covariance'] = _covariance(d, 2)
+  return zoo.create_task(
+    'linear_regression', num_features=d, context_length=c, **(given | changes)
+  )
+
+
+def _rule(d, scale=0.3):
+  """A rule with all its parts, not symmetric."""
+  rng = np.random.default_rng(d)
+  shapes = (d,), (d, d + 1, d + 1), (), (d + 1, d + 1)
+  return zoo.LearningRule(*(scale * np.asarray(rng.normal(size=s)) for s in shapes))
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.6])
+@pytest.mark.parametrize('general', [False, True], ids=['isotropic', 'general'])
+# Of the last the triangle is not written out.
+@pytest.mark.parametrize(('d', 'c'), [(1, 1), (3, 4), (4, 3), (30, 40)])
+def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_std):
+  task, rule = _task(d, c, general, noise_std=noise_std), _rule(d, 0.3 / d)
+  with jax.enable_x64(True):
+    prompt = task.sample(_KEY, 5)
+    statistics = task.sample_statistics(_KEY, 5)
+    errors = statistics.errors(rule, task.prior_mean, noise_std)
+  for i, error in enumerate(np.asarray(errors)):
+    shown = (np.asarray(part[i]) for part in (prompt.x, prompt.y, prompt.x_query))
+    parts = rule.init, rule.update, rule.bias, rule.bias_update
+    predicted = oracle.rule_prediction(*shown, *parts)
+    # About e³ products in each, of numbers of size 10.
+    target = np.asarray(prompt.y_query)[i]
+    assert abs(predicted - target - error) < 1e-14 * 10 * (d + 1) ** 3
+
+
+def test_one_draw_serves_every_prior_mean_and_noise_level():
+  one, other = _task(3, 4, noise_std=0.2), _task(3, 4, prior_mean=5.0, noise_std=3.0)
+  drawn = [task.sample_statistics(_KEY, 16) for task in (one, other)]
+  jax.tree.map(np.testing.assert_array_equal, *drawn)
+
+
+@pytest.mark.parametrize(('c', 'width'), [(1, 1), (5, 3), (60, 40)])
+def test_the_triangle_is_that_of_the_gram_matrix(c, width):
+  vectors = np.random.default_rng(0).normal(size=(c, width, 7)).astype(np.float32)
+  rows, columns = np.tril_indices(width)
+  gram = np.einsum('cib,cjb->ijb', *[vectors.astype(float)] * 2)[rows, columns]
+  # c products of normals: some 2 c roundings of a partial sum, each below 2 c.
+  np.testing.assert_allclose(triangle(jnp.asarray(vectors)), gram, atol=3e-7 * c * c)
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.6])
+@pytest.mark.parametrize('general', [False, True], ids=['isotropic', 'general'])
+@pytest.mark.parametrize('c', [8, 50, 10_000])
+def test_the_risk_over_long_contexts_is_the_exact_one(c, general, noise_std):
+  task = _task(3, c, general, noise_std=noise_std)
+  assert task.has_long_context
+  draw = jax.jit(task.sample_statistics, static_argnums=1)
+  # Its weights must not swamp the spread of G, which is as 1/√C.
+  for rule in (_rule(3, 0.05), theory.optimal_rule(task)):
+    statistics = draw(_KEY, 200_000)
+    errors = statistics.errors(_as_float32(rule), task.prior_mean, noise_std)
+    squares = np.asarray(errors, float) ** 2
+    standard_error = squares.std() / np.sqrt(len(squares))
+    assert abs(squares.mean() - theory.exact_risk(rule, task)) < 4 * standard_error
+
+
+def _as_float32(rule):
+  return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), rule)
+
+
+def _moments(statistics, width):
+  """The matrices of which the triangles are kept, `[b, u, u]`, float64."""
+  rows, columns = np.tril_indices(width)
+  whole = np.zeros((statistics.x_query.shape[1], width, width))
+  whole[:, rows, columns] = whole[:, columns, rows] = np.asarray(statistics.moment).T
+  return whole
+
+
+@pytest.mark.parametrize('c', [8, 40])
+def test_long_contexts_have_the_distribution_of_drawn_examples(c):
+  # Of [x; n]: by the chain of Schur complements, whose j-th is χ² of C − j degrees over
+  # C, each independent of the others. That, with the rotations, is Wishart.
+  d = 3
+  task = _task(d, c, prior_covariance=np.zeros((d, d)), noise_std=1.0)
+  statistics = task.sample_statistics(_KEY, 20_000)
+  whole = _moments(statistics, d + 2)
+  kept = [0, 1, 2, 4]  # ε = 0, and so is the row of ε·x
+  assert not whole[:, 3].any()
+  whole = whole[:, kept][:, :, kept]
+  logs = []
+  for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 3, 0, 1]):
+    factor = np.linalg.cholesky(whole[:, order][:, :, order])
+    for j in range(d + 1):
+      square = c * factor[:, j, j] ** 2
+      assert scipy.stats.kstest(square, scipy.stats.chi2(c - j).cdf).pvalue > 1e-4
+      below = factor[:, j + 1 :, j].ravel() * np.sqrt(c)
+      assert not below.size or scipy.stats.kstest(below, 'norm').pvalue > 1e-4
+    logs.append(np.log(np.einsum('bjj->bj', factor)))
+  for chain in logs:
+    correlation = np.corrcoef(chain.T)[~np.eye(d + 1, dtype=bool)]
+    assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
+
+
+def test_a_long_context_is_never_laid_out():
+  task = _task(3, 10_000, noise_std=0.5)
+  text = str(jax.make_jaxpr(lambda key: task.sample_statistics(key, 7))(_KEY))
+  assert '[10000' not in text
+  assert ',10000' not in text
+
+
+@pytest.mark.parametrize('c', [10, 1000])
+@pytest.mark.parametrize(('data', 'model'), [(1, 1), (2, 1), (4, 2), (8, 1)], ids=str)
+def test_statistics_are_the_same_bits_on_any_number_of_devices(data, model, c):
+  task = _task(10, c, noise_std=0.5)
+  mesh = jax.make_mesh(
+    (data, model),
+    ('data', 'model'),
+    axis_types=(AxisType.Auto,) * 2,
+    devices=jax.devices()[: data * model],
+  )
+  alone = jax.jit(task.sample_statistics, static_argnums=1)(_KEY, 256)
+  specs = jax.tree.map(
+    lambda leaf: NamedSharding(mesh, P(*[None] * (leaf.ndim - 1), 'data')), alone
+  )
+  with jax.set_mesh(mesh):
+    draw = jax.jit(task.sample_statistics, static_argnums=1, out_shardings=specs)
+    together = draw(jax.device_put(_KEY, NamedSharding(mesh, P())), 256)
+  jax.tree.map(np.testing.assert_array_equal, alone, together)
