@@ -3,3 +3,5 @@
 from zoo.training.config import validate as validate
 from zoo.training.loop import train as train
 from zoo.training.summary import table as table
+from zoo.training.sweeps import grid as grid
+from zoo.training.sweeps import sweep as sweep

@@ -1,0 +1,85 @@
+"""Trains a config at many points at once, and tabulates what came out.
+
+  python -m launch.sweep --config=configs/multi_head_lsa.py \\
+      --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
+
+Every combination of the values is a point. Points that differ in prior mean, noise,
+initial guess or bias, or number of heads alone share one program and its prompts. Run
+the same command again to go on after an interruption, or with more values.
+"""
+
+import json
+import pathlib
+import re
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+
+from launch import cli
+from zoo.errors import UserError
+
+flags.adopt_module_key_flags(cli)
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', help_string='Config file, with an optional variant; as of launch.main.'
+)
+_SWEEP = flags.DEFINE_multi_string(
+  'sweep',
+  [],
+  'A field and its values: task.prior_mean=0,0.5,1 or seed=0..4 (both ends included); '
+  'repeat for more fields.',
+)
+_WORKDIR = flags.DEFINE_string(
+  'workdir',
+  None,
+  'Folder of the sweep. Default: checkpoints/runs/sweep- and the name of the config.',
+)
+
+
+def main() -> None:
+  config = cli.config_of(_CONFIG)
+  if not _SWEEP.value:
+    raise UserError('--sweep is missing; try --sweep=task.prior_mean=0,0.5,1')
+  axes: dict[str, list[Any]] = {}
+  for text in _SWEEP.value:
+    field, values = parse(text)
+    if field in axes:
+      raise UserError(f'--sweep gives {field} twice')
+    axes[field] = values
+  workdir = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
+  if _WORKDIR.value is not None:
+    if not _WORKDIR.value:
+      raise UserError('--workdir is empty; it must name a folder')
+    workdir = pathlib.Path(_WORKDIR.value).expanduser()
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo.training import sweeps
+
+  rows = sweeps.sweep(config, sweeps.grid(axes), workdir)
+  if rows is None:
+    print(f'stopped; the same command goes on from what is saved in {workdir}')
+  else:
+    print(f'\n{sweeps.format_table(rows, list(axes))}')
+    print(f'\nall of it is in {workdir / "table.csv"}')
+
+
+def parse(text: str) -> tuple[str, list[Any]]:
+  """The field and the values of a --sweep; raises UserError.
+
+  Values are JSON (numbers, lists, true, null), or else words.
+  """
+  field, equals, values = text.partition('=')
+  if not (field and equals and values):
+    raise UserError(f'--sweep is {text!r}; it must be field=value,value,...')
+  if between := re.fullmatch(r'(-?\d+)\.\.(-?\d+)', values):
+    first, last = map(int, between.groups())
+    if last < first:
+      raise UserError(f'--sweep={text} is empty: {last} is less than {first}')
+    return field, list(range(first, last + 1))
+  try:
+    return field, json.loads(f'[{values}]')
+  except json.JSONDecodeError:
+    return field, values.split(',')
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,207 @@
+"""Sweeps: many points in one program are what each would have been alone."""
+
+import csv
+import json
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.compare import refuses
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo.errors import RunError
+from zoo.training import grid, loop, sweep, sweeps, train
+
+_POINTS = [
+  {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
+  {'model.num_heads': 3, 'task.prior_mean': 1.0, 'seed': 0},
+  {'model.num_heads': 3, 'task.prior_mean': [0.5, -1.0, 2.0], 'seed': 0},
+  {'model.num_heads': 1, 'model.initial_guess': 1.0, 'seed': 0},
+  {'model.num_heads': 3, 'task.noise_std': 0.3, 'seed': 0},
+  {'model.num_heads': 3, 'task.noise_std': 0.6, 'model.initial_bias': 0.5, 'seed': 0},
+  {'model.num_heads': 3, 'task.prior_mean': 1.0, 'seed': 1},
+  {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1},
+]
+
+
+def _config(**changes):
+  return small_config('multi_head_lsa', **changes)
+
+
+def _close(one, other):
+  """The same arrays but for rounding.
+
+  Stacked, sums are added in another order: a gradient differs by some 1e-6 of its size,
+  and what Adam makes of it moves a weight by 5e-3 a step at most, 12 times.
+  """
+  assert one.keys() == other.keys()
+  for path, array in one.items():
+    assert array.shape == other[path].shape, path
+    np.testing.assert_allclose(array, other[path], rtol=1e-4, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize('objective', ['sampled', 'exact'])
+def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(tmp_path, objective):
+  config = _config(objective__name=objective)
+  rows = sweep(config, _POINTS, tmp_path / 'sweep')
+  assert [
+    {k: row[k] for k in point} for row, point in zip(rows, _POINTS, strict=True)
+  ] == _POINTS
+  for i in (0, 2, 3, 5, 7):
+    alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / str(i))
+    row = rows[i]
+    _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / str(i), 12))
+    for name, value in alone.items():
+      if name.endswith('risk') or name.endswith('stderr') or 'excess' in name:
+        # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
+        assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+      elif name not in ('steps_per_second', 'cpu_ms_per_step', 'wall_time'):
+        assert row[name] == value, name
+    logged = [
+      [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+      for folder in (row['workdir'], tmp_path / str(i))
+    ]
+    assert [line.keys() for line in logged[0]] == [line.keys() for line in logged[1]]
+    for mine, theirs in zip(*logged, strict=True):
+      assert mine['step'] == theirs['step']
+      assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
+
+
+def test_a_point_is_a_workdir_like_any_other(tmp_path):
+  config = _config()
+  rows = sweep(config, _POINTS[:2], tmp_path)
+  for row, point in zip(rows, _POINTS, strict=False):
+    summary = train(sweeps.at_point(config, point), row['workdir'])
+    assert summary == {k: v for k, v in row.items() if k not in {*point, 'workdir'}}
+  assert not list((tmp_path / 'unfinished').iterdir())
+
+
+def test_the_table_is_there_as_json_and_csv(tmp_path):
+  rows = sweep(_config(), _POINTS[:3], tmp_path)
+  plain = [
+    {**row, 'workdir': str(row['workdir'].relative_to(tmp_path))} for row in rows
+  ]
+  assert json.loads((tmp_path / 'table.json').read_text()) == plain
+  with (tmp_path / 'table.csv').open(newline='') as file:
+    read = list(csv.DictReader(file))
+  assert [float(row['exact_risk']) for row in read] == [r['exact_risk'] for r in rows]
+  assert read[2]['task.prior_mean'] == '[0.5, -1.0, 2.0]'
+  shown = sweeps.format_table(rows, ['model.num_heads'])
+  assert f'{rows[0]["exact_risk"]:.6f}' in shown
+
+
+def test_points_that_are_done_are_not_trained_again(tmp_path, monkeypatch):
+  first = sweep(_config(), _POINTS[:2], tmp_path)
+  trained = []
+  run = loop.run
+  monkeypatch.setattr(
+    sweeps,
+    'run',
+    lambda configs, *rest: trained.append(len(configs)) or run(configs, *rest),
+  )
+  again = sweep(_config(), _POINTS[:2], tmp_path)
+  assert again == first
+  assert not trained
+  more = sweep(_config(), _POINTS[:4], tmp_path)
+  assert more[:2] == first
+  assert trained == [2]
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT], ids=str)
+def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, number):
+  whole = sweep(_config(), _POINTS[:3], tmp_path / 'whole')
+  next_stop = loop._next_stop
+
+  def interrupt(step, config):
+    if step == 4:
+      signal.raise_signal(number)
+    return next_stop(step, config)
+
+  monkeypatch.setattr(loop, '_next_stop', interrupt)
+  if number == signal.SIGINT:
+    with pytest.raises(KeyboardInterrupt):
+      sweep(_config(), _POINTS[:3], tmp_path / 'cut')
+  else:
+    assert sweep(_config(), _POINTS[:3], tmp_path / 'cut') is None
+  monkeypatch.undo()
+  cut = sweep(_config(), _POINTS[:3], tmp_path / 'cut')
+  for one, other in zip(whole, cut, strict=True):
+    assert_same_bits(
+      saved_arrays(one['workdir'], 12), saved_arrays(other['workdir'], 12)
+    )
+    steps = (other['workdir'] / 'metrics.jsonl').read_text().splitlines()
+    assert [json.loads(line)['step'] for line in steps] == [4, 6, 8, 12]
+
+
+@pytest.mark.parametrize('objective', ['sampled', 'exact'])
+def test_a_sweep_on_eight_devices_is_that_on_one(tmp_path, objective):
+  config = _config(objective__name=objective, model__num_heads=4)
+  points = [
+    {'task.prior_mean': 0.5 * i, 'model.num_heads': 2 * (i % 2 + 1)} for i in range(4)
+  ]
+  one = sweep(config, points, tmp_path / 'one')
+  config.mesh.data, config.mesh.model = 4, 2
+  eight = sweep(config, points, tmp_path / 'eight')
+  for alone, together in zip(one, eight, strict=True):
+    _close(saved_arrays(alone['workdir'], 12), saved_arrays(together['workdir'], 12))
+
+
+def test_heads_that_fill_up_never_move(tmp_path, monkeypatch):
+  ended = []
+  run = loop.run
+  monkeypatch.setattr(
+    sweeps, 'run', lambda *given: ended.append(run(*given)) or ended[-1]
+  )
+  config = _config(optimizer__name='adamw')
+  sweep(config, [{'model.num_heads': n} for n in (1, 4, 2)], tmp_path)
+  leaves = [leaf for leaf in jax.tree.leaves(ended[0].state) if leaf.shape[1:2] == (4,)]
+  assert len(leaves) == 3 * 4  # the four matrices, and Adam's two moments of each
+  for leaf in leaves:
+    assert not jnp.any(leaf[0, 1:])
+    assert not jnp.any(leaf[2, 2:])
+    assert jnp.all(jnp.any(leaf[1], axis=(1, 2)))
+
+
+def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
+  points = [{'task.prior_mean': value} for value in (1.0, 1e25, 2.0)]
+  with pytest.raises(RunError, match=r'1 of 3 points .*1e\+25'):
+    sweep(_config(), points, tmp_path)
+  done = sweep(_config(), [points[0], points[2]], tmp_path)
+  assert all(np.isfinite(row['exact_risk']) for row in done)
+  assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()
+
+
+def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(tmp_path):
+  points = grid({'task.context_length': [3, 5], 'optimizer.name': ['adam', 'sgd']})
+  assert len(points) == 4
+  rows = sweep(_config(), points, tmp_path)
+  optima = [row['optimal_risk'] for row in rows]
+  assert optima[0] == optima[1] > optima[2] == optima[3]
+  assert len({row['exact_risk'] for row in rows}) == 4
+
+
+@pytest.mark.parametrize(
+  ('points', 'said'),
+  [
+    ([], ['no point']),
+    ([{'task.prior_men': 1.0}], ['task.prior_men', 'task.prior_mean']),
+    ([{'seed': 1}, {'seed': 1}], ['twice']),
+    ([{'seed': 'one'}], ['seed']),
+    ([{'model.num_heads': 0}], ['num_heads', '0']),
+    ([{'task.noise_std': 0.1}, {'task.noise_std': -0.1}], ['noise_std', '-0.1']),
+    ([{'mesh.data': 16}], ['16', 'devices']),
+  ],
+  ids=str,
+)
+def test_bad_points_are_refused_before_anything_is_written(tmp_path, points, said):
+  with refuses(*said):
+    sweep(_config(), points, tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+
+def test_a_sweep_of_another_config_keeps_its_folder(tmp_path):
+  sweep(_config(), _POINTS[:1], tmp_path)
+  with refuses('another config', 'train.num_steps'):
+    sweep(_config(train__num_steps=13), _POINTS[:1], tmp_path)
