@@ -27,16 +27,18 @@ _SCALING = flags.DEFINE_string(
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny settings: ends soon, tells little.')
 
 # With 64 heads a step of the literal program takes a second.
+_ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
 _COMPARED = (
-  ('lsa', {}, ('literal', 'zoo', 'chunk', 'draws')),
-  ('yq_lsa', {}, ('literal', 'zoo', 'chunk', 'draws')),
-  ('ltb', {}, ('literal', 'zoo', 'chunk', 'draws')),
-  ('multi_head_lsa', {'num_heads': 11}, ('literal', 'zoo', 'chunk', 'draws')),
-  ('multi_head_lsa', {'num_heads': 64}, ('zoo', 'chunk')),
+  ('lsa', {}, _ALL),
+  ('yq_lsa', {}, _ALL),
+  ('ltb', {}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 11}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
+  ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
 )
 _SCALED = {
   'batch size B': ('train.batch_size', (256, 512, 1024, 2048, 4096)),
-  'context length C': ('task.context_length', (5, 10, 20, 40, 80)),
+  'context length C': ('task.context_length', (5, 10, 15, 100, 10_000)),
   'features d': ('task.num_features', (5, 10, 20, 40)),
   'heads H': ('model.num_heads', (1, 4, 16, 64, 256)),
 }
@@ -61,21 +63,20 @@ def main() -> None:
     'variant': variant,
   }
   if _SCALING.value is None:
-    entries = [(_config(n, variant, **more), c) for n, more, c in _COMPARED]
+    entries = [(_config(n, variant, more), c) for n, more, c in _COMPARED]
     rows = benchmark.compare(entries, repeats, seconds)
     found['rows'] = [row.summary() for row in rows]
     found['ratios'] = benchmark.ratios(rows)
+    eleven = _config('multi_head_lsa', variant, {'model.num_heads': 11})
+    found['sweep'] = benchmark.time_sweep(eleven, num_points=32)
     print(benchmark.table(found))
   else:
     settings = {}
     for label, (field, sizes) in _SCALED.items():
-      section, leaf = field.split('.')
-      sizes = sizes[:2] if _SMOKE.value else sizes
-      settings[label] = []
-      for size in sizes:
-        config = _config('multi_head_lsa', variant, num_heads=11)
-        config[section][leaf] = size
-        settings[label].append((size, config))
+      settings[label] = [
+        (size, _config('multi_head_lsa', variant, {'model.num_heads': 11, field: size}))
+        for size in (sizes[:2] if _SMOKE.value else sizes)
+      ]
     found['scaling'] = benchmark.scale(settings, repeats, seconds)
     benchmark.plot_scaling(found['scaling']).savefig(_SCALING.value, dpi=150)
     for label, measured in found['scaling'].items():
@@ -85,9 +86,9 @@ def main() -> None:
     pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=2) + '\n')
 
 
-def _config(name: str, variant: str, **hyperparameters: Any) -> Any:
+def _config(name: str, variant: str, fields: dict[str, Any]) -> Any:
   config = importlib.import_module(f'configs.{name}').get_config(variant)
-  config.model.update(hyperparameters)
+  config.update_from_flattened_dict(fields)
   return config
 
 

@@ -74,7 +74,7 @@ def test_the_triangle_is_that_of_the_gram_matrix(c, width):
 
 @pytest.mark.parametrize('noise_std', [0.0, 0.6])
 @pytest.mark.parametrize('general', [False, True], ids=['isotropic', 'general'])
-@pytest.mark.parametrize('c', [8, 50, 10_000])
+@pytest.mark.parametrize('c', [6, 10_000])
 def test_the_risk_over_long_contexts_is_the_exact_one(c, general, noise_std):
   task = _task(3, c, general, noise_std=noise_std)
   assert task.has_long_context
@@ -100,7 +100,7 @@ def _moments(statistics, width):
   return whole
 
 
-@pytest.mark.parametrize('c', [8, 40])
+@pytest.mark.parametrize('c', [6, 40])
 def test_long_contexts_have_the_distribution_of_drawn_examples(c):
   # Of [x; n]: by the chain of Schur complements, whose j-th is χ² of C − j degrees over
   # C, each independent of the others. That, with the rotations, is Wishart.

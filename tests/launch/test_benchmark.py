@@ -14,10 +14,11 @@ def test_the_benchmark_prints_a_table_and_writes_json(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
   answer = launch(*arguments, cache=cache, module='launch.benchmark')
   assert answer.returncode == 0, answer.stderr
-  assert 'yq_lsa, 1 head: speed over literal' in answer.stdout
+  assert 'yq_lsa, H = 1, C = 10: speed over literal' in answer.stdout
   found = json.loads((tmp_path / 'b.json').read_text())
-  assert len(found['rows']) == 18
-  assert found['ratios']['step time of 64 heads over 11'] > 0
+  assert len(found['rows']) == 24
+  assert sum(name.startswith('step time of') for name in found['ratios']) == 2
+  assert found['sweep']['sweep_over_alone'] > 0
 
 
 @pytest.mark.slow

@@ -50,28 +50,31 @@ def test_every_contender_is_timed_in_turn():
     assert all(t.steps_per_second > 0 and t.cpu_ms_per_step > 0 for t in row.timings)
 
 
-def row(model, heads, contender, *rates):
-  return Row(model, heads, contender, [Timing(rate, 1000 / rate) for rate in rates])
+def row(model, heads, context, contender, *rates):
+  return Row(model, heads, context, contender, [Timing(r, 1000 / r) for r in rates])
 
 
 ROWS = [
-  row('multi_head_lsa', 11, 'literal', 4.0, 5.0, 6.0),
-  row('multi_head_lsa', 11, 'zoo', 300.0, 400.0, 350.0),
-  row('multi_head_lsa', 11, 'chunk', 385.0),
-  row('multi_head_lsa', 11, 'draws', 700.0),
-  row('multi_head_lsa', 64, 'zoo', 280.0),
-  row('multi_head_lsa', 64, 'chunk', 280.0),
+  row('multi_head_lsa', 11, 10, 'literal', 4.0, 5.0, 6.0),
+  row('multi_head_lsa', 11, 10, 'zoo', 300.0, 400.0, 350.0),
+  row('multi_head_lsa', 11, 10, 'chunk', 385.0),
+  row('multi_head_lsa', 11, 10, 'draws', 700.0),
+  row('multi_head_lsa', 11, 10, 'examples', 1050.0),
+  row('multi_head_lsa', 64, 10, 'zoo', 280.0),
+  row('multi_head_lsa', 64, 10, 'chunk', 280.0),
 ]
 
 
 def test_ratios_are_of_medians():
+  eleven, many = (f'multi_head_lsa, H = {h}, C = 10' for h in (11, 64))
   assert benchmark.ratios(ROWS) == pytest.approx(
     {
-      'multi_head_lsa, 11 heads: speed over literal': 70.0,
-      'multi_head_lsa, 11 heads: step time over draws': 2.0,
-      'multi_head_lsa, 11 heads: step time over chunk': 1.1,
-      'multi_head_lsa, 64 heads: step time over chunk': 1.0,
-      'step time of 64 heads over 11': 1.25,
+      f'{eleven}: speed over literal': 70.0,
+      f'{eleven}: step time over draws': 2.0,
+      f'{eleven}: step time over examples': 3.0,
+      f'{eleven}: step time over chunk': 1.1,
+      f'{many}: step time over chunk': 1.0,
+      f'step time of {many} over that of {eleven}': 1.25,
     }
   )
   summary = ROWS[1].summary()

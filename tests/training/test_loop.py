@@ -16,7 +16,7 @@ from zoo.errors import RunError, UserError
 from zoo.training import loop, train
 from zoo.training.checkpoints import fault
 from zoo.training.config import build_model, build_task
-from zoo.training.objective import make_objective
+from zoo.training.objective import make_objective, setting_of
 from zoo.training.step import make_mesh
 
 
@@ -361,17 +361,20 @@ def test_on_the_exact_risk_models_reach_their_infimum(tmp_path, name, infimum):
 
 
 @pytest.mark.slow
-def test_the_sampled_gradient_is_the_exact_one_on_average(tmp_path):
+@pytest.mark.parametrize('statistics', [False, True])
+def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
   task = build_task(small_config())
   model = build_model(small_config(model__init_scale=0.5), nnx.Rngs(1))
-  exact = make_objective(small_config(objective__name='exact'), task)
-  sampled = make_objective(small_config(train__batch_size=256), task)
-  key = jax.random.key(3)
-  wanted = jax.tree.leaves(nnx.grad(exact)(model, key))
+  exact = make_objective(small_config(objective__name='exact'), task, statistics)
+  config = small_config(train__batch_size=256)
+  sampled = make_objective(config, task, statistics)
+  key, setting = jax.random.key(3), setting_of(task)
+  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, setting))
   with jax.set_mesh(make_mesh(small_config())):
     one = nnx.jit(nnx.grad(sampled))
     draws = [
-      jax.tree.leaves(one(model, jax.random.fold_in(key, n))) for n in range(400)
+      jax.tree.leaves(one(model, jax.random.fold_in(key, n), setting))
+      for n in range(400)
     ]
   for leaf, *found in zip(wanted, *draws, strict=True):
     mean, spread = np.mean(found, axis=0), np.std(found, axis=0)

@@ -3,12 +3,13 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
-from zoo.training.config import build_task
-from zoo.training.objective import make_objective, setting_of
+from zoo.training.config import build_model, build_task
+from zoo.training.objective import make_objective, sees_statistics, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -29,7 +30,8 @@ class Run:
       self.shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
       self.state = init_state(config, self.shardings)
       task = build_task(config)
-      objective = make_objective(config, task)
+      model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+      objective = make_objective(config, task, sees_statistics(model, task))
       self.setting = self.put(setting_of(task))
       self.steps = make_train_steps(graphs, self.shardings, objective, self.mesh)
       self.key = self.put(stream_key(config, TRAIN_STREAM))

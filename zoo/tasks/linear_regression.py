@@ -90,7 +90,7 @@ class LinearRegression:
   @property
   def has_long_context(self) -> bool:
     """Whether pseudo-examples are cheaper to draw than the examples themselves."""
-    return self.context_length >= 2 * (self.num_features + 1)
+    return 2 * self.context_length >= 3 * (self.num_features + 1)
 
   # Positions in the batch come last, as in `draws`. Label noise has streams of its own,
   # so that tasks that differ in σ alone share all else.

@@ -4,13 +4,15 @@ All contenders are timed in one process and in turns, so that their ratios hold 
 the machine's speed drifts. `literal` is the paper's equation on whole tokens, one
 compiled step at a time from a Python loop, with a three-dimensional draw an array;
 `zoo` is the loop exactly as `launch.main` runs it, metrics and checkpoints included;
-`chunk` is its compiled steps alone; `draws` is the drawing of the prompts alone.
+`chunk` is its compiled steps alone; `draws` is the drawing alone of what the steps see,
+which may be the statistics of prompts; `examples` is the drawing of whole prompts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import pathlib
 import statistics
@@ -33,7 +35,7 @@ from tqdm import tqdm
 from zoo.prompt import Prompt
 from zoo.training.config import Config, build_model, build_task, validate
 from zoo.training.loop import train
-from zoo.training.objective import draw, make_objective, setting_of
+from zoo.training.objective import draw, make_objective, sees_statistics, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -42,8 +44,9 @@ from zoo.training.step import (
   make_train_steps,
   stream_key,
 )
+from zoo.training.sweeps import at_point, grid, sweep
 
-CONTENDERS = ('literal', 'zoo', 'chunk', 'draws')
+CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
 
 
 class Timing(NamedTuple):
@@ -58,6 +61,7 @@ class Row(NamedTuple):
 
   model: str
   heads: int
+  context_length: int
   contender: str
   timings: list[Timing]
 
@@ -68,6 +72,7 @@ class Row(NamedTuple):
     return {
       'model': self.model,
       'heads': self.heads,
+      'context_length': self.context_length,
       'contender': self.contender,
       'steps_per_second': {
         'min': min(rates),
@@ -117,7 +122,7 @@ class Contest:
     self._task = build_task(config)
     self.model = config.model.name
     self.heads = config.model.get('num_heads', 1)
-    self._model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
     self._mesh = make_mesh(config)
     self._key = self._put(stream_key(config, TRAIN_STREAM))
     self._literal, self._literal_state = literal_step(config)
@@ -125,10 +130,12 @@ class Contest:
       graphs, abstract = abstract_state(config, self._mesh)
       shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
       self._state = init_state(config, shardings)
-      objective = make_objective(config, self._task)
+      self._statistics = sees_statistics(model, self._task)
+      objective = make_objective(config, self._task, self._statistics)
       self._steps = make_train_steps(graphs, shardings, objective, self._mesh)
       self._setting = self._put(setting_of(self._task))
-      self._draws = jax.jit(self._draw)
+      self._draws = jax.jit(functools.partial(self._draw, self._statistics))
+      self._examples = jax.jit(functools.partial(self._draw, False))
 
   def time(self, contender: str, seconds: float) -> Timing:
     """Runs a contender for about so many seconds, and tells how fast it was."""
@@ -136,9 +143,12 @@ class Contest:
       return self._time_zoo()
     precision = self._config.train.matmul_precision
     with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
-      run = {'literal': self._run_literal, 'chunk': self._run_chunk}.get(
-        contender, self._run_draws
-      )
+      run = {
+        'literal': self._run_literal,
+        'chunk': self._run_chunk,
+        'draws': functools.partial(self._run_draws, self._draws),
+        'examples': functools.partial(self._run_draws, self._examples),
+      }[contender]
       # What is compiled or cold is left out, and the number of steps found.
       run(2)
       start = time.perf_counter()
@@ -162,7 +172,7 @@ class Contest:
       raise KeyboardInterrupt
     return Timing(summary['steps_per_second'], summary['cpu_ms_per_step'])
 
-  def _put(self, value: Any) -> jax.Array:
+  def _put(self, value: Any) -> Any:
     return jax.device_put(value, NamedSharding(self._mesh, P()))
 
   def _run_literal(self, steps: int) -> None:
@@ -176,14 +186,15 @@ class Contest:
     self._state, _ = self._steps(self._state, self._key, start, stop, self._setting)
     jax.block_until_ready(self._state)
 
-  def _run_draws(self, steps: int) -> None:
-    jax.block_until_ready(self._draws(self._key, self._put(np.int32(steps))))
+  def _run_draws(self, draws: Callable[..., Any], steps: int) -> None:
+    jax.block_until_ready(draws(self._key, self._put(np.int32(steps))))
 
-  def _draw(self, key: jax.Array, steps: jax.Array) -> Any:
-    model, batch_size = self._model, self._config.train.batch_size
+  def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
+    batch_size = self._config.train.batch_size
 
     def drawn(step: jax.Array | int) -> Any:
-      return draw(model, self._task, jax.random.fold_in(key, step), batch_size)
+      stream = jax.random.fold_in(key, step)
+      return draw(self._task, stream, batch_size, statistics)
 
     # All that is drawn is carried from step to step: what nobody reads is not computed.
     nothing = jax.tree.map(
@@ -203,7 +214,8 @@ def compare(
   pairs = []
   for config, contenders in entries:
     contest = Contest(config)
-    pairs += [(contest, Row(contest.model, contest.heads, c, [])) for c in contenders]
+    of = contest.model, contest.heads, config.task.context_length
+    pairs += [(contest, Row(*of, contender, [])) for contender in contenders]
   with tqdm(total=repeats * len(pairs), unit='timing') as bar:
     for _ in range(repeats):
       for contest, row in pairs:
@@ -220,36 +232,77 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
 
 def ratios(rows: Sequence[Row]) -> dict[str, float]:
   """What the benchmark is run for, from the median speeds of its rows."""
-  speed = {
-    (row.model, row.heads, row.contender): row.summary()['steps_per_second']['median']
-    for row in rows
-  }
+  speed = {row[:-1]: row.summary()['steps_per_second']['median'] for row in rows}
   found = {}
-  for model, heads in dict.fromkeys((row.model, row.heads) for row in rows):
-    name = f'{model}, {heads} head{"s" * (heads > 1)}'
-    zoo = speed[model, heads, 'zoo']
-    if (model, heads, 'literal') in speed:
-      found[f'{name}: speed over literal'] = zoo / speed[model, heads, 'literal']
-    if (model, heads, 'draws') in speed:
-      found[f'{name}: step time over draws'] = speed[model, heads, 'draws'] / zoo
-    found[f'{name}: step time over chunk'] = speed[model, heads, 'chunk'] / zoo
-  few, many = ('multi_head_lsa', 11, 'zoo'), ('multi_head_lsa', 64, 'zoo')
-  if few in speed and many in speed:
-    found['step time of 64 heads over 11'] = speed[few] / speed[many]
+  for case in dict.fromkeys(row[:3] for row in rows):
+    name, zoo = _case(*case), speed[*case, 'zoo']
+    if (*case, 'literal') in speed:
+      found[f'{name}: speed over literal'] = zoo / speed[*case, 'literal']
+    for floor in ('draws', 'examples', 'chunk'):
+      if (*case, floor) in speed:
+        found[f'{name}: step time over {floor}'] = speed[*case, floor] / zoo
+  for few, many in _COMPARED:
+    if (*few, 'zoo') in speed and (*many, 'zoo') in speed:
+      ratio = speed[*few, 'zoo'] / speed[*many, 'zoo']
+      found[f'step time of {_case(*many)} over that of {_case(*few)}'] = ratio
   return found
+
+
+# Cases whose cost should be almost the same.
+_COMPARED = (
+  (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
+  (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
+)
+
+
+def _case(model: str, heads: int, context_length: int) -> str:
+  return f'{model}, H = {heads}, C = {context_length}'
+
+
+def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
+  """Seconds for a sweep over prior means, and for one of its points trained alone.
+
+  All is in them: compiling, records, evaluation and checkpoints; imports are not.
+  """
+  points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
+  seconds = {}
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    contextlib.redirect_stderr(io.StringIO()),  # the progress bars
+  ):
+    for objective in ('sampled', 'exact'):
+      config = copy.deepcopy(config)
+      config.objective.name = objective
+      start = time.perf_counter()
+      train(at_point(config, points[-1]), pathlib.Path(folder, f'{objective} alone'))
+      seconds[f'{objective}_alone'] = time.perf_counter() - start
+      start = time.perf_counter()
+      sweep(config, points, pathlib.Path(folder, objective))
+      seconds[f'{objective}_sweep'] = time.perf_counter() - start
+  ratio = seconds['sampled_sweep'] / (num_points * seconds['sampled_alone'])
+  return {'num_points': num_points, 'seconds': seconds, 'sweep_over_alone': ratio}
 
 
 def table(found: dict[str, Any]) -> str:
   """The benchmark's figures for a terminal."""
-  lines = [f'{"steps/s":<34}{"min":>9}{"median":>9}{"max":>9}{"CPU-ms/step":>13}']
+  lines = [f'{"steps/s":<48}{"min":>9}{"median":>9}{"max":>9}{"CPU-ms/step":>13}']
   for row in found['rows']:
-    name = f'{row["model"]}, {row["heads"]}: {row["contender"]}'
+    case = _case(row['model'], row['heads'], row['context_length'])
     speed = row['steps_per_second']
     lines.append(
-      f'{name:<34}{speed["min"]:>9.1f}{speed["median"]:>9.1f}{speed["max"]:>9.1f}'
-      f'{row["cpu_ms_per_step"]:>13.2f}'
+      f'{case + ": " + row["contender"]:<48}{speed["min"]:>9.1f}'
+      f'{speed["median"]:>9.1f}{speed["max"]:>9.1f}{row["cpu_ms_per_step"]:>13.2f}'
     )
-  lines += ['', *(f'{name:<52}{r:>8.2f}' for name, r in found['ratios'].items())]
+  lines += ['', *(f'{name:<80}{r:>8.2f}' for name, r in found['ratios'].items())]
+  many = found['sweep']
+  seconds = {name: f'{value:.1f} s' for name, value in many['seconds'].items()}
+  lines += [
+    '',
+    f'sweep of {many["num_points"]} points: sampled {seconds["sampled_sweep"]}, '
+    f'exact {seconds["exact_sweep"]}; one point alone, sampled: '
+    f'{seconds["sampled_alone"]}; sampled sweep over all points alone: '
+    f'{many["sweep_over_alone"]:.2f}',
+  ]
   return '\n'.join(lines)
 
 

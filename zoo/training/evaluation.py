@@ -45,9 +45,10 @@ class Evaluation:
     graph: Any,
     sharding: Any,
     mesh: Mesh,
+    statistics: bool,
     many_points: bool = False,
   ):
-    """The state has a first axis for the tasks if there may be `many_points`."""
+    """With `many_points` the state has a first axis, for the tasks."""
     self.num_prompts = config.eval.num_batches * config.train.batch_size
     self._many_points = many_points
     covered = theory.covers(tasks[0])
@@ -78,7 +79,7 @@ class Evaluation:
 
       def batch(_, index):
         stream = jax.random.fold_in(key, index)
-        drawn = draw(model, tasks[0], stream, config.train.batch_size)
+        drawn = draw(tasks[0], stream, config.train.batch_size, statistics)
         errors = {'model': squared_errors(model, drawn, setting)}
         if gd is not None:
           errors['gd'] = squared_errors(gd, drawn, setting)

@@ -106,7 +106,9 @@ def run(
     tasks = [build_task(config) for config in configs]
     graphs, abstract = abstract_state(config, mesh)
     model = nnx.merge(graphs['model'], abstract['model'])
-    if sees_statistics(model, tasks[0]) and tasks[0].has_long_context:
+    # The points of a stack share what they draw, whatever their prior means.
+    statistics = many_points or sees_statistics(model, tasks[0])
+    if statistics and tasks[0].has_long_context:
       logging.info(
         'the second moment of each context of %d examples is drawn by itself, which '
         'has the same distribution and costs less (Bartlett)',
@@ -123,7 +125,7 @@ def run(
     def prepare_evaluation() -> Evaluation:
       with in_mesh():
         model = graphs['model'], shardings['model']
-        evaluation = Evaluation(config, tasks, *model, mesh, many_points)
+        evaluation = Evaluation(config, tasks, *model, mesh, statistics, many_points)
         evaluation.compile(abstract['model'])
         return evaluation
 
@@ -147,7 +149,7 @@ def run(
         state = init_stacked(configs, abstract)
       else:
         state = init_state(config, shardings)
-      objective = make_objective(config, tasks[0])
+      objective = make_objective(config, tasks[0], statistics)
       train_steps = make_train_steps(graphs, shardings, objective, mesh, many_points)
       start, stop = put(np.int32(step)), put(np.int32(step))
       # No step yet: it is compiled.

@@ -23,18 +23,29 @@ def setting_of(task: Any) -> theory.Moments | None:
 
 
 def sees_statistics(model: Any, task: Any) -> bool:
-  """Whether the statistics of prompts suffice for a model, and no examples are kept."""
-  return theory.covers(task) and hasattr(model, 'learning_rule')
+  """Whether a model is trained and measured on the statistics of prompts.
+
+  It is where they suffice, and are cheaper than the examples: where the context is
+  long, or the model has heads enough.
+  """
+  if not (theory.covers(task) and hasattr(model, 'learning_rule')):
+    return False
+  heads = getattr(model, 'num_heads', None)
+  if heads is None or task.has_long_context:
+    return True
+  # Multiplications a prompt, which in statistics are about five times as cheap.
+  c, e = task.context_length, task.num_features + 1
+  return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
-def draw(model: Any, task: Any, key: Key[Array, ''], batch_size: int) -> Any:
+def draw(task: Any, key: Key[Array, ''], batch_size: int, statistics: bool) -> Any:
   """A batch of prompts, or of statistics, its positions split over the axis `data`."""
-  if sees_statistics(model, task):
-    statistics = task.sample_statistics(key, batch_size)
+  if statistics:
+    drawn = task.sample_statistics(key, batch_size)
     positions_last = jax.tree.map(
-      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), statistics
+      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), drawn
     )
-    return jax.lax.with_sharding_constraint(statistics, positions_last)
+    return jax.lax.with_sharding_constraint(drawn, positions_last)
   prompt = task.sample(key, batch_size)
   prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
   return draws.kept(key, lambda prompt: prompt, prompt)
@@ -54,18 +65,19 @@ def squared_errors(
   return jnp.square(subject(drawn) - drawn.y_query)
 
 
-def make_objective(config: Config, task: Any) -> Objective:
+def make_objective(config: Config, task: Any, statistics: bool) -> Objective:
   """The config's objective, as a function of a model, the step's key and the setting.
 
   `sampled` is the mean squared error over fresh prompts, `exact` its expectation, the
   exact risk: the gradient is then that of the whole population, and the key is unused.
+  With `statistics` prompts are drawn as such.
   """
 
   def exact(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
     return theory.population_risk(model.learning_rule(), setting)
 
   def sampled(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
-    drawn = draw(model, task, key, config.train.batch_size)
+    drawn = draw(task, key, config.train.batch_size, statistics)
     return jnp.mean(squared_errors(model, drawn, setting))
 
   return exact if config.objective.name == 'exact' else sampled

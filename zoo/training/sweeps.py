@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -76,7 +76,7 @@ def sweep(
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
-def grid(axes: dict[str, Sequence[Any]]) -> list[Point]:
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
   """All combinations of the values of some fields; the last field varies fastest."""
   return [
     dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
