@@ -1,5 +1,6 @@
 """Gaussian linear regression: a new weight vector in every prompt."""
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,10 @@ from zoo.errors import check_count, check_covariance, check_number, check_vector
 from zoo.prompt import Prompt
 from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
+
+# Op by op, each would be compiled by itself. Equal tasks share what is compiled; JAX
+# keeps a copy, lest an attribute that is set anew changes what it has compiled for.
+_compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 
 
 @tasks.register('linear_regression')
@@ -50,6 +55,25 @@ class LinearRegression:
       'feature_covariance', feature_covariance, d
     )
     self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
+    for name in ('prior_mean', 'prior_covariance', 'feature_covariance'):
+      if (array := getattr(self, name)) is not None:
+        array = array.copy()
+        array.flags.writeable = False  # JAX takes constants to be constant
+        setattr(self, name, array)
+
+  def __eq__(self, other: object) -> bool:
+    """Whether both draw the same prompts from a key."""
+    if not isinstance(other, LinearRegression) or type(self) is not type(other):
+      return NotImplemented
+    return self._key() == other._key()
+
+  def __hash__(self) -> int:
+    return hash(self._key())
+
+  def _key(self) -> tuple:
+    arrays = self.prior_mean, self.prior_covariance, self.feature_covariance
+    contents = (None if array is None else array.tobytes() for array in arrays)
+    return self.num_features, self.context_length, self.noise_std, *contents
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws `batch_size` ≥ 1 prompts on the device.
@@ -57,7 +81,10 @@ class LinearRegression:
     A prompt is a pure function of the key and of its position in the batch: the same
     on any number of devices, and in a longer batch too.
     """
-    batch_size = check_count('batch_size', batch_size)
+    return copy.copy(self)._prompts(key, check_count('batch_size', batch_size))
+
+  @_compiled
+  def _prompts(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
     weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[:, None]
     y, y_query = _dot(x, weights[None]), _dot(x_query, weights)
@@ -72,7 +99,10 @@ class LinearRegression:
     they only have the same distribution, and C no longer costs anything. `prior_mean`
     has no influence, and `noise_std` only by being 0 or not.
     """
-    batch_size = check_count('batch_size', batch_size)
+    return copy.copy(self)._statistics(key, check_count('batch_size', batch_size))
+
+  @_compiled
+  def _statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     examples = self._pseudo_examples if self.has_long_context else self._examples
     x, noise, x_query, deviation = self._draw(key, batch_size, examples)
 
