@@ -26,12 +26,17 @@ if TYPE_CHECKING:  # at run time these are the rooms themselves, which can be ca
   def models() -> list[str]: ...
   def tasks() -> list[str]: ...
 
+  from zoo.training.saved_models import load as load
+  from zoo.training.saved_models import save as save
+
 
 # Rooms that cost time to import, or that few need, are imported when first used.
-_LAZY = 'estimators', 'theory', 'training'
+_LAZY = 'estimators', 'probing', 'theory', 'training'
 
 
 def __getattr__(name: str) -> Any:
   if name in _LAZY:
     return importlib.import_module(f'zoo.{name}')
+  if name in ('load', 'save'):
+    return getattr(importlib.import_module('zoo.training.saved_models'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

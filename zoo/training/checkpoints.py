@@ -1,11 +1,11 @@
 """Checkpoints: Orbax, with a manifest of checksums that makes damage visible.
 
 A step is one folder of `<workdir>/checkpoints`, named by its number, that explains
-itself: beside the items `model` and `optimizer` there is `origin`, JSON with the config
-and the versions that made it. Orbax writes the folder under a temporary name and
-renames it when it is whole; just before, `SHA256SUMS` is written into it, in the format
-of sha256sum. Orbax itself restores a flipped bit without a word, so a step is opened
-only when all its sums are right.
+itself: beside the items `model` and `optimizer` there is `origin`, JSON with the step,
+the config and the versions that made it. Orbax writes the folder under a temporary name
+and renames it when it is whole; just before, `SHA256SUMS` is written into it, in the
+format of sha256sum. Orbax itself restores a flipped bit without a word, so a step is
+opened only when all its sums are right.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ class Checkpoints:
       for left_over in self._folder.glob(_TEMPORARY):
         shutil.rmtree(left_over)
       self.set_aside = _set_damaged_steps_aside(self._folder, workdir / 'damaged')
-    context = ocp.Context()
-    handlers = ocp.handlers.local_registry()
-    handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
-    context.checkpointables.registry = handlers
+    context = orbax_context()
     context.asynchronous.post_finalization_callback = self._write_manifest
     self._orbax = ocp.training.Checkpointer(
       str(self._folder),
@@ -85,7 +82,7 @@ class Checkpoints:
     Raises RunError if this save, or the one before it, could not be written.
     """
     self.wait()
-    items = {**state, 'origin': self._origin}
+    items = {**state, 'origin': {**self._origin, 'step': step}}
     try:
       self._orbax.save_checkpointables_async(step, items, force=True)
     except Exception as error:
@@ -99,7 +96,7 @@ class Checkpoints:
       raise self._failure(error) from error
 
   def _failure(self, error: Exception) -> RunError:
-    good = [int(path.name) for path in _step_folders(self._folder) if not fault(path)]
+    good = [int(path.name) for path in step_folders(self._folder) if not fault(path)]
     kept = (
       f'there are good ones at steps {sorted(good)}' if good else 'there is none yet'
     )
@@ -113,10 +110,24 @@ class Checkpoints:
     # Orbax calls this once all files of the step are there, before it renames the
     # folder: the manifest is part of the step or the step is not there.
     for folder in self._folder.glob(_TEMPORARY):
-      paths = sorted(path for path in folder.rglob('*') if path.is_file())
-      files = [path for path in paths if path.name != _UNCOVERED]
-      lines = [f'{_sha256(path)}  {path.relative_to(folder)}\n' for path in files]
-      (folder / MANIFEST).write_text(''.join(lines))
+      write_manifest(folder)
+
+
+def orbax_context() -> ocp.Context:
+  """How Orbax is to write the items: `origin` as JSON, all else as arrays."""
+  context = ocp.Context()
+  handlers = ocp.handlers.local_registry()
+  handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
+  context.checkpointables.registry = handlers
+  return context
+
+
+def write_manifest(step_folder: pathlib.Path) -> None:
+  """Writes the checksums of all files of a step into it."""
+  paths = sorted(path for path in step_folder.rglob('*') if path.is_file())
+  files = [path for path in paths if path.name != _UNCOVERED]
+  lines = [f'{_sha256(path)}  {path.relative_to(step_folder)}\n' for path in files]
+  (step_folder / MANIFEST).write_text(''.join(lines))
 
 
 def fault(step_folder: pathlib.Path) -> str | None:
@@ -143,7 +154,7 @@ def fault(step_folder: pathlib.Path) -> str | None:
 
 def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> bool:
   found = False
-  for path in _step_folders(folder):
+  for path in step_folders(folder):
     reason = fault(path)
     if reason is None:
       break  # the newest good one; older ones matter only if this one fails later
@@ -164,7 +175,7 @@ def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> bool:
   return found
 
 
-def _step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
   """The folders of saved steps, the newest first."""
   steps = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
   return sorted(steps, key=lambda path: int(path.name), reverse=True)

@@ -1,0 +1,106 @@
+"""Alignment: how near two predictors are, on the same prompts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from zoo import theory
+from zoo.learning_rule import LearningRule
+from zoo.probing.sampling import Answer, Estimate, sample_means
+from zoo.prompt import Prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Alignment:
+  """How a predictor f differs from another one, f' (arXiv 2512.04268, appendix C.2).
+
+  The gradients are in the query: of a learning rule, the weights learned in context.
+  """
+
+  num_prompts: int
+  prediction_difference: Estimate  # E |f − f'|
+  gradient_difference: Estimate  # E |∂f/∂x_q − ∂f'/∂x_q|
+  cosine_similarity: Estimate  # E cos(∂f/∂x_q, ∂f'/∂x_q); a gradient of 0 counts as 0
+  squared_prediction_difference: Estimate  # E (f − f')²
+  squared_gradient_difference: Estimate  # E |∂f/∂x_q − ∂f'/∂x_q|²
+  gradient_product: Estimate  # E ∂f/∂x_q·∂f'/∂x_q
+  exact: ExactAlignment | None  # None where one of both has no learning rule
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactAlignment:
+  """The expectations of Alignment that have a closed form, and a cosine of them."""
+
+  squared_prediction_difference: float
+  squared_gradient_difference: float
+  gradient_product: float
+  # E ∂f·∂f' / √(E |∂f|² E |∂f'|²), the cosine over all prompts at once; None for 0 / 0.
+  pooled_cosine: float | None
+
+
+def alignment(
+  subject: Any, other: Any, task: Any, num_prompts: int = 65536, seed: int = 0
+) -> Alignment:
+  """Compares a model, rule or estimator with another one on the prompts of a task.
+
+  What has no learning rule is differentiated; see `sampling.sample_means` for the
+  prompts. The exact part takes no samples; it is there for two learning rules on a task
+  that exact theory covers. Raises UserError for arguments that are none of these.
+  """
+  means = sample_means(_measure, [subject, other], task, num_prompts, seed)
+  exact = None
+  if theory.covers(task) and has_rule(subject) and has_rule(other):
+    exact = exact_alignment(subject, other, task)
+  return Alignment(num_prompts, **means, exact=exact)
+
+
+def exact_alignment(subject: Any, other: Any, task: Any) -> ExactAlignment:
+  """The exact part of `alignment`; UserError as of `theory.squared_difference`."""
+  difference = theory.squared_difference(subject, other, task)
+  nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
+  one, two = (
+    float(theory.squared_difference(rule, nothing, task).gradient)
+    for rule in (subject, other)
+  )
+  product = (one + two - float(difference.gradient)) / 2
+  scale = (one * two) ** 0.5
+  return ExactAlignment(
+    squared_prediction_difference=float(difference.prediction),
+    squared_gradient_difference=float(difference.gradient),
+    gradient_product=product,
+    pooled_cosine=product / scale if scale > 0 else None,
+  )
+
+
+def has_rule(subject: Any) -> bool:
+  """Whether a subject is a learning rule or follows one."""
+  if isinstance(subject, LearningRule):
+    return True
+  if not hasattr(subject, 'learning_rule'):
+    return False
+  # Gradient descent of several steps has the method, and refuses.
+  return getattr(subject, 'step_sizes', jnp.zeros(1)).size <= 1
+
+
+def _measure(prompt: Prompt, answers: list[Answer]) -> dict[str, Float[Array, ' b']]:
+  one, two = answers
+  prediction_b = one.prediction - two.prediction
+  square_b = jnp.sum(jnp.square(one.gradient - two.gradient), axis=1)
+  product_b = jnp.sum(one.gradient * two.gradient, axis=1)
+  scale_b = jnp.linalg.norm(one.gradient, axis=1) * jnp.linalg.norm(
+    two.gradient, axis=1
+  )
+  return {
+    'prediction_difference': jnp.abs(prediction_b),
+    'gradient_difference': jnp.sqrt(square_b),
+    'cosine_similarity': jnp.where(
+      scale_b > 0, product_b / jnp.where(scale_b > 0, scale_b, 1), 0
+    ),
+    'squared_prediction_difference': jnp.square(prediction_b),
+    'squared_gradient_difference': square_b,
+    'gradient_product': product_b,
+  }
