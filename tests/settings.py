@@ -1,11 +1,12 @@
 """Tasks that several tests share."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import zoo
 
 
-def isotropic(d, c, prior_mean=0.0, noise_std=0.0, **other):
+def isotropic(d, c, prior_mean: ArrayLike = 0.0, noise_std=0.0, **other):
   """Λ = Σ = I, unless `other` says otherwise."""
   return zoo.create_task(
     'linear_regression',

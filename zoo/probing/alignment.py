@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
+from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
 from zoo.probing.sampling import Answer, Estimate, sample_means
 from zoo.prompt import Prompt
@@ -82,8 +83,11 @@ def has_rule(subject: Any) -> bool:
     return True
   if not hasattr(subject, 'learning_rule'):
     return False
-  # Gradient descent of several steps has the method, and refuses.
-  return getattr(subject, 'step_sizes', jnp.zeros(1)).size <= 1
+  try:
+    subject.learning_rule()
+  except UserError:  # as gradient descent of several steps answers
+    return False
+  return True
 
 
 def _measure(prompt: Prompt, answers: list[Answer]) -> dict[str, Float[Array, ' b']]:

@@ -19,7 +19,8 @@ from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 
 
-class Estimate(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Estimate:
   """A mean over sampled prompts."""
 
   mean: float
@@ -50,6 +51,12 @@ def sample_means(
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   key = jax.random.key(check_count('seed', seed, minimum=0))
+  for subject in subjects:
+    if getattr(subject, 'num_features', task.num_features) != task.num_features:
+      raise UserError(
+        f'{type(subject).__name__} has {subject.num_features} features; the task has '
+        f'{task.num_features}'
+      )
   parts = [_split(subject) for subject in subjects]
   statics = tuple(static for static, _ in parts)
   arrays = [array for _, array in parts]

@@ -76,14 +76,23 @@ def squared_difference(subject: Any, other: Any, task: Any) -> Difference:
   return Difference(*_evaluate(_difference, task, subject, other))
 
 
+def in_float64(subject: Any) -> Any:
+  """A copy of a concrete model with its arrays in float64; all else as it is.
+
+  To be called, and used, where x64 is enabled.
+  """
+  if not isinstance(subject, nnx.Module):
+    return subject
+  graph, state = nnx.split(subject)
+  return nnx.merge(graph, jax.tree.map(_float64, state))
+
+
 def float64_rule(subject: Any) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
   To be called where x64 is enabled.
   """
-  if isinstance(subject, nnx.Module):
-    graph, state = nnx.split(subject)
-    subject = nnx.merge(graph, jax.tree.map(_float64, state))
+  subject = in_float64(subject)
   rule = subject if isinstance(subject, LearningRule) else subject.learning_rule()
   return jax.tree.map(_float64, rule)
 

@@ -125,7 +125,7 @@ def orbax_context() -> ocp.Context:
 def write_manifest(step_folder: pathlib.Path) -> None:
   """Writes the checksums of all files of a step into it."""
   paths = sorted(path for path in step_folder.rglob('*') if path.is_file())
-  files = [path for path in paths if path.name != _UNCOVERED]
+  files = [path for path in paths if path.name not in (_UNCOVERED, MANIFEST)]
   lines = [f'{_sha256(path)}  {path.relative_to(step_folder)}\n' for path in files]
   (step_folder / MANIFEST).write_text(''.join(lines))
 

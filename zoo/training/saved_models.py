@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   origin = _origin(folder)
   if step not in (None, origin['step']):
     raise UserError(f'{path} has no step {step}; it has {[origin["step"]]}')
-  config = ConfigDict(origin['config'])
+  config: Any = ConfigDict(origin['config'])
   for section, known in ('model', registry.models), ('task', registry.tasks):
     if (name := config[section]['name']) not in known.names():
       raise UserError(
@@ -68,12 +68,9 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
       )
   try:
     task = build_task(config)
-    # Its sharding is decided below: the mesh set now need not have the model's axes.
-    with nnx.use_eager_sharding(False):
-      abstract = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+    graph, state = nnx.split(_abstract_model(config))
   except UserError as error:
     raise UserError(f'{folder}: {error}') from None
-  graph, state = nnx.split(abstract)
   state = _as_saved(folder, state)
   try:
     state = ocp.load_checkpointables(str(folder), {'model': state})['model']
@@ -166,7 +163,7 @@ def _origin(folder: pathlib.Path) -> dict[str, Any]:
   reason = fault(folder)
   if reason is None and (origin is None or not {'step', 'config'} <= origin.keys()):
     reason = 'origin/data.json names no step or no config'
-  if reason is not None:
+  if origin is None or reason is not None:
     others = [one for one in step_folders(folder.parent) if one != folder]
     good = sorted(int(one.name) for one in others if fault(one) is None)
     hint = f'; there are good ones at steps {good}' if good else ''
@@ -174,7 +171,15 @@ def _origin(folder: pathlib.Path) -> dict[str, Any]:
   return origin
 
 
-def _as_saved(folder: pathlib.Path, state: nnx.State) -> nnx.State:
+def _abstract_model(config: Config) -> Any:
+  """The model that a config names, with shapes for arrays."""
+  # The mesh that is set need not have the model's axes: here there is none.
+  no_mesh = jax.sharding.AbstractMesh((), ())
+  with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
+    return nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+
+
+def _as_saved(folder: pathlib.Path, state: Any) -> Any:
   """The abstract state in the precision of what is saved, placed where it is to go.
 
   Raises UserError unless both have the same arrays.
@@ -183,20 +188,20 @@ def _as_saved(folder: pathlib.Path, state: nnx.State) -> nnx.State:
     metadata = ocp.checkpointables_metadata(str(folder)).metadata['model']
   except Exception as error:
     raise _unreadable(folder, error) from error
-  leaves, _ = jax.tree_util.tree_flatten_with_path(metadata)
-  # Orbax's path of a variable's array ends in the field that holds it.
-  saved = {_path_name(path).removesuffix('.value'): leaf for path, leaf in leaves}
-  variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
-  shapes = {name: leaf.shape for name, leaf in saved.items()}
-  wanted = {name: v.get_value().shape for name, v in variables.items()}
+  saved = _leaves(metadata)
+  shapes, wanted = (
+    {name: leaf.shape for name, leaf in leaves.items()}
+    for leaves in (saved, _leaves(state))
+  )
   if shapes != wanted:
     raise UserError(
       f'{folder} does not fit the model that its config names now: it has '
       f'{_listed(shapes, wanted)}, and the model {_listed(wanted, shapes)}'
     )
+  variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
 
-  def place(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    name = _path_name(path).removesuffix('.value')
+  def place(path: tuple, leaf: Any) -> jax.ShapeDtypeStruct:
+    name = _name(path)
     axes = variables[name].get_metadata().get('out_sharding') or ()
     dtype = leaf.dtype
     if np.issubdtype(dtype, np.inexact):
@@ -208,8 +213,16 @@ def _as_saved(folder: pathlib.Path, state: nnx.State) -> nnx.State:
   return jax.tree_util.tree_map_with_path(place, state)
 
 
-def _path_name(path: tuple) -> str:
-  return jax.tree_util.keystr(path, simple=True, separator='.')
+def _leaves(tree: Any) -> dict[str, Any]:
+  """The arrays of a state, or what Orbax tells of them, by the variable's path."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {_name(path): leaf for path, leaf in leaves}
+
+
+def _name(path: tuple) -> str:
+  # Both end in the field of the variable that holds the array.
+  name = jax.tree_util.keystr(path, simple=True, separator='.')
+  return name.removesuffix('.value')
 
 
 def _listed(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
@@ -258,13 +271,11 @@ def _described(thing: Any, entries: registry.Registry) -> dict[str, Any]:
   return {'name': names[0], **plain}
 
 
-def _check_makes(config: Config, state: nnx.State) -> None:
+def _check_makes(config: Config, state: Any) -> None:
   """Raises UserError unless the config makes a model with the arrays of `state`."""
-  with nnx.use_eager_sharding(False):
-    made = nnx.eval_shape(lambda: nnx.state(build_model(config, nnx.Rngs(0))))
+  made = nnx.state(_abstract_model(config))
   shapes, wanted = (
-    {_path_name(path): leaf.shape for path, leaf in leaves}
-    for leaves, _ in map(jax.tree_util.tree_flatten_with_path, (state, made))
+    {name: leaf.shape for name, leaf in _leaves(tree).items()} for tree in (state, made)
   )
   if shapes != wanted:
     raise UserError(

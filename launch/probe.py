@@ -1,0 +1,84 @@
+"""Answers for a trained model: is it doing gradient descent?
+
+python -m launch.probe --checkpoint=checkpoints/runs/yq_lsa
+python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
+python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
+"""
+
+import pathlib
+
+from absl import flags
+
+from launch import cli
+from zoo.errors import UserError
+
+flags.adopt_module_key_flags(cli)
+_CHECKPOINT = flags.DEFINE_string(
+  'checkpoint',
+  None,
+  'A workdir of a run, its checkpoints, or a folder that zoo.save wrote.',
+)
+_STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
+_AGAINST = flags.DEFINE_string(
+  'against',
+  'gd',
+  'What to compare with on the same prompts: gd, gd_beta or bayes, made for the '
+  "model's task, or another checkpoint.",
+)
+_JSON = flags.DEFINE_string(
+  'json', None, 'File for all numbers. Default: probe.json in --out.'
+)
+_OUT = flags.DEFINE_string(
+  'out',
+  None,
+  'Folder for probe.json and the pictures. Default: checkpoints/runs/ and the name of '
+  'the checkpoint with -probe.',
+)
+
+
+def main() -> None:
+  if not _CHECKPOINT.value:
+    raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/runs/yq_lsa')
+  checkpoint = pathlib.Path(_CHECKPOINT.value).expanduser()
+  out = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
+  if _OUT.value:
+    out = pathlib.Path(_OUT.value).expanduser()
+  json_file = pathlib.Path(_JSON.value or out / 'probe.json').expanduser()
+  if _JSON.value and not json_file.parent.is_dir():
+    raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
+  if out.exists() and not out.is_dir():
+    raise UserError(f'--out is {str(out)!r}, which is not a folder')
+  # Imported here so that a mistyped flag is answered at once.
+  import zoo
+  from zoo.probing.pictures import pictures
+
+  saved = zoo.load(checkpoint, _STEP.value)
+  name = _AGAINST.value
+  if name in zoo.probing.REFERENCES:
+    other = zoo.probing.reference(name, saved.task)
+  elif pathlib.Path(name).expanduser().is_dir():
+    other = zoo.load(name).model
+    name = pathlib.Path(name).resolve().name
+  else:
+    known = ', '.join(zoo.probing.REFERENCES)
+    raise UserError(
+      f'--against is {name!r}; it must be one of {known}, or a folder of a checkpoint'
+    )
+  report = zoo.probing.probe(saved.model, saved.task, other, name)
+  figures = pictures(report, saved.model, other, saved.task)
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    json_file.write_text(report.to_json() + '\n')
+    for title, figure in figures.items():
+      figure.savefig(out / f'{title}.png', dpi=150)
+  except OSError as error:
+    raise UserError(
+      f'{error.filename or out} cannot be written: {error.strerror}'
+    ) from (error)
+  print(f'{saved.config.model.name} after step {saved.step}, of {checkpoint}\n')
+  print(zoo.probing.summary(report))
+  print(f'\nall of it is in {json_file}, with {len(figures)} pictures in {out}')
+
+
+if __name__ == '__main__':
+  cli.run(main)

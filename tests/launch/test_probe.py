@@ -1,0 +1,60 @@
+"""The probe's command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.launch.processes import launch
+from tests.settings import isotropic
+from zoo.theory import constructions
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+  model = constructions.gd_transformer(np.full(3, 0.5), 0.5)
+  zoo.save(model, tmp_path / 'gd', isotropic(3, 4, prior_mean=0.5))
+  return tmp_path / 'gd'
+
+
+@pytest.mark.slow
+def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
+  out, numbers = checkpoint.parent / 'out', checkpoint.parent / 'numbers.json'
+  answer = launch(
+    f'--checkpoint={checkpoint}',
+    f'--against={checkpoint}',
+    f'--out={out}',
+    f'--json={numbers}',
+    cache=cache,
+    module='launch.probe',
+  )
+  assert answer.returncode == 0, answer.stderr
+  assert 'Is it doing gradient descent? Yes: one step of size 0.5000' in answer.stdout
+  found = json.loads(numbers.read_text())
+  assert found['is_gradient_descent'] is True
+  assert found['against'] == 'gd'
+  pictures = {path.name: path.read_bytes()[:4] for path in out.iterdir()}
+  names = 'alignment', 'heads', 'interpolation', 'shift', 'step_matrix'
+  assert pictures == {f'{name}.png': b'\x89PNG' for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    ([], '--checkpoint is missing'),
+    (['--checkpoint=nowhere'], 'nowhere does not exist'),
+    (['--checkpoint=docs'], 'docs holds no checkpoint'),
+    (['--checkpoint=GD', '--against=sgd'], "--against is 'sgd'; it must be one of gd"),
+    (['--checkpoint=GD', '--step=3'], 'has no step 3; it has [0]'),
+    (['--checkpoint=GD', '--json=no/where.json'], 'its folder does not exist'),
+    (['--checkpoint=GD', '--out=README.md'], 'which is not a folder'),
+  ],
+)
+def test_a_mistake_is_one_line(checkpoint, cache, arguments, said):
+  arguments = [argument.replace('GD', str(checkpoint)) for argument in arguments]
+  answer = launch(*arguments, cache=cache, module='launch.probe')
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert said in line

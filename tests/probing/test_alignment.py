@@ -1,0 +1,121 @@
+"""Alignment: sampled against loops in NumPy, exact against sampled."""
+
+import jax
+import numpy as np
+import pytest
+
+import zoo
+from tests import oracle
+from tests.compare import refuses
+from tests.probing.models import Softmax, assert_within, biased, tasks
+from tests.settings import isotropic
+from zoo.probing import alignment
+from zoo.probing.sampling import answer
+from zoo.theory import constructions
+
+
+def test_an_answer_is_the_prediction_and_the_weights_learned():
+  task = isotropic(3, 4, prior_mean=0.5)
+  prompt = task.sample(jax.random.key(1), 5)
+  model = biased()
+  found = answer(model, prompt)
+  heads = [
+    oracle.Head(
+      *(np.asarray(w[...][h]) for w in (model.w_p, model.w_v, model.w_k, model.w_q))
+    )
+    for h in range(2)
+  ]
+
+  def prediction(i, x_query):
+    guess = np.asarray(model.guess[...])
+    return oracle.lsa(prompt.x[i], prompt.y[i], x_query, heads, guess, 0.4)
+
+  for i in range(5):
+    x_query = np.asarray(prompt.x_query[i], np.float64)
+    # f is affine in the query: a difference is the derivative.
+    gradient = [
+      prediction(i, x_query + unit) - prediction(i, x_query) for unit in np.eye(3)
+    ]
+    # Sums of about 30 float32 products of size ≤ 10: 30 · 10 · 6e-8.
+    np.testing.assert_allclose(found.prediction[i], prediction(i, x_query), atol=2e-5)
+    np.testing.assert_allclose(found.gradient[i], gradient, atol=2e-5)
+
+
+def test_the_metrics_are_those_of_appendix_c2():
+  task = isotropic(3, 4, prior_mean=0.5)
+  model, gd = biased(), zoo.estimators.gradient_descent(task)
+  num_prompts = 300
+  found = alignment(model, gd, task, num_prompts)
+  prompt = task.sample(jax.random.fold_in(jax.random.key(0), 0), num_prompts)
+  one, two = answer(model, prompt), answer(gd, prompt)
+  f, g = (np.asarray(part, np.float64) for part in one)
+  other_f, other_g = (np.asarray(part, np.float64) for part in two)
+  by_hand = {
+    'prediction_difference': [abs(a - b) for a, b in zip(f, other_f, strict=True)],
+    'gradient_difference': [
+      np.linalg.norm(a - b) for a, b in zip(g, other_g, strict=True)
+    ],
+    'cosine_similarity': [
+      a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+      for a, b in zip(g, other_g, strict=True)
+    ],
+    'gradient_product': [a @ b for a, b in zip(g, other_g, strict=True)],
+  }
+  for name, values in by_hand.items():
+    estimate = getattr(found, name)
+    np.testing.assert_allclose(estimate.mean, np.mean(values), rtol=1e-5)
+    stderr = np.std(values, ddof=1) / num_prompts**0.5
+    np.testing.assert_allclose(estimate.stderr, stderr, rtol=1e-5)
+
+
+@pytest.mark.parametrize('task', tasks(), ids=['plain', 'noisy', 'general'])
+def test_exact_and_sampled_agree(task):
+  others = (
+    zoo.estimators.gd_beta(task),
+    biased(num_heads=1),
+    zoo.theory.optimal_rule(task),
+  )
+  for other in others:
+    found = alignment(biased(), other, task, num_prompts=30000)
+    assert found.exact is not None
+    for name in (
+      'squared_prediction_difference',
+      'squared_gradient_difference',
+      'gradient_product',
+    ):
+      assert_within(getattr(found, name), getattr(found.exact, name))
+
+
+def test_the_pooled_cosine_is_1_for_a_multiple_and_minus_1_for_its_opposite():
+  task = isotropic(3, 4, prior_mean=0.5)
+  rule = biased().learning_rule()
+  for scale, cosine in (2.0, 1.0), (-0.5, -1.0):
+    exact = alignment(rule, rule * scale, task, 10).exact
+    assert exact is not None
+    # The weights are float32: their rule is rounded once.
+    assert exact.pooled_cosine == pytest.approx(cosine, rel=1e-6)
+  nothing = alignment(rule, rule * 0.0, task, 10)
+  assert nothing.cosine_similarity.mean == 0
+  assert nothing.exact is not None
+  assert nothing.exact.pooled_cosine is None
+
+
+def test_what_has_no_rule_is_sampled_alone():
+  task = isotropic(3, 4, prior_mean=0.5)
+  two_steps = zoo.estimators.gradient_descent(task, num_steps=2)
+  for other in Softmax(3), zoo.estimators.bayes(task), two_steps:
+    found = alignment(
+      constructions.gd_transformer(np.full(3, 0.5), 0.4), other, task, 100
+    )
+    assert found.exact is None
+    assert found.prediction_difference.mean > 0.01
+
+
+def test_mistakes_are_named():
+  task = isotropic(3, 4)
+  with refuses('YqLSA has 2 features; the task has 3'):
+    alignment(constructions.gd_transformer(np.zeros(2), 0.4), biased(), task)
+  with refuses('str cannot be probed'):
+    alignment('gd', biased(), task)
+  with refuses('num_prompts is 1'):
+    alignment(biased(), biased(), task, num_prompts=1)

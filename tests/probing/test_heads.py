@@ -1,0 +1,81 @@
+"""Heads: against models that are made without them."""
+
+import jax
+import numpy as np
+import pytest
+
+import zoo
+from tests.compare import refuses
+from tests.probing.models import Softmax, biased
+from tests.settings import general, isotropic
+from zoo import theory
+from zoo.probing import heads, prune
+from zoo.theory import constructions
+
+
+def test_pruning_leaves_the_model_that_has_the_other_heads():
+  task = general(noise_std=0.7)
+  model = biased(num_heads=3)
+  found = heads(model, task)
+  for head in range(3):
+    smaller = biased(num_heads=2)
+    for name in ('w_p', 'w_v', 'w_k', 'w_q'):
+      getattr(smaller, name)[...] = np.delete(getattr(model, name)[...], head, axis=0)
+    cost = theory.exact_risk(smaller, task) - theory.exact_risk(model, task)
+    assert found[head].pruning_cost == pytest.approx(cost, rel=1e-9)
+    gap = theory.squared_difference(prune(model, [head]), smaller, task)
+    assert gap.prediction == pytest.approx(0, abs=1e-12)
+
+
+def test_value_and_form_are_the_products_of_the_matrices():
+  model = biased()
+  for head, found in enumerate(heads(model, isotropic(3, 4))):
+    w_p, w_v, w_k, w_q = (
+      np.asarray(w[...][head], np.float64)
+      for w in (model.w_p, model.w_v, model.w_k, model.w_q)
+    )
+    np.testing.assert_allclose(found.value, (w_p @ w_v)[-1], rtol=1e-12)
+    np.testing.assert_allclose(found.form, w_k.T @ w_q, rtol=1e-12, atol=1e-15)
+
+
+def test_shares_sum_to_1_and_are_those_of_samples():
+  task = isotropic(3, 4, prior_mean=0.5)
+  model = biased(num_heads=3)
+  shares = np.array([head.share for head in heads(model, task)], float)
+  assert sum(shares) == pytest.approx(1, rel=1e-12)
+  num_prompts = 100_000
+  prompt = task.sample(jax.random.key(0), num_prompts)
+  guess = prune(model, [0, 1, 2])(prompt)
+  alone = [
+    np.asarray(prune(model, [h for h in range(3) if h != head])(prompt) - guess)
+    for head in range(3)
+  ]
+  together = np.asarray(model(prompt) - guess)
+  for head in range(3):
+    # The error of a ratio of means, to first order.
+    ratio = np.mean(alone[head] * together) / np.mean(together**2)
+    spread = np.std(alone[head] * together - ratio * together**2)
+    stderr = spread / np.mean(together**2) / num_prompts**0.5
+    assert abs(shares[head] - ratio) < 4 * stderr
+
+
+def test_heads_that_do_nothing_have_no_share():
+  task = isotropic(3, 4)
+  silent = prune(biased(), [0, 1])
+  assert [head.share for head in heads(silent, task)] == [None, None]
+  assert [head.pruning_cost for head in heads(silent, task)] == [0, 0]
+
+
+def test_the_heads_of_a_construction_share_alike():
+  task = isotropic(3, 4, prior_mean=2.0)
+  model = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
+  for head in heads(model, task):
+    assert head.share == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_mistakes_are_named():
+  with refuses('head 2 cannot be pruned', 'from 0 to 1'):
+    prune(biased(), [2])
+  for other in Softmax(3), zoo.estimators.bayes(isotropic(3, 4)):
+    with refuses('no heads'):
+      heads(other, isotropic(3, 4))

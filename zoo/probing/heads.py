@@ -1,0 +1,93 @@
+"""What each head of a linear attention model does, and what it is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from zoo import theory
+from zoo.errors import UserError
+from zoo.learning_rule import LearningRule
+from zoo.models.linear_attention import LinearAttention
+from zoo.theory.exact import float64_rule, in_float64
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+  """One head. Only the product of its value vector and its form is ever seen."""
+
+  value: Float[np.ndarray, ' e']  # b_h = W_Vᵀ W_Pᵀ r
+  form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
+  # E f_h Δ / E Δ² for what this head, and what all heads, add to the prediction: the
+  # shares sum to 1, and are negative for a head that works against the others.
+  share: float | None  # None where the heads together add nothing
+  pruning_cost: float  # exact risk without this head, less the risk with it
+
+
+def heads(model: Any, task: Any) -> list[Head]:
+  """The heads of a linear attention model, exactly, in float64.
+
+  Raises UserError for other models, and as `theory.exact_risk` does.
+  """
+  _check_has_heads(model)
+  risk = float(theory.exact_risk(model, task))
+  every = range(model.num_heads)
+  found = []
+  with jax.enable_x64(True):
+    values, forms = map(np.asarray, in_float64(model).head_algebra())
+    guess = float64_rule(prune(model, every))
+    together = float64_rule(model) - guess
+    nothing = together * 0.0
+    total = _square(together, nothing, task)
+    for head in every:
+      others = [other for other in every if other != head]
+      alone = float64_rule(prune(model, others)) - guess
+      # ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4
+      product = _square(alone + together, nothing, task)
+      product = (product - _square(alone, together, task)) / 4
+      pruned = float(theory.exact_risk(prune(model, [head]), task))
+      found.append(
+        Head(
+          value=values[head],
+          form=forms[head],
+          share=product / total if total > 0 else None,
+          pruning_cost=pruned - risk,
+        )
+      )
+  return found
+
+
+def prune(model: Any, heads: Sequence[int]) -> Any:
+  """A copy of a linear attention model without the heads named, counted from 0.
+
+  Their projection W_P is set to 0; the shapes stay. Raises UserError for a head that is
+  not there.
+  """
+  _check_has_heads(model)
+  for head in heads:
+    if head not in range(model.num_heads):
+      raise UserError(
+        f'head {head!r} cannot be pruned; heads are counted from 0 to '
+        f'{model.num_heads - 1}'
+      )
+  copy = nnx.clone(model)
+  copy.w_p[...] = copy.w_p[...].at[np.asarray(heads, int)].set(0)
+  return copy
+
+
+def _check_has_heads(model: Any) -> None:
+  if not isinstance(model, LinearAttention):
+    raise UserError(
+      f'{type(model).__name__} has no heads that act on their own; it must be a '
+      'linear attention model'
+    )
+
+
+def _square(one: LearningRule, other: LearningRule, task: Any) -> float:
+  return float(theory.squared_difference(one, other, task).prediction)

@@ -1,0 +1,329 @@
+"""The algorithm that a model runs in context, read off its learning rule.
+
+In labels shifted by the prior mean, `y' = y − w*·x`, the weights learned in context are
+
+    ω(G) = init + (⟨P_i, S⟩ + s_i q)_i + Γ r
+
+with `S = XᵀX/C`, `q = (1/C) Σ_i y_i'²` and `r = (1/C) Σ_i y_i' x_i`: a guess, its
+correction by even moments of the context, and a step along r, whose matrix is Γ.
+Everything here is an expectation in closed form, in float64 (docs/probing.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float
+
+from zoo import theory
+from zoo.learning_rule import LearningRule
+from zoo.theory.exact import float64_rule
+from zoo.theory.optimum import constant_estimate, shift_labels
+from zoo.tuning import best_step_matrix
+
+
+@dataclasses.dataclass(frozen=True)
+class NearestStep:
+  """The step of gradient descent that is nearest to a predictor in the risk metric."""
+
+  step: float | Float[np.ndarray, 'd d']  # η, or a matrix for GD-β
+  start: Float[np.ndarray, ' d']  # w_0
+  difference: float  # E (f − f_GD)²
+  # `difference` over E (f − E[ω]·x_q)², all that the context does to the prediction;
+  # None for a predictor that ignores its context.
+  unexplained: float | None
+  risk: float  # of the step itself
+
+
+@dataclasses.dataclass(frozen=True)
+class PseudoConstant:
+  """How a model makes up for a wrong guess: by p tr(Σ⁺S) in the place of 1.
+
+  `tr(Σ⁺S)` is `tr(XᵀX)/C` for the identity. p is the projection of the guess's
+  correction on `(w* − init) tr(Σ⁺S)`, in the risk metric.
+  """
+
+  value: float
+  optimum: float  # C/(Cd + 2) without noise
+  unexplained: float | None  # share of the correction's mean square that p leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class ExcessParts:
+  """The excess risk over the global optimum, in parts ≥ 0 that sum to it."""
+
+  guess_mean: float  # the guess, corrected in context, is off on average
+  guess_spread: float  # the correction varies with the context
+  offset: float  # the part b(G) of the prediction that does not see the query
+  step_size: float  # Γ is too long or too short, along the identity
+  step_shape: float  # the rest of Γ is not the best step's
+
+
+@dataclasses.dataclass(frozen=True)
+class ImplicitAlgorithm:
+  """What a learning rule does on a task, beside the best that any rule could do."""
+
+  risk: float
+  optimal_risk: float
+  excess: ExcessParts
+  start: Float[np.ndarray, ' d']  # the initial guess, before any example
+  start_distance: float  # |init − w*|
+  mean_weights: Float[np.ndarray, ' d']  # E ω(G), the guess corrected in context
+  step_matrix: Float[np.ndarray, 'd d']  # Γ
+  step_size: float  # tr Γ / d, the nearest multiple of the identity
+  anisotropy: float  # |Γ − step_size I| / |Γ|, Frobenius; 0 for Γ = 0
+  best_step_matrix: Float[np.ndarray, 'd d']  # of the global optimum
+  pseudo_constant: PseudoConstant | None  # None where the guess is right: init = w*
+  nearest_gd: NearestStep
+  nearest_gd_beta: NearestStep  # with Γ for its step
+
+
+class _Shifted(NamedTuple):
+  """A rule in shifted labels, and the moments of the context it meets."""
+
+  deviation: np.ndarray  # [d]: init − w*
+  p: np.ndarray  # [d, d, d]
+  s: np.ndarray  # [d]
+  step_matrix: np.ndarray  # [d, d]: Γ
+  offset: np.ndarray  # []: b(G) = offset + ⟨offset_p, S⟩ + offset_s q + 2 offset_rho·r
+  offset_p: np.ndarray
+  offset_s: np.ndarray
+  offset_rho: np.ndarray
+  context_length: int
+  mean: np.ndarray  # w*
+  features: np.ndarray  # Σ
+  spread: np.ndarray  # ΣΛΣ
+  tau: float  # E q
+  variance_q: float
+  second_moment_r: np.ndarray  # M = E r rᵀ
+
+
+def implicit_algorithm(subject: Any, task: Any) -> ImplicitAlgorithm:
+  """Reads the algorithm off a model, an estimator or a rule, for the prompts of a task.
+
+  O(d⁴) time. Raises UserError as `theory.exact_risk` does: what has no learning rule
+  runs no algorithm that could be read.
+  """
+  risk = float(theory.exact_risk(subject, task))
+  optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
+  with jax.enable_x64(True):
+    rule = jax.tree.map(np.asarray, float64_rule(subject))
+  shifted = _shift(rule, task)
+  gamma = shifted.step_matrix
+  d = len(gamma)
+  step_size = float(np.trace(gamma) / d)
+  size = float(np.linalg.norm(gamma))
+  isotropic = step_size * np.eye(d)
+  best_start, best_step = _nearest_step(shifted)
+  mean_guess = shifted.deviation + _mean_correction(shifted)
+  return ImplicitAlgorithm(
+    risk=risk,
+    optimal_risk=optimal_risk,
+    excess=_excess(shifted, best_step_matrix(task)),
+    start=rule.init,
+    start_distance=float(np.linalg.norm(shifted.deviation)),
+    mean_weights=shifted.mean + mean_guess,
+    step_matrix=gamma,
+    step_size=step_size,
+    anisotropy=float(np.linalg.norm(gamma - isotropic)) / size if size > 0 else 0.0,
+    best_step_matrix=best_step_matrix(task),
+    pseudo_constant=_pseudo_constant(shifted, task),
+    nearest_gd=_measure(rule, shifted, task, best_start, best_step),
+    nearest_gd_beta=_measure(
+      rule, shifted, task, shifted.mean + _best_start(shifted, gamma), gamma
+    ),
+  )
+
+
+def _shift(rule: Any, task: Any) -> _Shifted:
+  """The rule in shifted labels, and the moments of docs/theory.md, section 2."""
+  c, mean, prior, features, noise = theory.moments(task)
+  d = mean.size
+  features = np.eye(d) if features is None else features
+  update = _symmetric(shift_labels(rule.update, mean))
+  offset = _symmetric(shift_labels(rule.bias_update, mean))
+  spread = features @ prior @ features
+  square = float(np.sum((features @ prior) * (features @ prior).T))
+  tau = float(np.trace(features @ prior) + noise)
+  return _Shifted(
+    deviation=rule.init - mean,
+    p=update[:, :d, :d],
+    s=update[:, d, d],
+    step_matrix=2 * update[:, :d, d],
+    offset=rule.bias,
+    offset_p=offset[:d, :d],
+    offset_s=offset[d, d],
+    offset_rho=offset[:d, d],
+    context_length=c,
+    mean=mean,
+    features=features,
+    spread=spread,
+    tau=tau,
+    variance_q=2 * square + 2 / c * (tau**2 + 2 * square),
+    second_moment_r=(1 + 1 / c) * spread + tau / c * features,
+  )
+
+
+def _symmetric(matrix: np.ndarray) -> np.ndarray:
+  return (matrix + matrix.swapaxes(-1, -2)) / 2
+
+
+def _mean_correction(rule: _Shifted) -> Float[np.ndarray, ' d']:
+  """`E (⟨P_i, S⟩ + s_i q)`."""
+  return np.einsum('iab,ab->i', rule.p, rule.features) + rule.s * rule.tau
+
+
+def _mean_offset(rule: _Shifted) -> float:
+  """`E b(G)`."""
+  return float(
+    rule.offset + np.sum(rule.offset_p * rule.features) + rule.offset_s * rule.tau
+  )
+
+
+def _correction_variance(
+  rule: _Shifted, p: np.ndarray, s: np.ndarray, metric: np.ndarray
+) -> float:
+  """The variance of `⟨P_i, S⟩ + s_i q`, summed over the coordinates in a metric."""
+  c = rule.context_length
+  scaled = p @ rule.features
+  products = np.einsum('iab,jba->ij', scaled, scaled)
+  with_q = np.einsum('iab,ab->i', p, rule.spread)
+  covariance = 2 / c * products + rule.variance_q * np.outer(s, s)
+  covariance += 2 / c * (np.outer(s, with_q) + np.outer(with_q, s))
+  return float(np.sum(metric * covariance))
+
+
+def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
+  features, second_moment_r = rule.features, rule.second_moment_r
+  guess = rule.deviation + _mean_correction(rule)
+  variance = _correction_variance(
+    rule, rule.offset_p[None], rule.offset_s[None], np.ones((1, 1))
+  )
+  rho = rule.offset_rho
+  gap = rule.step_matrix - best
+  # ⟨A, B⟩ = tr ΣAMBᵀ is what the step matrix costs; the identity's share first.
+  scale = float(np.trace(features @ second_moment_r))
+  along = float(np.trace(features @ gap @ second_moment_r)) / scale if scale else 0.0
+  rest = gap - along * np.eye(len(gap))
+  return ExcessParts(
+    guess_mean=float(guess @ features @ guess),
+    guess_spread=_correction_variance(rule, rule.p, rule.s, features),
+    offset=float(_mean_offset(rule) ** 2 + variance + 4 * rho @ second_moment_r @ rho),
+    step_size=along**2 * scale,
+    step_shape=float(np.trace(features @ rest @ second_moment_r @ rest.T)),
+  )
+
+
+def _pseudo_constant(rule: _Shifted, task: Any) -> PseudoConstant | None:
+  features, c = rule.features, rule.context_length
+  missing = -rule.deviation
+  size = float(missing @ features @ missing)
+  if size == 0:
+    return None
+  rank = np.linalg.matrix_rank(features, hermitian=True)
+  # E ⟨P, S⟩ tr(Σ⁺S) = tr PΣ (r + 2/C), and E q tr(Σ⁺S) = τr + (2/C) tr ΣΛ.
+  signal = np.trace(np.linalg.pinv(features, hermitian=True) @ rule.spread)  # tr ΣΛ
+  with_constant = np.einsum('iab,ab->i', rule.p, features) * (rank + 2 / c)
+  with_constant += rule.s * (rule.tau * rank + 2 / c * signal)
+  product = float(missing @ features @ with_constant)
+  square = size * (rank**2 + 2 * rank / c)
+  mean = _mean_correction(rule)
+  total = float(mean @ features @ mean)
+  total += _correction_variance(rule, rule.p, rule.s, features)
+  best = constant_estimate(task)
+  return PseudoConstant(
+    value=float(product / square),
+    optimum=float(best.scale + best.slope * task.noise_std**2 / (rank + 2 / c)),
+    unexplained=float(1 - product**2 / (square * total)) if total > 0 else None,
+  )
+
+
+def _measure(
+  rule: Any,
+  shifted: _Shifted,
+  task: Any,
+  start: Float[np.ndarray, ' d'],
+  step: float | Float[np.ndarray, 'd d'],
+) -> NearestStep:
+  """What a step of gradient descent leaves unexplained of a rule."""
+  matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
+  with jax.enable_x64(True):
+    nearest = LearningRule.gd_beta(start, matrix)
+    without_context = LearningRule(
+      init=shifted.mean + shifted.deviation + _mean_correction(shifted),
+      update=np.zeros_like(rule.update),
+      bias=np.zeros(()),
+      bias_update=np.zeros_like(rule.bias_update),
+    )
+    difference = float(theory.squared_difference(rule, nearest, task).prediction)
+    moved = float(theory.squared_difference(rule, without_context, task).prediction)
+    risk = float(theory.exact_risk(nearest, task))
+  unexplained = difference / moved if moved > 0 else None
+  return NearestStep(step, start, difference, unexplained, risk)
+
+
+def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
+  """`(w_0, η)` of the nearest step of gradient descent.
+
+  For a given η the best start is a linear least squares problem, so that one search
+  over η is left. The odd part of the difference alone is `(η − η_Γ)² tr ΣM` more than
+  it is at best, which bounds how far from `η_Γ` the search has to go.
+  """
+  features, second_moment_r = rule.features, rule.second_moment_r
+  scale = float(np.trace(features @ second_moment_r))
+  identity = np.eye(len(features))
+  if scale == 0:  # no query is ever seen
+    return rule.mean + rule.deviation, 0.0
+  middle = float(np.trace(features @ rule.step_matrix @ second_moment_r)) / scale
+
+  def excess(step_size: float) -> float:
+    odd = scale * (step_size - middle) ** 2
+    return odd + _even_difference(rule, step_size * identity)
+
+  reach = np.sqrt(_even_difference(rule, middle * identity) / scale)
+  grid = middle + reach * np.linspace(-1, 1, 101)
+  lowest = int(np.argmin([excess(step_size) for step_size in grid]))
+  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
+  found: Any = scipy.optimize.minimize_scalar(
+    excess, bounds=valley, method='bounded', options={'xatol': 1e-12}
+  )
+  step_size = float(found.x)
+  return rule.mean + _best_start(rule, step_size * identity), step_size
+
+
+def _best_start(
+  rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']
+) -> Float[np.ndarray, ' d']:
+  """`u = w_0 − w*` of the step with a given matrix whose even part is nearest.
+
+  It minimises `E |e(G) − (I − ΓS) u|²_Σ`, e(G) being the corrected guess less w*.
+  """
+  features, c = rule.features, rule.context_length
+  square = step_matrix.T @ features @ step_matrix
+  cross = features @ step_matrix @ features
+  # E SBS = (1 + 1/C) ΣBΣ + (tr BΣ / C) Σ.
+  normal = features - cross - cross.T + (1 + 1 / c) * features @ square @ features
+  normal += np.trace(square @ features) / c * features
+  weigh = step_matrix.T @ features
+  mean = rule.deviation + _mean_correction(rule)
+  # E S v(G) for v = ΓᵀΣ e(G), of which row b is ⟨P_b, S⟩ + s_b q and a constant.
+  p = np.tensordot(weigh, rule.p, 1)
+  moved = features @ (weigh @ mean)
+  moved += 2 / c * np.einsum('ai,bij,jb->a', features, p, features, optimize=True)
+  moved += 2 / c * rule.spread @ (weigh @ rule.s)
+  return np.linalg.lstsq(normal, features @ mean - moved, rcond=None)[0]
+
+
+def _even_difference(rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']) -> float:
+  """The even part of the difference from the nearest step with a given matrix."""
+  start = _best_start(rule, step_matrix)
+  # The step moves its guess by −ΓSu; coordinate i of ΓSu is ⟨Γ_i uᵀ, S⟩.
+  moves = _symmetric(step_matrix[:, :, None] * start)
+  gap = rule._replace(deviation=rule.deviation - start, p=rule.p + moves)
+  mean = gap.deviation + _mean_correction(gap)
+  variance = _correction_variance(gap, gap.p, gap.s, gap.features)
+  return max(float(mean @ gap.features @ mean) + variance, 0.0)

@@ -1,0 +1,53 @@
+"""What a model computes on its way to a prediction."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from flax import nnx
+
+from zoo.errors import UserError
+from zoo.prompt import Prompt
+
+
+def intermediates(model: Any, prompt: Prompt) -> dict[str, Any]:
+  """What each method returned in one pass over the prompts, by the method's name.
+
+  Of a linear attention model they are those of the paper's equation: `embed`, `keys`,
+  `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry is the
+  prediction. Any other model is called as it is; methods of its submodules are named
+  by their path, `block.attend`. Raises UserError for what is no NNX module.
+  """
+  if not isinstance(model, nnx.Module):
+    raise UserError(
+      f'{type(model).__name__} has no intermediates; it must be an NNX module'
+    )
+  copy = nnx.clone(model)
+  # nnx.capture records the methods that a class itself defines, not inherited ones.
+  copy.__class__ = _with_own_methods(type(model))
+  record = nnx.capture(_forward, nnx.Intermediate, method_outputs=nnx.Intermediate)
+  _, captured = record(copy, prompt)
+  return {
+    '.'.join(map(str, path)): variable.get_value()[-1]
+    for path, variable in nnx.to_flat_state(captured)
+  }
+
+
+def _forward(model: Any, prompt: Prompt) -> Any:
+  if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
+    return model.forward_tokens(model.embed(prompt))
+  return model(prompt)
+
+
+@functools.cache
+def _with_own_methods(cls: type) -> type:
+  """A subclass that defines all methods that `cls` has below nnx.Module."""
+  inherited = set(dir(nnx.Module))
+  methods = {
+    name: method
+    for name, method in inspect.getmembers(cls, inspect.isfunction)
+    if name == '__call__' or not (name.startswith('_') or name in inherited)
+  }
+  return type(cls.__name__, (cls,), methods)
