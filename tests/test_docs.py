@@ -31,6 +31,14 @@ def test_links_in_documents_lead_somewhere():
         assert (document.parent / target).exists(), (document.name, target)
 
 
+@pytest.mark.slow
+def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked):
+  text = (ROOT / 'docs' / 'probing.md').read_text()
+  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  monkeypatch.chdir(tmp_path)
+  exec(compile(code, 'probing.md', 'exec'), {})
+
+
 @pytest.fixture
 def outside(tmp_path):
   """A folder with the two files of docs/adding_an_architecture.md."""

@@ -76,6 +76,7 @@ print(json.dumps([jax.device_count(), seconds, saved.model(prompt).tolist()]))
 """
 
 
+@pytest.mark.slow
 def test_4_by_2_devices_to_one_in_a_fresh_process_elsewhere(workdir, tmp_path, cache):
   os.symlink(workdir, tmp_path / 'linked')
   answer = subprocess.run(

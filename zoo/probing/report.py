@@ -89,7 +89,7 @@ def probe(
   algorithm = found_heads = to_other = to_optimum = None
   if exact:
     algorithm = implicit_algorithm(subject, task)
-    is_descent, verdict = _judge(algorithm, task)
+    is_descent, verdict = judge(algorithm, task)
     if isinstance(subject, LinearAttention):
       found_heads = heads(subject, task)
     if has_rule(other):
@@ -97,7 +97,7 @@ def probe(
     if (optimum := constructed_optimum(subject, task)) is not None:
       to_optimum = interpolation(subject, optimum, task)
   elif covered:
-    is_descent, verdict = _judge_by_samples(subject, task, num_prompts, seed)
+    is_descent, verdict = judge_by_samples(subject, task, num_prompts, seed)
   else:
     is_descent, verdict = False, 'Unknown: no theory covers its task.'
   # Each shift is compiled anew; the bar is for a terminal alone.
@@ -131,7 +131,8 @@ def summary(report: Report) -> str:
   return '\n'.join(lines)
 
 
-def _judge(found: ImplicitAlgorithm, task: Any) -> tuple[bool, str]:
+def judge(found: ImplicitAlgorithm, task: Any) -> tuple[bool, str]:
+  """Whether an algorithm is one step of gradient descent, and why, in a sentence."""
   nearest, matrix = found.nearest_gd, found.nearest_gd_beta
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
@@ -151,7 +152,7 @@ def _judge(found: ImplicitAlgorithm, task: Any) -> tuple[bool, str]:
   return False, f'No: of all steps, {step}.'
 
 
-def _judge_by_samples(
+def judge_by_samples(
   subject: Any, task: Any, num_prompts: int, seed: int
 ) -> tuple[bool, str]:
   """The verdict on what has no learning rule: its distance from the best step."""

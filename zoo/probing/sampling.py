@@ -60,7 +60,7 @@ def sample_means(
   parts = [_split(subject) for subject in subjects]
   statics = tuple(static for static, _ in parts)
   arrays = [array for _, array in parts]
-  draw = jax.jit(task.sample, static_argnums=1)
+  draw = jax.jit(task.sample, static_argnums=1)  # compiled once a task
   totals: dict[str, np.ndarray] = {}
   for start in range(0, num_prompts, _BATCH_SIZE):
     size = min(_BATCH_SIZE, num_prompts - start)

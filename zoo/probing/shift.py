@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,41 +102,41 @@ def _shifted(
     'feature_covariance': task.feature_covariance,
     'noise_std': task.noise_std,
   }
-  d = task.num_features
-  changed = functools.partial(_changed, type(task), arguments)
+  d, c, mean = task.num_features, task.context_length, task.prior_mean
   features = np.eye(d) if task.feature_covariance is None else task.feature_covariance
+
+  def changed(**change: Any) -> LinearRegression:
+    return type(task)(**{**arguments, **change})
+
+  # At the training task it is the task itself, whose draws are compiled once.
   if name == 'context_length':
-    lengths = {max(1, round(task.context_length * 2.0**k)) for k in range(-3, 4)}
-    for length in sorted(lengths):
-      yield float(length), changed(context_length=length), 1.0
+    for length in sorted({max(1, round(c * scale)) for scale in (0.25, 0.5, 1, 2, 4)}):
+      yield float(length), task if length == c else changed(context_length=length), 1.0
   elif name == 'prior_mean':
-    size = float(np.linalg.norm(task.prior_mean))
-    along = task.prior_mean / size if size > 0 else np.full(d, d**-0.5)
-    for distance in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
-      yield distance, changed(prior_mean=task.prior_mean + distance * along), 1.0
+    size = float(np.linalg.norm(mean))
+    along = mean / size if size > 0 else np.full(d, d**-0.5)
+    for distance in (-4.0, -2.0, 0.0, 2.0, 4.0):
+      moved = mean + distance * along
+      yield distance, changed(prior_mean=moved) if distance else task, 1.0
   elif name == 'feature_scale':
     for scale in (0.5, 0.75, 1.0, 1.25, 1.5):
-      yield scale, changed(feature_covariance=scale**2 * features), 1.0
+      scaled = scale**2 * features
+      yield scale, task if scale == 1 else changed(feature_covariance=scaled), 1.0
   elif name == 'feature_condition':
     eigenvalues, vectors = np.linalg.eigh(features)
-    for condition in (1.0, 2.0, 4.0, 8.0, 16.0):
-      stretch = np.geomspace(1, condition, d)
-      stretched = eigenvalues * stretch
+    for condition in (1.0, 2.0, 4.0, 16.0):
+      stretched = eigenvalues * np.geomspace(1, condition, d)
       stretched *= eigenvalues.sum() / stretched.sum()
       covariance = (vectors * stretched) @ vectors.T
-      yield condition, changed(feature_covariance=covariance), 1.0
+      same = condition == 1
+      yield condition, task if same else changed(feature_covariance=covariance), 1.0
   elif name == 'noise_std':
-    for more in (0.0, 0.25, 0.5, 1.0, 2.0):
-      yield task.noise_std + more, changed(noise_std=task.noise_std + more), 1.0
+    for more in (0.0, 0.5, 1.0, 2.0):
+      noise = task.noise_std + more
+      yield noise, changed(noise_std=noise) if more else task, 1.0
   else:
-    for scale in (0.5, 1.0, 2.0, 4.0):
+    for scale in (0.5, 1.0, 2.0):
       yield scale, task, scale
-
-
-def _changed(
-  make: type[LinearRegression], arguments: dict[str, Any], **change: Any
-) -> LinearRegression:
-  return make(**{**arguments, **change})
 
 
 class _ScaledQuery:
@@ -148,7 +147,7 @@ class _ScaledQuery:
     self._task, self._scale = task, scale
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    prompt = self._task.sample(key, batch_size)
+    prompt = jax.jit(self._task.sample, static_argnums=1)(key, batch_size)
     return dataclasses.replace(
       prompt,
       x_query=self._scale * prompt.x_query,

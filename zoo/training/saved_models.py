@@ -109,14 +109,13 @@ def save(
     )
   state = nnx.state(model)
   _check_makes(config, state)
+  origin = {'format': FORMAT, 'step': step, **origin_of(config)}
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f'.{path.name}.') as place:
       folder = pathlib.Path(place, 'model')
       with orbax_context():
-        ocp.save_checkpointables(
-          str(folder), {'model': state, 'origin': {**origin_of(config), 'step': step}}
-        )
+        ocp.save_checkpointables(str(folder), {'model': state, 'origin': origin})
       # They hold the absolute path of this machine, and no load needs them.
       for marker in folder.rglob('commit_success.txt'):
         marker.unlink()
