@@ -166,12 +166,11 @@ def draw_shifts(shifts: list[Shift], against: str) -> Figure:
       [risk.optimal for risk in one.risks],
       '--',
       color=_GREEN,
-      label='optimum of the shifted task',
+      label='best learning rule of the shifted task',
     )
     axes.axvline(one.trained, color='grey', linewidth=1, linestyle=':')
     axes.set_yscale('log')
-    # Within a decade, where most risks lie, a log scale would name two ticks at most.
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 6, 8)))
+    _limit(axes, one, against)
     axes.yaxis.set_major_formatter('{x:g}')
     axes.yaxis.set_minor_locator(NullLocator())
     if one.name in ('context_length', 'feature_condition', 'query_scale'):
@@ -186,6 +185,27 @@ def draw_shifts(shifts: list[Shift], against: str) -> Figure:
   labels.append('trained here')
   figure.legend(handles, labels, loc='outside upper center', ncols=3)
   return figure
+
+
+def _limit(axes: Axes, one: Shift, against: str) -> None:
+  """Shows all of the model and of the best rule; the other one may leave the panel."""
+  shown = [risk.sampled.mean for risk in one.risks]
+  shown += [risk.optimal for risk in one.risks if risk.optimal > 0]
+  low, high = min(shown) / 1.5, max(shown) * 1.5
+  axes.set_ylim(low, high)
+  # Within a decade, where most risks lie, a log scale would name two ticks at most.
+  subs = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
+  axes.yaxis.set_major_locator(LogLocator(subs=subs))
+  others = [risk.other_sampled.mean for risk in one.risks]
+  for beyond, where, height, align in (
+    (min(others) < low, 'below', 0.02, 'bottom'),
+    (max(others) > high, 'above', 0.98, 'top'),
+  ):
+    if beyond:
+      note = f'{against} goes {where} this range'
+      axes.text(
+        0.5, height, note, ha='center', va=align, size=8, transform=axes.transAxes
+      )
 
 
 def _own(risk: ShiftedRisk) -> tuple[Any, float | None]:
@@ -212,7 +232,7 @@ def _curve(
     label=f'{name}, sampled ± s.e.',
   )
   if any(risk is not None for risk in exact):
-    known = [np.nan if risk is None else risk for risk in exact]
+    known = [risk or np.nan for risk in exact]  # 0 has no place on a log scale
     axes.plot(values, known, '-', color=colour, label=f'{name}, exact')
 
 

@@ -265,9 +265,9 @@ def _path_lines(path: Interpolation) -> list[str]:
 
 def _shift_lines(shifts: list[Shift], against: str) -> list[str]:
   lines = [
-    f'{"worst shift, over the optimum":<36}{"at":>8}{"it":>14}{against[:13]:>14}'
+    f'{"worst shift, over the best rule":<36}{"at":>8}{"it":>14}{against[:13]:>14}'
   ]
-  lines[0] += f'{"optimum":>14}'
+  lines[0] += f'{"best rule":>14}'
   for one in shifts:
     worst = max(one.risks, key=lambda risk: risk.sampled.mean / risk.optimal)
     numbers = (

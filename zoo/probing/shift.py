@@ -29,7 +29,7 @@ class ShiftedRisk:
   exact: float | None
   other_sampled: Estimate  # of the predictor compared with, on the same prompts
   other_exact: float | None
-  optimal: float  # exact, of the best rule for the shifted task
+  optimal: float  # exact, of the best learning rule for the shifted task
 
 
 @dataclasses.dataclass(frozen=True)
