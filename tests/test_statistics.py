@@ -49,9 +49,9 @@ def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_
     statistics = task.sample_statistics(_KEY, 5)
     errors = statistics.errors(rule, task.prior_mean, noise_std)
   for i, error in enumerate(np.asarray(errors)):
-    shown = (np.asarray(part[i]) for part in (prompt.x, prompt.y, prompt.x_query))
+    x, y, x_query = (np.asarray(p[i]) for p in (prompt.x, prompt.y, prompt.x_query))
     parts = rule.init, rule.update, rule.bias, rule.bias_update
-    predicted = oracle.rule_prediction(*shown, *parts)
+    predicted = oracle.rule_prediction(x, y, x_query, *parts)
     # About e³ products in each, of numbers of size 10.
     target = np.asarray(prompt.y_query)[i]
     assert abs(predicted - target - error) < 1e-14 * 10 * (d + 1) ** 3

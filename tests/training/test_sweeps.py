@@ -3,6 +3,7 @@
 import csv
 import json
 import signal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import pytest
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
-from zoo.training import grid, loop, sweep, sweeps, train
+from zoo.training import grid, loop, sweeps, train
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -24,6 +25,12 @@ _POINTS = [
   {'model.num_heads': 3, 'task.prior_mean': 1.0, 'seed': 1},
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1},
 ]
+
+
+def sweep(*given) -> list[dict[str, Any]]:
+  rows = sweeps.sweep(*given)
+  assert rows is not None, 'it was told to stop'
+  return rows
 
 
 def _config(**changes):
@@ -51,6 +58,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(tmp_path, objectiv
   ] == _POINTS
   for i in (0, 2, 3, 5, 7):
     alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / str(i))
+    assert alone is not None
     row = rows[i]
     _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / str(i), 12))
     for name, value in alone.items():
@@ -124,7 +132,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, nu
     with pytest.raises(KeyboardInterrupt):
       sweep(_config(), _POINTS[:3], tmp_path / 'cut')
   else:
-    assert sweep(_config(), _POINTS[:3], tmp_path / 'cut') is None
+    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path / 'cut') is None
   monkeypatch.undo()
   cut = sweep(_config(), _POINTS[:3], tmp_path / 'cut')
   for one, other in zip(whole, cut, strict=True):
