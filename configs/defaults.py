@@ -55,7 +55,7 @@ def get_config(variant: str = '') -> Any:
   mesh.model = 1  # ≥ 1 devices that share the heads
 
   config.checkpoint = checkpoint = ConfigDict()
-  checkpoint.every = 1000  # ≥ 1 steps
+  checkpoint.every = 2500  # ≥ 1 steps
   checkpoint.keep = 3  # ≥ 1 newest checkpoints that stay
 
   config.eval = evaluation = ConfigDict()

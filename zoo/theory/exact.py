@@ -48,14 +48,13 @@ def exact_risk(subject: Any, task: Any) -> Scalar:
   return known if known is not None else _evaluate(_risk, task, subject)
 
 
-def exact_risks(rules: LearningRule, moments: Moments) -> Float[np.ndarray, ' n']:
+def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """The exact risks of learning rules on tasks, both stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one call.
+  As `exact_risk`, in float64 and in one call, whose result is not waited for.
   """
   with jax.enable_x64(True):
-    stacked = jax.tree.map(_float64, (moments, rules))
-    return np.asarray(_risks(*stacked))
+    return _risks(jax.tree.map(_float64, moments), rules)
 
 
 def excess_risk(subject: Any, task: Any) -> ExcessRisk:
@@ -102,7 +101,10 @@ def _risk(moments: Moments, rule: LearningRule) -> Array:
   return population_risk(rule, moments)
 
 
-_risks = jax.jit(jax.vmap(lambda moments, rule: population_risk(rule, moments)))
+@jax.jit
+def _risks(moments: Moments, rules: LearningRule) -> Array:
+  rules = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), rules)
+  return jax.vmap(population_risk)(rules, moments)
 
 
 @jax.jit

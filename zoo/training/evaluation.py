@@ -70,8 +70,10 @@ class Evaluation:
 
     def rule_of(state: Any) -> Any:
       model = nnx.merge(graph, state)
-      has_exact_risk = covered and hasattr(model, 'learning_rule')
-      return model.learning_rule() if has_exact_risk else None
+      if not (covered and hasattr(model, 'learning_rule')):
+        return None
+      rule = model.learning_rule()
+      return rule if many_points else jax.tree.map(lambda leaf: leaf[None], rule)
 
     def sample(state: Any, key: jax.Array, reference: Any) -> dict[str, Any]:
       model = nnx.merge(graph, state)
@@ -107,22 +109,27 @@ class Evaluation:
     self._rule_of = self._rule_of.lower(abstract_model).compile()
     sample = self._sample.lower(abstract_model, self._key, self._reference)
     self._sample = sample.compile()
+    rules = self._rule_of.out_info
+    if rules is not None:
+      zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rules)
+      self._exact_risks(jax.device_put(zeros, self._key.sharding))
 
   def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""
     moments = {}
     if draw_prompts:
       moments = self._sample(model_state, self._key, self._reference)
-    return moments, self._rule_of(model_state)
+    return moments, self._exact_risks(self._rule_of(model_state))
+
+  def _exact_risks(self, rules: Any) -> Any:
+    return None if rules is None else theory.exact_risks(rules, self._settings)
 
   def finish(self, fetched: Any) -> list[Risks]:
     """The risks for each task, from what `start` returned, once it is on the host."""
+    moments, exact = fetched
     if not self._many_points:
-      fetched = jax.tree.map(lambda leaf: leaf[None], fetched)
-    moments, rules = fetched
-    exact = [None] * len(self.gd_risks)
-    if rules is not None:
-      exact = theory.exact_risks(rules, self._settings).tolist()
+      moments = jax.tree.map(lambda leaf: leaf[None], moments)
+    exact = [None] * len(self.gd_risks) if exact is None else exact.tolist()
 
     def sampled(name: str, i: int) -> tuple[float, float] | None:
       if name not in moments:
