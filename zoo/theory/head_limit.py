@@ -61,23 +61,21 @@ def head_limited_risk(
     return HeadLimit(unlimited, 0.0)
   with jax.enable_x64(True):
     problem = jax.tree.map(jnp.asarray, problem)
-    slope = jax.value_and_grad(_loss)
-
-    @jax.jit
-    def value_and_slope(hidden):
-      return slope(hidden.reshape(e, -1), problem)
-
     random = np.random.default_rng(0)
     starts = list(random.normal(size=(num_starts, e, e - num_heads)))
     starts += _principal_starts(problem, num_heads)
     losses = []
     for start in starts:
       found = scipy.optimize.minimize(
-        lambda hidden: [np.asarray(part).ravel() for part in value_and_slope(hidden)],
+        lambda hidden: [
+          np.asarray(part).ravel()
+          for part in _value_and_slope(hidden.reshape(e, -1), problem)
+        ],
         start.ravel(),
         jac=True,
         method='L-BFGS-B',
-        options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000},
+        # A long memory: with C large the default of 10 takes three times the steps.
+        options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
       )
       losses.append(float(found.fun))
   return HeadLimit(unlimited + min(losses), max(losses) - min(losses))
@@ -167,3 +165,7 @@ def _loss(hidden: Float[Array, 'e m'], problem: _Problem) -> Float[Array, '']:
   return jnp.sum(
     jnp.square(jax.scipy.linalg.solve_triangular(factor, values.T, lower=True))
   )
+
+
+# At the end, as it needs `_loss`; compiled once for tasks of one size.
+_value_and_slope = jax.jit(jax.value_and_grad(_loss))
