@@ -1,0 +1,136 @@
+"""What the figures need trained, trained with as few programs as possible."""
+
+from __future__ import annotations
+
+import copy
+import pathlib
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from zoo import training
+from zoo.training.config import Config
+from zoo.training.records import read_lines
+from zoo.training.sweeps import at_point
+
+GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
+
+
+class Study(NamedTuple):
+  """Runs that differ only in the fields of their points: one sweep."""
+
+  config: str
+  variant: str  # of the config; '' is the one that converges
+  evaluations: int = 1  # how often in training the sampled risk is measured
+  eval_batches: int = 4
+  checkpoints: int = 1  # that are kept: of the end, or evenly over training
+
+
+class Point(NamedTuple):
+  """A model to be trained, once for every seed."""
+
+  study: Study
+  fields: tuple[tuple[str, Any], ...]
+
+
+class Runs:
+  """Finished runs by point; a run is its row of the sweep."""
+
+  def __init__(self, rows: dict[Point, list[dict[str, Any]]]):
+    self._rows = rows
+
+  def __getitem__(self, point: Point) -> list[dict[str, Any]]:
+    """The runs of a point, one a seed."""
+    return self._rows[point]
+
+  def final(self, point: Point, field: str = 'exact_risk') -> list[float]:
+    """A field of the summary, one a seed."""
+    return [row[field] for row in self[point]]
+
+  def history(
+    self, point: Point, field: str = 'exact_risk'
+  ) -> tuple[list[int], list[list[float]]]:
+    """The logged steps at which a field is known, and it for each seed at these."""
+    seeds = [
+      {
+        line['step']: line[field]
+        for line in read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
+        if line[field] is not None
+      }
+      for row in self[point]
+    ]
+    return list(seeds[0]), [list(seed.values()) for seed in seeds]
+
+
+def point(study: Study, **fields: Any) -> Point:
+  """A point from fields written `section__name=value`."""
+  named = {field.replace('__', '.'): value for field, value in fields.items()}
+  return Point(study, tuple(sorted(named.items())))
+
+
+def train_all(
+  points: Iterable[Point],
+  num_seeds: int,
+  objective: str,
+  get_config: GetConfig,
+  workdir: pathlib.Path,
+  bar: tqdm,
+) -> Runs | None:
+  """Trains every point once for each seed, or finds it trained in `workdir`.
+
+  `bar` tells what is running, and advances by one a run. Returns None after SIGTERM,
+  with all saved; raises as `zoo.training.sweep` does.
+  """
+  studies: dict[Study, list[Point]] = {}
+  for one in dict.fromkeys(points):
+    studies.setdefault(one.study, []).append(one)
+  configs = {s: configure(s, objective, get_config) for s in studies}
+  seeds = range(num_seeds)
+  rows: dict[Point, list[dict[str, Any]]] = {}
+  for study, members in studies.items():
+    bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
+    settings = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
+    train = training.sweep if study.checkpoints == 1 else _one_by_one
+    found = train(configs[study], settings, workdir / _folder(study))
+    if found is None:
+      return None
+    for start, one in enumerate(members):
+      rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
+    bar.update(len(settings))
+  return Runs(rows)
+
+
+def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
+  """The config that all runs of a study share."""
+  config = copy.deepcopy(get_config(study.config, study.variant))
+  num_steps = config.train.num_steps
+  with config.unlocked():
+    config.objective.name = objective
+    config.eval.every = -(-num_steps // study.evaluations)
+    config.eval.num_batches = study.eval_batches
+    if study.checkpoints > 1 or objective == 'exact':  # exact steps take no time
+      config.checkpoint.every = -(-num_steps // study.checkpoints)
+    config.checkpoint.keep = study.checkpoints
+  return config
+
+
+def _one_by_one(
+  config: Config, settings: list[dict[str, Any]], workdir: pathlib.Path
+) -> list[dict[str, Any]] | None:
+  """As a sweep, by ordinary runs, which keep checkpoints along the way."""
+  rows = []
+  for fields in settings:
+    name = ','.join(f'{field}={value}' for field, value in fields.items())
+    summary = training.train(at_point(config, fields), workdir / name)
+    if summary is None:
+      return None
+    rows.append({**fields, **summary, 'workdir': workdir / name})
+  return rows
+
+
+def _folder(study: Study) -> str:
+  """A folder name that no other study has."""
+  settings = study.evaluations, study.eval_batches, study.checkpoints
+  variant = study.variant or 'default'
+  return '-'.join([study.config, variant, *map(str, settings)])
