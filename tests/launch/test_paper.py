@@ -1,0 +1,96 @@
+"""The paper's command line, in real processes."""
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.launch.processes import ROOT, command, environment, launch
+
+MODULE = 'launch.paper'
+ARGUMENTS = '--smoke', '--figures=2', '--seeds=2', '--objective=exact'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    (['--figures=9'], "unknown figure '9'"),
+    (['--figures=contxt'], "did you mean 'context'?"),
+    (['--figures='], 'no figure is named'),
+    (['--seeds=0'], '--seeds is 0'),
+    (['--seeds=two'], "'two'"),
+    (['--objective=exakt'], "did you mean 'exact'?"),
+    (['--out='], '--out is empty'),
+    (['--out=README.md'], 'README.md cannot be the output folder'),
+    (['--out=README.md/x'], 'cannot be the output folder'),
+  ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, cache, arguments, said):
+  (tmp_path / 'README.md').write_text('mine')
+  answer = launch(*arguments, cache=cache, module=MODULE, cwd=tmp_path)
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert line.startswith('error: ')
+  assert said in line
+  assert [path.name for path in tmp_path.iterdir()] == ['README.md']
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, cache):
+  """The folder and the answer of a call that nothing interrupted."""
+  out = tmp_path_factory.mktemp('whole')
+  answer = launch(*ARGUMENTS, f'--out={out}', cache=cache, module=MODULE)
+  assert answer.returncode == 0, answer.stderr
+  assert 'Fig. 2 ' in answer.stdout
+  assert f'{out}/report.html' in answer.stdout
+  return out, answer
+
+
+def finished(out):
+  return {
+    path: path.stat().st_mtime_ns
+    for path in out.glob('runs/exact/*/points/*/summary.json')
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('number', 'code'), [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 130)]
+)
+def test_stopped_and_started_again_it_goes_on_to_the_same_figure(
+  tmp_path, cache, whole, number, code
+):
+  process = subprocess.Popen(
+    command(*ARGUMENTS, f'--out={tmp_path}', module=MODULE),
+    cwd=ROOT,
+    env=environment(cache),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  try:
+    deadline = time.monotonic() + 120
+    # All of one seed is done, and the other one has begun.
+    while len(finished(tmp_path)) < 16 and process.poll() is None:
+      assert time.monotonic() < deadline, 'no progress in two minutes'
+      time.sleep(0.02)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+  finally:
+    process.kill()
+    process.communicate()
+  assert process.returncode == code, stderr
+  assert 'Traceback' not in stderr
+  if number != signal.SIGKILL:
+    assert 'the same command goes on from what is saved' in stdout + stderr
+  assert not (tmp_path / 'figure_2.csv').exists()
+  done = finished(tmp_path)
+  assert 16 <= len(done) < 32
+  answer = launch(*ARGUMENTS, f'--out={tmp_path}', cache=cache, module=MODULE)
+  assert answer.returncode == 0, answer.stderr
+  assert answer.stdout.replace(str(tmp_path), str(whole[0])) == whole[1].stdout
+  plotted = [(out / 'figure_2.csv').read_bytes() for out in (tmp_path, whole[0])]
+  assert plotted[0] == plotted[1]
+  assert done.items() <= finished(tmp_path).items()
