@@ -1,6 +1,6 @@
 """Answers for a trained model: is it doing gradient descent?
 
-python -m launch.probe --checkpoint=checkpoints/runs/yq_lsa
+python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
 python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
 """
@@ -38,7 +38,7 @@ _OUT = flags.DEFINE_string(
 
 def main() -> None:
   if not _CHECKPOINT.value:
-    raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/runs/yq_lsa')
+    raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   checkpoint = pathlib.Path(_CHECKPOINT.value).expanduser()
   out = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
   if _OUT.value:

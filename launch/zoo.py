@@ -1,0 +1,95 @@
+"""Lists the models, tasks, configs and trained checkpoints that there are.
+
+python -m launch.zoo
+python -m launch.zoo --train     # makes the checkpoints that ship anew: a minute or two
+"""
+
+import importlib
+import pathlib
+import pkgutil
+
+from absl import flags
+
+import configs
+import zoo
+from launch import cli
+from zoo.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(cli)
+_CHECKPOINTS = flags.DEFINE_string(
+  'checkpoints', 'checkpoints', 'Folder of the checkpoints that ship.'
+)
+_TRAIN = flags.DEFINE_bool(
+  'train', False, 'Train all that ship again, and write their cards and the index.'
+)
+
+# Each checkpoint's config, and the fields that it sets.
+SHIPPED = {
+  'lsa': ('lsa', {}),
+  **{
+    f'multi_head_lsa_{heads}': ('multi_head_lsa', {'model.num_heads': heads})
+    for heads in (2, 5, 10, 11)
+  },
+  'yq_lsa': ('yq_lsa', {}),
+  'ltb': ('ltb', {}),
+}
+
+
+def main() -> None:
+  folder = pathlib.Path(_CHECKPOINTS.value).expanduser()
+  if folder.exists() and not folder.is_dir():
+    raise UserError(f'--checkpoints is {str(folder)!r}, which is not a folder')
+  if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
+    raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo.training import cards, sweeps
+
+  if _TRAIN.value:
+    recipes = {}
+    for name, (config_name, fields) in SHIPPED.items():
+      fields = {**fields, 'objective.name': 'exact'}
+      config = importlib.import_module(f'configs.{config_name}').get_config()
+      command = cards.training_command(f'configs/{config_name}.py', fields)
+      recipes[name] = sweeps.at_point(config, fields), command
+    if cards.write_checkpoints(recipes, folder) is None:
+      print('stopped; nothing is written')
+      return
+  print(f'models       {", ".join(zoo.models())}')
+  print(f'tasks        {", ".join(zoo.tasks())}')
+  print('configs')
+  for name, says in _configs().items():
+    print(f'  configs/{name}.py'.ljust(32), says)
+  print(f'checkpoints in {folder}')
+  print(_table(cards.read_cards(folder)))
+
+
+def _configs() -> dict[str, str]:
+  """The configs that can be launched, and the first line of each one's docstring."""
+  says = {}
+  for found in pkgutil.iter_modules(configs.__path__):
+    module = importlib.import_module(f'configs.{found.name}')
+    if found.name != 'defaults':  # what all share, without a model
+      says[found.name] = (module.__doc__ or '').splitlines()[0]
+  return says
+
+
+def _table(found: list[dict]) -> str:
+  from zoo.training import cards
+
+  if not found:
+    return '  none; the repository has some, and --train makes them'
+  rows = [['', *cards.FIGURES], *map(cards.row, found)]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return '\n'.join(
+    '  '
+    + '  '.join(
+      [row[0].ljust(widths[0])]
+      + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    )
+    for row in rows
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)
