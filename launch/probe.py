@@ -3,6 +3,7 @@
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
 python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
+python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 """
 
 import pathlib
@@ -24,6 +25,13 @@ _AGAINST = flags.DEFINE_string(
   'gd',
   'What to compare with on the same prompts: gd, gd_beta or bayes, made for the '
   "model's task, or another checkpoint.",
+)
+_EVAL_SET = flags.DEFINE_string(
+  'eval_set',
+  None,
+  'A frozen evaluation set to score both on: table_1, zero_mean, noisy, anisotropic or '
+  'long_context. It is drawn when first asked for, into TFDS_DATA_DIR if that is set, '
+  'else ~/tensorflow_datasets.',
 )
 _JSON = flags.DEFINE_string(
   'json', None, 'File for all numbers. Default: probe.json in --out.'
@@ -52,6 +60,8 @@ def main() -> None:
   import zoo
   from zoo.probing.pictures import pictures
 
+  if _EVAL_SET.value is not None:
+    zoo.evaluation_sets.setting_of(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
   name = _AGAINST.value
   if name in zoo.probing.REFERENCES:
@@ -64,7 +74,12 @@ def main() -> None:
     raise UserError(
       f'--against is {name!r}; it must be one of {known}, or a folder of a checkpoint'
     )
-  report = zoo.probing.probe(saved.model, saved.task, other, name)
+  evaluation_set = None
+  if _EVAL_SET.value is not None:
+    evaluation_set = zoo.evaluation_sets.load(_EVAL_SET.value)
+  report = zoo.probing.probe(
+    saved.model, saved.task, other, name, evaluation_set=evaluation_set
+  )
   figures = pictures(report, saved.model, other, saved.task)
   try:
     out.mkdir(parents=True, exist_ok=True)

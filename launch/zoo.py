@@ -1,6 +1,7 @@
-"""Lists the models, tasks, configs and trained checkpoints that there are.
+"""Lists the models, tasks, configs, trained checkpoints and evaluation sets there are.
 
 python -m launch.zoo
+python -m launch.zoo --export=table_1 --out=table_1.npz     # prompts for NumPy, PyTorch
 python -m launch.zoo --train     # makes the checkpoints that ship anew: a minute or two
 """
 
@@ -22,6 +23,12 @@ _CHECKPOINTS = flags.DEFINE_string(
 )
 _TRAIN = flags.DEFINE_bool(
   'train', False, 'Train all that ship again, and write their cards and the index.'
+)
+_EXPORT = flags.DEFINE_string(
+  'export', None, 'Write this frozen evaluation set into a file, and list nothing.'
+)
+_OUT = flags.DEFINE_string(
+  'out', None, 'The file of --export. Default: the name of the set, and .npz.'
 )
 
 # Each checkpoint's config, and the fields that it sets.
@@ -45,6 +52,13 @@ def main() -> None:
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import cards, sweeps
 
+  if _OUT.value is not None and _EXPORT.value is None:
+    raise UserError('--out is the file of --export, which is missing')
+  if _EXPORT.value is not None:
+    out = pathlib.Path(_OUT.value or f'{_EXPORT.value}.npz').expanduser()
+    found = zoo.evaluation_sets.export(_EXPORT.value, out)
+    print(f'{out}: {len(found.prompt.y_query)} prompts, sha256 {found.sha256}')
+    return
   if _TRAIN.value:
     recipes = {}
     for name, (config_name, fields) in SHIPPED.items():
@@ -62,6 +76,9 @@ def main() -> None:
     print(f'  configs/{name}.py'.ljust(32), says)
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
+  print('evaluation sets')
+  for setting in zoo.evaluation_sets.SETTINGS:
+    print(f'  {setting.name:<16} {setting.num_prompts} prompts. {setting.description}')
 
 
 def _configs() -> dict[str, str]:

@@ -1,10 +1,14 @@
 """What the documents tell people to type does what they say."""
 
+import importlib.util
 import re
 import shutil
+import sys
+import types
 
 import pytest
 
+import zoo
 from tests.launch.processes import ROOT, launch
 from tests.training.runs import assert_same_bits, saved_arrays
 
@@ -31,12 +35,35 @@ def test_links_in_documents_lead_somewhere():
         assert (document.parent / target).exists(), (document.name, target)
 
 
+def code_on_probing(place):
+  text = (ROOT / 'docs' / 'probing.md').read_text()
+  return re.findall(r'```python\n(.*?)```', text, re.DOTALL)[place]
+
+
 @pytest.mark.slow
 def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked):
-  text = (ROOT / 'docs' / 'probing.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  monkeypatch.chdir(tmp_path)
+  exec(compile(code_on_probing(0), 'probing.md', 'exec'), {})
+
+
+def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys):
+  code = code_on_probing(1)
+  assert len([line for line in code.splitlines() if line.strip()]) <= 15
+  if importlib.util.find_spec('torch') is None:
+    # What the example does with tensors arrays can do as well.
+    monkeypatch.setitem(
+      sys.modules, 'torch', types.SimpleNamespace(from_numpy=lambda array: array)
+    )
+  zoo.evaluation_sets.export('table_1', tmp_path / 'table_1.npz', tmp_path)
   monkeypatch.chdir(tmp_path)
   exec(compile(code, 'probing.md', 'exec'), {})
+  said = code.rpartition('  # ')[2]
+  assert capsys.readouterr().out == said
+  # And it is what the library says.
+  found = zoo.evaluation_sets.load('table_1', tmp_path)
+  gd = zoo.estimators.gradient_descent(found.task)
+  risk = zoo.probing.score(gd, gd, found).risk
+  assert f'{risk.mean:.4f} ± {risk.stderr:.4f}\n' == said
 
 
 @pytest.fixture

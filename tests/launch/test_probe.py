@@ -47,6 +47,7 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
     (['--checkpoint=nowhere'], 'nowhere does not exist'),
     (['--checkpoint=docs'], 'docs holds no checkpoint'),
     (['--checkpoint=GD', '--against=sgd'], "--against is 'sgd'; it must be one of gd"),
+    (['--checkpoint=GD', '--eval_set=tabel_1'], "unknown evaluation set 'tabel_1'"),
     (['--checkpoint=GD', '--step=3'], 'has no step 3; it has [0]'),
     (['--checkpoint=GD', '--json=no/where.json'], 'its folder does not exist'),
     (['--checkpoint=GD', '--out=README.md'], 'which is not a folder'),

@@ -5,6 +5,7 @@ import pytest
 import zoo
 from launch.zoo import SHIPPED
 from tests.launch.processes import ROOT, launch
+from zoo import evaluation_sets
 
 
 @pytest.mark.slow
@@ -18,6 +19,7 @@ def test_everything_is_listed_with_its_figures(cache):
     assert any(line.startswith(f'  configs/{config}.py ') for line in lines)
   figures = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
   assert figures.keys() >= SHIPPED.keys()
+  assert figures.keys() >= {one.name for one in evaluation_sets.SETTINGS}
   assert figures['multi_head_lsa_11'][:2] == ['11', '5324']
 
 
@@ -28,6 +30,10 @@ def test_everything_is_listed_with_its_figures(cache):
     (['--checkpoints=README.md'], 'which is not a folder'),
     (['--checkpoints=nowhere'], 'nowhere, does not exist'),
     (['--train=perhaps'], 'train'),
+    (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),
+    (['--export=table_1', '--out=set.txt'], 'it must end in .npz'),
+    (['--export=table_1', '--out=no/set.npz'], 'its folder does not exist'),
+    (['--out=set.npz'], '--export, which is missing'),
     (['--trian'], 'trian'),
   ],
 )

@@ -11,5 +11,6 @@ from zoo.probing.report import REFERENCES as REFERENCES
 from zoo.probing.report import probe as probe
 from zoo.probing.report import reference as reference
 from zoo.probing.report import summary as summary
+from zoo.probing.scores import score as score
 from zoo.probing.shift import SHIFTS as SHIFTS
 from zoo.probing.shift import shift as shift

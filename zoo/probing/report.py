@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from zoo import estimators, theory
 from zoo.errors import UserError
+from zoo.evaluation_sets import EvaluationSet
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.alignment import Alignment, alignment, has_rule
 from zoo.probing.heads import Head, heads
@@ -21,6 +22,7 @@ from zoo.probing.interpolation import (
   constructed_optimum,
   interpolation,
 )
+from zoo.probing.scores import Score, score
 from zoo.probing.shift import SHIFTS, Shift, shift
 
 # A predictor of which a step of gradient descent explains all but this share is called
@@ -48,6 +50,7 @@ class Report:
   to_other: Interpolation | None
   to_optimum: Interpolation | None  # to the constructed one, through the weights too
   shifts: list[Shift]
+  score: Score | None = None  # on a frozen set, where one was given
 
   def to_json(self) -> str:
     """The report as JSON; what is not finite is null."""
@@ -74,15 +77,20 @@ def probe(
   against_name: str | None = None,
   num_prompts: int = 65536,
   seed: int = 0,
+  evaluation_set: EvaluationSet | None = None,
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, beside another predictor.
 
-  `against` is one of REFERENCES, or a predictor. Raises UserError for what cannot be
-  called on the task's prompts, or names no reference.
+  `against` is one of REFERENCES, or a predictor. Both are scored on the prompts of an
+  `evaluation_set` too, as they are: a reference stays that of this task. Raises
+  UserError for what cannot be called on the task's prompts, or names no reference.
   """
   other = reference(against, task) if isinstance(against, str) else against
   if against_name is None:
     against_name = against if isinstance(against, str) else type(against).__name__
+  scored = None
+  if evaluation_set is not None:
+    scored = score(subject, other, evaluation_set)
   covered = theory.covers(task)
   exact = covered and has_rule(subject)
   aligned = alignment(subject, other, task, num_prompts, seed)
@@ -113,6 +121,7 @@ def probe(
     to_other=to_other,
     to_optimum=to_optimum,
     shifts=shifts,
+    score=scored,
   )
 
 
@@ -122,6 +131,8 @@ def summary(report: Report) -> str:
   if report.algorithm is not None:
     lines += ['', *_algorithm_lines(report.algorithm)]
   lines += ['', *_alignment_lines(report.alignment, report.against)]
+  if report.score is not None:
+    lines += ['', *_score_lines(report.score, report.against)]
   if report.heads is not None and len(report.heads) > 1:
     lines += ['', *_head_lines(report.heads)]
   if report.to_optimum is not None and report.to_optimum.weight_risk is not None:
@@ -241,6 +252,24 @@ def _alignment_lines(found: Alignment, against: str) -> list[str]:
     sampled = f'{estimate.mean:.6f} ± {estimate.stderr:.6f}'
     closed = '' if value is None else f'{value:.6f}'
     lines.append(f'{name:<36}{sampled:>24}{closed:>14}'.rstrip())
+  return lines
+
+
+def _score_lines(found: Score, against: str) -> list[str]:
+  title = f'on {found.evaluation_set} {found.version}, {found.num_prompts} prompts'
+  rows = [
+    ('its risk', found.risk, found.exact_risk),
+    (f'risk of {against}', found.other_risk, found.other_exact_risk),
+    ('difference, same prompts', found.risk_difference, None),
+    ('optimum over all rules', None, found.optimal_risk),
+  ]
+  lines = [f'{title:<36}{"sampled ± s.e.":>24}{"exact":>14}']
+  for name, estimate, value in rows:
+    cell = '' if estimate is None else f'{estimate.mean:.6f} ± {estimate.stderr:.6f}'
+    closed = '' if value is None else f'{value:.6f}'
+    lines.append(f'{name:<36}{cell:>24}{closed:>14}'.rstrip())
+  if not found.same_bits:
+    lines.append('(some of its numbers are rounded otherwise than in the recorded set)')
   return lines
 
 

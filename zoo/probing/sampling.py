@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -51,20 +51,33 @@ def sample_means(
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   key = jax.random.key(check_count('seed', seed, minimum=0))
+  draw = jax.jit(task.sample, static_argnums=1)  # compiled once a task
+
+  def batches() -> Iterator[Prompt]:
+    for start in range(0, num_prompts, _BATCH_SIZE):
+      size = min(_BATCH_SIZE, num_prompts - start)
+      yield draw(jax.random.fold_in(key, start), size)
+
+  return means(measure, subjects, task.num_features, batches())
+
+
+def means(
+  measure: Measure, subjects: list[Any], num_features: int, batches: Iterable[Prompt]
+) -> dict[str, Estimate]:
+  """As `sample_means`, over batches of prompts that are there: two prompts or more."""
   for subject in subjects:
-    if getattr(subject, 'num_features', task.num_features) != task.num_features:
+    if getattr(subject, 'num_features', num_features) != num_features:
       raise UserError(
         f'{type(subject).__name__} has {subject.num_features} features; the task has '
-        f'{task.num_features}'
+        f'{num_features}'
       )
   parts = [_split(subject) for subject in subjects]
   statics = tuple(static for static, _ in parts)
   arrays = [array for _, array in parts]
-  draw = jax.jit(task.sample, static_argnums=1)  # compiled once a task
   totals: dict[str, np.ndarray] = {}
-  for start in range(0, num_prompts, _BATCH_SIZE):
-    size = min(_BATCH_SIZE, num_prompts - start)
-    prompt = draw(jax.random.fold_in(key, start), size)
+  num_prompts = 0
+  for prompt in batches:
+    num_prompts += len(prompt.y_query)
     # A TPU, and tf32 on a GPU, would otherwise round the products.
     with jax.default_matmul_precision('highest'):
       sums = jax.device_get(_measure(measure, statics, arrays, prompt))
@@ -72,12 +85,12 @@ def sample_means(
       values = np.asarray(values, np.float64)
       moments = np.array([values.sum(), np.square(values).sum()])
       totals[name] = totals.get(name, 0.0) + moments
-  means = {}
+  found = {}
   for name, (total, squares) in totals.items():
     mean = total / num_prompts
     variance = max(squares / num_prompts - mean**2, 0.0)
-    means[name] = Estimate(float(mean), math.sqrt(variance / (num_prompts - 1)))
-  return means
+    found[name] = Estimate(float(mean), math.sqrt(variance / (num_prompts - 1)))
+  return found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

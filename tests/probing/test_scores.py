@@ -1,0 +1,82 @@
+"""Scores on frozen prompts."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.settings import isotropic
+from zoo import estimators, probing, theory
+from zoo.evaluation_sets import EvaluationSet
+from zoo.learning_rule import LearningRule
+from zoo.probing.report import probe, summary
+
+
+def frozen(task, num_prompts=3000):
+  """A set as `evaluation_sets.load` gives it, of another task."""
+  prompt = task.sample(jax.random.key(5), num_prompts)
+  return EvaluationSet('made', '1.0.0', task, prompt, 64 * 'a', same_bits=True)
+
+
+def test_a_score_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk():
+  task = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
+  given, subject = frozen(task), LearningRule.gradient_descent(jnp.zeros(3), 0.4)
+  other = estimators.gradient_descent(task)
+  found = probing.score(subject, other, given)
+  prompt = given.prompt
+  x, y, x_query, target = (
+    np.asarray(getattr(prompt, field), np.float64)
+    for field in ('x', 'y', 'x_query', 'y_query')
+  )
+  step = 0.4 * np.einsum('bc,bci->bi', y, x) / 4
+  errors = (np.sum(step * x_query, axis=1) - target) ** 2
+  assert found.risk.mean == pytest.approx(errors.mean(), rel=1e-5)  # float32 there
+  stderr = errors.std() / np.sqrt(len(errors) - 1)
+  assert found.risk.stderr == pytest.approx(stderr, rel=1e-4)
+  assert found.risk_difference.mean == pytest.approx(
+    found.risk.mean - found.other_risk.mean, abs=1e-6
+  )
+  for exact, sampled in (
+    (found.exact_risk, found.risk),
+    (found.other_exact_risk, found.other_risk),
+  ):
+    assert exact is not None
+    assert abs(exact - sampled.mean) < 4 * sampled.stderr
+  assert found.exact_risk == pytest.approx(theory.exact_risk(subject, task))
+  assert found.other_exact_risk is not None
+  assert found.optimal_risk <= found.other_exact_risk + 1e-12
+  assert found.num_prompts == 3000
+
+
+def test_without_a_learning_rule_nothing_is_exact():
+  task = isotropic(3, 4)
+  found = probing.score(
+    estimators.bayes(task), estimators.prior_mean(task), frozen(task)
+  )
+  assert found.exact_risk is None
+  assert found.other_exact_risk is not None
+
+
+@pytest.mark.slow
+def test_a_report_has_the_score_in_words_and_numbers():
+  task = isotropic(3, 4, prior_mean=0.5)
+  given = dataclasses.replace(frozen(isotropic(3, 4)), same_bits=False)
+  subject = estimators.prior_mean(task)
+  report = probe(subject, task, 'gd', num_prompts=100, evaluation_set=given)
+  assert report.score is not None
+  said = summary(report)
+  assert 'on made 1.0.0, 3000 prompts' in said
+  assert f'{report.score.risk.mean:.6f}' in said
+  assert 'rounded otherwise' in said
+  assert f'"evaluation_set": "{given.name}"' in report.to_json()
+
+
+def test_a_set_with_other_features_is_refused():
+  model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
+  with refuses('3 features; the task has 5'):
+    probing.score(model, model, frozen(isotropic(5, 4), 10))

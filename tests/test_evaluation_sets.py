@@ -1,0 +1,199 @@
+"""Frozen evaluation sets: their bits, their files, and what their prompts are."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+from tests.settings import isotropic
+from zoo import evaluation_sets
+from zoo.errors import RunError
+
+SETTINGS = {setting.name: setting for setting in evaluation_sets.SETTINGS}
+FIELDS = ('x', 'y', 'x_query', 'y_query')
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+  """A data folder of TFDS with `table_1` in it."""
+  folder = tmp_path_factory.mktemp('tfds')
+  evaluation_sets.load('table_1', folder)
+  return folder
+
+
+@pytest.mark.parametrize('name', SETTINGS)
+def test_the_prompts_are_those_recorded_and_of_the_task(name):
+  setting = SETTINGS[name]
+  drawn = evaluation_sets.draw(setting)
+  # Recorded on another day; see the module for how far bits depend on the machine.
+  assert evaluation_sets.checksum(drawn) == setting.sha256
+  for (total, _), recorded in zip(
+    evaluation_sets.sketch(drawn), setting.sketch, strict=True
+  ):
+    assert abs(total - recorded) < 1e-6  # as many digits are recorded
+  # The task as it is written down, once more.
+  d, c = 10, 100 if name == 'long_context' else 10
+  mean = np.zeros(d) if name == 'zero_mean' else np.full(d, 2.0)
+  noise = 0.25 if name == 'noisy' else 0.0
+  variances = np.ones(d)
+  if name == 'anisotropic':
+    variances = np.array([4, 4, 2, 2, 1, 1, 0.5, 0.5, 0.25, 0.25])
+  x, y, x_query, y_query = (drawn[field].astype(np.float64) for field in FIELDS)
+  assert (x.shape[1:], x.dtype) == ((c, d), np.float64)
+  power = np.sum(variances * (1 + mean**2))  # of ŵ·x: tr Σ(Λ + w* w*ᵀ)
+  within_standard_errors(np.einsum('bci,bcj->bij', x, x) / c, np.diag(variances))
+  within_standard_errors(x_query[:, :, None] * x_query[:, None], np.diag(variances))
+  within_standard_errors(np.mean(y**2, axis=1), power + noise)
+  within_standard_errors(y_query**2, power)
+  within_standard_errors(np.einsum('bc,bci->bi', y, x) / c, variances * mean)
+  within_standard_errors(y_query[:, None] * x_query, variances * mean)
+  # E y y_q (x·x_q) = tr Σ²(Λ + w* w*ᵀ): context and query share their weights.
+  product = np.einsum('bc,bci,bi,b->b', y, x, x_query, y_query) / c
+  within_standard_errors(product, np.sum(variances**2 * (1 + mean**2)))
+
+
+def within_standard_errors(samples, expected):
+  """The mean over the first axis is within 5 standard errors, in each of its entries.
+
+  There are some 1,500 entries in all tests together, of which 5 would be passed by one
+  in 2 million; the seed is fixed, so that this is settled once.
+  """
+  error = samples.mean(axis=0) - expected
+  stderr = samples.std(axis=0) / np.sqrt(len(samples))
+  assert (np.abs(error) <= 5 * stderr).all()
+
+
+def test_the_weights_of_a_long_context_can_be_told_and_give_the_query():
+  drawn = evaluation_sets.draw(SETTINGS['long_context'])
+  for x, y, x_query, y_query in zip(
+    *(drawn[field][:20].astype(np.float64) for field in FIELDS), strict=True
+  ):
+    weights = np.linalg.lstsq(x, y, rcond=None)[0]
+    # Each float32 is off by 6e-8 of it; there are a hundred labels of size 7.
+    assert abs(weights @ x_query - y_query) < 1e-5
+
+
+BUILD = """
+import sys
+
+import tensorflow_datasets as tfds
+from zoo import evaluation_sets
+
+evaluation_sets.load('table_1', sys.argv[1])
+source = tfds.data_source(
+  'icl_linear_regression/table_1', split='test', data_dir=sys.argv[1]
+)
+print([len(source), float(source[7]['y_query'])])
+assert 'tensorflow' not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
+  environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONHASHSEED': '7'}
+  answer = subprocess.run(
+    [sys.executable, '-c', BUILD, str(tmp_path)],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert answer.returncode == 0, answer.stderr
+  size, label = json.loads(answer.stdout)
+  assert size == 8192
+  assert label == evaluation_sets.draw(SETTINGS['table_1'])['y_query'][7]
+  there, here = (
+    {
+      str(path.relative_to(folder)): path.read_bytes()
+      for path in folder.rglob('*')
+      if path.is_file()
+    }
+    for folder in (tmp_path, data_dir)
+  )
+  assert any('.array_record-' in name for name in here)
+  assert there == here
+
+
+def test_what_is_read_is_what_was_drawn(data_dir):
+  found = evaluation_sets.load('table_1', data_dir)
+  drawn = evaluation_sets.draw(SETTINGS['table_1'])
+  for field in FIELDS:
+    array = np.asarray(getattr(found.prompt, field))
+    assert array.dtype == np.float32
+    assert array.tobytes() == drawn[field].tobytes()
+  assert found.same_bits
+  assert found.sha256 == SETTINGS['table_1'].sha256
+  assert found.task == isotropic(10, 10, prior_mean=2.0)
+  builder = tfds.builder('icl_linear_regression/table_1', data_dir=data_dir)
+  assert (str(builder.version), builder.info.splits['test'].num_examples) == (
+    evaluation_sets.VERSION,
+    8192,
+  )
+
+
+def test_other_roundings_are_told_and_another_content_is_refused(
+  data_dir, monkeypatch, caplog
+):
+  setting = SETTINGS['table_1']
+  # As where the machine that recorded the checksum had rounded otherwise.
+  monkeypatch.setattr(setting, 'sha256', 64 * '0')
+  with caplog.at_level(logging.WARNING, logger='absl'):
+    assert not evaluation_sets.load('table_1', data_dir).same_bits
+  assert 'does not have the recorded checksum' in caplog.text
+  drawn = evaluation_sets.draw(setting)
+  one_ulp = np.nextafter(drawn['y'], np.float32(np.inf))
+  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: {**drawn, 'y': one_ulp})
+  assert not evaluation_sets.load('table_1', data_dir).same_bits
+  moved = drawn['y'].copy()
+  moved[5000, 3] *= 1 + 1e-6
+  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: {**drawn, 'y': moved})
+  with pytest.raises(RunError, match='its y is not what the seed gives'):
+    evaluation_sets.load('table_1', data_dir)
+  reversed_order = {field: array[::-1] for field, array in drawn.items()}
+  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: reversed_order)
+  with pytest.raises(RunError, match='cannot be drawn with this version of JAX'):
+    evaluation_sets.load('table_1', data_dir)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+  evaluation_sets.load('zero_mean', tmp_path)
+  (path,) = tmp_path.rglob('*.array_record-*')
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+  with pytest.raises(RunError, match=r'is not as it was recorded.*delete the folder'):
+    evaluation_sets.load('zero_mean', tmp_path)
+
+
+def test_the_export_needs_numpy_alone(data_dir, tmp_path):
+  evaluation_sets.export('table_1', tmp_path / 'one.npz', data_dir)
+  evaluation_sets.export('table_1', tmp_path / 'two.npz', data_dir)
+  assert (tmp_path / 'one.npz').read_bytes() == (tmp_path / 'two.npz').read_bytes()
+  drawn = evaluation_sets.draw(SETTINGS['table_1'])
+  with np.load(tmp_path / 'one.npz', allow_pickle=False) as found:
+    for field in FIELDS:
+      assert found[field].tobytes() == drawn[field].tobytes()
+    assert str(found['name']) == 'table_1'
+    assert str(found['version']) == evaluation_sets.VERSION
+    assert str(found['sha256']) == SETTINGS['table_1'].sha256
+
+
+def test_mistakes_are_named(tmp_path, data_dir):
+  with refuses("unknown evaluation set 'tabel_1'", "did you mean 'table_1'?"):
+    evaluation_sets.load('tabel_1', data_dir)
+  with refuses('set.txt', 'must end in .npz'):
+    evaluation_sets.export('table_1', tmp_path / 'set.txt', data_dir)
+  with refuses('its folder does not exist'):
+    evaluation_sets.export('table_1', tmp_path / 'no' / 'set.npz', data_dir)
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(RunError, match='cannot be written'):
+    evaluation_sets.load('table_1', tmp_path / 'file')
