@@ -1,12 +1,17 @@
 """What the documents tell people to type does what they say."""
 
+import ast
+import contextlib
 import importlib.util
+import io
+import json
 import re
 import shutil
 import sys
 import types
 
 import pytest
+from matplotlib.figure import Figure
 
 import zoo
 from tests.launch.processes import ROOT, launch
@@ -64,6 +69,48 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   gd = zoo.estimators.gradient_descent(found.task)
   risk = zoo.probing.score(gd, gd, found).risk
   assert f'{risk.mean:.4f} ± {risk.stderr:.4f}\n' == said
+
+
+def test_the_notebook_runs_and_says_what_is_stored_in_it(monkeypatch, unchecked):
+  notebook = ROOT / 'docs' / 'probing.ipynb'
+  assert notebook.stat().st_size < 200_000
+  for word in ('/root', '/home', '/tmp', '/Users', 'Traceback'):
+    assert word not in notebook.read_text()
+  monkeypatch.chdir(notebook.parent)
+  variables: dict[str, object] = {}
+  pictures = 0
+  for cell in json.loads(notebook.read_text())['cells']:
+    if cell['cell_type'] != 'code':
+      continue
+    lines = ''.join(cell['source']).splitlines()
+    tree = ast.parse('\n'.join(line for line in lines if not line.startswith('%')))
+    shown = None
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+      if isinstance(last := tree.body[-1], ast.Expr):
+        tree.body.pop()
+      exec(compile(tree, 'probing.ipynb', 'exec'), variables)
+      if isinstance(last, ast.Expr):
+        ending = compile(ast.Expression(last.value), 'probing.ipynb', 'eval')
+        shown = eval(ending, variables)
+    text = ''
+    for output in cell['outputs']:
+      text += ''.join(output.get('text', ''))
+      if 'image/png' in output.get('data', {}):
+        assert isinstance(shown, Figure)
+        pictures += 1
+    assert_same_but_for_rounding(said.getvalue(), text)
+  assert pictures == 2
+
+
+def assert_same_but_for_rounding(one: str, other: str) -> None:
+  """The same words, and numbers that differ in the last of four digits at most."""
+  number = r'-?\d+\.\d*'
+  assert re.sub(number, '#', one) == re.sub(number, '#', other)
+  for left, right in zip(
+    re.findall(number, one), re.findall(number, other), strict=True
+  ):
+    digits = len(right.partition('.')[2])
+    assert abs(float(left) - float(right)) < 1.5 * 10.0**-digits
 
 
 @pytest.fixture
