@@ -45,13 +45,15 @@ SHIPPED = {
 
 def main() -> None:
   folder = pathlib.Path(_CHECKPOINTS.value).expanduser()
-  if folder.exists() and not folder.is_dir():
-    raise UserError(f'--checkpoints is {str(folder)!r}, which is not a folder')
+  if not _CHECKPOINTS.value or (folder.exists() and not folder.is_dir()):
+    raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')
   if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
     raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import cards, sweeps
 
+  if _EXPORT.value is not None and _TRAIN.value:
+    raise UserError('--export and --train are both given; it must be one of them')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
   if _EXPORT.value is not None:

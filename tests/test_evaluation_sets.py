@@ -167,10 +167,22 @@ def test_other_roundings_are_told_and_another_content_is_refused(
 def test_a_damaged_file_is_refused(tmp_path):
   evaluation_sets.load('zero_mean', tmp_path)
   (path,) = tmp_path.rglob('*.array_record-*')
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 1
+  content = path.read_bytes()
+  middle = len(content) // 2
+  flipped = bytes([content[middle] ^ 1])
+  said = r'is not as it was recorded.*delete the folder'
+  for damaged in (
+    content[:middle] + flipped + content[middle + 1 :],
+    content[:middle],
+    b'',
+  ):
+    path.write_bytes(damaged)
+    with pytest.raises(RunError, match=said):
+      evaluation_sets.load('zero_mean', tmp_path)
   path.write_bytes(content)
-  with pytest.raises(RunError, match=r'is not as it was recorded.*delete the folder'):
+  (info,) = tmp_path.rglob('dataset_info.json')
+  info.write_text('{')
+  with pytest.raises(RunError, match=said):
     evaluation_sets.load('zero_mean', tmp_path)
 
 

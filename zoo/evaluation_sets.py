@@ -176,11 +176,15 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
   """
   setting = setting_of(name)
   where = None if data_dir is None else os.fspath(data_dir)
-  with _quiet():
-    builder = IclLinearRegression(
-      config=setting.name, data_dir=where, file_format='array_record'
-    )
-    prepared = builder.is_prepared()
+  try:
+    with _quiet():
+      builder = IclLinearRegression(
+        config=setting.name, data_dir=where, file_format='array_record'
+      )
+      prepared = builder.is_prepared()
+  except Exception as error:  # whatever TFDS makes of a damaged dataset_info.json
+    place = f'{where or "the data folder of TFDS"}, icl_linear_regression/{name}'
+    raise _damaged(place, f'{type(error).__name__}: {error}') from error
   place = str(builder.data_path)
   try:
     if not prepared:

@@ -33,6 +33,8 @@ def test_everything_is_listed_with_its_figures(cache):
     (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),
     (['--export=table_1', '--out=set.txt'], 'it must end in .npz'),
     (['--export=table_1', '--out=no/set.npz'], 'its folder does not exist'),
+    (['--export=table_1', '--train'], 'are both given'),
+    (['--checkpoints='], 'which is not a folder'),
     (['--out=set.npz'], '--export, which is missing'),
     (['--trian'], 'trian'),
   ],

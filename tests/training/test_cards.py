@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import runpy
+import shlex
 import subprocess
 
 import pytest
@@ -13,7 +15,7 @@ from tests.training.runs import small_config
 from zoo import theory
 from zoo.errors import RunError
 from zoo.training import cards
-from zoo.training.config import validate
+from zoo.training.config import to_json, validate
 
 FOLDER = ROOT / 'checkpoints'
 SHIPPED = {card['name']: card for card in cards.read_cards(FOLDER)}
@@ -47,6 +49,20 @@ def test_a_card_is_true(name):
   if 'initial_guess' not in card['config']['model']:
     # That the learned guess may be taken to be the prior mean: no rule is better.
     assert abs(least - card['optimal_risk']) < 1e-9
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_the_command_of_a_card_trains_its_config(name):
+  card = SHIPPED[name]
+  python, m, module, config_flag, *flags = shlex.split(card['command'])
+  assert (python, m, module) == ('python', '-m', 'launch.main')
+  path = ROOT / config_flag.removeprefix('--config=')
+  config = runpy.run_path(str(path))['get_config']()
+  for flag in flags:
+    field, _, value = flag.removeprefix('--config.').partition('=')
+    section, _, leaf = field.rpartition('.')
+    config[section][leaf] = config[section].get_type(leaf)(value)
+  assert json.loads(to_json(config)) == card['config']
 
 
 def test_the_index_is_that_of_the_cards():
