@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/ltb.py
 
 It ends at the risk 5.2389; one step of gradient descent from the prior mean has 5.2381,
-which is the optimum. `:paper` ends at 5.2477. 5000 steps take 10 s on 2 CPU cores,
+which is the optimum. `:paper` ends at 5.2477. 5000 steps take 8 s on 2 CPU cores,
 imports and compiling included.
 """
 

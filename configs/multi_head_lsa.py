@@ -3,7 +3,7 @@
   python -m launch.main --config=configs/multi_head_lsa.py
 
 It ends at the risk 6.0244; the infimum for ten heads or more is 6.0224, which is 40/51
-above one step of gradient descent. `:paper` ends at 6.0410. 5000 steps take 16 s on 2
+above one step of gradient descent. `:paper` ends at 6.0410. 5000 steps take 8 s on 2
 CPU cores, imports and compiling included.
 """
 
