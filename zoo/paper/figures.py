@@ -70,7 +70,6 @@ class Figure(NamedTuple):
   caption: str
   points: tuple[Point, ...]
   plot: Callable[[Runs], tuple[Panel, ...]]
-  limits: tuple[tuple[int, int, float], ...] = ()  # arguments of `limit`
 
 
 def plot(name: str, runs: Runs) -> Plot:
@@ -78,12 +77,9 @@ def plot(name: str, runs: Runs) -> Plot:
   return Plot(name, FIGURES[name].plot(runs))
 
 
-@functools.cache
 def limit(heads: int, c: int, norm: float) -> float:
-  """The infimum of the risk for a number of heads, `norm` being |w*|²; remembered."""
-  task = setting.task(c, math.sqrt(norm / setting.NUM_FEATURES))
-  # The principal directions are among the starts; all ends agree (docs/theory.md).
-  return theory.head_limited_risk(task, heads, num_starts=1).risk
+  """The infimum of the risk for a number of heads, `norm` being |w*|²."""
+  return theory.isotropic_head_limit(setting.NUM_FEATURES, c, heads, math.sqrt(norm))
 
 
 def _heads(
@@ -540,7 +536,6 @@ FIGURES = {
     'of 2048 prompts), as are all models of figures 1 to 4.',
     (point(_LSA),),
     _figure_1,
-    ((1, 10, NORM),),
   ),
   '2': Figure(
     'More heads help, up to d = 10 of them',
@@ -548,7 +543,6 @@ FIGURES = {
     'while it trains; (b) at the end, over the exact infimum for that number of heads.',
     tuple(_heads(h) for h in HEADS),
     _figure_2,
-    tuple((heads, 10, NORM) for heads in HEADS),
   ),
   '3': Figure(
     'The gap grows linearly with |w*|²',
@@ -557,7 +551,6 @@ FIGURES = {
     'beside one head.',
     tuple(_heads(h, n) for n in NORMS for h in (11, 1)),
     _figure_3,
-    tuple((1, 10, norm) for norm in NORMS),
   ),
   '4': Figure(
     'The gap grows linearly with the error of the guess',
@@ -587,7 +580,6 @@ FIGURES = {
     '1/C. yq-LSA and LTB coincide.',
     tuple(_at_context(label, c) for label in MODELS for c in CONTEXTS),
     _context,
-    tuple((1, c, NORM) for c in ONE_HEAD_CONTEXTS),
   ),
   'covariance': Figure(
     'With unequal features gradient descent is no bound',

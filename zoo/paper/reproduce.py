@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
 import os
@@ -21,7 +20,7 @@ from tqdm import tqdm
 
 from zoo.errors import UserError, check_count, unknown_name
 from zoo.paper.claims import CLAIMS, judge, names
-from zoo.paper.figures import FIGURES, limit, plot
+from zoo.paper.figures import FIGURES, plot
 from zoo.paper.plots import Plot, draw, from_csv, to_csv
 from zoo.paper.report import page
 from zoo.paper.training import GetConfig, Study, configure, train_all
@@ -88,12 +87,10 @@ def _reproduce(
     # A log file, unlike a terminal, keeps every refresh.
     mininterval=0.2 if sys.stderr.isatty() else 10.0,
   ) as bar:
-    with _beside([one for name in figures for one in FIGURES[name].limits]):
-      workdir = out / 'runs' / objective
-      runs = train_all(points, num_seeds, objective, get_config, workdir, bar)
-      if runs is None:
-        return None
-      bar.set_description('exact infima')
+    workdir = out / 'runs' / objective
+    runs = train_all(points, num_seeds, objective, get_config, workdir, bar)
+    if runs is None:
+      return None
     for name in figures:
       bar.set_description(f'drawing figure {name}')
       plots[name] = plot(name, runs)
@@ -146,19 +143,6 @@ def _stopping_at_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-@contextlib.contextmanager
-def _beside(limits: Sequence[tuple[int, int, float]]) -> Iterator[None]:
-  """Computes infima on another core while the block runs, and waits for them."""
-  executor = concurrent.futures.ThreadPoolExecutor(1)
-  try:
-    computing = [executor.submit(limit, *one) for one in limits]
-    yield
-    for future in computing:
-      future.result()
-  finally:
-    executor.shutdown(cancel_futures=True)
-
-
 def recompute(call: str, out: str | os.PathLike[str] | None = None) -> Any:
   """The value of a call of the claims table.
 
@@ -196,10 +180,6 @@ def machine() -> dict[str, str]:
     'CPU cores': str(os.cpu_count()),
     'devices': f'{jax.device_count()} × {device.device_kind}',
   }
-
-
-def _seconds(start: float) -> str:
-  return f'{time.monotonic() - start:.0f} s'
 
 
 def _label(study: Study) -> str:

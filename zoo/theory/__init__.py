@@ -8,6 +8,7 @@ from zoo.theory.exact import exact_risks as exact_risks
 from zoo.theory.exact import excess_risk as excess_risk
 from zoo.theory.exact import squared_difference as squared_difference
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
+from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.optimum import optimal_rule as optimal_rule
 from zoo.theory.risk import Moments as Moments
 from zoo.theory.risk import covers as covers

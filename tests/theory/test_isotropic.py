@@ -1,0 +1,50 @@
+"""The one-angle formula against golden values and the search over subspaces."""
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.compare import refuses
+from zoo import theory
+
+# arXiv 2512.04268's setting, d = C = 10 and |w*|² = 40, one head to eleven; from a
+# subspace optimisation in other code, to the last digit given.
+_GOLDEN = (
+  *(14.430617, 9.773786, 8.189708, 7.417059, 6.958767, 6.654441),
+  *(6.436445, 6.270866, 6.137874, 6.022409, 6.022409),
+)
+
+
+def test_golden_values():
+  found = [
+    theory.isotropic_head_limit(10, 10, heads, np.sqrt(40)) for heads in range(1, 12)
+  ]
+  np.testing.assert_allclose(found, _GOLDEN, rtol=0, atol=5.1e-7)
+
+
+@pytest.mark.parametrize(
+  ('d', 'c', 'distance'), [(1, 1, 1.0), (3, 2, 0.0), (3, 40, 5.0), (4, 4, 1.5)]
+)
+def test_it_is_what_the_search_over_subspaces_finds(d, c, distance):
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=d,
+    context_length=c,
+    prior_mean=distance / np.sqrt(d),
+  )
+  for heads in range(1, d + 2):
+    searched = theory.head_limited_risk(task, heads).risk
+    found = theory.isotropic_head_limit(d, c, heads, distance)
+    # A search that ends where its slope is 1e-6 is off by the square of that.
+    assert found == pytest.approx(searched, rel=1e-8)
+
+
+def test_bad_input_is_named(unchecked):
+  for arguments, said in (
+    ((0, 1, 1, 1.0), 'num_features is 0'),
+    ((1, 0, 1, 1.0), 'context_length is 0'),
+    ((1, 1, 0, 1.0), 'num_heads is 0'),
+    ((1, 1, 1, -1.0), 'distance is -1'),
+  ):
+    with refuses(said):
+      theory.isotropic_head_limit(*arguments)
