@@ -75,6 +75,15 @@ def run_name(flag: flags.FlagHolder) -> str:
   return '-'.join([path.stem, *variant])
 
 
+def folder_of(flag: flags.FlagHolder, default: str | pathlib.Path) -> pathlib.Path:
+  """The folder that a flag names, or the default; UserError for an empty name."""
+  if flag.value is None:
+    return pathlib.Path(default)
+  if not flag.value:
+    raise UserError(f'--{flag.name} is empty; it must name a folder')
+  return pathlib.Path(flag.value).expanduser()
+
+
 def _path_and_variant(flag: flags.FlagHolder) -> tuple[pathlib.Path, list[str]]:
   path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
   return pathlib.Path(path), variant

@@ -13,7 +13,6 @@ from absl import flags
 from ml_collections import config_flags
 
 from launch import cli
-from zoo.errors import UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = config_flags.DEFINE_config_file(
@@ -30,11 +29,8 @@ _WORKDIR = flags.DEFINE_string(
 
 def main() -> None:
   config = cli.config_of(_CONFIG)
-  workdir = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
-  if _WORKDIR.value is not None:
-    if not _WORKDIR.value:
-      raise UserError('--workdir is empty; it must name a folder')
-    workdir = pathlib.Path(_WORKDIR.value).expanduser()
+  default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
+  workdir = cli.folder_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import table, train
 

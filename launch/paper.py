@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from launch import cli
-from zoo.errors import UserError, check_count
+from zoo.errors import check_count
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -35,21 +35,18 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: ends soon, shows litt
 
 def main() -> None:
   num_seeds = check_count('--seeds', _SEEDS.value)
-  if not _OUT.value:
-    raise UserError('--out is empty; it must name a folder')
+  out = cli.folder_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is answered at once.
   from zoo import paper
 
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
-  judged = paper.reproduce(
-    _OUT.value, _get_config, figures, num_seeds, _OBJECTIVE.value
-  )
+  judged = paper.reproduce(out, _get_config, figures, num_seeds, _OBJECTIVE.value)
   if judged is None:
-    print(f'stopped; the same command goes on from what is saved in {_OUT.value}')
+    print(f'stopped; the same command goes on from what is saved in {out}')
     return
   for claim in judged:
     print(f'{claim["source"]:<44}{claim["verdict"] or "not measured"}')
-  print(f'\nall of it is in {_OUT.value}/report.html')
+  print(f'\nall of it is in {out}/report.html')
 
 
 def _get_config(name: str, variant: str) -> Any:

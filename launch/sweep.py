@@ -46,11 +46,8 @@ def main() -> None:
     if field in axes:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
-  workdir = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
-  if _WORKDIR.value is not None:
-    if not _WORKDIR.value:
-      raise UserError('--workdir is empty; it must name a folder')
-    workdir = pathlib.Path(_WORKDIR.value).expanduser()
+  default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
+  workdir = cli.folder_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import sweeps
 

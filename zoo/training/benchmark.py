@@ -33,7 +33,7 @@ from matplotlib.ticker import NullLocator
 from tqdm import tqdm
 
 from zoo.prompt import Prompt
-from zoo.training.config import Config, build_model, build_task, validate
+from zoo.training.config import Config, build_model, build_task, num_heads, validate
 from zoo.training.loop import train
 from zoo.training.objective import draw, make_objective, sees_statistics, setting_of
 from zoo.training.step import (
@@ -121,7 +121,7 @@ class Contest:
     self._config = config
     self._task = build_task(config)
     self.model = config.model.name
-    self.heads = config.model.get('num_heads', 1)
+    self.heads = num_heads(config)
     model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
     self._mesh = make_mesh(config)
     self._key = self._put(stream_key(config, TRAIN_STREAM))

@@ -17,7 +17,7 @@ from flax import nnx
 from zoo import theory
 from zoo.errors import RunError, UserError
 from zoo.training.checkpoints import MANIFEST
-from zoo.training.config import Config
+from zoo.training.config import Config, num_heads
 from zoo.training.loop import origin, train
 from zoo.training.saved_models import load, save
 from zoo.training.workdir import write_atomically
@@ -130,9 +130,8 @@ def infimum(config: Config, task: Any) -> float:
   """
   section = config.model
   guess = section.get('initial_guess', task.prior_mean)
-  heads = section.get('num_heads', 1)
   bias = section.get('initial_bias', 0.0)
-  return theory.head_limited_risk(task, heads, guess, bias).risk
+  return theory.head_limited_risk(task, num_heads(config), guess, bias).risk
 
 
 def training_command(config_file: str, fields: Mapping[str, Any]) -> str:
@@ -160,7 +159,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'command': command,
     'seed': config.seed,
     'step': saved.step,
-    'num_heads': config.model.get('num_heads', 1),
+    'num_heads': num_heads(config),
     'num_params': sum(leaf.get_value().size for _, leaf in parameters),
     'exact_risk': risk,
     'infimum': least,

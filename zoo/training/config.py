@@ -106,6 +106,11 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Any:
   return _create(config, 'model', registry.models, num_features=num_features, rngs=rngs)
 
 
+def num_heads(config: Config) -> int:
+  """The model's number of heads; one where the config does not say."""
+  return config.model.get('num_heads', 1)
+
+
 def mesh_shape(config: Config) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
   data, model, devices = config.mesh.data, config.mesh.model, jax.device_count()

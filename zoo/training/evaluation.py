@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from zoo import estimators, theory
 from zoo.training.config import Config
-from zoo.training.objective import draw, setting_of, squared_errors
+from zoo.training.objective import draw, setting_of, side_by_side, squared_errors
 from zoo.training.step import EVAL_STREAM, stream_key
 
 
@@ -62,8 +62,7 @@ class Evaluation:
       for i, (task, rule, optimum) in enumerate(pairs):
         self.gd_risks[i] = float(theory.exact_risk(rule, task))
         self.optimal_risks[i] = float(theory.exact_risk(optimum, task))
-      reference = [setting_of(task) for task in tasks], rules
-      reference = tuple(jax.tree.map(_stack, *column) for column in reference)
+      reference = side_by_side(map(setting_of, tasks)), side_by_side(rules)
     self._settings: Any = reference[0] if reference else None
     if reference and not many_points:
       reference = jax.tree.map(lambda leaf: leaf[0], reference)
@@ -148,7 +147,3 @@ class Evaluation:
       )
       for i in range(len(exact))
     ]
-
-
-def _stack(*leaves: Any) -> np.ndarray:
-  return np.stack([np.asarray(leaf) for leaf in leaves])

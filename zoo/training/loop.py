@@ -23,9 +23,21 @@ from jax.sharding import PartitionSpec as P
 
 from zoo.errors import RunError
 from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import Config, build_task, mesh_shape, to_json, validate
+from zoo.training.config import (
+  Config,
+  build_task,
+  mesh_shape,
+  num_heads,
+  to_json,
+  validate,
+)
 from zoo.training.evaluation import Evaluation, Risks
-from zoo.training.objective import make_objective, sees_statistics, setting_of
+from zoo.training.objective import (
+  make_objective,
+  sees_statistics,
+  setting_of,
+  side_by_side,
+)
 from zoo.training.records import Progress, Records
 from zoo.training.step import (
   TRAIN_STREAM,
@@ -97,7 +109,7 @@ def run(
   SIGTERM. Raises RunError once no point is finite.
   """
   many_points = stack_label is not None
-  config = max(configs, key=lambda config: config.model.get('num_heads', 1))
+  config = max(configs, key=num_heads)
   mesh = make_mesh(config)
   in_mesh = functools.partial(_in_mesh, mesh, config)
   step, num_steps = checkpoints.latest or 0, config.train.num_steps
@@ -117,7 +129,7 @@ def run(
     setting: Any = setting_of(tasks[0])
     if many_points:
       abstract = stacked(abstract, len(configs), _points_axis(config, configs))
-      setting = jax.tree.map(lambda *leaves: np.stack(leaves), *map(setting_of, tasks))
+      setting = side_by_side(map(setting_of, tasks))
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
     key, setting = put(stream_key(config, TRAIN_STREAM)), put(setting)

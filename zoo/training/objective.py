@@ -1,10 +1,11 @@
 """What training minimises."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
@@ -20,6 +21,11 @@ Objective = Callable[[Any, Key[Array, ''], Any], Float[Array, '']]
 def setting_of(task: Any) -> theory.Moments | None:
   """What may differ between tasks that share a compiled program; None: nothing may."""
   return theory.moments(task) if theory.covers(task) else None
+
+
+def side_by_side(trees: Iterable[Any]) -> Any:
+  """Trees of numbers stacked along a new first axis, on the host."""
+  return jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *trees)
 
 
 def sees_statistics(model: Any, task: Any) -> bool:

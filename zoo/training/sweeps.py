@@ -24,7 +24,14 @@ from zoo import theory
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.models import LinearAttention
 from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import Config, build_model, build_task, to_json, validate
+from zoo.training.config import (
+  Config,
+  build_model,
+  build_task,
+  num_heads,
+  to_json,
+  validate,
+)
 from zoo.training.config import flat as flat_fields
 from zoo.training.loop import Interruption, origin, run, train
 from zoo.training.step import abstract_state, make_mesh
@@ -177,7 +184,7 @@ def _train_group(
       if summary is None:
         lost.append(folders[i])
         continue
-      heads = config.model.get('num_heads', 1)
+      heads = num_heads(config)
       if heads not in abstract:
         abstract[heads] = abstract_state(config, make_mesh(config))[1]
       _save(config, folders[i], abstract[heads], state, i)
