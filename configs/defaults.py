@@ -60,7 +60,8 @@ def get_config(variant: str = '') -> Any:
 
   config.eval = evaluation = ConfigDict()
   evaluation.every = 1000  # ≥ 1 steps; the exact risk is known at every logged one
-  evaluation.num_batches = 32  # ≥ 1 held-out batches of train.batch_size prompts
+  # ≥ 0 held-out batches of train.batch_size prompts; 0: the exact risk alone
+  evaluation.num_batches = 32
 
   if variant == 'paper':
     optimizer.learning_rate, optimizer.schedule = 5e-4, 'constant'

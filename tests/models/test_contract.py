@@ -30,9 +30,15 @@ _every_model = pytest.mark.parametrize('name', zoo.registry.models.names())
 _REORDERED = 2e-5
 
 
-def _build(name: str, seed: int = 0) -> Any:
-  taken = inspect.signature(zoo.registry.models.get(name).__init__).parameters
-  given = {key: value for key, value in _WHERE_TAKEN.items() if key in taken}
+def _taken(name: str) -> set[str]:
+  return {*inspect.signature(zoo.registry.models.get(name).__init__).parameters}
+
+
+_WITH_HEADS = [name for name in zoo.models() if 'num_heads' in _taken(name)]
+
+
+def _build(name: str, seed: int = 0, **given: Any) -> Any:
+  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _taken(name)} | given
   given |= _NEEDED.get(name, {})
   return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(seed), **given)
 
@@ -145,6 +151,18 @@ def test_parameters_are_a_function_of_the_seed(name):
   assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in pairs)
 
 
+@pytest.mark.parametrize('name', _WITH_HEADS)
+def test_fewer_heads_are_the_first_of_more(name):
+  """Sweeps draw the most heads of their points once, and cut them."""
+  few, many = (
+    nnx.to_flat_state(nnx.state(_build(name, num_heads=heads))) for heads in (2, 5)
+  )
+  for (path, one), (other_path, other) in zip(few, many, strict=True):
+    assert path == other_path
+    one, other = np.asarray(one), np.asarray(other)
+    np.testing.assert_array_equal(one, other[tuple(map(slice, one.shape))])
+
+
 @_every_model
 def test_split_and_merge_keep_the_model(name):
   model = _build(name)
@@ -199,14 +217,7 @@ def test_one_device_is_the_same_as_eight(name, data, model):
   _assert_all_close(jax.device_get(together), _alone(name))
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    name
-    for name in zoo.models()
-    if 'num_heads' in inspect.signature(type(_build(name)).__init__).parameters
-  ],
-)
+@pytest.mark.parametrize('name', _WITH_HEADS)
 def test_heads_are_split_over_the_model_axis(name):
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   with jax.set_mesh(mesh):

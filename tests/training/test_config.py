@@ -44,7 +44,7 @@ def test_good_configs_pass(name):
     ('checkpoint__every', 0, ['config.checkpoint.every is 0']),
     ('checkpoint__keep', 0, ['config.checkpoint.keep is 0']),
     ('eval__every', 0, ['config.eval.every is 0']),
-    ('eval__num_batches', 0, ['config.eval.num_batches is 0']),
+    ('eval__num_batches', -1, ['config.eval.num_batches is -1']),
     ('model__name', 'yqlsa', ['config.model', "'yqlsa'", "did you mean 'yq_lsa'"]),
     ('model__num_haeds', 2, ["'num_haeds'", "did you mean 'num_heads'"]),
     ('model__num_features', 2, ['config.model has num_features', 'set by the task']),

@@ -241,6 +241,13 @@ def test_the_held_out_prompts_are_the_same_at_every_evaluation(tmp_path):
   assert len(risks) == 1
 
 
+def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path):
+  summary = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
+  assert summary is not None
+  assert summary['eval_risk'] is summary['gd_eval_risk'] is None
+  assert summary['exact_risk'] > summary['optimal_risk']
+
+
 def test_fresh_prompts_at_every_step(tmp_path):
   train(small_config(optimizer__learning_rate=1e-30, train__log_every=1), tmp_path)
   losses = [line['loss'] for line in lines_of(tmp_path)]

@@ -77,6 +77,36 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(tmp_path, objectiv
       assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
 
 
+def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
+  tmp_path, monkeypatch
+):
+  stacks = []
+  run = loop.run
+  monkeypatch.setattr(
+    sweeps,
+    'run',
+    lambda configs, *rest: stacks.append(len(configs)) or run(configs, *rest),
+  )
+  features = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]]
+  points = [
+    {'task.context_length': 5, 'seed': 0},
+    {'task.context_length': 2, 'seed': 1},
+    {'task.context_length': 40, 'seed': 0},  # its second moment is drawn by itself
+    {'task.feature_covariance': features, 'seed': 0},
+    {'task.prior_covariance': features, 'seed': 1, 'model.num_heads': 1},
+    {'task.noise_std': 0.5, 'task.context_length': 2, 'seed': 0},
+  ]
+  config = _config(objective__name='exact')
+  rows = sweep(config, points, tmp_path / 'sweep')
+  assert stacks == [len(points)]
+  for i, (point, row) in enumerate(zip(points, rows, strict=True)):
+    alone = train(sweeps.at_point(config, point), tmp_path / str(i))
+    assert alone is not None
+    _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / str(i), 12))
+    for name in ('eval_risk', 'exact_risk', 'gd_risk', 'optimal_risk', 'gd_eval_risk'):
+      assert row[name] == pytest.approx(alone[name], rel=1e-3), (point, name)
+
+
 def test_a_point_is_a_workdir_like_any_other(tmp_path):
   config = _config()
   rows = sweep(config, _POINTS[:2], tmp_path)

@@ -27,7 +27,11 @@ class LinearAttention(nnx.Module):
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
   ):
-    """Draws the matrices from N(0, init_scale²); raises UserError for a bad value."""
+    """Draws the matrices from N(0, init_scale²), head by head.
+
+    The first heads are those of a model with fewer from the same key. Raises UserError
+    for a bad value.
+    """
     self.num_features = check_count('num_features', num_features)
     self.num_heads = check_count('num_heads', num_heads)
     init_scale = check_number('init_scale', init_scale, minimum=0.0)

@@ -100,7 +100,7 @@ def verdict(
 
 
 _GD = 'gd_risk(task())'
-_LIMIT = 'theory.head_limited_risk(task(), {}, num_starts=1).risk'
+_LIMIT = 'theory.isotropic_head_limit(10, 10, {}, 2 * 10**0.5)'
 _GAP = 'best_risk(task({0})) - gd_risk(task({0}))'
 
 CLAIMS = (

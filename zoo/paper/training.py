@@ -108,7 +108,9 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
   with config.unlocked():
     config.objective.name = objective
     config.eval.every = -(-num_steps // study.evaluations)
-    config.eval.num_batches = study.eval_batches
+    # Only what is shown while it trains is sampled beside the exact objective.
+    sampled = objective == 'sampled' or study.evaluations > 1
+    config.eval.num_batches = study.eval_batches if sampled else 0
     if study.checkpoints > 1 or objective == 'exact':  # exact steps take no time
       config.checkpoint.every = -(-num_steps // study.checkpoints)
     config.checkpoint.keep = study.checkpoints

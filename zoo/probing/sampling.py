@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from zoo.errors import UserError, check_count
 from zoo.learning_rule import LearningRule
@@ -51,14 +52,21 @@ def sample_means(
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   key = jax.random.key(check_count('seed', seed, minimum=0))
-  draw = jax.jit(task.sample, static_argnums=1)  # compiled once a task
+  # Equal tasks share what is compiled; JAX keeps a copy, lest an attribute that is set
+  # anew changes what it has compiled for.
+  task = copy.copy(task)
 
   def batches() -> Iterator[Prompt]:
     for start in range(0, num_prompts, _BATCH_SIZE):
       size = min(_BATCH_SIZE, num_prompts - start)
-      yield draw(jax.random.fold_in(key, start), size)
+      yield _draw(task, jax.random.fold_in(key, start), size)
 
   return means(measure, subjects, task.num_features, batches())
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _draw(task: Any, key: Key[Array, ''], batch_size: int) -> Prompt:
+  return task.sample(key, batch_size)
 
 
 def means(

@@ -71,9 +71,14 @@ class LinearRegression:
     return hash(self._key())
 
   def _key(self) -> tuple:
-    arrays = self.prior_mean, self.prior_covariance, self.feature_covariance
+    return self.statistics_key, self.noise_std, self.prior_mean.tobytes()
+
+  @property
+  def statistics_key(self) -> tuple:
+    """Equal for tasks from which `sample_statistics` draws the same."""
+    arrays = self.prior_covariance, self.feature_covariance
     contents = (None if array is None else array.tobytes() for array in arrays)
-    return self.num_features, self.context_length, self.noise_std, *contents
+    return self.num_features, self.context_length, self.noise_std > 0, *contents
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws `batch_size` ≥ 1 prompts on the device.

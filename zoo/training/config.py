@@ -65,7 +65,7 @@ _CHECKS: dict[str, Check] = {
   'checkpoint.every': _count(1),
   'checkpoint.keep': _count(1),
   'eval.every': _count(1),
-  'eval.num_batches': _count(1),
+  'eval.num_batches': _count(0),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from zoo import estimators, theory
 from zoo.training.config import Config
-from zoo.training.objective import draw, setting_of, side_by_side, squared_errors
+from zoo.training.objective import draw, settings_of, side_by_side, squared_errors
 from zoo.training.step import EVAL_STREAM, stream_key
 
 
@@ -40,7 +41,7 @@ class Evaluation:
 
   def __init__(
     self,
-    config: Config,
+    configs: Sequence[Config],
     tasks: Sequence[Any],
     graph: Any,
     sharding: Any,
@@ -49,7 +50,8 @@ class Evaluation:
     many_points: bool = False,
   ):
     """With `many_points` the state has a first axis, for the tasks."""
-    self.num_prompts = config.eval.num_batches * config.train.batch_size
+    num_batches, batch_size = configs[0].eval.num_batches, configs[0].train.batch_size
+    self.num_prompts = num_batches * batch_size
     self._many_points = many_points
     covered = theory.covers(tasks[0])
     self.gd_risks: list[float | None] = [None] * len(tasks)
@@ -62,7 +64,7 @@ class Evaluation:
       for i, (task, rule, optimum) in enumerate(pairs):
         self.gd_risks[i] = float(theory.exact_risk(rule, task))
         self.optimal_risks[i] = float(theory.exact_risk(optimum, task))
-      reference = side_by_side(map(setting_of, tasks)), side_by_side(rules)
+      reference = settings_of(tasks), side_by_side(rules)
     self._settings: Any = reference[0] if reference else None
     if reference and not many_points:
       reference = jax.tree.map(lambda leaf: leaf[0], reference)
@@ -74,13 +76,13 @@ class Evaluation:
       rule = model.learning_rule()
       return rule if many_points else jax.tree.map(lambda leaf: leaf[None], rule)
 
-    def sample(state: Any, key: jax.Array, reference: Any) -> dict[str, Any]:
+    def sample(task: Any, state: Any, key: jax.Array, reference: Any) -> dict[str, Any]:
       model = nnx.merge(graph, state)
       setting, gd = reference or (None, None)
 
       def batch(_, index):
         stream = jax.random.fold_in(key, index)
-        drawn = draw(tasks[0], stream, config.train.batch_size, statistics)
+        drawn = draw(task, stream, batch_size, statistics)
         errors = {'model': squared_errors(model, drawn, setting)}
         if gd is not None:
           errors['gd'] = squared_errors(gd, drawn, setting)
@@ -88,26 +90,47 @@ class Evaluation:
         moments = {k: (jnp.mean(e), jnp.mean(jnp.square(e))) for k, e in errors.items()}
         return None, moments
 
-      batches = jnp.arange(config.eval.num_batches)
-      return jax.lax.scan(batch, None, batches)[1]
+      return jax.lax.scan(batch, None, jnp.arange(num_batches))[1]
 
-    if many_points:
-      rule_of, sample = jax.vmap(rule_of), jax.vmap(sample, (0, None, 0))
+    def sample_stacked(states: Any, keys: jax.Array, references: Any) -> dict[str, Any]:
+      """As `sample`, point by point; points with the same prompts share their draw."""
+      groups: dict[Any, list[int]] = {}
+      for i, task in enumerate(tasks):
+        groups.setdefault(task.statistics_key, []).append(i)
+      found = []
+      for members in groups.values():
+        at = np.array(members)
+        points = jax.tree.map(lambda leaf, at=at: leaf[at], (states, keys, references))
+        one = functools.partial(sample, tasks[at[0]])
+        if len({configs[i].seed for i in members}) == 1:
+          states_, keys_, references_ = points
+          found.append(jax.vmap(one, (0, None, 0))(states_, keys_[0], references_))
+        else:
+          found.append(jax.lax.map(lambda point, one=one: one(*point), points))
+      back = np.argsort(np.concatenate([*groups.values()]))
+      return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
+
     replicated = NamedSharding(mesh, P())
-    self._key = jax.device_put(stream_key(config, EVAL_STREAM), replicated)
+    keys = jnp.stack([stream_key(config, EVAL_STREAM) for config in configs])
+    self._key = jax.device_put(keys if many_points else keys[0], replicated)
     self._reference = jax.device_put(reference, replicated)
     self._rule_of: Any = jax.jit(
-      rule_of, in_shardings=(sharding,), out_shardings=replicated
+      jax.vmap(rule_of) if many_points else rule_of,
+      in_shardings=(sharding,),
+      out_shardings=replicated,
     )
     self._sample: Any = jax.jit(
-      sample, in_shardings=(sharding, replicated, replicated), out_shardings=replicated
+      sample_stacked if many_points else functools.partial(sample, tasks[0]),
+      in_shardings=(sharding, replicated, replicated),
+      out_shardings=replicated,
     )
 
   def compile(self, abstract_model: Any) -> None:
     """Compiles what is measured, ahead of its first use."""
     self._rule_of = self._rule_of.lower(abstract_model).compile()
-    sample = self._sample.lower(abstract_model, self._key, self._reference)
-    self._sample = sample.compile()
+    if self.num_prompts:
+      sample = self._sample.lower(abstract_model, self._key, self._reference)
+      self._sample = sample.compile()
     rules = self._rule_of.out_info
     if rules is not None:
       zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rules)
@@ -116,7 +139,7 @@ class Evaluation:
   def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""
     moments = {}
-    if draw_prompts:
+    if draw_prompts and self.num_prompts:
       moments = self._sample(model_state, self._key, self._reference)
     return moments, self._exact_risks(self._rule_of(model_state))
 

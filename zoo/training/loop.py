@@ -36,7 +36,7 @@ from zoo.training.objective import (
   make_objective,
   sees_statistics,
   setting_of,
-  side_by_side,
+  settings_of,
 )
 from zoo.training.records import Progress, Records
 from zoo.training.step import (
@@ -104,9 +104,9 @@ def run(
   """Trains from the newest checkpoint to the end, with records in the workdirs.
 
   With a `stack_label`, which the progress bar shows, the states of all configs are
-  stacked and trained side by side; they may differ in what `setting_of` tells, in fixed
-  guesses and in the number of heads. Without it there is one config. Returns None after
-  SIGTERM. Raises RunError once no point is finite.
+  stacked and trained side by side; they may differ as `zoo.training.sweeps`
+  says. Without it there is one config. Returns None after SIGTERM. Raises RunError once
+  no point is finite.
   """
   many_points = stack_label is not None
   config = max(configs, key=num_heads)
@@ -120,16 +120,17 @@ def run(
     model = nnx.merge(graphs['model'], abstract['model'])
     # The points of a stack share what they draw, whatever their prior means.
     statistics = many_points or sees_statistics(model, tasks[0])
-    if statistics and tasks[0].has_long_context:
-      logging.info(
-        'the second moment of each context of %d examples is drawn by itself, which '
-        'has the same distribution and costs less (Bartlett)',
-        tasks[0].context_length,
-      )
+    if statistics:
+      for c in sorted({task.context_length for task in tasks if task.has_long_context}):
+        logging.info(
+          'the second moment of each context of %d examples is drawn by itself, which '
+          'has the same distribution and costs less (Bartlett)',
+          c,
+        )
     setting: Any = setting_of(tasks[0])
     if many_points:
       abstract = stacked(abstract, len(configs), _points_axis(config, configs))
-      setting = side_by_side(map(setting_of, tasks))
+      setting = settings_of(tasks)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
     key, setting = put(stream_key(config, TRAIN_STREAM)), put(setting)
@@ -137,7 +138,7 @@ def run(
     def prepare_evaluation() -> Evaluation:
       with in_mesh():
         model = graphs['model'], shardings['model']
-        evaluation = Evaluation(config, tasks, *model, mesh, statistics, many_points)
+        evaluation = Evaluation(configs, tasks, *model, mesh, statistics, many_points)
         evaluation.compile(abstract['model'])
         return evaluation
 

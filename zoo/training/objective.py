@@ -1,6 +1,6 @@
 """What training minimises."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,19 @@ Objective = Callable[[Any, Key[Array, ''], Any], Float[Array, '']]
 def setting_of(task: Any) -> theory.Moments | None:
   """What may differ between tasks that share a compiled program; None: nothing may."""
   return theory.moments(task) if theory.covers(task) else None
+
+
+def settings_of(tasks: Sequence[Any]) -> theory.Moments:
+  """The settings of tasks that exact theory covers, side by side."""
+  settings = [theory.moments(task) for task in tasks]
+  if any(setting.feature_covariance is not None for setting in settings):
+    settings = [
+      setting._replace(feature_covariance=np.eye(setting.prior_mean.size))
+      if setting.feature_covariance is None
+      else setting
+      for setting in settings
+    ]
+  return side_by_side(settings)
 
 
 def side_by_side(trees: Iterable[Any]) -> Any:

@@ -1,5 +1,6 @@
 """The compiled part of training: state sharded from birth, and many steps a call."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key
 
-from zoo.training.config import Config, build_model, mesh_shape
+from zoo.training.config import Config, build_model, mesh_shape, num_heads
 from zoo.training.objective import Objective
 from zoo.training.optimizer import build_optimizer, flattened, with_shapes_of
 
@@ -74,27 +75,45 @@ def init_state(config: Config, state_shardings: State) -> State:
 
   def init() -> State:
     # The key is made in here, so that every process of a pod can call this alike.
-    created = _create(config, stream_key(config, INIT_STREAM))
-    return {name: nnx.state(part) for name, part in created.items()}
+    return _states(_create(config, stream_key(config, INIT_STREAM)))
 
   return jax.jit(init, out_shardings=state_shardings)()
 
 
 def init_stacked(configs: Sequence[Config], abstract: State) -> State:
-  """The states at step 0 side by side, with zeros for the heads that a point lacks."""
+  """The states at step 0 side by side, with zeros for the heads that a point lacks.
 
-  def stack(leaf: Any, *points: Any) -> np.ndarray:
-    whole = np.zeros(leaf.shape, leaf.dtype)
-    for i, point in enumerate(points):
-      whole[(i, *map(slice, point.shape))] = point
-    return whole
-
+  A point's heads are the first of those that a model with the most heads draws from the
+  same key; to draw each number of heads by itself would compile as many programs.
+  """
+  most = max(map(num_heads, configs))
+  shapes: dict[int, State] = {}
   states = []
   for config in configs:  # one by one: to compile them all together takes seconds
-    created = _create(config, stream_key(config, INIT_STREAM))
-    states.append({name: nnx.state(part) for name, part in created.items()})
+    heads = num_heads(config)
+    if heads not in shapes:
+      key = jax.random.key(0)
+      shapes[heads] = _states(nnx.eval_shape(lambda c=config, k=key: _create(c, k)))
+    if heads < most:
+      config = copy.deepcopy(config)
+      config.model.num_heads = most
+    whole = _states(_create(config, stream_key(config, INIT_STREAM)))
+    states.append(jax.tree.map(_cut, whole, shapes[heads]))
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-  return jax.device_put(jax.tree.map(stack, abstract, *states), shardings)
+  stack = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+  return jax.device_put(stack, shardings)
+
+
+def _states(parts: State) -> State:
+  return {name: nnx.state(part) for name, part in parts.items()}
+
+
+def _cut(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+  """Zeros but for the first entries, as many as there are in the shape."""
+  kept = np.zeros(whole.shape, whole.dtype)
+  first = tuple(map(slice, shape.shape))
+  kept[first] = np.asarray(whole)[first]
+  return kept
 
 
 def make_train_steps(
@@ -121,8 +140,7 @@ def make_train_steps(
     loss, grads = nnx.value_and_grad(objective)(model, key, setting)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
-    state = {'model': nnx.state(model), 'optimizer': nnx.state(optimizer)}
-    return state, {
+    return _states({'model': model, 'optimizer': optimizer}), {
       'loss': loss,
       'grad_norm': grad_norm,
       'finite': jnp.isfinite(loss) & jnp.isfinite(grad_norm),

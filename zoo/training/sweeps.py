@@ -48,6 +48,15 @@ STACKED = (
   'model.initial_bias',
   'model.num_heads',
 )
+# With the exact objective no prompts are drawn to train on, whose shapes and bits
+# depend on these.
+STACKED_IF_EXACT = (
+  *STACKED,
+  'seed',
+  'task.context_length',
+  'task.prior_covariance',
+  'task.feature_covariance',
+)
 
 Point = dict[str, Any]
 
@@ -58,8 +67,9 @@ def sweep(
   """Trains the config at each point, or goes on with what the workdir holds.
 
   A point maps fields of the config, such as 'task.prior_mean', to their values. Points
-  that differ in the fields `STACKED` alone are trained side by side in one program, on
-  the same prompts. Each has its own folder, that of an ordinary run.
+  that differ in the fields `STACKED` alone, or `STACKED_IF_EXACT` with the exact
+  objective, are trained side by side in one program, on the same prompts. Each has its
+  own folder, that of an ordinary run.
 
   Returns a row a point: its fields, `workdir`, and its summary; they are also in
   `table.csv` and `table.json`. After SIGTERM it returns None, after Ctrl-C it raises
@@ -210,9 +220,12 @@ def _save(
 def _program(config: Config) -> str:
   """What points must have in common to be trained in one program."""
   fields = flat_fields(json.loads(to_json(config)))
-  common = {name: value for name, value in fields.items() if name not in STACKED}
-  # Noise is drawn or it is not, whatever its size.
-  return json.dumps({**common, 'noisy': fields.get('task.noise_std', 0) > 0})
+  exact = config.objective.name == 'exact'
+  free = STACKED_IF_EXACT if exact else STACKED
+  common = {name: value for name, value in fields.items() if name not in free}
+  if not exact:  # noise is drawn or it is not, whatever its size
+    common['noisy'] = fields.get('task.noise_std', 0) > 0
+  return json.dumps(common)
 
 
 def _can_be_stacked(config: Config) -> bool:
