@@ -53,6 +53,11 @@ def get_config(variant: str = '') -> Any:
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that are left
   mesh.model = 1  # ≥ 1 devices that share the heads
+  # Of several processes only. JAX's default for a lost one is 100 s, which a whole pod
+  # would stand still; the sign of life comes from a thread of its own, however busy the
+  # process is, so that 10 s without one are no accident.
+  mesh.heartbeat_timeout = 10  # ≥ 1 s without a sign of life: a process is lost
+  mesh.start_timeout = 300  # ≥ 1 s that processes wait for each other at the start
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # ≥ 1 steps

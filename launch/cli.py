@@ -5,6 +5,7 @@ import os
 import pathlib
 import runpy
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import zoo
+from zoo import processes
 from zoo.errors import RunError, UserError, unknown_name
 
 FLAGS = flags.FLAGS
@@ -30,7 +32,9 @@ def run(main: Callable[[], None]) -> None:
   """Parses the flags, runs `main` and exits.
 
   A UserError is answered in one line with exit code 2, a RunError in one with code 1,
-  Ctrl-C with 130. All else is a mistake of ours, and keeps its traceback.
+  Ctrl-C with 130. All else is a mistake of ours, and keeps its traceback. Of several
+  processes the first speaks for all that fail alike; one that fails alone ends hard,
+  since in good order it would wait for the others, and they for it.
   """
 
   def guarded(argv: list[str]) -> None:
@@ -47,7 +51,19 @@ def run(main: Callable[[], None]) -> None:
     except RunError as error:
       _exit(1, error)
     except KeyboardInterrupt:
-      _exit(130, 'interrupted; the same command goes on from what is saved')
+      # Of several processes all have stopped, in order, though one alone may know why.
+      if processes.index() == 0:
+        _say('interrupted; the same command goes on from what is saved')
+      sys.exit(130)
+    except Exception:
+      if processes.count() == 1:
+        raise
+      traceback.print_exc()
+      _say(
+        f'process {processes.index()} of {processes.count()} ends by this; the same '
+        'command, in all of them, goes on from what is saved'
+      )
+      _end_hard(1)
 
   handler = absl_logging.get_absl_handler()
   handler.setFormatter(logging.Formatter('%(message)s'))
@@ -179,5 +195,19 @@ def _no_file(path: pathlib.Path) -> str:
 
 
 def _exit(code: int, message: object) -> NoReturn:
-  print('error:', ' '.join(str(message).split()), file=sys.stderr)
+  alike = processes.end_together(code)
+  if not alike or processes.index() == 0:
+    _say(message)
+  if not alike:
+    _end_hard(code)
   sys.exit(code)
+
+
+def _say(message: object) -> None:
+  print('error:', ' '.join(str(message).split()), file=sys.stderr)
+
+
+def _end_hard(code: int) -> NoReturn:
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)

@@ -26,6 +26,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('zoo')
 
 
+def pytest_addoption(parser):
+  parser.addoption(
+    '--full',
+    action='store_true',
+    help='kill and stop runs of several processes 20 and 10 times, not 2 and 1',
+  )
+
+
+@pytest.fixture(scope='session')
+def full(pytestconfig):
+  """Whether faults are repeated as often as is promised."""
+  return pytestconfig.getoption('--full')
+
+
 @pytest.fixture(scope='session', autouse=True)
 def compile_once(cache):
   """What one test or one of pytest's workers has compiled the others find."""

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -38,3 +39,43 @@ def launch(
     timeout=300,
     check=False,
   )
+
+
+def start_together(
+  *arguments: str,
+  number: int,
+  cache: pathlib.Path,
+  num_devices: int = 1,
+  module: str = 'launch.main',
+) -> list[subprocess.Popen]:
+  """Starts a run of several processes, with so many devices each."""
+  with socket.socket() as probe:
+    probe.bind(('', 0))
+    port = probe.getsockname()[1]
+  place = f'--coordinator=127.0.0.1:{port}', f'--num_processes={number}'
+  return [
+    subprocess.Popen(
+      command(*arguments, *place, f'--process_id={i}', module=module),
+      cwd=ROOT,
+      env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for i in range(number)
+  ]
+
+
+def finish(
+  processes: list[subprocess.Popen], timeout: float = 300
+) -> list[tuple[int, str]]:
+  """The exit codes and what was said, once all have ended; none is left behind."""
+  try:
+    said = [process.communicate(timeout=timeout)[0] for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+      process.wait()
+  return [
+    (process.returncode, text) for process, text in zip(processes, said, strict=True)
+  ]

@@ -15,10 +15,10 @@ import pathlib
 import shutil
 from typing import Any
 
-import jax
 from absl import logging
 from orbax.checkpoint import v1 as ocp
 
+from zoo import processes
 from zoo.errors import RunError
 
 MANIFEST = 'SHA256SUMS'
@@ -33,19 +33,22 @@ class Checkpoints:
   """The checkpoints of the run that is being trained; a context manager.
 
   Opening it deletes the temporary folders that a killed run left, and moves steps that
-  are damaged aside, into `<workdir>/damaged`, with a warning that names them.
+  are damaged aside, into `<workdir>/damaged`, with a warning that names them. Process 0
+  does that, and writes the manifests; all processes write their arrays.
   """
 
   def __init__(self, workdir: pathlib.Path, keep: int, origin: dict[str, Any]):
     """The `keep` newest steps stay; `origin`, JSON, goes into each."""
     self._origin = {'format': FORMAT, **origin}
     self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
-    self._folder.mkdir(exist_ok=True)
-    self.set_aside = False  # whether a step was damaged
-    if jax.process_index() == 0:
+
+    def clean() -> bool:
+      self._folder.mkdir(exist_ok=True)
       for left_over in self._folder.glob(_TEMPORARY):
         shutil.rmtree(left_over)
-      self.set_aside = _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+      return _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+
+    self.set_aside = processes.on_first(clean)  # whether a step was damaged
     context = orbax_context()
     context.asynchronous.post_finalization_callback = self._write_manifest
     self._orbax = ocp.training.Checkpointer(
@@ -59,6 +62,8 @@ class Checkpoints:
     return self
 
   def __exit__(self, *exception: object) -> None:
+    if processes.count() > 1 and exception != (None, None, None):
+      return  # Orbax would wait for the others, of which one may be lost
     try:
       self._orbax.close()
     except Exception as error:
@@ -107,8 +112,8 @@ class Checkpoints:
     )
 
   def _write_manifest(self) -> None:
-    # Orbax calls this once all files of the step are there, before it renames the
-    # folder: the manifest is part of the step or the step is not there.
+    # Orbax calls this, on process 0, once all files of the step are there, and before
+    # it renames the folder: the manifest is part of the step or the step is not there.
     for folder in self._folder.glob(_TEMPORARY):
       write_manifest(folder)
 

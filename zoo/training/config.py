@@ -62,11 +62,25 @@ _CHECKS: dict[str, Check] = {
   'train.matmul_precision': _one_of('matmul precision', 'default', 'high', 'highest'),
   'mesh.data': _axis_size,
   'mesh.model': _count(1),
+  'mesh.heartbeat_timeout': _count(1),
+  'mesh.start_timeout': _count(1),
   'checkpoint.every': _count(1),
   'checkpoint.keep': _count(1),
   'eval.every': _count(1),
   'eval.num_batches': _count(0),
 }
+
+# Needed by several processes only. The configs in older checkpoints lack them.
+_OF_PROCESSES = {'mesh.heartbeat_timeout', 'mesh.start_timeout'}
+
+
+def validate_fields(config: Config, several_processes: bool = False) -> None:
+  """Checks each field by itself, as `validate` does, and starts no JAX backend."""
+  fields = flat(config.to_dict())
+  _check_names(set(fields), optional=set() if several_processes else _OF_PROCESSES)
+  for field, check in _CHECKS.items():
+    if field in fields:
+      check(f'config.{field}', fields[field])
 
 
 def validate(config: Config) -> None:
@@ -75,10 +89,7 @@ def validate(config: Config) -> None:
   Nothing is written and no array is made. The devices are counted, since the mesh has
   to fit on them.
   """
-  fields = flat(config.to_dict())
-  _check_names(set(fields))
-  for field, check in _CHECKS.items():
-    check(f'config.{field}', fields[field])
+  validate_fields(config)
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
   if warmup > num_steps:
     raise UserError(
@@ -121,6 +132,12 @@ def mesh_shape(config: Config) -> tuple[int, int]:
       f'config.mesh is data {config.mesh.data} × model {model}; it needs '
       f'{data * model} devices, and there are {devices}'
     )
+  if jax.process_count() > 1 and data * model < devices:
+    raise UserError(
+      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
+      f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
+      'processes must use all of theirs'
+    )
   return data, model
 
 
@@ -145,10 +162,10 @@ def differences(saved: dict[str, Any], config: Config) -> list[str]:
   ]
 
 
-def _check_names(given: set[str]) -> None:
+def _check_names(given: set[str], optional: set[str]) -> None:
   own = {field for field in given if field.startswith(('model.', 'task.'))}
   wanted = {*_CHECKS, 'model.name', 'task.name'}
-  for field in sorted(wanted - given):
+  for field in sorted(wanted - given - optional):
     raise UserError(f'the config has no field {field!r}; it is needed')
   for field in sorted(given - own - wanted):
     raise unknown_name('field of the config', field, wanted)

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from zoo import estimators, theory
 from zoo.training.config import Config
 from zoo.training.objective import draw, settings_of, side_by_side, squared_errors
-from zoo.training.step import EVAL_STREAM, stream_key
+from zoo.training.step import EVAL_STREAM, replicate, stream_key
 
 
 class Risks(NamedTuple):
@@ -111,9 +111,10 @@ class Evaluation:
       return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
 
     replicated = NamedSharding(mesh, P())
+    self._mesh = mesh
     keys = jnp.stack([stream_key(config, EVAL_STREAM) for config in configs])
-    self._key = jax.device_put(keys if many_points else keys[0], replicated)
-    self._reference = jax.device_put(reference, replicated)
+    self._key = replicate(keys if many_points else keys[0], mesh)
+    self._reference = replicate(reference, mesh)
     self._rule_of: Any = jax.jit(
       jax.vmap(rule_of) if many_points else rule_of,
       in_shardings=(sharding,),
@@ -133,8 +134,8 @@ class Evaluation:
       self._sample = sample.compile()
     rules = self._rule_of.out_info
     if rules is not None:
-      zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), rules)
-      self._exact_risks(jax.device_put(zeros, self._key.sharding))
+      zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
+      self._exact_risks(replicate(zeros, self._mesh))
 
   def start(self, model_state: Any, draw_prompts: bool) -> Any:
     """Sets the measuring off on the device; the state may be donated at once."""

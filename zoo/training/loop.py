@@ -18,14 +18,15 @@ import jax
 import numpy as np
 from absl import logging
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
-from zoo.errors import RunError
+from zoo import processes
+from zoo.errors import RunError, UserError
 from zoo.training.checkpoints import Checkpoints
 from zoo.training.config import (
   Config,
   build_task,
+  differences,
   mesh_shape,
   num_heads,
   to_json,
@@ -46,6 +47,7 @@ from zoo.training.step import (
   init_state,
   make_mesh,
   make_train_steps,
+  replicate,
   stacked,
   stream_key,
 )
@@ -59,9 +61,10 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
   after Ctrl-C it raises KeyboardInterrupt; all is saved, and the same call goes on.
   Raises UserError when the config or the workdir is wrong, before anything is written;
-  RunError when the loss is not finite or the disk is full.
+  RunError when the loss is not finite or the disk is full. Of several processes each
+  has to call this alike, with a workdir that they share; process 0 writes the records.
   """
-  validate(config)
+  _validate_everywhere(config)
   workdir = pathlib.Path(workdir).expanduser()
   claim(workdir, config)
   try:
@@ -70,14 +73,19 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
       Checkpoints(workdir, config.checkpoint.keep, origin(config)) as checkpoints,
       Interruption() as interruption,
     ):
-      # Who has deleted the checkpoints of a finished run wants its result, not a new
-      # run.
-      deleted = checkpoints.latest is None and not checkpoints.set_aside
-      at_end = deleted or checkpoints.latest == config.train.num_steps
-      if at_end and (summary := read_summary(workdir / SUMMARY)):
+
+      def result() -> dict[str, Any] | None:
+        # Who has deleted the checkpoints of a finished run wants its result, not a new
+        # run.
+        deleted = checkpoints.latest is None and not checkpoints.set_aside
+        at_end = deleted or checkpoints.latest == config.train.num_steps
+        summary = read_summary(workdir / SUMMARY) if at_end else None
+        if summary is None:
+          (workdir / SUMMARY).unlink(missing_ok=True)
         return summary
-      if jax.process_index() == 0:
-        (workdir / SUMMARY).unlink(missing_ok=True)
+
+      if summary := processes.on_first(result):
+        return summary
       ended = run([config], [workdir], checkpoints, interruption)
       if ended is None:
         return None
@@ -85,6 +93,24 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
       return ended.summaries[0]
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
+
+
+def _validate_everywhere(config: Config) -> None:
+  if jax.process_count() > 1 and not jax.distributed.is_initialized():
+    raise UserError(
+      f'this is one of {jax.process_count()} processes, which do not know of each '
+      'other; --distributed is missing (in Python: jax.distributed.initialize)'
+    )
+  with processes.agreed():
+    validate(config)
+  theirs = processes.on_first(functools.partial(to_json, config))
+  with processes.agreed():
+    if to_json(config) != theirs:
+      differing = differences(json.loads(theirs), config) or ['mesh']
+      raise UserError(
+        'the config is not that of process 0 (here and there): it differs in '
+        f'{", ".join(differing)}'
+      )
 
 
 class Ended(NamedTuple):
@@ -112,7 +138,8 @@ def run(
   config = max(configs, key=num_heads)
   mesh = make_mesh(config)
   in_mesh = functools.partial(_in_mesh, mesh, config)
-  step, num_steps = checkpoints.latest or 0, config.train.num_steps
+  step = processes.on_first(lambda: checkpoints.latest) or 0
+  num_steps = config.train.num_steps
   with contextlib.ExitStack() as stack:
     stack.enter_context(in_mesh())
     tasks = [build_task(config) for config in configs]
@@ -132,7 +159,7 @@ def run(
       abstract = stacked(abstract, len(configs), _points_axis(config, configs))
       setting = settings_of(tasks)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    put = functools.partial(jax.device_put, device=NamedSharding(mesh, P()))
+    put = functools.partial(replicate, mesh=mesh)
     key, setting = put(stream_key(config, TRAIN_STREAM)), put(setting)
 
     def prepare_evaluation() -> Evaluation:
@@ -155,6 +182,8 @@ def run(
     with concurrent.futures.ThreadPoolExecutor(1) as beside:
       # On another core, while this one compiles the initial state and the steps.
       preparing = beside.submit(prepare_evaluation)
+      if processes.count() > 1:
+        preparing.result()  # all processes must start programs in the same order
       if step:
         logging.info('going on from step %d of %d', step, num_steps)
         state = checkpoints.load(step, abstract)
@@ -205,7 +234,7 @@ def run(
         progress.show(loss=lines[0]['loss'], risk=risk)
 
     saved, unread = step, {}
-    while step < num_steps and not interruption.requested:
+    while step < num_steps and not interruption.due():
       stop = _next_stop(step, config)
       limits = put(np.int32(step)), put(np.int32(stop))
       state, metrics = train_steps(state, key, *limits, setting)
@@ -291,7 +320,11 @@ def origin(config: Config) -> dict[str, Any]:
 
 
 class Interruption:
-  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second acts."""
+  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second acts.
+
+  Of several processes any may get the signal, and all stop behind the same step: JAX,
+  which handles SIGTERM then, agrees on it.
+  """
 
   def __init__(self):
     self.requested: int | None = None  # the signal's number
@@ -301,9 +334,18 @@ class Interruption:
     # Python allows signal handlers in the main thread only; elsewhere none is needed,
     # since the caller owns the process.
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+      numbers = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
+      if processes.count() > 1:
+        numbers.remove(signal.SIGTERM)
+      for number in numbers:
         self._before[number] = signal.signal(number, self._request)
     return self
+
+  def due(self) -> bool:
+    """Whether to stop here; all processes have to ask at the same places."""
+    if processes.count() > 1:
+      return processes.to_stop()
+    return self.requested is not None
 
   def __exit__(self, *exception: object) -> None:
     self._restore()
@@ -312,6 +354,8 @@ class Interruption:
     self.requested = number
     self._restore()
     logging.info('stopping, and saving all; a second signal would lose it')
+    if processes.count() > 1:
+      signal.raise_signal(signal.SIGTERM)  # tells JAX, and so the others
 
   def _restore(self) -> None:
     for number, handler in self._before.items():

@@ -85,7 +85,9 @@ class Records:
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
     self._primary = jax.process_index() == 0
     path = workdir / 'metrics.jsonl'
-    lines = [line for line in read_lines(path) if line['step'] <= step]
+    lines = []
+    if self._primary:
+      lines = [line for line in read_lines(path) if line['step'] <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None

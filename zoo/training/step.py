@@ -42,6 +42,25 @@ def make_mesh(config: Config) -> Mesh:
   )
 
 
+def replicate(values: Any, mesh: Mesh) -> Any:
+  """Values that every process has, as arrays that are whole on each device."""
+  sharding = NamedSharding(mesh, P())
+  if sharding.is_fully_addressable:
+    return jax.device_put(values, sharding)
+
+  def put(value: Any) -> jax.Array:
+    if isinstance(value, jax.Array) and jnp.issubdtype(
+      value.dtype, jax.dtypes.prng_key
+    ):
+      data = put(jax.random.key_data(value))
+      return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    # `device_put` would compare what the processes have, each time, and wait for it.
+    value = np.asarray(value)
+    return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
+
+  return jax.tree.map(put, values)
+
+
 def _create(config: Config, key: Key[Array, '']) -> State:
   model = build_model(config, nnx.Rngs(params=key))
   optimizer = nnx.Optimizer(model, build_optimizer(config), wrt=nnx.Param)

@@ -77,6 +77,11 @@ def sweep(
   written, when the config, a point or the workdir is wrong; RunError when the training
   of a point ceased to be finite, with all others done, or when the disk is full.
   """
+  if jax.process_count() > 1:
+    raise UserError(
+      f'a sweep is trained by one process, and this is one of {jax.process_count()}; '
+      'train a point by itself, with launch.main'
+    )
   configs = [at_point(config, point) for point in points]
   workdir = pathlib.Path(workdir).expanduser()
   folders = [workdir / 'points' / _name(point) for point in points]

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# One run in N processes on the CPU of this machine, to try what a cluster will do:
+#
+#   launch/cluster/local.sh 4 --config=configs/yq_lsa.py --workdir=runs/four
+#   JAX_NUM_CPU_DEVICES=2 launch/cluster/local.sh 4 --config=configs/yq_lsa.py
+#
+# JAX_NUM_CPU_DEVICES is the number of devices a process has (JAX's own variable; 1).
+# SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end. The
+# exit code is that of the first process that failed. The GPUs of one machine need no
+# second process: python -m launch.main uses them all.
+set -uo pipefail
+
+if ! [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then
+  echo "usage: $0 NUMBER_OF_PROCESSES --config=FILE [flags of launch.main]" >&2
+  exit 2
+fi
+number=$1
+shift
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+export JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-1}
+
+children=()
+pass_on() { kill -TERM "${children[@]}" 2> /dev/null; }
+trap pass_on TERM HUP
+trap 'interrupted=130; pass_on' INT
+trap 'kill -KILL "${children[@]}" 2> /dev/null' EXIT
+
+for ((id = 0; id < number; id++)); do
+  python -m launch.main "$@" \
+    --coordinator="127.0.0.1:$port" --num_processes="$number" --process_id="$id" &
+  children+=($!)
+done
+
+failed=0
+running=$number
+while ((running > 0)); do
+  wait -n -p child "${children[@]}"
+  code=$?
+  # A signal that came in between ends `wait`, and no child.
+  [[ -z ${child-} ]] && continue
+  ((running--))
+  for i in "${!children[@]}"; do
+    [[ ${children[i]} == "$child" ]] && unset "children[i]"
+  done
+  ((failed == 0)) && failed=$code
+done
+exit $((failed ? failed : ${interrupted:-0}))

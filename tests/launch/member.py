@@ -1,0 +1,37 @@
+"""One process of a run: trains as `launch.main` does, then writes what it drew."""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+
+from launch import cli, main
+from zoo.training.config import build_task
+from zoo.training.objective import draw
+from zoo.training.step import TRAIN_STREAM, make_mesh, replicate, stream_key
+
+
+def train_and_draw() -> None:
+  main.main()
+  config = cli.config_of(main._CONFIG)
+  mesh, task = make_mesh(config), build_task(config)
+  with jax.set_mesh(mesh):
+    key = replicate(stream_key(config, TRAIN_STREAM), mesh)
+
+    def prompts(key: jax.Array) -> dict[str, jax.Array]:
+      drawn = draw(task, jax.random.fold_in(key, 7), config.train.batch_size, False)
+      return vars(drawn)
+
+    drawn = jax.jit(prompts)(key)
+  own = {
+    f'{name} {shard.index[0].start or 0}': np.asarray(shard.data)
+    for name, array in drawn.items()
+    for shard in array.addressable_shards
+  }
+  folder = pathlib.Path(os.environ['PROMPTS'])
+  np.savez(folder / f'{jax.process_index()}.npz', **own)
+
+
+if __name__ == '__main__':
+  cli.run(train_and_draw)

@@ -1,0 +1,190 @@
+"""Launchers that a cluster brings along, run for real on this machine."""
+
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.launch.processes import ROOT, command, environment
+from tests.launch.test_processes import SMALL, wait_for_progress
+
+pytestmark = pytest.mark.slow
+
+
+def needs(*programs):
+  """Skips a test where a program is not installed."""
+  missing = [p for p in programs if shutil.which(p, path=PATH) is None]
+  reason = f'{", ".join(missing)} not installed (Debian: {PACKAGES})'
+  return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+PACKAGES = 'slurmctld slurmd slurm-client munge openmpi-bin'
+PATH = f'{os.environ.get("PATH", "")}:/usr/sbin'  # where daemons are
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason='slurmd must run as root')
+
+
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(('', 0))
+    return probe.getsockname()[1]
+
+
+@pytest.fixture(scope='module')
+def slurm(tmp_path_factory):
+  """The environment of a SLURM cluster of this machine alone, with two CPUs."""
+  folder = tmp_path_factory.mktemp('slurm')
+  key, run = folder / 'munge.key', folder / 'munge'
+  key.write_bytes(secrets.token_bytes(256))
+  key.chmod(0o400)
+  run.mkdir(mode=0o755)
+  conf = folder / 'slurm.conf'
+  conf.write_text(
+    f"""ClusterName=test
+SlurmctldHost=localhost
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={run}/socket
+CryptoType=crypto/munge
+SlurmctldPort={free_port()}
+SlurmdPort={free_port()}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SlurmdParameters=config_overrides
+NodeName=localhost CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+"""
+  )
+  env = {**os.environ, 'SLURM_CONF': str(conf), 'PATH': PATH}
+  daemons = [
+    [
+      'munged',
+      '--foreground',
+      '--force',
+      f'--socket={run}/socket',
+      f'--key-file={key}',
+      f'--log-file={run}/log',
+      f'--pid-file={run}/pid',
+      f'--seed-file={run}/seed',
+    ],
+    ['slurmctld', '-D'],
+    ['slurmd', '-D', '-N', 'localhost'],
+  ]
+  log = (folder / 'log').open('w')
+  running = []
+  try:
+    for daemon in daemons:
+      running.append(subprocess.Popen(daemon, env=env, stdout=log, stderr=log))
+      time.sleep(0.5)
+    deadline = time.monotonic() + 60
+    while (
+      'idle'
+      not in subprocess.run(
+        ['sinfo', '-h', '-o', '%t'],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+      ).stdout
+    ):
+      if time.monotonic() > deadline:
+        pytest.skip(f'SLURM does not come up here: {(folder / "log").read_text()}')
+      time.sleep(0.5)
+    yield env
+  finally:
+    for process in reversed(running):
+      process.terminate()
+      process.wait()
+    log.close()
+
+
+def arguments(workdir: pathlib.Path, num_steps: int) -> list[str]:
+  return [
+    *SMALL,
+    f'--config.train.num_steps={num_steps}',
+    '--config.train.log_every=10',
+    '--config.checkpoint.every=1000',
+    '--config.eval.every=1000',
+    f'--workdir={workdir}',
+  ]
+
+
+@needs('slurmctld', 'slurmd', 'sinfo', 'sbatch', 'munged')
+@ROOT_ONLY
+def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
+  tmp_path, cache, slurm
+):
+  workdir, log = tmp_path / 'run', tmp_path / 'log'
+  env = {**environment(cache), **slurm}
+  # As the script finds it: `python` is that of the tests.
+  env['PATH'] = f'{pathlib.Path(sys.executable).parent}:{slurm["PATH"]}'
+  submit = ['sbatch', '--parsable', '--ntasks=2', f'--output={log}', f'--chdir={ROOT}']
+  script = str(ROOT / 'launch/cluster/slurm.sbatch')
+  made = subprocess.run(
+    [*submit, script, *arguments(workdir, 10**6)],
+    env=env,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  job = made.stdout.strip()
+
+  class Job:
+    def poll(self):
+      state = ['squeue', '-h', '-j', job, '-o', '%T']
+      answer = subprocess.run(
+        state, env=env, capture_output=True, text=True, check=False
+      )
+      return None if answer.stdout.strip() else 0
+
+    def wait(self):
+      deadline = time.monotonic() + 60
+      while self.poll() is None:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+
+  try:
+    wait_for_progress([Job()], workdir)
+    subprocess.run(['scancel', '--signal=TERM', job], env=env, check=True)
+    Job().wait()
+  finally:
+    subprocess.run(['scancel', job], env=env, check=False)
+  said = log.read_text()
+  assert said.count('stopped; the same command goes on') == 1, said
+  (step,) = (p.name for p in (workdir / 'checkpoints').iterdir() if p.name.isdecimal())
+  origin = json.loads(
+    (workdir / 'checkpoints' / step / 'origin' / 'data.json').read_text()
+  )
+  assert origin['step'] == int(step)
+
+
+@needs('mpirun')
+def test_open_mpi_is_detected(tmp_path, cache):
+  mpirun = ['mpirun', '--oversubscribe', '-np', '2']
+  if os.geteuid() == 0:
+    mpirun.append('--allow-run-as-root')
+  answer = subprocess.run(
+    [*mpirun, *command('--distributed', *arguments(tmp_path / 'run', 20))],
+    cwd=ROOT,
+    env=environment(cache),
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert answer.returncode == 0, answer.stderr
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert (summary['num_processes'], summary['num_devices']) == (2, 2)
+  assert answer.stdout.count('risk after step 20') == 1

@@ -1,0 +1,190 @@
+"""Runs of several real processes, over loopback: layouts, faults, signals, mistakes."""
+
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.compare import assert_close
+from tests.launch.processes import finish, start_together
+from tests.training.runs import assert_same_bits, saved_arrays
+from zoo.training.checkpoints import fault, step_folders
+
+pytestmark = pytest.mark.slow
+
+# Small, so that to import and to compile is nearly all of the work.
+SMALL = (
+  '--config=configs/multi_head_lsa.py:smoke',
+  '--config.model.num_heads=2',
+  '--config.task.num_features=3',
+  '--config.task.context_length=4',
+  '--config.train.batch_size=48',
+)
+FIFTY = (
+  *SMALL,
+  '--config.train.num_steps=50',
+  '--config.train.log_every=25',
+  '--config.checkpoint.every=25',
+  '--config.eval.every=50',
+)
+
+
+@pytest.fixture(scope='module')
+def layouts(tmp_path_factory, cache):
+  """Runs of 50 steps on 8 devices, by number of processes; and the prompts drawn."""
+  folder = tmp_path_factory.mktemp('layouts')
+  for number in (1, 2, 4, 8):
+    prompts = folder / f'prompts_{number}'
+    prompts.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setenv('PROMPTS', str(prompts))
+      ended = finish(
+        start_together(
+          *FIFTY,
+          f'--workdir={folder}/{number}',
+          number=number,
+          num_devices=8 // number,
+          cache=cache,
+          module='tests.launch.member',
+        )
+      )
+    assert [code for code, _ in ended] == [0] * number, ended
+  return folder
+
+
+@pytest.mark.parametrize('number', [2, 4, 8])
+def test_on_any_layout_the_parameters_are_those_of_one_process(layouts, number):
+  one, many = (saved_arrays(layouts / str(n), 50) for n in (1, number))
+  assert one.keys() == many.keys()
+  for path, array in one.items():
+    if 'model' in path:
+      # The devices compute the same; only how their gradients are added up differs.
+      assert_close(many[path], array, 1e-6)
+
+
+@pytest.mark.parametrize('number', [2, 4, 8])
+def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, number):
+  def drawn(n):
+    return [np.load(layouts / f'prompts_{n}' / f'{i}.npz') for i in range(n)]
+
+  (whole,) = drawn(1)
+  parts = drawn(number)
+  assert len(whole.files) == 4 * 8  # a Prompt's arrays, on 8 devices
+  assert sorted(whole.files) == sorted(name for part in parts for name in part.files)
+  for part in parts:
+    assert len(part.files) == 4 * 8 // number
+    for name in part.files:
+      assert part[name].tobytes() == whole[name].tobytes()
+
+
+@pytest.mark.parametrize('number', [1, 4])
+def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
+  tmp_path, cache, layouts, number
+):
+  workdir = tmp_path / 'run'
+  shutil.copytree(layouts / '2', workdir)
+  newest = workdir / 'checkpoints' / '50'
+  data = max(newest.rglob('d/*'), key=lambda path: path.stat().st_size)
+  data.write_bytes(data.read_bytes()[:-1])  # so that all must fall back, and alike
+  arguments = *FIFTY, f'--workdir={workdir}'
+  ended = finish(start_together(*arguments, number=number, cache=cache))
+  assert [code for code, _ in ended] == [0] * number, ended
+  said = ''.join(text for _, text in ended)
+  assert said.count('checkpoint step 50 is damaged') == 1
+  assert said.count('going on from step 25 of 50') == 1
+  there, here = saved_arrays(layouts / '2', 50), saved_arrays(workdir, 50)
+  for path, array in there.items():
+    if 'model' in path:
+      # 25 steps on other devices, which add up other parts of the batch: some float32
+      # roundings a step, which Adam takes relative to the size of the gradient.
+      assert_close(here[path], array, 1e-5)
+
+
+LONG = (
+  *SMALL,
+  '--config.train.num_steps=6000',
+  '--config.train.log_every=10',
+  '--config.checkpoint.every=100',
+  '--config.checkpoint.keep=100',
+  '--config.eval.every=1000',
+)
+
+
+def complete_steps(workdir):
+  checkpoints = workdir / 'checkpoints'
+  if not checkpoints.is_dir():
+    return []
+  return [int(folder.name) for folder in step_folders(checkpoints) if not fault(folder)]
+
+
+def wait_for_progress(processes, workdir):
+  """Waits until the run has logged a step that it had not logged before."""
+  log = workdir / 'metrics.jsonl'
+
+  def last_line():
+    lines = log.read_text().splitlines() if log.is_file() else []
+    return lines[-1] if lines else None
+
+  seen, deadline = last_line(), time.monotonic() + 180
+  start = log.stat().st_ino if log.is_file() else None
+  while True:
+    assert all(process.poll() is None for process in processes), 'one has ended'
+    # A launch writes the log anew, and then goes on with it.
+    if log.is_file() and log.stat().st_ino != start and last_line() != seen:
+      return
+    assert time.monotonic() < deadline, 'no progress in three minutes'
+    time.sleep(0.02)
+
+
+def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
+  tmp_path, cache, full
+):
+  """Some of three processes is lost, or gets SIGTERM; the last launch ends the run."""
+  kills, stops = (20, 10) if full else (2, 1)
+  dice = random.Random(7)
+  faults = [signal.SIGKILL] * kills + [signal.SIGTERM] * stops
+  dice.shuffle(faults)
+  arguments = *LONG, f'--workdir={tmp_path}/run'
+  workdir, steps, slowest = tmp_path / 'run', [], 0.0
+  for count, number in enumerate(faults):
+    processes = start_together(*arguments, number=3, cache=cache)
+    try:
+      wait_for_progress(processes, workdir)
+      time.sleep(dice.uniform(0, 0.5))
+      hit = dice.randrange(3)
+      before = complete_steps(workdir)
+      processes[hit].send_signal(number)
+      start = time.monotonic()
+      for process in processes:
+        process.wait(timeout=60)
+      took = time.monotonic() - start
+    finally:
+      ended = finish(processes)
+      said = ''.join(text for _, text in ended)
+      print(said)
+    if steps:
+      assert said.count(f'going on from step {steps[0]} of 6000') == 1, said
+    steps = complete_steps(workdir)
+    assert set(before) <= set(steps)
+    print(f'{count}: {number.name} to {hit}, {took:.1f} s, newest step {steps[:1]}')
+    if number == signal.SIGTERM:
+      assert [code for code, _ in ended] == [0, 0, 0], said
+      assert said.count('the same command goes on') == 1
+    else:
+      assert all(code for code, _ in ended)
+      slowest = max(slowest, took)
+      assert took < 15
+  print(f'slowest end behind a kill: {slowest:.1f} s')
+  ended = finish(start_together(*arguments, number=3, cache=cache))
+  assert [code for code, _ in ended] == [0, 0, 0], ended
+  ended = finish(
+    start_together(*LONG, f'--workdir={tmp_path}/whole', number=3, cache=cache)
+  )
+  assert [code for code, _ in ended] == [0, 0, 0], ended
+  whole = saved_arrays(tmp_path / 'whole', 6000)
+  assert_same_bits(saved_arrays(workdir, 6000), whole)
+  assert not (workdir / 'damaged').exists()
+  assert not list(workdir.rglob('*tmp*'))
