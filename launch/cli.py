@@ -51,9 +51,9 @@ def run(main: Callable[[], None]) -> None:
     except RunError as error:
       _exit(1, error)
     except KeyboardInterrupt:
-      # Of several processes all have stopped, in order, though one alone may know why.
-      if processes.index() == 0:
-        _say('interrupted; the same command goes on from what is saved')
+      _say('interrupted; the same command goes on from what is saved')
+      if processes.count() > 1:  # a second Ctrl-C, or too early a first
+        _end_hard(130)
       sys.exit(130)
     except Exception:
       if processes.count() == 1:

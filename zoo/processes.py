@@ -28,7 +28,7 @@ from zoo.errors import RunError, UserError
 # ends those that wait for it. Hours are for the checksums of a large checkpoint.
 _LONG_MS = 6 * 3600 * 1000
 # How long one that failed waits for others that failed alike.
-_MOMENT_MS = 5000
+_MOMENT_MS = 10_000
 
 _numbers = itertools.count()  # of meetings: every process comes to the same ones
 _places = itertools.count()  # at which the processes can stop

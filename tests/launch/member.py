@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from zoo.training.step import TRAIN_STREAM, make_mesh, replicate, stream_key
 
 def train_and_draw() -> None:
   main.main()
-  config = cli.config_of(main._CONFIG)
+  config: Any = cli.config_of(main._CONFIG)
   mesh, task = make_mesh(config), build_task(config)
   with jax.set_mesh(mesh):
     key = replicate(stream_key(config, TRAIN_STREAM), mesh)
@@ -24,7 +25,7 @@ def train_and_draw() -> None:
       return vars(drawn)
 
     drawn = jax.jit(prompts)(key)
-  own = {
+  own: dict[str, Any] = {
     f'{name} {shard.index[0].start or 0}': np.asarray(shard.data)
     for name, array in drawn.items()
     for shard in array.addressable_shards

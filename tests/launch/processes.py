@@ -5,6 +5,7 @@ import pathlib
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -47,22 +48,26 @@ def start_together(
   cache: pathlib.Path,
   num_devices: int = 1,
   module: str = 'launch.main',
+  own: Sequence[Sequence[str]] = (),
 ) -> list[subprocess.Popen]:
-  """Starts a run of several processes, with so many devices each."""
+  """Starts a run of several processes, with so many devices each.
+
+  `own` has the flags that each of them alone is given.
+  """
   with socket.socket() as probe:
     probe.bind(('', 0))
     port = probe.getsockname()[1]
   place = f'--coordinator=127.0.0.1:{port}', f'--num_processes={number}'
   return [
     subprocess.Popen(
-      command(*arguments, *place, f'--process_id={i}', module=module),
+      command(*arguments, *place, f'--process_id={i}', *flags, module=module),
       cwd=ROOT,
       env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
     )
-    for i in range(number)
+    for i, flags in enumerate(own or [()] * number)
   ]
 
 

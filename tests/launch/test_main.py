@@ -10,6 +10,8 @@ from tests.launch.processes import ROOT, launch
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
 
+PLACE = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody listens
+
 MISTAKES = {
   'no config': ([], ['--config is missing', 'configs/yq_lsa.py']),
   'no file': (['--config=nofile.py'], ['nofile.py does not exist']),
@@ -68,6 +70,31 @@ MISTAKES = {
     ['--config=tests/data/config_of_a_number.py'],
     ['returned 3', 'ConfigDict'],
   ),
+  'nothing to join': ([YQ, '--distributed'], ['no cluster was found', 'SLURM']),
+  'half a place': (
+    [YQ, '--coordinator=127.0.0.1:1'],
+    ['--coordinator is given without --num_processes and --process_id'],
+  ),
+  'a place, and none': (
+    [YQ, *PLACE, '--process_id=0', '--nodistributed'],
+    ['--nodistributed contradicts'],
+  ),
+  'process out of range': (
+    [YQ, *PLACE, '--process_id=2'],
+    ['--process_id is 2', 'below --num_processes, which is 2'],
+  ),
+  'coordinator without a port': (
+    [YQ, *PLACE, '--process_id=1', '--coordinator=here'],
+    ["--coordinator is 'here'", 'HOST:PORT'],
+  ),
+  'a mistake that needs nobody': (
+    [YQ, *PLACE, '--process_id=1', '--config.train.num_steps=0'],
+    ['num_steps is 0'],
+  ),
+  'coordinator that does not answer': (
+    [YQ, *PLACE, '--process_id=1', '--config.mesh.start_timeout=1'],
+    ['got no answer from the coordinator at 127.0.0.1:1 in 1 s'],
+  ),
   'sys.exit': (['--config=tests/data/config_that_exits.py'], ['sys.exit()']),
 }
 
@@ -94,7 +121,7 @@ def answers(cache):
   return found, {path for path in after - before if '.pytest_cache' not in path.parts}
 
 
-@pytest.mark.slow  # 23 processes
+@pytest.mark.slow  # 30 processes
 @pytest.mark.parametrize('mistake', MISTAKES)
 def test_a_mistake_is_answered_in_one_line_with_exit_code_2(answers, mistake):
   answer = answers[0][mistake]

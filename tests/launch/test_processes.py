@@ -1,5 +1,6 @@
 """Runs of several real processes, over loopback: layouts, faults, signals, mistakes."""
 
+import concurrent.futures
 import random
 import shutil
 import signal
@@ -10,8 +11,9 @@ import pytest
 
 from tests.compare import assert_close
 from tests.launch.processes import finish, start_together
-from tests.training.runs import assert_same_bits, saved_arrays
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.training.checkpoints import fault, step_folders
+from zoo.training.workdir import claim
 
 pytestmark = pytest.mark.slow
 
@@ -103,9 +105,77 @@ def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
       assert_close(here[path], array, 1e-5)
 
 
+def errors_in(ended):
+  return [
+    line for _, said in ended for line in said.splitlines() if line.startswith('error:')
+  ]
+
+
+def test_a_run_that_is_not_finite_ends_in_one_line(tmp_path, cache):
+  workdir = tmp_path / 'run'
+  arguments = *SMALL, '--config.optimizer.learning_rate=1e30', f'--workdir={workdir}'
+  ended = finish(start_together(*arguments, number=2, cache=cache))
+  assert [code for code, _ in ended] == [1, 1], ended
+  (line,) = errors_in(ended)
+  assert 'step 2 is not finite' in line
+
+
+# What each process is given beside the rest, and what one line must say to all.
+MISTAKES = {
+  'workdir of another run': (
+    [['--workdir={folder}/used']] * 2,
+    ['holds a run of another config', 'train.num_steps (12 there, 50 here)'],
+  ),
+  'another config': (
+    [[], ['--config.seed=3']],
+    ['on process 1: the config is not that of process 0', 'seed (0 there, 3 here)'],
+  ),
+  'another folder': (
+    [[], ['--workdir={folder}/other']],
+    ['on process 1', 'is not the folder of process 0', 'all processes share'],
+  ),
+}
+
+
+@pytest.fixture(scope='module')
+def answers(tmp_path_factory, cache):
+  """The answers of two processes to each mistake; two pairs at a time."""
+
+  def ask(mistake):
+    folder = tmp_path_factory.mktemp('mistake')
+    claim(folder / 'used', small_config())
+    own = [[flag.format(folder=folder) for flag in own] for own in MISTAKES[mistake][0]]
+    workdir = f'--workdir={folder}/run'
+    return finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))
+
+  with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    return dict(zip(MISTAKES, pool.map(ask, MISTAKES), strict=True))
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(answers, mistake):
+  ended = answers[mistake]
+  assert [code for code, _ in ended] == [2, 2], ended
+  (line,) = errors_in(ended)
+  for part in MISTAKES[mistake][1]:
+    assert part in line
+
+
+def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
+  flags = *FIFTY, f'--workdir={tmp_path}/run', '--config.mesh.start_timeout=15'
+  own = [], [], ['--process_id=1']
+  ended = finish(start_together(*flags, number=3, cache=cache, own=own))
+  assert [code for code, _ in ended] == [2, 2, 2], ended
+  lines = [errors_in([answer]) for answer in ended]
+  assert [len(said) for said in lines] == [1, 1, 1], ended
+  # Of the two the one that came first is refused; the others wait in vain.
+  refused = [said for (said,) in lines if 'came with the same id' in said]
+  assert len(refused) == 1
+  assert not (tmp_path / 'run').exists()
+
+
 LONG = (
   *SMALL,
-  '--config.train.num_steps=6000',
   '--config.train.log_every=10',
   '--config.checkpoint.every=100',
   '--config.checkpoint.keep=100',
@@ -147,7 +217,9 @@ def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
   dice = random.Random(7)
   faults = [signal.SIGKILL] * kills + [signal.SIGTERM] * stops
   dice.shuffle(faults)
-  arguments = *LONG, f'--workdir={tmp_path}/run'
+  num_steps = 6000 if full else 1000
+  long = *LONG, f'--config.train.num_steps={num_steps}'
+  arguments = *long, f'--workdir={tmp_path}/run'
   workdir, steps, slowest = tmp_path / 'run', [], 0.0
   for count, number in enumerate(faults):
     processes = start_together(*arguments, number=3, cache=cache)
@@ -166,7 +238,7 @@ def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
       said = ''.join(text for _, text in ended)
       print(said)
     if steps:
-      assert said.count(f'going on from step {steps[0]} of 6000') == 1, said
+      assert said.count(f'going on from step {steps[0]} of') == 1, said
     steps = complete_steps(workdir)
     assert set(before) <= set(steps)
     print(f'{count}: {number.name} to {hit}, {took:.1f} s, newest step {steps[:1]}')
@@ -181,10 +253,10 @@ def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
   ended = finish(start_together(*arguments, number=3, cache=cache))
   assert [code for code, _ in ended] == [0, 0, 0], ended
   ended = finish(
-    start_together(*LONG, f'--workdir={tmp_path}/whole', number=3, cache=cache)
+    start_together(*long, f'--workdir={tmp_path}/whole', number=3, cache=cache)
   )
   assert [code for code, _ in ended] == [0, 0, 0], ended
-  whole = saved_arrays(tmp_path / 'whole', 6000)
-  assert_same_bits(saved_arrays(workdir, 6000), whole)
+  whole = saved_arrays(tmp_path / 'whole', num_steps)
+  assert_same_bits(saved_arrays(workdir, num_steps), whole)
   assert not (workdir / 'damaged').exists()
   assert not list(workdir.rglob('*tmp*'))

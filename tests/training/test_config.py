@@ -2,13 +2,14 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.training import validate
-from zoo.training.config import differences, mesh_shape, to_json
+from zoo.training.config import differences, mesh_shape, to_json, validate_fields
 
 
 @pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
@@ -41,6 +42,7 @@ def test_good_configs_pass(name):
     ('mesh__data', 16, ['16 × model 1', '16 devices', 'there are 8']),
     ('mesh__model', 0, ['config.mesh.model is 0']),
     ('mesh__model', 16, ['16 devices', 'there are 8']),
+    ('mesh__heartbeat_timeout', 0, ['config.mesh.heartbeat_timeout is 0']),
     ('checkpoint__every', 0, ['config.checkpoint.every is 0']),
     ('checkpoint__keep', 0, ['config.checkpoint.keep is 0']),
     ('eval__every', 0, ['config.eval.every is 0']),
@@ -69,6 +71,22 @@ def test_a_mistake_is_one_line_with_field_value_and_what_is_allowed(
 ):
   with refuses(*said):
     validate(small_config(**{field: value}))
+
+
+def test_several_processes_must_use_all_their_devices(monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 4)
+  validate(small_config(mesh__data=8))
+  with refuses('data 3 × model 2', 'leaves out 2 of 8 devices', 'the 4 processes'):
+    validate(small_config(mesh__data=3, mesh__model=2))
+
+
+def test_the_timeouts_of_processes_are_needed_by_processes_only():
+  config = small_config()
+  with config.unlocked():
+    del config.mesh.start_timeout
+  validate(config)  # as the configs in older checkpoints
+  with refuses("no field 'mesh.start_timeout'"):
+    validate_fields(config, several_processes=True)
 
 
 def test_a_missing_field_is_named():

@@ -1,5 +1,8 @@
 """The compiled steps: one program, sharded and donated, and no hidden transfers."""
 
+import math
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -112,3 +115,30 @@ def test_seeds_and_streams_differ():
     for stream in range(3)
   }
   assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [{'name': 'yq_lsa'}, {'name': 'multi_head_lsa'}, {'task__context_length': 40}],
+  ids=['prompts', 'many heads', 'long context'],
+)
+def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes):
+  """By what XLA compiled: each device draws its own part of the batch."""
+  run = Run(small_config(**{'mesh__data': 8, 'train__batch_size': 104, **changes}))
+  step = run.put(np.int32(0))
+  with jax.set_mesh(run.mesh):
+    arguments = run.state, run.key, step, step, run.setting
+    text = run.steps.lower(*arguments).compile().as_text()
+  names = 'all-reduce|all-gather|all-to-all|reduce-scatter|collective-[a-z]+'
+  sent = re.findall(rf'= (.*) ({names})(?:-start)?\(', text)
+  assert {name for _, name in sent} == {'all-reduce'}
+  # With a long context a bit: whether all devices have drawn what they need.
+  (reduced,) = [shapes for shapes, _ in sent if shapes != 'pred[]']
+  shapes = re.findall(r'f32\[([\d,]*)\]', reduced)
+  sizes = [math.prod(map(int, shape.split(','))) if shape else 1 for shape in shapes]
+  # No more than the gradient and the loss; less, as four matrices are seen as two.
+  assert (
+    sum(sizes) <= sum(leaf.size for leaf in jax.tree.leaves(run.state['model'])) + 1
+  )
+  # Nothing anywhere is as long as the whole batch.
+  assert '104' not in re.findall(r'\d+', ' '.join(re.findall(r'\[[\d,]+\]', text)))

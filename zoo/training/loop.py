@@ -252,7 +252,7 @@ def run(
       checkpoints.save(step, state)
     checkpoints.wait()
     if step < num_steps:
-      if interruption.requested == signal.SIGINT:
+      if interruption.requested == signal.SIGINT and processes.count() == 1:
         raise KeyboardInterrupt
       return None
     if not risks:  # the last launch ended between the last step and here
@@ -322,8 +322,8 @@ def origin(config: Config) -> dict[str, Any]:
 class Interruption:
   """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second acts.
 
-  Of several processes any may get the signal, and all stop behind the same step: JAX,
-  which handles SIGTERM then, agrees on it.
+  Of several processes any may get the signal, and all stop behind the same step, all as
+  after SIGTERM: JAX, which handles that one then, agrees on the step.
   """
 
   def __init__(self):
