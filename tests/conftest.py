@@ -30,7 +30,8 @@ def pytest_addoption(parser):
   parser.addoption(
     '--full',
     action='store_true',
-    help='kill and stop runs of several processes 20 and 10 times, not 2 and 1',
+    help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
+    'times instead of once',
   )
 
 

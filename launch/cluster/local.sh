@@ -6,8 +6,9 @@
 #
 # JAX_NUM_CPU_DEVICES is the number of devices a process has (JAX's own variable; 1).
 # SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end. The
-# exit code is that of the first process that failed. The GPUs of one machine need no
-# second process: python -m launch.main uses them all.
+# exit code is that of the first process that failed; the others end by themselves, or
+# are killed after 20 s. The GPUs of one machine need no second process: python -m
+# launch.main uses them all. Needs bash 5.1.
 set -uo pipefail
 
 if ! [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then
@@ -16,14 +17,17 @@ if ! [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then
 fi
 number=$1
 shift
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+port=$(
+  python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(*s.getsockname()[1:])'
+)
 export JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-1}
 
 children=()
-pass_on() { kill -TERM "${children[@]}" 2> /dev/null; }
-trap pass_on TERM HUP
-trap 'interrupted=130; pass_on' INT
-trap 'kill -KILL "${children[@]}" 2> /dev/null' EXIT
+patience=() # a sleep, once a process has failed
+send() { kill "$1" "${children[@]}" 2> /dev/null; }
+trap 'send -TERM' TERM HUP
+trap 'interrupted=130; send -TERM' INT
+trap 'send -KILL; kill "${patience[@]}" 2> /dev/null' EXIT
 
 for ((id = 0; id < number; id++)); do
   python -m launch.main "$@" \
@@ -34,14 +38,23 @@ done
 failed=0
 running=$number
 while ((running > 0)); do
-  wait -n -p child "${children[@]}"
+  wait -n -p child "${children[@]}" "${patience[@]}"
   code=$?
   # A signal that came in between ends `wait`, and no child.
   [[ -z ${child-} ]] && continue
+  if [[ $child == "${patience-}" ]]; then
+    patience=()
+    send -KILL
+    continue
+  fi
   ((running--))
   for i in "${!children[@]}"; do
     [[ ${children[i]} == "$child" ]] && unset "children[i]"
   done
-  ((failed == 0)) && failed=$code
+  if ((code && !failed)); then
+    failed=$code
+    sleep 20 &
+    patience=($!)
+  fi
 done
 exit $((failed ? failed : ${interrupted:-0}))
