@@ -243,3 +243,10 @@ def test_a_sweep_of_another_config_keeps_its_folder(tmp_path):
   sweep(_config(), _POINTS[:1], tmp_path)
   with refuses('another config', 'train.num_steps'):
     sweep(_config(train__num_steps=13), _POINTS[:1], tmp_path)
+
+
+def test_a_sweep_of_several_processes_is_refused_untouched(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with refuses('one process', 'one of 2'):
+    sweeps.sweep(_config(), [{'seed': 0}], tmp_path / 'sweep')
+  assert not (tmp_path / 'sweep').exists()
