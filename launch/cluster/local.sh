@@ -17,9 +17,8 @@ if ! [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then
 fi
 number=$1
 shift
-port=$(
-  python -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(*s.getsockname()[1:])'
-)
+free='import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
+port=$(python -c "$free")
 export JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=${JAX_NUM_CPU_DEVICES:-1}
 
 children=()

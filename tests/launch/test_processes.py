@@ -173,7 +173,7 @@ def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(answers, mist
 
 
 def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
-  flags = *FIFTY, f'--workdir={tmp_path}/run', '--config.mesh.start_timeout=15'
+  flags = *FIFTY, f'--workdir={tmp_path}/run', '--config.mesh.start_timeout=20'
   own = [], [], ['--process_id=1']
   ended = finish(start_together(*flags, number=3, cache=cache, own=own))
   assert [code for code, _ in ended] == [2, 2, 2], ended
