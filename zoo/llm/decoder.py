@@ -23,6 +23,9 @@ from zoo.errors import UserError, check_count, check_number
 
 FAMILIES = 'llama', 'qwen2'
 
+# So many queries look at the slots at once.
+QUERY_BLOCK = 64
+
 # Batch and heads are split over the mesh, slots and features are not.
 CACHE_AXES = P('data', 'model', None, None)
 
@@ -200,21 +203,61 @@ class Norm(nnx.Module):
     return wide.astype(x.dtype) * self.scale[...][None, None]
 
 
+def attend(
+  query: Float[Array, 'b t k g p'],
+  key: Float[Array, 'b k s p'],
+  value: Float[Array, 'b k s p'],
+  mask: Bool[Array, 'b t s'],
+) -> Float[Array, 'b t k g p']:
+  """softmax(q·k / √p) v over the slots that the mask shows to each query, in float32.
+
+  Long prompts go by blocks of queries: scores of all at once would not stay in a CPU's
+  cache, and would be most of an accelerator's memory.
+  """
+  b, t, k, g, p = query.shape
+  query_bkgtp = query.transpose(0, 2, 3, 1, 4) / math.sqrt(p)
+
+  def block(query_bkgtp: Array, mask_bts: Array) -> Array:
+    scores = jnp.einsum(
+      'bkgtp,bksp->bkgts', query_bkgtp, key, preferred_element_type=jnp.float32
+    )
+    # Not −∞: padding looks at nothing, and must not become NaN.
+    scores = jnp.where(mask_bts[:, None, None], scores, jnp.finfo(scores.dtype).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    return jnp.einsum('bkgts,bksp->bkgtp', weights, value)
+
+  if t <= QUERY_BLOCK:
+    out_bkgtp = block(query_bkgtp, mask)
+  else:
+    n = -(-t // QUERY_BLOCK)
+    fill = n * QUERY_BLOCK - t
+    query_bkgtp = jnp.pad(query_bkgtp, ((0, 0),) * 3 + ((0, fill), (0, 0)))
+    mask = jnp.pad(mask, ((0, 0), (0, fill), (0, 0)))
+    blocks = (
+      jnp.moveaxis(query_bkgtp.reshape(b, k, g, n, QUERY_BLOCK, p), 3, 0),
+      jnp.moveaxis(mask.reshape(b, n, QUERY_BLOCK, -1), 1, 0),
+    )
+    out = jax.lax.map(lambda each: block(*each), blocks)
+    out_bkgtp = jnp.moveaxis(out, 0, 3).reshape(query_bkgtp.shape)[:, :, :, :t]
+  return out_bkgtp.transpose(0, 3, 1, 2, 4)
+
+
 class Attention(nnx.Module):
   """Grouped-query attention with rotary positions (arXiv 2305.13245)."""
 
   def __init__(self, config: DecoderConfig, dtype: DTypeLike, *, rngs: nnx.Rngs):
-    d, k, p = config.hidden_size, config.num_kv_heads, config.head_dim
-    g = config.num_heads // k
-    self.query = _normal(rngs, (d, k, g, p), dtype, None, 'model', None, None)
-    self.key = _normal(rngs, (d, k, p), dtype, None, 'model', None)
-    self.value = _normal(rngs, (d, k, p), dtype, None, 'model', None)
-    self.out = _normal(rngs, (k, g, p, d), dtype, 'model', None, None, None)
+    self.num_kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
+    d = config.hidden_size
+    all_, kept = config.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+    self.query = _normal(rngs, (d, all_), dtype, None, 'model')
+    self.key = _normal(rngs, (d, kept), dtype, None, 'model')
+    self.value = _normal(rngs, (d, kept), dtype, None, 'model')
+    self.out = _normal(rngs, (all_, d), dtype, 'model', None)
     self.query_bias = self.key_bias = self.value_bias = None
     if config.qkv_bias:
-      self.query_bias = _normal(rngs, (k, g, p), dtype, 'model', None, None)
-      self.key_bias = _normal(rngs, (k, p), dtype, 'model', None)
-      self.value_bias = _normal(rngs, (k, p), dtype, 'model', None)
+      self.query_bias = _normal(rngs, (all_,), dtype, 'model')
+      self.key_bias = _normal(rngs, (kept,), dtype, 'model')
+      self.value_bias = _normal(rngs, (kept,), dtype, 'model')
 
   def __call__(
     self,
@@ -225,28 +268,25 @@ class Attention(nnx.Module):
     slot: Int[Array, ''] | int,
   ) -> tuple[Float[Array, 'b t d'], tuple[Array, Array]]:
     """What the heads add, and keys and values: the cache's with these at `slot`."""
-    query_btkgp = jnp.einsum('btd,dkgp->btkgp', x, self.query[...])
-    key_btkp = jnp.einsum('btd,dkp->btkp', x, self.key[...])
-    value_btkp = jnp.einsum('btd,dkp->btkp', x, self.value[...])
-    if self.query_bias is not None:
-      query_btkgp += self.query_bias[...][None, None]
-      key_btkp += self.key_bias[...][None, None]
-      value_btkp += self.value_bias[...][None, None]
-    query_btkgp, key_btkp = rotate(query_btkgp, angles), rotate(key_btkp, angles)
+
+    def heads(weight: nnx.Param, bias: nnx.Param | None, *shape: int) -> Array:
+      projected = x @ weight[...]
+      if bias is not None:
+        projected += bias[...][None, None]
+      return projected.reshape(*x.shape[:2], *shape, self.head_dim)
+
+    k = self.num_kv_heads
+    query_btkgp = rotate(heads(self.query, self.query_bias, k, -1), angles)
+    key_btkp = rotate(heads(self.key, self.key_bias, k), angles)
+    value_btkp = heads(self.value, self.value_bias, k)
     key_bksp, value_bksp = key_btkp.swapaxes(1, 2), value_btkp.swapaxes(1, 2)
     if cache is not None:
       key_bksp, value_bksp = (
         jax.lax.dynamic_update_slice_in_dim(kept, new, slot, axis=2)
         for kept, new in zip(cache, (key_bksp, value_bksp), strict=True)
       )
-    scores = jnp.einsum('btkgp,bksp->bkgts', query_btkgp, key_bksp)
-    scores = scores.astype(jnp.float32) / math.sqrt(query_btkgp.shape[-1])
-    # Not −∞: padding looks at nothing, and must not become NaN.
-    scores = jnp.where(mask[:, None, None], scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-    mixed_btkgp = jnp.einsum('bkgts,bksp->btkgp', weights, value_bksp)
-    out = jnp.einsum('btkgp,kgpd->btd', mixed_btkgp, self.out[...])
-    return out, (key_bksp, value_bksp)
+    mixed_btkgp = attend(query_btkgp, key_bksp, value_bksp, mask)
+    return mixed_btkgp.reshape(*x.shape[:2], -1) @ self.out[...], (key_bksp, value_bksp)
 
 
 class FeedForward(nnx.Module):

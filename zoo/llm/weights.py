@@ -6,13 +6,12 @@ Both kinds of file are read as if they were Hugging Face's: its names, and matri
 
 import contextlib
 import json
-import math
 import pathlib
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import gguf
 import jax
@@ -28,27 +27,25 @@ from zoo.llm.decoder import FAMILIES, Decoder, DecoderConfig, abstract_decoder
 
 Path = str | pathlib.Path
 
-# Where a tensor of a file goes, and whether it is stored as [out, in] of a matrix whose
-# inputs come first here, of one whose output comes last, as it is, or flattened.
-_IN_FIRST, _OUT_LAST, _AS_IT_IS, _FLAT = range(4)
+# Where a tensor of a file goes. Matrices of layers are [in, out] there.
 _TENSORS = {
-  'model.embed_tokens.weight': (('embedding',), _AS_IT_IS),
-  'model.norm.weight': (('norm', 'scale'), _AS_IT_IS),
-  'lm_head.weight': (('head',), _AS_IT_IS),
+  'model.embed_tokens.weight': ('embedding',),
+  'model.norm.weight': ('norm', 'scale'),
+  'lm_head.weight': ('head',),
 }
 _LAYER_TENSORS = {
-  'input_layernorm.weight': (('attention_norm', 'scale'), _AS_IT_IS),
-  'self_attn.q_proj.weight': (('attention', 'query'), _IN_FIRST),
-  'self_attn.k_proj.weight': (('attention', 'key'), _IN_FIRST),
-  'self_attn.v_proj.weight': (('attention', 'value'), _IN_FIRST),
-  'self_attn.o_proj.weight': (('attention', 'out'), _OUT_LAST),
-  'self_attn.q_proj.bias': (('attention', 'query_bias'), _FLAT),
-  'self_attn.k_proj.bias': (('attention', 'key_bias'), _FLAT),
-  'self_attn.v_proj.bias': (('attention', 'value_bias'), _FLAT),
-  'post_attention_layernorm.weight': (('feed_forward_norm', 'scale'), _AS_IT_IS),
-  'mlp.gate_proj.weight': (('feed_forward', 'gate'), _IN_FIRST),
-  'mlp.up_proj.weight': (('feed_forward', 'up'), _IN_FIRST),
-  'mlp.down_proj.weight': (('feed_forward', 'down'), _OUT_LAST),
+  'input_layernorm.weight': ('attention_norm', 'scale'),
+  'self_attn.q_proj.weight': ('attention', 'query'),
+  'self_attn.k_proj.weight': ('attention', 'key'),
+  'self_attn.v_proj.weight': ('attention', 'value'),
+  'self_attn.o_proj.weight': ('attention', 'out'),
+  'self_attn.q_proj.bias': ('attention', 'query_bias'),
+  'self_attn.k_proj.bias': ('attention', 'key_bias'),
+  'self_attn.v_proj.bias': ('attention', 'value_bias'),
+  'post_attention_layernorm.weight': ('feed_forward_norm', 'scale'),
+  'mlp.gate_proj.weight': ('feed_forward', 'gate'),
+  'mlp.up_proj.weight': ('feed_forward', 'up'),
+  'mlp.down_proj.weight': ('feed_forward', 'down'),
 }
 # GGUF's names for the same.
 _GGUF_NAMES = {
@@ -68,18 +65,6 @@ _GGUF_LAYER_NAMES = {
   for x in 'qkv'
   for part in ('weight', 'bias')
 }
-
-
-class Weights(Protocol):
-  """Weights in a file or files: nothing is read but what is asked for."""
-
-  name: str
-  config: DecoderConfig
-  shapes: Mapping[str, tuple[int, ...]]  # in Hugging Face's names
-
-  def read(self, name: str) -> np.ndarray:
-    """One tensor, in Hugging Face's layout."""
-    ...
 
 
 class SafetensorsWeights:
@@ -197,6 +182,10 @@ class GGUFWeights:
     )
 
 
+# Either has `name`, `config`, `shapes` in Hugging Face's names, and `read`.
+Weights = SafetensorsWeights | GGUFWeights
+
+
 @contextlib.contextmanager
 def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
   """Opens a folder of safetensors, a GGUF file, or the parts of one.
@@ -234,19 +223,22 @@ def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
   Raises UserError for tensors that are missing, too many, or of another shape.
   """
   graph, abstract = abstract_decoder(weights.config, mesh, dtype)
-  places = _places(weights.config)
   flat = dict(nnx.to_flat_state(abstract))
-  expected = {
-    name: _stored_shape(flat[path].shape, layout)
-    for name, (path, layout) in places.items()
-  }
-  _check_shapes(weights, expected)
-  for name, (path, layout) in tqdm(
+  places = _places(weights.config)
+  _check_shapes(
+    weights,
+    {
+      name: flat[path].shape[::-1] if _transposed(path) else flat[path].shape
+      for name, path in places.items()
+    },
+  )
+  for name, path in tqdm(
     places.items(), f'reading {weights.name}', unit=' tensors', disable=None
   ):
-    place = flat[path]
-    flat[path] = place.replace(
-      _placed(weights.read(name), layout, place.get_raw_value())
+    array = weights.read(name)
+    place = flat[path].get_raw_value()
+    flat[path] = flat[path].replace(
+      _placed(array.T if _transposed(path) else array, place)
     )
   return nnx.merge(graph, nnx.from_flat_state(flat))
 
@@ -322,24 +314,21 @@ def _hf_name(name: str) -> str:
   return _GGUF_NAMES.get(name, name)
 
 
-def _places(config: DecoderConfig) -> dict[str, tuple[tuple[str | int, ...], int]]:
+def _places(config: DecoderConfig) -> dict[str, tuple[str | int, ...]]:
   """Where each tensor of a file goes in the decoder's state."""
-  places = dict(_TENSORS)
+  places: dict[str, tuple[str | int, ...]] = dict(_TENSORS)
   if config.tied_head:
     del places['lm_head.weight']
   for i in range(config.num_layers):
-    for name, (path, layout) in _LAYER_TENSORS.items():
+    for name, path in _LAYER_TENSORS.items():
       if config.qkv_bias or not name.endswith('.bias'):
-        places[f'model.layers.{i}.{name}'] = (('layers', i, *path), layout)
+        places[f'model.layers.{i}.{name}'] = ('layers', i, *path)
   return places
 
 
-def _stored_shape(shape: tuple[int, ...], layout: int) -> tuple[int, ...]:
-  if layout == _IN_FIRST:
-    return math.prod(shape[1:]), shape[0]
-  if layout == _OUT_LAST:
-    return shape[-1], math.prod(shape[:-1])
-  return (math.prod(shape),) if layout == _FLAT else shape
+def _transposed(path: tuple[str | int, ...]) -> bool:
+  """Embedding and head stay [v, d]; transposing a vector changes nothing."""
+  return path[0] == 'layers'
 
 
 def _check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -363,17 +352,10 @@ def _check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> 
     raise UserError(f'the tensors of {weights.name} do not fit: {"; ".join(said)}')
 
 
-def _placed(array: np.ndarray, layout: int, place: jax.ShapeDtypeStruct) -> jax.Array:
-  """The array as the decoder has it, each device given its part alone."""
-  shape = place.shape
-  if layout == _IN_FIRST:
-    array = np.moveaxis(array.reshape(*shape[1:], shape[0]), -1, 0)
-  elif layout == _OUT_LAST:
-    array = np.moveaxis(array.reshape(shape[-1], *shape[:-1]), 0, -1)
-  else:
-    array = array.reshape(shape)
+def _placed(array: np.ndarray, place: jax.ShapeDtypeStruct) -> jax.Array:
+  """The array on the mesh, each device given its part alone."""
   return jax.make_array_from_callback(
-    shape,
+    place.shape,
     place.sharding,
     lambda part: np.ascontiguousarray(array[part], dtype=place.dtype),
   )
