@@ -31,7 +31,15 @@ if TYPE_CHECKING:  # at run time these are the rooms themselves, which can be ca
 
 
 # Rooms that cost time to import, or that few need, are imported when first used.
-_LAZY = 'estimators', 'evaluation_sets', 'paper', 'probing', 'theory', 'training'
+_LAZY = (
+  'estimators',
+  'evaluation_sets',
+  'llm',
+  'paper',
+  'probing',
+  'theory',
+  'training',
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -81,21 +81,21 @@ class DecoderConfig:
         f'the architecture of the model is {family!r}; it must be one of '
         f'{", ".join(FAMILIES)}'
       )
-    for field, allowed in (
-      ('hidden_act', ('silu',)),
-      ('mlp_bias', (False,)),
-      ('attention_bias', (family == 'qwen2', False)),
-      ('use_sliding_window', (False,)),
-    ):
-      if config.get(field, allowed[0]) not in allowed:
+    built = {'hidden_act': 'silu', 'mlp_bias': False, 'use_sliding_window': False}
+    if family == 'llama':
+      built['attention_bias'] = False  # its biases would be on all four matrices
+    for field, value in built.items():
+      if config.get(field, value) != value:
         raise UserError(
-          f'{field} of the model is {config[field]!r}; it must be {allowed[0]!r}'
+          f'{field} of the model is {config[field]!r}; it must be {value!r}'
         )
     try:
-      hidden_size, num_heads = config['hidden_size'], config['num_attention_heads']
+      hidden_size = check_count('hidden_size', config['hidden_size'])
+      num_heads = check_count('num_attention_heads', config['num_attention_heads'])
       # Since version 5 of transformers all of RoPE is in one place.
       rope = config.get('rope_parameters') or config.get('rope_scaling') or {}
       theta = rope.get('rope_theta', config.get('rope_theta', 10000.0))
+      theta = check_number('rope_theta', theta, above=0.0)
       head_dim = config.get('head_dim') or hidden_size // num_heads
       return cls(
         vocab_size=config['vocab_size'],
@@ -105,7 +105,7 @@ class DecoderConfig:
         num_heads=num_heads,
         num_kv_heads=config.get('num_key_value_heads') or num_heads,
         head_dim=head_dim,
-        norm_eps=config.get('rms_norm_eps', 1e-6),
+        norm_eps=check_number('rms_norm_eps', config.get('rms_norm_eps', 1e-6)),
         rope_theta=theta,
         rope_divisors=_rope_divisors(head_dim, theta, rope),
         qkv_bias=family == 'qwen2',
@@ -253,11 +253,11 @@ class Attention(nnx.Module):
     self.key = _normal(rngs, (d, kept), dtype, None, 'model')
     self.value = _normal(rngs, (d, kept), dtype, None, 'model')
     self.out = _normal(rngs, (all_, d), dtype, 'model', None)
-    self.query_bias = self.key_bias = self.value_bias = None
-    if config.qkv_bias:
-      self.query_bias = _normal(rngs, (all_,), dtype, 'model')
-      self.key_bias = _normal(rngs, (kept,), dtype, 'model')
-      self.value_bias = _normal(rngs, (kept,), dtype, 'model')
+
+    def bias(size: int) -> nnx.Param | None:
+      return _normal(rngs, (size,), dtype, 'model') if config.qkv_bias else None
+
+    self.query_bias, self.key_bias, self.value_bias = bias(all_), bias(kept), bias(kept)
 
   def __call__(
     self,
@@ -339,9 +339,7 @@ class Decoder(nnx.Module):
       [Layer(config, dtype, rngs=rngs) for _ in range(config.num_layers)]
     )
     self.norm = Norm(config, dtype)
-    self.head = None
-    if not config.tied_head:
-      self.head = _normal(rngs, shape, dtype, 'model', None)
+    self.head = None if config.tied_head else _normal(rngs, shape, dtype, 'model', None)
 
   def __call__(
     self,

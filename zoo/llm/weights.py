@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, check_count
 from zoo.llm.decoder import FAMILIES, Decoder, DecoderConfig, abstract_decoder
 
 Path = str | pathlib.Path
@@ -98,7 +98,9 @@ class SafetensorsWeights:
 class GGUFWeights:
   """A GGUF file of llama.cpp; what is quantised is widened to float32 when read."""
 
-  def __init__(self, path: pathlib.Path, name: str):
+  def __init__(self, path: pathlib.Path, origin: str | None = None):
+    """`origin` is what to call the file if it was joined from parts."""
+    name = origin or str(path)
     try:
       self._reader = gguf.GGUFReader(path)
     except (ValueError, IndexError, KeyError, OverflowError) as error:
@@ -112,7 +114,7 @@ class GGUFWeights:
         f'the architecture of {name} is {self._family!r}; it must be one of '
         f'{", ".join(FAMILIES)}'
       )
-    self.name = self.metadata('general.name', path.stem)
+    self.name = self.metadata('general.name', name) if origin else path.stem
     stored = {tensor.name: tensor for tensor in self._reader.tensors}
     divisors = stored.pop('rope_freqs.weight', None)
     self._tensors = {_hf_name(name): tensor for name, tensor in stored.items()}
@@ -161,7 +163,8 @@ class GGUFWeights:
         f"the RoPE scaling of {self.name} is {scaling!r}; it must be 'none', or in the "
         'tensor rope_freqs.weight'
       )
-    hidden_size, num_heads = value('embedding_length'), value('attention.head_count')
+    hidden_size = check_count('embedding_length', value('embedding_length'))
+    num_heads = check_count('head_count', value('attention.head_count'))
     head_dim = value('attention.key_length', hidden_size // num_heads)
     embedding = self.shapes.get('model.embed_tokens.weight')
     return DecoderConfig(
@@ -199,7 +202,7 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
       if not path.exists():
         raise UserError(f'{path} does not exist; it must be a folder or a GGUF file')
       if path.is_file():
-        yield GGUFWeights(path, str(path))
+        yield GGUFWeights(path)
         return
       if (path / 'config.json').exists():
         yield SafetensorsWeights(path, stack)
@@ -353,9 +356,9 @@ def _check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> 
 
 
 def _placed(array: np.ndarray, place: jax.ShapeDtypeStruct) -> jax.Array:
-  """The array on the mesh, each device given its part alone."""
+  """The array on the mesh, each device given a copy of its part alone."""
   return jax.make_array_from_callback(
     place.shape,
     place.sharding,
-    lambda part: np.ascontiguousarray(array[part], dtype=place.dtype),
+    lambda part: np.array(array[part], place.dtype, order='C'),
   )

@@ -1,0 +1,19 @@
+"""The tiny models as files, written once."""
+
+import pytest
+
+from tests.llm import tiny
+
+
+@pytest.fixture(scope='session')
+def models(tmp_path_factory):
+  """Each kind of model as a folder, a folder of several files, and a GGUF file."""
+  base = tmp_path_factory.mktemp('models')
+  return {
+    kind: {
+      'folder': tiny.save_folder(kind, base / kind),
+      'files': tiny.save_folder(kind, base / f'{kind}_files', num_files=3),
+      'gguf': tiny.save_gguf(kind, base / f'{kind}.gguf'),
+    }
+    for kind in tiny.CONFIGS
+  }
