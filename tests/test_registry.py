@@ -125,6 +125,7 @@ def test_unknown_attribute_of_zoo_is_an_attribute_error():
 
 def test_import_zoo_stays_light_and_its_rooms_import_as_modules():
   heavy = 'orbax', 'tensorflow_datasets', 'matplotlib', 'tensorboardX'
+  heavy += 'gguf', 'jinja2', 'safetensors', 'tokenizers'  # of the extra llm
   program = f"""
 import sys
 import zoo

@@ -161,7 +161,7 @@ class LanguageModel:
     seen = np.zeros((m, m), bool)
     seen[: len(tree.tokens), : len(tree.tokens)] = tree.ancestors()
     pairs = np.zeros((_rounded_up(len(tree.pairs), _PROMPT_BLOCK), 2), np.int32)
-    pairs[: len(tree.pairs)] = list(tree.pairs)
+    pairs[: len(tree.pairs)] = np.reshape(list(tree.pairs), (-1, 2))
     found = self._run(
       self._log_probabilities,
       (tokens, P()),
@@ -234,14 +234,14 @@ def _rounded_up(count: int, block: int) -> int:
 
 
 def _greedy(
-  graph: nnx.GraphDef, state: nnx.State, *arguments: Array, num_slots: int
+  graph: nnx.GraphDef, state: Any, *arguments: Array, num_slots: int
 ) -> Array:
   return greedy(nnx.merge(graph, state), *arguments, num_slots=num_slots)
 
 
 def _log_probabilities(
   graph: nnx.GraphDef,
-  state: nnx.State,
+  state: Any,
   tokens: Int[Array, '1 n'],
   lengths: Int[Array, '1'],
   tree_positions: Int[Array, '1 m'],

@@ -28,7 +28,7 @@ sys.path.insert(0, str(HERE.parents[2]))
 
 from tests.llm import tiny  # noqa: E402
 
-CHAT = 'How alike are "A dog runs." and "The puppy is running, fast!"? Say 3.80 of 5.'
+CHAT = 'How alike are "A dog runs." and "The puppy is running, fast!", 0 to 5? Why?'
 TEXTS = [
   CHAT,
   '  two  spaces,\ttab\n\nand new lines\n  indented',
@@ -77,12 +77,13 @@ def main(path: pathlib.Path, qwen: pathlib.Path, llama: pathlib.Path) -> None:
   )
   tokens = tokenizer(prompt, add_special_tokens=False).input_ids
   made = references(model, np.asarray(tokens), new=24)
+  log_p = torch.log_softmax(torch.tensor(made['logits'][-1]).double(), 0).numpy()
+  assert tokenizer.eos_token_id not in made['greedy']
   # All of them would be megabytes: every eighth token's, and every 16th logit.
   np.savez_compressed(
     HERE / 'smollm2.npz',
     logits=made['logits'][::-8, ::16],
-    log_normalizer=torch.logsumexp(torch.tensor(made['logits'][-1]), 0).numpy(),
-    greedy=made['greedy'],
+    log_p_digits=log_p[tokenizer.convert_tokens_to_ids(list('0123456789'))],
   )
   said = {
     'versions': {'torch': torch.__version__, 'transformers': transformers.__version__},
@@ -92,7 +93,7 @@ def main(path: pathlib.Path, qwen: pathlib.Path, llama: pathlib.Path) -> None:
       text: ' '.join(map(str, tokenizer(text, add_special_tokens=False).input_ids))
       for text in [prompt, *TEXTS]
     },
-    'answer': tokenizer.decode(made['greedy'], skip_special_tokens=True),
+    'answer': tokenizer.decode(made['greedy']),
   }
   _save('smollm2.json', said)
 
