@@ -104,6 +104,9 @@ def test_damaged_files_of_a_folder_are_named(folder):
   (folder / 'config.json').write_text('{"model_type":')
   with refuses('config.json', 'not a JSON file'):
     load(folder)
+  (folder / 'config.json').write_text('[]')
+  with refuses('config.json', 'list', 'object'):
+    load(folder)
 
 
 def test_another_architecture_is_named(models, tmp_path, folder):

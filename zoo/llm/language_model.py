@@ -151,8 +151,8 @@ class LanguageModel:
     paths = [self._tokenizer.encode(text) for text in continuations]
     ids = self._encode(prompt, max(map(len, paths), default=0), 'of a continuation')
     tree = _Tree(paths)
-    t, m = len(ids), _rounded_up(len(tree.tokens), _TREE_BLOCK)
-    t = min(_rounded_up(t, _PROMPT_BLOCK), max(self.cache_length, t))
+    t = min(_rounded_up(len(ids), _PROMPT_BLOCK), self.cache_length)
+    m = _rounded_up(len(tree.tokens), _TREE_BLOCK)
     tokens = np.zeros((1, t + m), np.int32)
     tokens[0, t - len(ids) : t] = ids
     tokens[0, t : t + len(tree.tokens)] = tree.tokens
@@ -178,8 +178,8 @@ class LanguageModel:
       raise UserError('a prompt is empty; it must have one token at least')
     if len(ids) + more > self.cache_length:
       raise UserError(
-        f'a prompt has {len(ids)} tokens, with {more} {of} {len(ids) + more}; '
-        f'cache_length is {self.cache_length}'
+        f'a prompt has {len(ids)} tokens, and with {more} {of} {len(ids) + more}; '
+        f'it must fit cache_length, which is {self.cache_length}'
       )
     return ids
 

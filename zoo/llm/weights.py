@@ -247,11 +247,14 @@ def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """A JSON file; UserError if it is none."""
+  """The object in a JSON file; UserError if there is none."""
   try:
-    return json.loads(path.read_text('utf-8'))
+    found = json.loads(path.read_text('utf-8'))
   except (OSError, ValueError) as error:
     raise UserError(f'{path} is not a JSON file: {_one_line(error)}') from None
+  if not isinstance(found, dict):
+    raise UserError(f'{path} holds a {type(found).__name__}; it must hold an object')
+  return found
 
 
 def _one_line(error: Exception) -> str:
