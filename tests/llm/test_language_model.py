@@ -94,7 +94,7 @@ def test_a_model_knows_its_name_and_size(model, models):
 def test_a_prompt_that_fits_exactly_is_answered_and_one_more_token_refused(model):
   used = model.num_tokens(PROMPTS[1])
   model.generate([PROMPTS[1]], model.cache_length - used)
-  with refuses(f'{used} tokens', f'{model.cache_length + 1}', 'cache_length, which is 160'):
+  with refuses(f'{used} tokens', 'and with 1', ' 161;', 'cache_length, which is 160'):
     model.generate(PROMPTS, model.cache_length - used + 1)
   with refuses('cache_length, which is 160'):
     model.log_probabilities(PROMPTS[1], ['3', ' old' * 200])
