@@ -58,6 +58,19 @@ def test_one_tensor_at_a_time_is_on_the_host(models):
   assert most <= 2  # the one being read, and the one before until its name is reused
 
 
+def test_weights_in_bfloat16_are_read_as_they_are(folder):
+  """So the large models are stored."""
+  exact = load_file(folder / 'model.safetensors')
+  rounded = {name: array.astype(jnp.bfloat16) for name, array in exact.items()}
+  save_file(rounded, folder / 'model.safetensors')
+  for dtype in jnp.bfloat16, jnp.float32:
+    decoder = load(folder, dtype=dtype)
+    expected = rounded['model.layers.1.mlp.down_proj.weight'].astype(dtype).T
+    found = decoder.layers[1].feed_forward.down[...]
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_what_is_missing_surplus_or_misshapen_is_named(folder):
   tensors = load_file(folder / 'model.safetensors')
   del tensors['model.layers.1.mlp.up_proj.weight']
