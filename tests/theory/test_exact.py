@@ -8,6 +8,7 @@ from flax import nnx
 
 import zoo
 from zoo import estimators, theory
+from zoo.theory.risk import float64_risk
 
 KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
 
@@ -118,6 +119,20 @@ def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind)
   assert excess.update == pytest.approx(odd, rel=1e-10)
   total = theory.exact_risk(rule, task) - theory.exact_risk(best, task)
   assert sum(excess) == pytest.approx(total, rel=1e-10)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(
+  make_task, kind, monkeypatch
+):
+  task = make_task(kind, 19, 7)
+  rule, moments = random_rule(19), theory.moments(task)
+  with jax.enable_x64(True):
+    together = theory.population_risk(rule, moments)
+    # 19 coordinates: one time 16 and one time the rest.
+    monkeypatch.setattr('zoo.theory.risk._FEW_FEATURES', 18)
+    by_parts = float64_risk(rule, moments)
+  assert by_parts == pytest.approx(float(together), rel=1e-12)
 
 
 @pytest.mark.slow

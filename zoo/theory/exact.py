@@ -14,7 +14,13 @@ from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
 from zoo.theory.closed_forms import closed_form
 from zoo.theory.optimum import optimal_rule
-from zoo.theory.risk import Moments, mean_square, moments, population_risk
+from zoo.theory.risk import (
+  Moments,
+  float64_risk,
+  mean_square,
+  moments,
+  population_risk,
+)
 
 Scalar = float | Float[Array, '']
 
@@ -98,13 +104,15 @@ def float64_rule(subject: Any) -> LearningRule:
 
 @jax.jit
 def _risk(moments: Moments, rule: LearningRule) -> Array:
+  # Concrete rules are in float64 here; who traces, by grad say, has a precision of his.
+  if rule.update.dtype == jnp.float64:
+    return float64_risk(rule, moments)
   return population_risk(rule, moments)
 
 
 @jax.jit
 def _risks(moments: Moments, rules: LearningRule) -> Array:
-  rules = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), rules)
-  return jax.vmap(population_risk)(rules, moments)
+  return jax.vmap(float64_risk)(rules, moments)
 
 
 @jax.jit

@@ -52,8 +52,12 @@ def sees_statistics(model: Any, task: Any) -> bool:
   heads = getattr(model, 'num_heads', None)
   if heads is None or task.has_long_context:
     return True
-  # Multiplications a prompt, which in statistics are about five times as cheap.
   c, e = task.context_length, task.num_features + 1
+  # Their transforms cost e⁴ whatever the batch, which no two devices share, and to take
+  # a large triangle apart takes long to compile.
+  if e > 256:
+    return False
+  # Multiplications a prompt, which in statistics are about five times as cheap.
   return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
