@@ -53,6 +53,7 @@ def get_config(variant: str = '') -> Any:
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that are left
   mesh.model = 1  # ≥ 1 devices that share the heads
+  mesh.fsdp = False  # True: weights and optimizer state are split over data as well
   # Of several processes only. JAX's default for a lost one is 100 s, which a whole pod
   # would stand still; the sign of life comes from a thread of its own, however busy the
   # process is, so that 10 s without one are no accident.

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
 from zoo.training.config import build_model, build_task
+from zoo.training.layout import Layout
 from zoo.training.objective import make_objective, sees_statistics, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
@@ -30,13 +31,13 @@ class Run:
     self.mesh = make_mesh(config)
     with jax.set_mesh(self.mesh):
       graphs, abstract = abstract_state(config, self.mesh)
-      self.shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-      self.state = init_state(config, self.shardings)
+      self.layout = Layout(abstract, config.mesh.fsdp)
+      self.state = init_state(config, self.layout)
       task = build_task(config)
       model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
       objective = make_objective(config, task, sees_statistics(model, task))
       self.setting = self.put(setting_of(task))
-      self.steps = make_train_steps(graphs, self.shardings, objective, self.mesh)
+      self.steps = make_train_steps(graphs, self.layout, objective, self.mesh)
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 
   def put(self, value):
@@ -84,7 +85,7 @@ def test_the_state_is_sharded_from_birth_and_donated():
   run.train(0, 1)
   assert all(leaf.is_deleted() for leaf in before)
   for leaf, sharding in zip(
-    jax.tree.leaves(run.state), jax.tree.leaves(run.shardings), strict=True
+    jax.tree.leaves(run.state), jax.tree.leaves(run.layout.shardings), strict=True
   ):
     assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 

@@ -34,6 +34,7 @@ from tqdm import tqdm
 
 from zoo.prompt import Prompt
 from zoo.training.config import Config, build_model, build_task, num_heads, validate
+from zoo.training.layout import Layout
 from zoo.training.loop import train
 from zoo.training.objective import draw, make_objective, sees_statistics, setting_of
 from zoo.training.step import (
@@ -128,11 +129,11 @@ class Contest:
     self._literal, self._literal_state = literal_step(config)
     with jax.set_mesh(self._mesh):
       graphs, abstract = abstract_state(config, self._mesh)
-      shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-      self._state = init_state(config, shardings)
+      layout = Layout(abstract, config.mesh.fsdp)
+      self._state = init_state(config, layout)
       self._statistics = sees_statistics(model, self._task)
       objective = make_objective(config, self._task, self._statistics)
-      self._steps = make_train_steps(graphs, shardings, objective, self._mesh)
+      self._steps = make_train_steps(graphs, layout, objective, self._mesh)
       self._setting = self._put(setting_of(self._task))
       self._draws = jax.jit(functools.partial(self._draw, self._statistics))
       self._examples = jax.jit(functools.partial(self._draw, False))

@@ -42,6 +42,11 @@ def _one_of(kind: str, *allowed: str) -> Check:
   return check
 
 
+def _truth(name: str, value: Any) -> None:
+  if not isinstance(value, bool):
+    raise UserError(f'{name} is {value!r}; it must be True or False')
+
+
 def _axis_size(name: str, value: Any) -> None:
   if value != -1:
     check_count(f'{name} (-1 for all devices left)', value)
@@ -64,6 +69,7 @@ _CHECKS: dict[str, Check] = {
   'mesh.model': _count(1),
   'mesh.heartbeat_timeout': _count(1),
   'mesh.start_timeout': _count(1),
+  'mesh.fsdp': _truth,
   'checkpoint.every': _count(1),
   'checkpoint.keep': _count(1),
   'eval.every': _count(1),
@@ -83,11 +89,11 @@ def validate_fields(config: Config, several_processes: bool = False) -> None:
       check(f'config.{field}', fields[field])
 
 
-def validate(config: Config) -> None:
+def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Nothing is written and no array is made. The devices are counted, since the mesh has
-  to fit on them.
+  Nothing is written and no array is made. The mesh has to fit on the devices, which
+  are counted where `num_devices` is None.
   """
   validate_fields(config)
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
@@ -97,7 +103,7 @@ def validate(config: Config) -> None:
       f'which is {num_steps}'
     )
   task = build_task(config)
-  data, model = mesh_shape(config)
+  data, model = mesh_shape(config, num_devices)
   if config.train.batch_size % data:
     raise UserError(
       f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
@@ -122,9 +128,10 @@ def num_heads(config: Config) -> int:
   return config.model.get('num_heads', 1)
 
 
-def mesh_shape(config: Config) -> tuple[int, int]:
+def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
-  data, model, devices = config.mesh.data, config.mesh.model, jax.device_count()
+  data, model = config.mesh.data, config.mesh.model
+  devices = jax.device_count() if num_devices is None else num_devices
   if data == -1:
     data = max(devices // model, 1)
   if data * model > devices:
@@ -194,6 +201,8 @@ def _check_model(config: Config, task: Any, model_axis: int) -> None:
         f'{config.model.name!r}, which has no learning rule and so no exact risk'
       )
     theory.moments(task)  # raises UserError for a task beyond the theory
+  if config.mesh.fsdp:  # fills up what does not divide
+    return
   abstract = nnx.state(model)
   for path, variable in nnx.to_flat_state(abstract):
     axes = variable.get_metadata().get('out_sharding') or ()
@@ -202,7 +211,8 @@ def _check_model(config: Config, task: Any, model_axis: int) -> None:
         name = '.'.join(map(str, path))
         raise UserError(
           f'config.model: the {size} heads of {config.model.name!r} (first axis of '
-          f'{name}) must be divisible by config.mesh.model, which is {model_axis}'
+          f'{name}) must be divisible by config.mesh.model, which is {model_axis}, '
+          'unless config.mesh.fsdp is True'
         )
 
 

@@ -33,6 +33,7 @@ from zoo.training.config import (
   validate,
 )
 from zoo.training.evaluation import Evaluation, Risks
+from zoo.training.layout import Layout
 from zoo.training.objective import (
   make_objective,
   sees_statistics,
@@ -158,15 +159,17 @@ def run(
     if many_points:
       abstract = stacked(abstract, len(configs), _points_axis(config, configs))
       setting = settings_of(tasks)
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    layout = Layout(abstract, config.mesh.fsdp)
     put = functools.partial(replicate, mesh=mesh)
     key, setting = put(stream_key(config, TRAIN_STREAM)), put(setting)
 
     def prepare_evaluation() -> Evaluation:
       with in_mesh():
-        model = graphs['model'], shardings['model']
+        saved = layout.saved['model']
+        sharding = jax.tree.map(lambda leaf: leaf.sharding, saved)
+        model = graphs['model'], sharding
         evaluation = Evaluation(configs, tasks, *model, mesh, statistics, many_points)
-        evaluation.compile(abstract['model'])
+        evaluation.compile(saved)
         return evaluation
 
     records = [
@@ -186,13 +189,13 @@ def run(
         preparing.result()  # all processes must start programs in the same order
       if step:
         logging.info('going on from step %d of %d', step, num_steps)
-        state = checkpoints.load(step, abstract)
+        state = layout.opened(checkpoints.load(step, layout.saved))
       elif many_points:
         state = init_stacked(configs, abstract)
       else:
-        state = init_state(config, shardings)
+        state = init_state(config, layout)
       objective = make_objective(config, tasks[0], statistics)
-      train_steps = make_train_steps(graphs, shardings, objective, mesh, many_points)
+      train_steps = make_train_steps(graphs, layout, objective, mesh, many_points)
       start, stop = put(np.int32(step)), put(np.int32(step))
       # No step yet: it is compiled.
       state, before = train_steps(state, key, start, stop, setting)
@@ -233,30 +236,33 @@ def run(
         risk = lines[0]['exact_risk'] or lines[0]['eval_risk']
         progress.show(loss=lines[0]['loss'], risk=risk)
 
+    def model_of(state: Any) -> Any:
+      return layout.saveable({'model': state['model']})['model']
+
     saved, unread = step, {}
     while step < num_steps and not interruption.due():
       stop = _next_stop(step, config)
       limits = put(np.int32(step)), put(np.int32(stop))
       state, metrics = train_steps(state, key, *limits, setting)
       due = stop % config.eval.every == 0 or stop == num_steps
-      metrics['evaluation'] = evaluation.start(state['model'], draw_prompts=due)
+      metrics['evaluation'] = evaluation.start(model_of(state), draw_prompts=due)
       read(unread)  # of the call before, while this one runs
       unread, step = metrics, stop
       if step % config.checkpoint.every == 0 or step == num_steps:
         read(unread)  # waits: what is not finite must not be saved
         unread = {}
-        checkpoints.save(step, state)
+        checkpoints.save(step, layout.saveable(state))
         saved = step
     read(unread)
     if step > saved:
-      checkpoints.save(step, state)
+      checkpoints.save(step, layout.saveable(state))
     checkpoints.wait()
     if step < num_steps:
       if interruption.requested == signal.SIGINT and processes.count() == 1:
         raise KeyboardInterrupt
       return None
     if not risks:  # the last launch ended between the last step and here
-      measured = evaluation.start(state['model'], draw_prompts=True)
+      measured = evaluation.start(model_of(state), draw_prompts=True)
       risks = evaluation.finish(jax.device_get(measured))
     speed = progress.speed(step)
     summaries = [

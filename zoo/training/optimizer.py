@@ -18,6 +18,8 @@ def build_optimizer(config: Any) -> optax.GradientTransformation:
   if config.optimizer.clip_norm is not None:
     clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
     optimizer = optax.chain(clip, optimizer)
+  if config.mesh.fsdp:  # flat, an array could not be split along any of its axes
+    return optimizer
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
     flat = optimizer.update(flattened(updates), flattened(state), flattened(params))

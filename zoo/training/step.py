@@ -9,20 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
+from zoo.errors import UserError
 from zoo.training.config import Config, build_model, mesh_shape, num_heads
+from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
 from zoo.training.optimizer import build_optimizer, flattened, with_shapes_of
 
 # All that is random is a pure function of the seed, a stream of it, and the step.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
-
-# Two `nnx.State`s, or their graphs or shardings, as a plain dict: 'model' and
-# 'optimizer' are apart because a reader of checkpoints needs the model alone.
-State = dict[str, Any]
 
 
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
@@ -30,16 +29,28 @@ def stream_key(config: Config, stream: int) -> Key[Array, '']:
   return jax.random.fold_in(jax.random.key(config.seed), stream)
 
 
-def make_mesh(config: Config) -> Mesh:
-  """The config's mesh: the batch is split over `data`, the heads over `model`."""
-  data, model = mesh_shape(config)
-  return jax.make_mesh(
-    (data, model),
-    ('data', 'model'),
-    # Not the default Explicit: under it an ordinary einsum needs annotations.
-    axis_types=(AxisType.Auto,) * 2,
-    devices=jax.devices()[: data * model],
-  )
+def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
+  """The config's mesh: the batch is split over `data`, the heads over `model`.
+
+  `devices` None are those of this process and its peers. Raises UserError for a mesh
+  that they do not form.
+  """
+  devices = jax.devices() if devices is None else devices
+  data, model = mesh_shape(config, len(devices))
+  try:
+    placed = mesh_utils.create_device_mesh(
+      (data, model),
+      devices[: data * model],
+      # `jax.make_mesh` allows it on v5e alone, and fails for 64 × 4 devices of v6e.
+      allow_split_physical_axes=True,
+    )
+  except (AssertionError, NotImplementedError, ValueError):
+    raise UserError(
+      f'config.mesh is data {data} × model {model}; {data * model} of the '
+      f'{len(devices)} devices of kind {devices[0].device_kind!r} form no such mesh'
+    ) from None
+  # Not the default Explicit: under it an ordinary einsum needs annotations.
+  return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
 
 
 def replicate(values: Any, mesh: Mesh) -> Any:
@@ -89,14 +100,19 @@ def stacked(abstract: State, num_points: int, axis: str | None) -> State:
   return jax.tree.map(stack, abstract)
 
 
-def init_state(config: Config, state_shardings: State) -> State:
+def init_state(config: Config, layout: Layout) -> State:
   """The state at step 0, each array made where it will stay."""
+  return make_init(config, layout)()
+
+
+def make_init(config: Config, layout: Layout) -> Callable[[], State]:
+  """Compiles the making of the state at step 0."""
 
   def init() -> State:
     # The key is made in here, so that every process of a pod can call this alike.
-    return _states(_create(config, stream_key(config, INIT_STREAM)))
+    return layout.keep(_states(_create(config, stream_key(config, INIT_STREAM))))
 
-  return jax.jit(init, out_shardings=state_shardings)()
+  return jax.jit(init, out_shardings=layout.shardings)
 
 
 def init_stacked(configs: Sequence[Config], abstract: State) -> State:
@@ -137,7 +153,7 @@ def _cut(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
 
 def make_train_steps(
   graphs: State,
-  state_shardings: State,
+  layout: Layout,
   objective: Objective,
   mesh: Mesh,
   many_points: bool = False,
@@ -151,12 +167,15 @@ def make_train_steps(
   are stacked, the metrics too, and the loop ends early when no point is finite.
   """
 
+  def loss_of(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
+    return objective(layout.gathered(model), key, setting)
+
   def train_step(
     state: State, key: Key[Array, ''], setting: Any
   ) -> tuple[State, dict[str, Any]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-    loss, grads = nnx.value_and_grad(objective)(model, key, setting)
+    loss, grads = nnx.value_and_grad(loss_of)(model, key, setting)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     return _states({'model': model, 'optimizer': optimizer}), {
@@ -171,22 +190,29 @@ def make_train_steps(
   def train_steps(state, key, start, stop, setting):
     def body(carry):
       flat, step, _ = carry
-      state = with_shapes_of(abstract_state, flat)
+      state = shaped(flat)
       state, metrics = step_of(state, jax.random.fold_in(key, step), setting)
-      return flattened(state), step + 1, metrics
+      return carried(state), step + 1, metrics
 
     def unfinished(carry):
       _, step, metrics = carry
       return (step < stop) & metrics['finite'].any()
 
+    def carried(state):
+      return state if layout.fully_sharded else flattened(state)
+
+    def shaped(flat):
+      return flat if layout.fully_sharded else with_shapes_of(abstract_state, flat)
+
     abstract_state, abstract = jax.eval_shape(step_of, state, key, setting)
     none_yet = {name: jnp.ones(a.shape, a.dtype) for name, a in abstract.items()}
     # From step to step the arrays are flat: XLA:CPU computes what is elementwise on
-    # `[h, e, e]` in rows of e, which takes Adam eight times as long.
+    # `[h, e, e]` in rows of e, which takes Adam eight times as long. What is split
+    # along another axis than its first keeps its shape: flat it has no such parts.
     flat, step, metrics = jax.lax.while_loop(
-      unfinished, body, (flattened(state), start, none_yet)
+      unfinished, body, (carried(state), start, none_yet)
     )
-    state = with_shapes_of(abstract_state, flat)
+    state = shaped(flat)
     for leaf in jax.tree.leaves(state):
       axes = tuple(range(metrics['finite'].ndim, leaf.ndim))
       metrics['finite'] &= jnp.isfinite(leaf).all(axes)
@@ -196,6 +222,6 @@ def make_train_steps(
   return jax.jit(
     train_steps,
     donate_argnums=0,
-    in_shardings=(state_shardings, *[replicated] * 4),
-    out_shardings=(state_shardings, replicated),
+    in_shardings=(layout.shardings, *[replicated] * 4),
+    out_shardings=(layout.shardings, replicated),
   )

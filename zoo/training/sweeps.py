@@ -234,6 +234,8 @@ def _program(config: Config) -> str:
 
 
 def _can_be_stacked(config: Config) -> bool:
+  if config.mesh.fsdp:  # one model alone fills the devices
+    return False
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   return isinstance(model, LinearAttention) and theory.covers(build_task(config))
 
