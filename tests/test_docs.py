@@ -27,7 +27,7 @@ def test_the_readme_opens_with_the_two_commands():
   assert "pip install -c constraints.txt -e '.[test]' && pytest" in first_screen
 
 
-@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
+@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb', 'scale'])
 def test_each_config_tells_its_command(name):
   text = (ROOT / 'configs' / f'{name}.py').read_text()
   assert f'python -m launch.main --config=configs/{name}.py' in text.split('"""')[1]

@@ -1,0 +1,63 @@
+"""Compiles training for a TPU slice, here and now, and says whether it fits there.
+
+  python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
+  python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
+  python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
+
+No TPU is needed, and nothing is run: pip install 'icl-zoo[tpu]'. `auto` names the
+smallest listed slice on which it fits, and `all` tries them all, up to 256 chips. The
+exit code is 1 when it does not fit.
+"""
+
+import json
+import pathlib
+
+import jax
+from absl import flags
+from ml_collections import config_flags
+
+from launch import cli
+from zoo.errors import RunError, UserError
+
+flags.adopt_module_key_flags(cli)
+_CONFIG = config_flags.DEFINE_config_file(
+  'config',
+  help_string='Config file, with an optional variant: configs/yq_lsa.py:paper. A field '
+  'of it is set with --config.section.field=value.',
+)
+_TOPOLOGY = flags.DEFINE_string(
+  'topology', None, 'A TPU slice, such as v5e:4x8 or v5p:2x2x4; or auto, or all.'
+)
+_JSON = flags.DEFINE_string('json', None, 'File for the reports, a list.')
+
+
+def main() -> None:
+  config = cli.config_of(_CONFIG)
+  topology = _TOPOLOGY.value
+  if not topology:
+    raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
+  out = None if _JSON.value is None else pathlib.Path(_JSON.value)
+  if out is not None and not out.absolute().parent.is_dir():
+    raise UserError(f'{out} cannot be written: its folder does not exist')
+  jax.config.update('jax_platforms', 'cpu')  # a TPU that is here stays free for others
+  jax.config.update('jax_enable_compilation_cache', False)  # made for real devices
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo.training import aot
+
+  reports = []
+  several = topology in ('auto', 'all')
+  for found in aot.listed(config) if several else [aot.report(config, topology)]:
+    reports.append(found)
+    if out is not None:
+      out.write_text(json.dumps(reports, indent=2) + '\n')
+    print(aot.row(found) if several else aot.table(found), flush=True)
+    if topology == 'auto' and found['fits']:
+      print(aot.table(found))
+      return
+  if topology == 'auto' or not all(found['fits'] for found in reports):
+    failed = [found for found in reports if not found['fits']][-1]
+    raise RunError(f'it does not fit on {failed["topology"]}: {failed["reason"]}')
+
+
+if __name__ == '__main__':
+  cli.run(main)

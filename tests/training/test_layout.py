@@ -1,0 +1,147 @@
+"""Fully sharded training: the same numbers, split as far as they go."""
+
+import importlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+import zoo
+from tests.compare import assert_close
+from tests.training.runs import saved_arrays, small_config
+from tests.training.test_step import Run
+from zoo import registry
+from zoo.training import train, validate
+from zoo.training.config import build_model, build_task
+from zoo.training.objective import sees_statistics
+
+
+def fsdp(data, model, name='multi_head_lsa', **changes):
+  return small_config(
+    name, mesh__data=data, mesh__model=model, mesh__fsdp=True, **changes
+  )
+
+
+# e = 4 and H = 5: of the axes of [5, 4, 4] none divides by 8, one does by 4.
+MESHES = [(8, 1), (4, 2), (1, 8)]
+
+
+@pytest.mark.parametrize('mesh', MESHES, ids=lambda mesh: '{}×{}'.format(*mesh))
+def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh):
+  plain = Run(small_config('multi_head_lsa', model__num_heads=5))
+  split = Run(fsdp(*mesh, model__num_heads=5))
+  for run in (plain, split):
+    metrics = run.train(0, 12)
+  with jax.set_mesh(split.mesh):
+    whole = split.layout.saveable(split.state)
+  for leaf, other in zip(
+    jax.tree.leaves(whole), jax.tree.leaves(plain.state), strict=True
+  ):
+    # Adam divides by the root of a second moment that 12 steps of float32 sums, each
+    # good to about 1e-7, have made: what is left of seven digits is four or more.
+    assert_close(leaf, other, relative=1e-4)
+  assert metrics['finite']
+
+
+def test_no_device_keeps_more_than_its_share():
+  run = Run(fsdp(4, 2, model__num_heads=5))
+  heads = [leaf for leaf in jax.tree.leaves(run.state) if leaf.ndim == 3]
+  assert len(heads) == 3 * 4  # the four matrices, and Adam's two moments of each
+  run.train(0, 1)
+  for leaf in [leaf for leaf in jax.tree.leaves(run.state) if leaf.ndim == 3]:
+    # 5 heads on 2 devices: one more, of zeros. The 4 rows on 4 devices: none.
+    assert leaf.shape == (6, 4, 4)
+    assert leaf.sharding.spec == P(('model',), ('data',), None)
+    assert leaf.addressable_shards[0].data.shape == (3, 1, 4)
+    assert not np.asarray(leaf)[5:].any()
+
+
+def test_a_state_that_is_flat_between_steps_is_not_gathered_for_it():
+  run = Run(
+    small_config('multi_head_lsa', model__num_heads=4, mesh__data=4, mesh__model=2)
+  )
+  with jax.set_mesh(run.mesh):
+    step = run.put(np.int32(0))
+    compiled = run.steps.lower(run.state, run.key, step, step, run.setting).compile()
+  assert ' all-reduce(' in compiled.as_text()
+  assert ' all-gather(' not in compiled.as_text()
+
+
+def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path):
+  """Saved fully sharded and gone on with on one device, and the other way round."""
+  plain = small_config('multi_head_lsa', model__num_heads=5)
+  split = fsdp(4, 2, model__num_heads=5)
+  summary = train(plain, tmp_path / 'plain')
+  assert summary is not None
+  saved = saved_arrays(tmp_path / 'plain', 12)
+  for name, first, second in (('out', split, plain), ('in', plain, split)):
+    workdir = tmp_path / name
+    train(first, workdir)
+    # As if it had been killed behind its checkpoint of step 8.
+    shutil.rmtree(workdir / 'checkpoints' / '12')
+    (workdir / 'summary.json').unlink()
+    resumed = train(second, workdir)
+    assert resumed is not None
+    assert resumed['exact_risk'] == pytest.approx(summary['exact_risk'], rel=1e-5)
+    found = saved_arrays(workdir, 12)
+    assert found.keys() == saved.keys()
+    for path, array in found.items():
+      assert_close(array, saved[path], relative=1e-4)  # as above
+    assert zoo.load(workdir).model.w_k.shape == (5, 4, 4)
+
+
+class OfOddShapes(nnx.Module):
+  """An architecture that says nothing of sharding; no axis of it divides by 8."""
+
+  def __init__(self, num_features, *, rngs):
+    init = jax.random.normal(rngs.params(), (7, num_features, 3, 5))
+    self.w, self.scale = nnx.Param(init), nnx.Param(jnp.ones(()))
+
+  def __call__(self, prompt):
+    seen = jnp.einsum('bci,bc->bi', prompt.x, prompt.y)
+    return self.scale * jnp.einsum('bi,bj,aijk->b', prompt.x_query, seen, self.w[...])
+
+
+def test_any_architecture_is_split(monkeypatch):
+  monkeypatch.setitem(registry.models._classes, 'of_odd_shapes', OfOddShapes)
+  runs = []
+  for config in (small_config(), fsdp(8, 1)):
+    with config.unlocked():
+      config.model = {'name': 'of_odd_shapes'}
+    validate(config)
+    runs.append(Run(config))
+    runs[-1].train(0, 3)
+  plain, split = runs
+  (weights,) = (leaf for leaf in jax.tree.leaves(split.state['model']) if leaf.ndim)
+  assert weights.shape == (8, 3, 3, 5)
+  assert weights.addressable_shards[0].data.shape == (1, 3, 3, 5)
+  with jax.set_mesh(split.mesh):
+    whole = split.layout.saveable(split.state)
+  for leaf, other in zip(
+    jax.tree.leaves(whole), jax.tree.leaves(plain.state), strict=True
+  ):
+    assert_close(leaf, other, relative=1e-4)
+
+
+def test_the_config_of_scale_trains_where_it_is_made_small(tmp_path):
+  config = importlib.import_module('configs.scale').get_config()
+  # At its own size examples cost less than their statistics.
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  assert model.num_heads == model.num_features + 1 == 513
+  parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
+  assert sum(leaf.size for leaf in parameters) == 4 * 513**3
+  assert not sees_statistics(model, build_task(config))
+  config.task.num_features = config.task.context_length = 16
+  config.model.num_heads, config.model.init_scale = 17, 0.0746
+  config.optimizer.learning_rate = 3e-3
+  config.train.num_steps, config.train.batch_size = 400, 64
+  validate(config)
+  summary = train(config, tmp_path)
+  assert summary is not None
+  # The prior mean's risk, below which is only who learns in context; 80 at the start.
+  assert summary['exact_risk'] < 16
+  assert (config.mesh.fsdp, summary['num_devices']) == (True, 8)
