@@ -27,7 +27,10 @@ def fsdp(data, model, name='multi_head_lsa', **changes):
 
 
 # e = 4 and H = 5: of the axes of [5, 4, 4] none divides by 8, one does by 4.
-MESHES = [(8, 1), (4, 2), (1, 8)]
+MESHES = [
+  (4, 2),
+  *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1), (1, 8)]),
+]
 
 
 @pytest.mark.parametrize('mesh', MESHES, ids=lambda mesh: '{}×{}'.format(*mesh))
