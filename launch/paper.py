@@ -1,6 +1,6 @@
 """Reproduces the synthetic figures and the claims of arXiv 2512.04268.
 
-  python -m launch.paper --objective=exact        # on the exact risk: under two minutes
+  python -m launch.paper --objective=exact        # on the exact risk: one minute
   python -m launch.paper                          # on sampled prompts, as in the paper
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
 

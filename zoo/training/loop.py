@@ -148,7 +148,7 @@ def run(
     model = nnx.merge(graphs['model'], abstract['model'])
     # The points of a stack share what they draw, whatever their prior means.
     statistics = many_points or sees_statistics(model, tasks[0])
-    if statistics:
+    if statistics and (config.objective.name == 'sampled' or config.eval.num_batches):
       for c in sorted({task.context_length for task in tasks if task.has_long_context}):
         logging.info(
           'the second moment of each context of %d examples is drawn by itself, which '
