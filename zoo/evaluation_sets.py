@@ -177,7 +177,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
   setting = setting_of(name)
   where = None if data_dir is None else os.fspath(data_dir)
   try:
-    with _quiet():
+    with quiet():
       builder = IclLinearRegression(
         config=setting.name, data_dir=where, file_format='array_record'
       )
@@ -189,7 +189,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
   try:
     if not prepared:
       logging.info('drawing the evaluation set %s into %s', name, place)
-      with _quiet():
+      with quiet():
         builder.download_and_prepare()
   except OSError as error:
     raise RunError(f'{place} cannot be written: {error.strerror or error}') from error
@@ -316,7 +316,7 @@ def _damaged(place: str, reason: str) -> RunError:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
   """Keeps TFDS from telling of a download, and of a folder that is yet to be made."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)

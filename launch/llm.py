@@ -1,0 +1,56 @@
+"""Asks a language model for labels, with and without initial guesses (Fig. 6).
+
+  python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
+  python -m launch.llm --config=configs/llm/smollm2.py:smoke --data=STSB
+  python -m launch.llm --config=configs/llm/smollm2.py --config.guess.model=cosine \\
+      --config.prompts.context_split=dev --out=runs/honest
+
+STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt. Run
+the same command again to go on after an interruption.
+"""
+
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from launch import cli
+
+flags.adopt_module_key_flags(cli)
+_CONFIG = config_flags.DEFINE_config_file(
+  'config',
+  help_string='Config file of configs/llm, with an optional variant. A field of it is '
+  'set with --config.section.field=value.',
+)
+_DATA = flags.DEFINE_string(
+  'data',
+  None,
+  'Folder of the CSV files of STS-B, from which the data set is built in the data '
+  'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); once it is, the flag may '
+  'be left out. For a benchmark of your own, its folder of JSONL files.',
+)
+_OUT = flags.DEFINE_string(
+  'out',
+  None,
+  'Folder for prompts.jsonl, summary.json and figure 6. Default: checkpoints/runs/llm- '
+  'and the name of the config.',
+)
+
+
+def main() -> None:
+  config = cli.config_of(_CONFIG)
+  default = pathlib.Path('checkpoints/runs', f'llm-{cli.run_name(_CONFIG)}')
+  out = cli.folder_of(_OUT, default)
+  data = None if _DATA.value is None else cli.folder_of(_DATA, '')
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo.llm import experiment, report
+
+  summary = experiment.run(config, out, data)
+  if summary is None:
+    print(f'stopped; the same command goes on from what is saved in {out}')
+  else:
+    print(f'\n{report.table(summary)}\n\nall of it is in {out}')
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,156 @@
+"""The parser of answers: what counts as an answer, and the traps that were met."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zoo.llm.answers import parse_answer, parse_forced
+from zoo.llm.benchmarks import Example
+from zoo.llm.guesses import Scale
+from zoo.llm.prompts import Wording, prompt_text
+
+SCORES = Wording(
+  instruction='Rate how close in meaning two sentences are, from 0 to 5.',
+  inputs=('Sentence 1', 'Sentence 2'),
+  label='Similarity score',
+  scale=Scale(0.0, 5.0),
+)
+TONES = Wording(
+  instruction='Name the tone of a text.',
+  inputs=('Text',),
+  label='Tone',
+  scale=Scale(0.0, 0.0, ('calm', 'not calm', 'upset')),
+)
+PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
+
+
+@pytest.mark.parametrize(
+  ('answer', 'score'),
+  [
+    ('3.40', 3.4),
+    ('  **3.40**\n', 3.4),
+    ('3', 3.0),
+    ('0', 0.0),
+    ('3,4', 3.4),
+    ('Similarity score: 3.40', 3.4),
+    ('**Similarity score:** 3.40', 3.4),
+    ('Similarity Score: 3.40.', 3.4),
+    ('The similarity score of the last item is 3.4.', 3.4),
+    ('I would give a score of 4/5.', 4.0),
+    ('Score: 4 / 5', 4.0),
+    ('4 out of 5', 4.0),
+    ('Similarity score (0 to 5): 3.4', 3.4),
+    ('On a scale from 0 to 5 I say 2.', 2.0),
+    ('On a scale of 0-5 the score is 2.5', 2.5),
+    # The first answer counts; what a model invents behind it does not.
+    ('Similarity score: 3.40\n\nSentence 1: a\nSimilarity score: 2.10', 3.4),
+    # Echoes of the prompt.
+    ('Sentence 1: He has 2 cats.\nSentence 2: Two cats.\nSimilarity score: 4', 4.0),
+    ('Sentence 1 and Sentence 2 are close. Score: 4.2', 4.2),
+    ('Initial guess: 3.5\nSimilarity score: 3.4', 3.4),
+    ('The initial guess of 3.5 is a bit high, so the score is 3.4', 3.4),
+    ('I refine the initial guess of 3.50 to 3.40.', 3.4),
+    ('I refine the initial guess to 3.40.', 3.4),
+    ('I changed it from 3.5 to 3.4.', 3.4),
+    ('My refined guess is 3.4', 3.4),
+    ('Refining the initial guess, similarity score: 3.40', 3.4),
+    # Numbers that count things.
+    ('2 sentences about dogs.\nSimilarity score: 3.4', 3.4),
+    ('1. They share a topic.\n2. They differ in number.\nSimilarity score: 3.4', 3.4),
+    # No answer.
+    ('', None),
+    ('The sentences are very similar.', None),
+    ('Initial guess: 3.50', None),
+    ('Sentence 1: He has 3 dogs.', None),
+    ('Give the score as a number from 0 to 5 with two decimals.', None),
+    ('It may be 3.2, or perhaps 4.1.', None),
+    ('Similarity score: 3-4', None),
+    ('Similarity score: 7.5', None),
+    ('Similarity score: -1', None),
+    ('Similarity score: 80%', None),
+    ('Similarity score: 1,000', None),
+    ('Similarity score: 1.2.3', None),
+  ],
+)
+def test_scores(answer, score):
+  assert parse_answer(answer, SCORES) == score
+
+
+@pytest.mark.parametrize(
+  ('answer', 'tone'),
+  [
+    ('calm', 'calm'),
+    ('Not calm.', 'not calm'),
+    ('Tone: upset', 'upset'),
+    ('The tone is not calm; calm would be another matter.', 'not calm'),
+    ('The initial guess was calm. Tone: upset', 'upset'),
+    ('It could be calm, not calm, or upset. I choose upset', 'upset'),
+    ('It is calm or upset.', None),
+    ('Text: an upset man\n', None),
+    ('calmer', None),
+    ('', None),
+  ],
+)
+def test_classes(answer, tone):
+  assert parse_answer(answer, TONES) == tone
+
+
+@pytest.mark.parametrize('guesses', [None, [2.5, 3.5]])
+def test_a_prompt_that_is_repeated_is_no_answer_of_its_own(guesses):
+  text = prompt_text(SCORES, [], PAIR, guesses and guesses[:1])
+  assert parse_answer(text, SCORES) is None
+  assert parse_answer(f'{text}\n\nSimilarity score: 1.25', SCORES) == 1.25
+
+
+@pytest.mark.parametrize(
+  ('text', 'score'),
+  [
+    ('3.80', 3.8),
+    (' 3.8\n\nSentence 1: 2', 3.8),
+    ('4 because', 4.0),
+    ('four', None),
+    ('', None),
+    ('6.0', None),
+  ],
+)
+def test_forced_answers(text, score):
+  assert parse_forced(text, SCORES) == score
+
+
+def test_forced_classes():
+  assert parse_forced(' not calm\n', TONES) == 'not calm'
+  assert parse_forced(' calmly', TONES) is None
+
+
+scores = st.integers(0, 500).map(lambda hundredths: hundredths / 100)
+words = st.text(st.characters(codec='ascii', exclude_characters='0123456789'))
+
+
+@given(
+  scores, st.sampled_from(['{}', '**{}**', 'Similarity score: {}', 'Score = {}/5'])
+)
+def test_every_score_is_read_as_it_is_written(score, form):
+  for digits in (2, 3):
+    assert parse_answer(form.format(f'{score:.{digits}f}'), SCORES) == score
+
+
+@given(scores, scores)
+def test_a_guess_before_an_answer_changes_nothing(score, guess):
+  text = f'Initial guess: {guess:.2f}\nSimilarity score: {score:.2f}'
+  assert parse_answer(text, SCORES) == score
+
+
+@given(st.text())
+def test_any_text_has_an_answer_in_bounds_or_none(text):
+  for parse in (parse_answer, parse_forced):
+    score = parse(text, SCORES)
+    assert score is None or 0 <= float(score) <= 5
+    assert parse(text, TONES) in (None, 'calm', 'not calm', 'upset')
+
+
+@given(words)
+def test_without_a_digit_there_is_no_score(text):
+  assert not re.search(r'\d', text)
+  assert parse_answer(text, SCORES) is None

@@ -1,0 +1,108 @@
+"""What a model answered: the label that a text states, or None."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from zoo.llm.prompts import Wording
+
+# Not after a letter, digit, point or minus; nor before a percent sign or more digits.
+_NUMBER = r'(?<![\w.,])[-−]?\d+(?:\.\d+|,\d{1,2})?(?![\d%]|[.,]\d|\s*%)'
+# Between a name and its value: "is", a colon, bold type, "of the last item", …
+_BETWEEN = r'[^\d\n.;−-]'
+_LINK = rf'{_BETWEEN}{{0,60}}?'
+# A number at the start may count something or a line; an answer fills its line.
+_LINE_END = r'[\s*_"\'`).]*?(?:\n|$)'
+# "My refined guess: 3.4" is an answer, "initial guess: 3.5" is none.
+_OLD = ''.join(
+  rf'(?<!{word}\s)' for word in ('refined', 'revised', 'updated', 'final', 'new')
+)
+
+
+def parse_answer(answer: str, wording: Wording) -> float | str | None:
+  """The label that a free answer states, or None.
+
+  What it repeats of the prompt is no answer: inputs, the bounds of the scale, guesses,
+  the list of classes. Then counts, in this order: what the text begins with; the first
+  value behind the label's name; the only value there is. Two different values without a
+  name are no answer, and neither is one that is out of bounds.
+  """
+  text = _without_echoes(answer, wording)
+  value = _Class(wording) if wording.scale.classes else _Number(wording)
+  first = re.match(rf'[\s*_"\'`(]*{value.pattern}{_LINE_END}', text, re.I)
+  if first is not None:
+    return value.read(first)
+  name = _name(wording.label)
+  if (named := re.search(rf'{name}{_LINK}{value.pattern}', text, re.I)) is not None:
+    return value.read(named)
+  found = {value.read(match) for match in re.finditer(value.pattern, text, re.I)}
+  return found.pop() if len(found) == 1 else None
+
+
+def parse_forced(answer: str, wording: Wording) -> float | str | None:
+  """The label that the text behind an answer's prefix begins with, or None."""
+  value = _Class(wording) if wording.scale.classes else _Number(wording)
+  start = re.match(rf'[\s*]*{value.pattern}', answer, re.I)
+  return None if start is None else value.read(start)
+
+
+class _Number:
+  """Numbers of a scale, with an optional "/5" or "out of 5" behind them."""
+
+  def __init__(self, wording: Wording):
+    self._scale = wording.scale
+    self.pattern = f'(?P<value>{_NUMBER})'
+
+  def read(self, match: re.Match[str]) -> float | None:
+    number = float(match['value'].replace(',', '.').replace('−', '-'))
+    return number if self._scale.low <= number <= self._scale.high else None
+
+
+class _Class:
+  """Names of classes, as whole words, the longest first."""
+
+  def __init__(self, wording: Wording):
+    self._classes = wording.scale.classes
+    self.pattern = f'(?P<value>{_any(self._classes)})'
+
+  def read(self, match: re.Match[str]) -> str:
+    said = re.escape(match['value'])
+    return next(known for known in self._classes if re.fullmatch(said, known, re.I))
+
+
+def _without_echoes(answer: str, wording: Wording) -> str:
+  for name in wording.inputs:
+    # The echo of an input ends with its line; alone, its name may hold a digit.
+    answer = re.sub(rf'(?im)^[\s*>-]*{re.escape(name)}\b\**:.*$', '', answer)
+    answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
+  scale = wording.scale
+  if scale.classes:
+    classes = _any(scale.classes)
+    choice = rf'(?:{classes})(?:\s*(?:,|/|\bor\b|,\s*or\b)\s*(?:{classes}))+'
+    answer = re.sub(choice, '', answer, flags=re.I)
+    value = classes
+  else:
+    bounds = (re.escape(f'{bound:g}') for bound in (scale.low, scale.high))
+    low, high = (rf'{bound}(?:\.0+)?(?!\.?\d)' for bound in bounds)
+    whole = rf'(?<![\d.]){low}\s*(?:to|and|through)\s*{high}'
+    answer = re.sub(whole, '', answer, flags=re.I)
+    answer = re.sub(r'\d[\d.,]*\s*[-–—]\s*\d[\d.,]*', '', answer)  # any range
+    answer = re.sub(rf'\s*(?:/|\bout\s+of\b)\s*{high}', '', answer, flags=re.I)
+    value = _NUMBER
+    # "from 3.5 to 3.4" tells of a change: what it was is no answer.
+    answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
+  before_value = rf'(?:(?!\bto\b|{_name(wording.label)}){_BETWEEN}){{0,60}}?'
+  guess = rf'{_OLD}\bguess(?:es)?\b{before_value}(?:{value})'
+  return re.sub(guess, '', answer, flags=re.I)
+
+
+def _name(label: str) -> str:
+  """The label's name, or its last word alone."""
+  last = label.split()[-1]
+  return rf'\b(?:{re.escape(label)}|{re.escape(last)})\b'
+
+
+def _any(words: Sequence[str]) -> str:
+  longest_first = sorted(words, key=len, reverse=True)
+  return '|'.join(rf'(?<!\w){re.escape(word)}(?!\w)' for word in longest_first)

@@ -1,0 +1,171 @@
+"""What is asked: texts with a label, a number or a class, in splits."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zoo.errors import UserError
+
+SPLITS = 'train', 'dev', 'test'
+STSB_FILES = {split: f'stsb-en-{split}.csv' for split in SPLITS}
+_COLUMNS = ['sentence1', 'sentence2', 'similarity_score']
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+  """Texts and their label: a number, or the name of a class."""
+
+  texts: tuple[str, ...]
+  label: float | str
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+  """Examples by split; `classes` is empty where labels are numbers.
+
+  `sha256` is that of the files that they were read from.
+  """
+
+  splits: dict[str, list[Example]]
+  classes: tuple[str, ...]
+  sha256: str
+
+
+def read_jsonl(folder: pathlib.Path) -> Benchmark:
+  """A benchmark of the user's own: `train.jsonl`, `test.jsonl`, and maybe `dev.jsonl`.
+
+  A line is `{"inputs": ["text", …], "label": 3.5}`, or has the name of a class for a
+  label. Raises UserError, with file and line, for what is anything else.
+  """
+  splits = {}
+  for split, path in _files(folder, {name: f'{name}.jsonl' for name in SPLITS}).items():
+    lines = _text(path).split('\n')
+    splits[split] = [
+      _example_of(line, f'{path}, line {number}')
+      for number, line in enumerate(lines, start=1)
+      if line.strip()
+    ]
+  return _benchmark(splits, folder, [f'{split}.jsonl' for split in splits])
+
+
+def stsb_examples(path: pathlib.Path) -> Iterator[tuple[str, str, float]]:
+  """The sentence pairs of a file of stsb_multi_mt, with their scores from 0 to 5.
+
+  Raises UserError, with file and line, for a file that is anything else.
+  """
+  reader = csv.reader(io.StringIO(_text(path), newline=''))
+  if (header := next(reader, [])) != _COLUMNS:
+    raise UserError(
+      f'{path} begins with {",".join(header)[:80]!r}; it must begin with '
+      f'{",".join(_COLUMNS)}'
+    )
+  for row in reader:
+    try:
+      one, other, text = row
+      score = float(text)
+      if not 0 <= score <= 5:
+        raise ValueError
+    except ValueError:
+      raise UserError(
+        f'{path}, line {reader.line_num} is {",".join(row)[:80]!r}; it must be two '
+        'sentences and a score from 0 to 5'
+      ) from None
+    yield one, other, score
+
+
+def stsb_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+  """The three files of STS-B in a folder; raises UserError if one is missing."""
+  found = _files(folder, STSB_FILES)
+  for split, name in STSB_FILES.items():
+    if split not in found:
+      raise UserError(
+        f'{folder} has no {name}; it must hold all of {_list(STSB_FILES)}'
+      )
+  return found
+
+
+def digest(paths: Sequence[pathlib.Path]) -> str:
+  """The SHA-256 of files, one behind the other."""
+  total = hashlib.sha256()
+  for path in paths:
+    total.update(path.read_bytes())
+  return total.hexdigest()
+
+
+def _files(folder: pathlib.Path, names: dict[str, str]) -> dict[str, pathlib.Path]:
+  if not folder.is_dir():
+    raise UserError(f'the data folder {folder} does not exist')
+  found = {split: folder / name for split, name in names.items()}
+  found = {split: path for split, path in found.items() if path.is_file()}
+  for split in ('train', 'test'):
+    if split not in found:
+      raise UserError(
+        f'the data folder {folder} has no {names[split]}; it must hold {_list(names)}'
+      )
+  return found
+
+
+def _list(names: dict[str, str]) -> str:
+  return ', '.join(names.values())
+
+
+def _text(path: pathlib.Path) -> str:
+  try:
+    return path.read_text(encoding='utf-8')
+  except (OSError, UnicodeDecodeError) as error:
+    raise UserError(f'{path} cannot be read: {error}') from error
+
+
+def _example_of(line: str, place: str) -> Example:
+  try:
+    row: Any = json.loads(line)
+    texts, label = row['inputs'], row['label']
+    is_number = isinstance(label, int | float) and not isinstance(label, bool)
+    if not (
+      isinstance(texts, list)
+      and texts
+      and all(isinstance(text, str) for text in texts)
+      and (is_number or (isinstance(label, str) and label.strip()))
+    ):
+      raise TypeError
+  except (ValueError, TypeError, KeyError):
+    raise UserError(
+      f'{place} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
+      '3.5}, the label a number or the name of a class'
+    ) from None
+  return Example(tuple(texts), float(label) if is_number else label.strip())
+
+
+def _benchmark(
+  splits: dict[str, list[Example]], folder: pathlib.Path, names: Sequence[str]
+) -> Benchmark:
+  everything = [example for examples in splits.values() for example in examples]
+  for split, examples in splits.items():
+    if not examples:
+      raise UserError(f'the split {split!r} of {folder} is empty')
+  for example in everything:
+    if len(example.texts) != len(everything[0].texts):
+      raise UserError(
+        f'an example of {folder} has {len(example.texts)} inputs and another one '
+        f'{len(everything[0].texts)}; all must have as many'
+      )
+    if isinstance(example.label, str) != isinstance(everything[0].label, str):
+      raise UserError(
+        f'{folder} has the labels {everything[0].label!r} and {example.label!r}; all '
+        'must be numbers, or all names of classes'
+      )
+  classes = {example.label for example in everything if isinstance(example.label, str)}
+  if len({name.casefold() for name in classes}) < len(classes):
+    raise UserError(f'{folder} has classes that differ in upper and lower case alone')
+  if len(classes) == 1:
+    raise UserError(f'{folder} has the class {classes.pop()!r} alone; two are needed')
+  return Benchmark(
+    splits, tuple(sorted(classes)), digest([folder / name for name in names])
+  )

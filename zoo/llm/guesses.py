@@ -1,0 +1,188 @@
+"""Initial guesses: small models of the label, fitted to the train split."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Key
+from ml_collections import ConfigDict
+
+from zoo.errors import UserError
+from zoo.llm.benchmarks import Benchmark, Example
+from zoo.training.optimizer import build_optimizer
+
+Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
+MODELS = 'network', 'cosine', 'constant'
+HIDDEN = 16  # arXiv 2512.04268, appendix C.3
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """How labels are numbers: themselves within bounds, or one-hot by class."""
+
+  low: float
+  high: float
+  classes: tuple[str, ...] = ()
+
+  def encode(self, examples: Sequence[Example]) -> Float[np.ndarray, 'n k']:
+    """Labels as vectors, float32."""
+    if self.classes:
+      places = [self.classes.index(str(example.label)) for example in examples]
+      return np.eye(len(self.classes), dtype=np.float32)[places]
+    return np.array([[example.label] for example in examples], np.float32)
+
+  def decode(self, outputs: Float[np.ndarray, 'n k']) -> list[float | str]:
+    """Vectors as labels: kept within the bounds and to two decimals, or a class."""
+    if self.classes:
+      return [self.classes[place] for place in outputs.argmax(axis=1)]
+    kept = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
+    return [round(value, 2) for value in kept.tolist()]
+
+  def loss(self, answer: float | str, label: float | str) -> float:
+    """The squared error; with classes 0 for the right one and 1 for a wrong one."""
+    if self.classes:
+      return float(answer != label)
+    return (float(answer) - float(label)) ** 2
+
+  def same(self, answer: float | str, guess: float | str) -> bool:
+    """Whether an answer is a guess as it is shown, to two decimals."""
+    if self.classes:
+      return answer == guess
+    return round(float(answer), 2) == round(float(guess), 2)
+
+  def middle(self, labels: Sequence[float | str]) -> float | str:
+    """The mean, or the most frequent class; of several, the first in the alphabet."""
+    if self.classes:
+      return max(self.classes, key=list(labels).count)
+    return float(np.mean(np.asarray(labels, np.float64)))
+
+
+class GuessNetwork(nnx.Module):
+  """Embeddings side by side → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
+
+  def __init__(self, num_features: int, num_outputs: int, rngs: nnx.Rngs):
+    self.hidden = nnx.Linear(num_features, HIDDEN, rngs=rngs)
+    self.output = nnx.Linear(HIDDEN, num_outputs, rngs=rngs)
+
+  def __call__(self, features: Float[Array, 'n f']) -> Float[Array, 'n k']:
+    return self.output(nnx.relu(self.hidden(features)))
+
+
+def make_guesses(
+  config: Any, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+) -> dict[str, list[float | str]]:
+  """A guess for every example of every split, by the section `guess` of a config.
+
+  `embed` is called unless the model is `constant`. A `bias` is added to all guesses,
+  which then are kept within the bounds; `shuffled` hands them round among the examples
+  of a split. Raises UserError for a guess that the benchmark does not allow.
+  """
+  check(config, benchmark)
+  outputs = _outputs(config, benchmark, scale, embed, seed)
+  guesses = {}
+  for place, (split, values) in enumerate(outputs.items()):
+    if config.shuffled:
+      values = np.random.default_rng((seed, place)).permutation(values)
+    guesses[split] = scale.decode(values + np.float32(config.bias))
+  return guesses
+
+
+def check(config: Any, benchmark: Benchmark) -> None:
+  """Raises UserError for a guess that the benchmark does not allow."""
+  num_texts = len(benchmark.splits['train'][0].texts)
+  if config.model == 'cosine' and num_texts != 2:
+    raise UserError(
+      f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
+      f'{num_texts} an example: it must be network or constant'
+    )
+  if config.bias and benchmark.classes:
+    raise UserError(
+      f'config.guess.bias is {config.bias:g}; it must be 0 where labels are classes'
+    )
+
+
+def _outputs(
+  config: Any, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+) -> dict[str, Float[np.ndarray, 'n k']]:
+  splits = benchmark.splits
+  targets = scale.encode(splits['train'])
+  if config.model == 'constant':
+    mean = targets.mean(axis=0, dtype=np.float64)
+    return {split: np.tile(mean, (len(rows), 1)) for split, rows in splits.items()}
+  embedded = embed(
+    [text for rows in splits.values() for row in rows for text in row.texts]
+  )
+  features, start = {}, 0
+  for split, rows in splits.items():
+    size = len(rows) * len(rows[0].texts)
+    features[split] = embedded[start : start + size].reshape(
+      len(rows), len(rows[0].texts), -1
+    )
+    start += size
+  if config.model == 'cosine':
+    cosines = {
+      # Of vectors of norm 1.
+      split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
+      for split, pair in features.items()
+    }
+    return _linear_fit(cosines, targets)
+  flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
+  return _network(config, flat, targets, jax.random.key(seed))
+
+
+def _linear_fit(
+  x: dict[str, Float[np.ndarray, ' n']], targets: Float[np.ndarray, 'n k']
+) -> dict[str, Float[np.ndarray, 'n k']]:
+  """Least squares of a line through the train split."""
+
+  def columns(values: np.ndarray) -> np.ndarray:
+    return np.stack([np.ones_like(values), values], axis=1)
+
+  line = np.linalg.lstsq(columns(x['train']), targets, rcond=None)[0]
+  return {split: columns(values) @ line for split, values in x.items()}
+
+
+def _network(
+  config: Any,
+  features: dict[str, Float[np.ndarray, 'n f']],
+  targets: Float[np.ndarray, 'n k'],
+  key: Key[Array, ''],
+) -> dict[str, Float[np.ndarray, 'n k']]:
+  """The paper's network, trained on the mean squared error for some epochs.
+
+  Of each epoch the last few examples that fill no batch are left out.
+  """
+  x, y = jnp.asarray(features['train']), jnp.asarray(targets)
+  batch_size = min(config.batch_size, len(x))
+  steps = len(x) // batch_size
+  init_key, *epoch_keys = jax.random.split(key, 1 + config.num_epochs)
+  model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(init_key))
+  graph, weights = nnx.split(model)
+  num_steps = ConfigDict({'num_steps': steps * config.num_epochs})
+  optimizer = build_optimizer(
+    ConfigDict({'optimizer': config.optimizer, 'train': num_steps})
+  )
+
+  def loss(weights: Any, rows: Array) -> Array:
+    return jnp.mean(jnp.square(nnx.merge(graph, weights)(x[rows]) - y[rows]))
+
+  def step(state: Any, rows: Array) -> tuple[Any, None]:
+    weights, moments = state
+    updates, moments = optimizer.update(jax.grad(loss)(weights, rows), moments, weights)
+    return (optax.apply_updates(weights, updates), moments), None
+
+  orders = [jax.random.permutation(k, len(x))[: steps * batch_size] for k in epoch_keys]
+  batches = jnp.concatenate(orders).reshape(-1, batch_size)
+  state = weights, optimizer.init(weights)
+  (weights, _), _ = jax.jit(lambda state, rows: jax.lax.scan(step, state, rows))(
+    state, batches
+  )
+  trained = jax.jit(nnx.merge(graph, weights))
+  return {split: np.asarray(trained(rows)) for split, rows in features.items()}

@@ -1,0 +1,89 @@
+"""Three ways to read a label out of a language model, for many prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from zoo.llm.answers import parse_answer, parse_forced
+from zoo.llm.prompts import Wording
+
+READOUTS = {
+  'free': 'free generation',
+  'forced': 'forced prefix',
+  'expected': 'expected value',
+}
+FORCED_TOKENS = 16  # enough for a number, or for the name of a class
+
+
+class Model(Protocol):
+  """What is asked of a language model; `zoo.llm.LanguageModel` is one."""
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def num_params(self) -> int: ...
+
+  def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
+
+  def num_tokens(self, prompt: str) -> int: ...
+
+  def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]: ...
+
+  def log_probabilities(
+    self, prompt: str, continuations: Sequence[str]
+  ) -> Float[np.ndarray, ' n']: ...
+
+
+def read_all(
+  model: Model, texts: Sequence[str], wording: Wording, config: Any
+) -> list[dict[str, Any]]:
+  """The prompt and the three readouts of what users say, `config` being `readouts`.
+
+  A value is None where no answer can be told. The expected value is that over
+  `grid_points` numbers of the scale, or the most probable class; `mass` is what the
+  model gives to all of them together.
+  """
+  prompts = [model.chat(text) for text in texts]
+  begun = [model.chat(text, wording.answer_prefix) for text in texts]
+  free = model.generate(prompts, config.max_new_tokens)
+  forced = model.generate(begun, min(FORCED_TOKENS, config.max_new_tokens))
+  return [
+    {
+      'prompt': prompt,
+      'free': {'value': parse_answer(answer, wording), 'answer': answer},
+      'forced': {'value': parse_forced(number, wording), 'answer': number},
+      'expected': _expected(model, start, wording, config.grid_points),
+    }
+    for prompt, start, answer, number in zip(prompts, begun, free, forced, strict=True)
+  ]
+
+
+def _expected(
+  model: Model, prompt: str, wording: Wording, grid_points: int
+) -> dict[str, Any]:
+  scale = wording.scale
+  if scale.classes:
+    written = [f' {name}' for name in scale.classes]
+  else:
+    # As scores are written in the prompt, so that no tokenizer sees another form.
+    grid = np.linspace(scale.low, scale.high, grid_points)
+    written = [wording.show(value) for value in grid.tolist()]
+  logs = np.asarray(model.log_probabilities(prompt, written), np.float64)
+  probabilities = np.exp(logs - logs.max())
+  probabilities /= probabilities.sum()
+  if scale.classes:
+    value: float | str = scale.classes[int(probabilities.argmax())]
+  else:
+    value = float(probabilities @ np.array(written, np.float64))
+  return {
+    'value': value,
+    'mass': float(np.exp(logs).sum()),
+    'probabilities': dict(
+      zip((text.strip() for text in written), probabilities.tolist(), strict=True)
+    ),
+  }
