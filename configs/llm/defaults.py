@@ -60,7 +60,7 @@ def get_config(variant: str = '') -> Any:
 
   config.readouts = readouts = ConfigDict()
   readouts.max_new_tokens = 150  # ≥ 1, of free generation
-  readouts.grid_points = 26  # ≥ 2 scores, evenly spaced, for the expected value
+  readouts.grid_points = 501  # ≥ 2 scores, evenly spaced, of the expected value
 
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that are left

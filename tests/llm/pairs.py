@@ -88,4 +88,6 @@ class Parrot:
     return np.log(weights / weights.sum() / 2)  # half the mass is elsewhere
 
   def _answer(self, prompt):
-    return prompt.rpartition('Initial guess: ')[2][:4] if 'Initial' in prompt else '2.50'
+    return (
+      prompt.rpartition('Initial guess: ')[2][:4] if 'Initial' in prompt else '2.50'
+    )

@@ -24,6 +24,8 @@ TONES = Wording(
   scale=Scale(0.0, 0.0, ('calm', 'not calm', 'upset')),
 )
 PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
+QUERY = 'Sentence 1: He has 3 dogs.\nSentence 2: Three dogs are his.\n'
+OTHER = 'Sentence 1: He has 2 cats.\nSentence 2: A bird sings.\n'
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,11 @@ PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
     # The first answer counts; what a model invents behind it does not.
     ('Similarity score: 3.40\n\nSentence 1: a\nSimilarity score: 2.10', 3.4),
     # Echoes of the prompt.
-    ('Sentence 1: He has 2 cats.\nSentence 2: Two cats.\nSimilarity score: 4', 4.0),
+    (f'{QUERY}Similarity score: 4', 4.0),
+    (f'{QUERY}Initial guess: 3.50\nSimilarity score: 3.40\n\n{OTHER}Score: 1', 3.4),
+    (f'{OTHER}Similarity score: 1.20\n\n{QUERY}Similarity score: 4.00', 4.0),
+    (f'3.40\n\n{QUERY}Similarity score: 1.10', 3.4),
+    (f'**Sentence 1:** {PAIR.texts[0]}\n**Sentence 2:** {PAIR.texts[1]}\n3.4', 3.4),
     ('Sentence 1 and Sentence 2 are close. Score: 4.2', 4.2),
     ('Initial guess: 3.5\nSimilarity score: 3.4', 3.4),
     ('The initial guess of 3.5 is a bit high, so the score is 3.4', 3.4),
@@ -61,6 +67,11 @@ PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
     ('1. They share a topic.\n2. They differ in number.\nSimilarity score: 3.4', 3.4),
     # No answer.
     ('', None),
+    (f'{OTHER}Similarity score: 1.20', None),
+    (f'Sentence 1: {PAIR.texts[0]}\nSentence 2: Made up.\nSimilarity score: 1', None),
+    ('The similarity score of the first item is 2.8, of the second item 2.4.', None),
+    ('A score for the first and second sentence: 3.4', 3.4),
+    ('The score of the first item is 2.8, and the score of the last item is 2', 2.0),
     ('The sentences are very similar.', None),
     ('Initial guess: 3.50', None),
     ('Sentence 1: He has 3 dogs.', None),
@@ -75,7 +86,7 @@ PAIR = Example(('He has 3 dogs.', 'Three dogs are his.'), 4.5)
   ],
 )
 def test_scores(answer, score):
-  assert parse_answer(answer, SCORES) == score
+  assert parse_answer(answer, SCORES, PAIR.texts) == score
 
 
 @pytest.mark.parametrize(
@@ -94,14 +105,14 @@ def test_scores(answer, score):
   ],
 )
 def test_classes(answer, tone):
-  assert parse_answer(answer, TONES) == tone
+  assert parse_answer(answer, TONES, ['Hush.']) == tone
 
 
 @pytest.mark.parametrize('guesses', [None, [2.5, 3.5]])
 def test_a_prompt_that_is_repeated_is_no_answer_of_its_own(guesses):
   text = prompt_text(SCORES, [], PAIR, guesses and guesses[:1])
-  assert parse_answer(text, SCORES) is None
-  assert parse_answer(f'{text}\n\nSimilarity score: 1.25', SCORES) == 1.25
+  assert parse_answer(text, SCORES, PAIR.texts) is None
+  assert parse_answer(f'{text}\n\nSimilarity score: 1.25', SCORES, PAIR.texts) == 1.25
 
 
 @pytest.mark.parametrize(
@@ -133,24 +144,24 @@ words = st.text(st.characters(codec='ascii', exclude_characters='0123456789'))
 )
 def test_every_score_is_read_as_it_is_written(score, form):
   for digits in (2, 3):
-    assert parse_answer(form.format(f'{score:.{digits}f}'), SCORES) == score
+    assert parse_answer(form.format(f'{score:.{digits}f}'), SCORES, PAIR.texts) == score
 
 
 @given(scores, scores)
 def test_a_guess_before_an_answer_changes_nothing(score, guess):
   text = f'Initial guess: {guess:.2f}\nSimilarity score: {score:.2f}'
-  assert parse_answer(text, SCORES) == score
+  assert parse_answer(text, SCORES, PAIR.texts) == score
 
 
 @given(st.text())
 def test_any_text_has_an_answer_in_bounds_or_none(text):
-  for parse in (parse_answer, parse_forced):
-    score = parse(text, SCORES)
+  for score in (parse_answer(text, SCORES, PAIR.texts), parse_forced(text, SCORES)):
     assert score is None or 0 <= float(score) <= 5
-    assert parse(text, TONES) in (None, 'calm', 'not calm', 'upset')
+  for tone in (parse_answer(text, TONES, ['Hush.']), parse_forced(text, TONES)):
+    assert tone in (None, 'calm', 'not calm', 'upset')
 
 
 @given(words)
 def test_without_a_digit_there_is_no_score(text):
   assert not re.search(r'\d', text)
-  assert parse_answer(text, SCORES) is None
+  assert parse_answer(text, SCORES, PAIR.texts) is None

@@ -14,21 +14,36 @@ _BETWEEN = r'[^\d\n.;−-]'
 _LINK = rf'{_BETWEEN}{{0,60}}?'
 # A number at the start may count something or a line; an answer fills its line.
 _LINE_END = r'[\s*_"\'`).]*?(?:\n|$)'
+_OTHERS = (
+  'first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|previous|other'
+)
 # "My refined guess: 3.4" is an answer, "initial guess: 3.5" is none.
 _OLD = ''.join(
   rf'(?<!{word}\s)' for word in ('refined', 'revised', 'updated', 'final', 'new')
 )
 
 
-def parse_answer(answer: str, wording: Wording) -> float | str | None:
-  """The label that a free answer states, or None.
+def parse_answer(
+  answer: str, wording: Wording, texts: Sequence[str]
+) -> float | str | None:
+  """The label that a free answer states for the query with these texts, or None.
 
-  What it repeats of the prompt is no answer: inputs, the bounds of the scale, guesses,
-  the list of classes. Then counts, in this order: what the text begins with; the first
-  value behind the label's name; the only value there is. Two different values without a
-  name are no answer, and neither is one that is out of bounds.
+  Models repeat what they were told, and go on with items of their own. So an answer is
+  looked for in what comes before any item, and if there is none in the first item that
+  restates the query. Inputs, the bounds of the scale, guesses, the list of classes and
+  what is said of other items do not count there. Of the rest counts, in this order:
+  what it begins with, on a line of its own; the first value behind the label's name;
+  the only value there is. Two different values without a name are no answer, and
+  neither is one that is out of bounds.
   """
-  text = _without_echoes(answer, wording)
+  before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
+  found = _parse_part(before, wording)
+  restated = [item for item in items if _restates(item, wording, texts)]
+  return _parse_part(restated[0], wording) if found is None and restated else found
+
+
+def _parse_part(part: str, wording: Wording) -> float | str | None:
+  text = _without_echoes(part, wording)
   value = _Class(wording) if wording.scale.classes else _Number(wording)
   first = re.match(rf'[\s*_"\'`(]*{value.pattern}{_LINE_END}', text, re.I)
   if first is not None:
@@ -45,6 +60,23 @@ def parse_forced(answer: str, wording: Wording) -> float | str | None:
   value = _Class(wording) if wording.scale.classes else _Number(wording)
   start = re.match(rf'[\s*]*{value.pattern}', answer, re.I)
   return None if start is None else value.read(start)
+
+
+def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
+  """Whether the inputs that an item gives are the query's."""
+  for name, text in zip(wording.inputs, texts, strict=True):
+    given = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
+    if given is None or _plain(given[1]) != _plain(text):
+      return False
+  return True
+
+
+def _start_of(name: str) -> str:
+  return rf'[ \t*>#-]*{re.escape(name)}[ \t*]*:'
+
+
+def _plain(text: str) -> str:
+  return ' '.join(text.casefold().split()).strip(' *"\'')
 
 
 class _Number:
@@ -74,7 +106,7 @@ class _Class:
 def _without_echoes(answer: str, wording: Wording) -> str:
   for name in wording.inputs:
     # The echo of an input ends with its line; alone, its name may hold a digit.
-    answer = re.sub(rf'(?im)^[\s*>-]*{re.escape(name)}\b\**:.*$', '', answer)
+    answer = re.sub(rf'(?im)^{_start_of(name)}.*$', '', answer)
     answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
   scale = wording.scale
   if scale.classes:
@@ -92,6 +124,11 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     value = _NUMBER
     # "from 3.5 to 3.4" tells of a change: what it was is no answer.
     answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
+  # What is said of the first item is no answer for the last one.
+  other = (
+    rf'\b(?:of|for)\s+(?:the\s+)?(?:{_OTHERS})\b(?:(?!\band\b){_BETWEEN}){{0,60}}?'
+  )
+  answer = re.sub(rf'{other}(?:{value})', '', answer, flags=re.I)
   before_value = rf'(?:(?!\bto\b|{_name(wording.label)}){_BETWEEN}){{0,60}}?'
   guess = rf'{_OLD}\bguess(?:es)?\b{before_value}(?:{value})'
   return re.sub(guess, '', answer, flags=re.I)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
 from zoo.llm import guesses as guess_models
-from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.benchmarks import Benchmark, Example, read_jsonl
 from zoo.llm.prompts import Wording, draw, prompt_text
 from zoo.llm.readouts import Model, read_all
 from zoo.llm.report import ARMS, plot, summarise
@@ -135,11 +135,15 @@ class Prompts:
       'guess_loss_by_split': losses,
     }
 
+  def query(self, index: int) -> Example:
+    """What is asked about."""
+    return self._benchmark.splits['test'][self._draw(index).query]
+
   def texts(self, index: int) -> list[str]:
     """What the user says in each arm."""
     drawn = self._draw(index)
     context = [self._contexts[i] for i in drawn.context]
-    query = self._benchmark.splits['test'][drawn.query]
+    query = self.query(index)
     guessed = self._guesses[self._config.prompts.context_split]
     guesses = [guessed[i] for i in drawn.context]
     guesses.append(self._guesses['test'][drawn.query])
@@ -158,7 +162,7 @@ class Prompts:
       'index': index,
       'query': drawn.query,
       'context': list(drawn.context),
-      'label': self._benchmark.splits['test'][drawn.query].label,
+      'label': self.query(index).label,
       'guess': self._guesses['test'][drawn.query],
       'context_mean': scale.middle(labels or train),
       'constant': scale.middle(train),
@@ -205,7 +209,8 @@ def ask(
       batch = missing[start : start + size]
       began = time.monotonic()
       texts = [text for index in batch for text in prompts.texts(index)]
-      answers = read_all(model, texts, prompts.wording, config.readouts)
+      queries = [prompts.query(index) for index in batch for _ in ARMS]
+      answers = read_all(model, texts, queries, prompts.wording, config.readouts)
       seconds = (time.monotonic() - began) / len(batch)
       for place, index in enumerate(batch):
         arms = answers[len(ARMS) * place : len(ARMS) * (place + 1)]

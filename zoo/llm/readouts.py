@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.llm.answers import parse_answer, parse_forced
+from zoo.llm.benchmarks import Example
 from zoo.llm.prompts import Wording
 
 READOUTS = {
@@ -40,13 +41,17 @@ class Model(Protocol):
 
 
 def read_all(
-  model: Model, texts: Sequence[str], wording: Wording, config: Any
+  model: Model,
+  texts: Sequence[str],
+  queries: Sequence[Example],
+  wording: Wording,
+  config: Any,
 ) -> list[dict[str, Any]]:
-  """The prompt and the three readouts of what users say, `config` being `readouts`.
+  """The prompt and the three readouts of what users say of each query.
 
-  A value is None where no answer can be told. The expected value is that over
-  `grid_points` numbers of the scale, or the most probable class; `mass` is what the
-  model gives to all of them together.
+  `config` is the section `readouts`. A value is None where no answer can be told. The
+  expected value is that over `grid_points` scores of the scale, or the most probable
+  class; `mass` is what the model gives to all of them together.
   """
   prompts = [model.chat(text) for text in texts]
   begun = [model.chat(text, wording.answer_prefix) for text in texts]
@@ -55,11 +60,13 @@ def read_all(
   return [
     {
       'prompt': prompt,
-      'free': {'value': parse_answer(answer, wording), 'answer': answer},
+      'free': {'value': parse_answer(answer, wording, query.texts), 'answer': answer},
       'forced': {'value': parse_forced(number, wording), 'answer': number},
       'expected': _expected(model, start, wording, config.grid_points),
     }
-    for prompt, start, answer, number in zip(prompts, begun, free, forced, strict=True)
+    for prompt, start, query, answer, number in zip(
+      prompts, begun, queries, free, forced, strict=True
+    )
   ]
 
 
@@ -76,14 +83,9 @@ def _expected(
   logs = np.asarray(model.log_probabilities(prompt, written), np.float64)
   probabilities = np.exp(logs - logs.max())
   probabilities /= probabilities.sum()
+  mass = float(np.exp(logs).sum())
   if scale.classes:
-    value: float | str = scale.classes[int(probabilities.argmax())]
-  else:
-    value = float(probabilities @ np.array(written, np.float64))
-  return {
-    'value': value,
-    'mass': float(np.exp(logs).sum()),
-    'probabilities': dict(
-      zip((text.strip() for text in written), probabilities.tolist(), strict=True)
-    ),
-  }
+    told = dict(zip(scale.classes, probabilities.tolist(), strict=True))
+    value = scale.classes[int(probabilities.argmax())]
+    return {'value': value, 'mass': mass, 'probabilities': told}
+  return {'value': float(probabilities @ np.array(written, np.float64)), 'mass': mass}

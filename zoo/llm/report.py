@@ -76,7 +76,8 @@ def table(summary: dict[str, Any]) -> str:
   """The summary for a terminal."""
   lines = [
     f'{summary["metric"]} ± s.e. of {summary["model"]} on {summary["num_prompts"]} '
-    f'prompts of {summary["num_examples"]} examples',
+    f'prompts of {summary["num_examples"]} examples from {summary["context_split"]}; '
+    f'guess: {_guess(summary["guess"])}',
     '',
     f'{"":<24}{"without guess":>20}{"parsed":>8}{"with guess":>20}{"parsed":>8}',
   ]
@@ -149,7 +150,7 @@ def plot(summary: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Plot:
     plots.Panel(
       'b',
       'readout',
-      f'difference, 95 %',
+      'difference, 95 %',
       tuple(differences),
       x_names=names,
     ),
@@ -268,6 +269,11 @@ def _difference(differences: np.ndarray) -> dict[str, Any]:
 
 def _student(count: int) -> float:
   return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+
+
+def _guess(guess: dict[str, Any]) -> str:
+  bias = f', bias {guess["bias"]:+g}' if guess['bias'] else ''
+  return guess['model'] + bias + ', shuffled' * guess['shuffled']
 
 
 def _shown(found: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
-from typing import Any
 
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.llm import guesses
@@ -156,11 +155,3 @@ def weights_path(field: str, value: str) -> pathlib.Path:
   if not path.exists():
     raise UserError(f'config.{field}: the package {name} has no {inside}')
   return path
-
-
-def describe(guess: Any) -> str:
-  """The guess of a config in words."""
-  words = {'network': 'network (C.3)', 'cosine': 'line in the cosine'}
-  text = str(words.get(guess.model, guess.model))
-  text += f', bias {guess.bias:+g}' if guess.bias else ''
-  return f'{text}, shuffled' if guess.shuffled else text
