@@ -3,6 +3,7 @@
   python -m launch.paper --objective=exact        # on the exact risk: one minute
   python -m launch.paper                          # on sampled prompts, as in the paper
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
+  python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
 
 Run the same command again to go on after an interruption.
 """
@@ -30,6 +31,11 @@ _OUT = flags.DEFINE_string(
   'checkpoints/runs/paper',
   'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
 )
+_LLM = flags.DEFINE_string(
+  'llm',
+  None,
+  'Folder of a finished run of launch.llm, to show its result as figure 6.',
+)
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: ends soon, shows little.')
 
 
@@ -40,7 +46,10 @@ def main() -> None:
   from zoo import paper
 
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
-  judged = paper.reproduce(out, _get_config, figures, num_seeds, _OBJECTIVE.value)
+  llm_run = None if _LLM.value is None else cli.folder_of(_LLM, '')
+  judged = paper.reproduce(
+    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run
+  )
   if judged is None:
     print(f'stopped; the same command goes on from what is saved in {out}')
     return

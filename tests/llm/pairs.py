@@ -1,4 +1,4 @@
-"""Sentence pairs of our own, as a benchmark on disk, and a config to ask about them."""
+"""Sentence pairs of our own on disk, models to ask about them, and a config."""
 
 import csv
 import importlib
@@ -6,6 +6,9 @@ import json
 import pathlib
 
 import numpy as np
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, pre_tokenizers
 
 TINY_BERT = pathlib.Path(__file__).parents[1] / 'data' / 'llm' / 'tiny_bert'
 
@@ -44,6 +47,57 @@ def write_jsonl(folder, rows):
   return folder
 
 
+def write_tiny_model(folder, seed=0):
+  """A Llama of random weights whose tokens are bytes, as Hugging Face would have it."""
+  folder.mkdir(parents=True)
+  letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+  tokenizer = tokenizers.Tokenizer(
+    models.BPE({letter: i for i, letter in enumerate(letters)}, merges=[])
+  )
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  tokenizer.add_special_tokens(['<user>', '<model>', '<end>'])
+  tokenizer.save(str(folder / 'tokenizer.json'))
+  template = "<user>{{ messages[0]['content'] }}<model>"
+  beside = {'eos_token': '<end>', 'chat_template': template}
+  (folder / 'tokenizer_config.json').write_text(json.dumps(beside))
+  vocabulary, width, inner, heads, kv_heads, layers = 264, 16, 32, 4, 2, 2
+  config = {
+    'model_type': 'llama',
+    'vocab_size': vocabulary,
+    'hidden_size': width,
+    'intermediate_size': inner,
+    'num_hidden_layers': layers,
+    'num_attention_heads': heads,
+    'num_key_value_heads': kv_heads,
+    'rms_norm_eps': 1e-5,
+    'tie_word_embeddings': True,
+  }
+  (folder / 'config.json').write_text(json.dumps(config))
+  kv_width = width * kv_heads // heads
+  shapes = {'model.embed_tokens': (vocabulary, width), 'model.norm': (width,)}
+  for i in range(layers):
+    layer = f'model.layers.{i}'
+    shapes |= {
+      f'{layer}.input_layernorm': (width,),
+      f'{layer}.post_attention_layernorm': (width,),
+      f'{layer}.self_attn.q_proj': (width, width),
+      f'{layer}.self_attn.k_proj': (kv_width, width),
+      f'{layer}.self_attn.v_proj': (kv_width, width),
+      f'{layer}.self_attn.o_proj': (width, width),
+      f'{layer}.mlp.gate_proj': (inner, width),
+      f'{layer}.mlp.up_proj': (inner, width),
+      f'{layer}.mlp.down_proj': (width, inner),
+    }
+  rng = np.random.default_rng(seed)
+  tensors = {
+    f'{name}.weight': rng.normal(size=shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+  save_file(tensors, folder / 'model.safetensors')
+  return folder
+
+
 def small_config(name='smollm2', variant='smoke', **fields):
   """A shipped config with the tiny encoder, one device, and fields set."""
   config = importlib.import_module(f'configs.llm.{name}').get_config(variant)
@@ -59,14 +113,15 @@ def small_config(name='smollm2', variant='smoke', **fields):
 class Parrot:
   """In place of a language model: repeats the last guess, or says 2.50 without one.
 
-  It is told when each prompt was asked, and can be made to stop at some call.
+  It knows what it was asked, and can be made to stop when it was asked so many times.
   """
 
   name, num_params = 'parrot', 0
 
   def __init__(self):
     self.asked: list[str] = []
-    self.fails_at: int | None = None
+    self.stops_at: int | None = None
+    self.says: str | None = None
 
   def chat(self, user_text, answer_prefix=''):
     return f'<user>{user_text}<model>{answer_prefix}'
@@ -75,10 +130,10 @@ class Parrot:
     return len(prompt.split())
 
   def generate(self, prompts, max_new_tokens):
-    if self.fails_at is not None and len(self.asked) >= self.fails_at:
+    if self.stops_at is not None and len(self.asked) >= self.stops_at:
       raise KeyboardInterrupt
     self.asked += prompts
-    return [self._answer(prompt) for prompt in prompts]
+    return [self.says or self._answer(prompt) for prompt in prompts]
 
   def log_probabilities(self, prompt, continuations):
     # Twice as likely as any other is the one nearest to the answer.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
@@ -20,24 +19,8 @@ READOUTS = {
 FORCED_TOKENS = 16  # enough for a number, or for the name of a class
 
 
-class Model(Protocol):
-  """What is asked of a language model; `zoo.llm.LanguageModel` is one."""
-
-  @property
-  def name(self) -> str: ...
-
-  @property
-  def num_params(self) -> int: ...
-
-  def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
-
-  def num_tokens(self, prompt: str) -> int: ...
-
-  def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]: ...
-
-  def log_probabilities(
-    self, prompt: str, continuations: Sequence[str]
-  ) -> Float[np.ndarray, ' n']: ...
+# A `zoo.llm.LanguageModel`, or what answers to the same calls.
+Model = Any
 
 
 def read_all(

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from zoo.errors import UserError, check_count, unknown_name
 from zoo.paper.claims import CLAIMS, judge, names
 from zoo.paper.figures import FIGURES, plot
+from zoo.paper.language_model import TITLE, LanguageModelRun, read_run
 from zoo.paper.plots import Plot, draw, from_csv, to_csv
 from zoo.paper.report import page
 from zoo.paper.training import GetConfig, Study, configure, train_all
@@ -36,16 +37,19 @@ def reproduce(
   figures: Sequence[str] = tuple(FIGURES),
   num_seeds: int = 3,
   objective: str = 'sampled',
+  llm_run: str | os.PathLike[str] | None = None,
 ) -> list[dict[str, Any]] | None:
   """Makes the figures and judges the claims; returns them as they are in `claims.json`.
 
   Into the folder `out` go the runs, `figure_NAME.csv`, `.svg` and `.png` for each
   figure, `claims.json` and `report.html`. What is trained there already is not trained
   again, so that the same call goes on after an interruption; after SIGTERM it returns
-  None. `get_config` returns the config of a model by its name and variant.
+  None. `get_config` returns the config of a model by its name and variant. Figure 6 is
+  that of the folder `llm_run`, which `launch.llm` wrote.
 
   Raises UserError, with nothing written, for a figure or an objective that is not
-  known, no seed, or an `out` that is no folder; else as `zoo.training.train` does.
+  known, no seed, an `out` that is no folder, or an `llm_run` without a result; else
+  as `zoo.training.train` does.
   """
   figures = tuple(dict.fromkeys(figures))
   if not figures:
@@ -56,6 +60,7 @@ def reproduce(
   num_seeds = check_count('the number of seeds', num_seeds)
   if objective not in OBJECTIVES:
     raise unknown_name('objective', objective, OBJECTIVES)
+  measured = None if llm_run is None else read_run(llm_run)
   out = pathlib.Path(out).expanduser()
   try:
     out.mkdir(parents=True, exist_ok=True)
@@ -65,7 +70,7 @@ def reproduce(
 
   try:
     with _stopping_at_sigterm():
-      return _reproduce(out, get_config, figures, num_seeds, objective)
+      return _reproduce(out, get_config, figures, num_seeds, objective, measured)
   except _Stopped:
     return None
 
@@ -76,6 +81,7 @@ def _reproduce(
   figures: tuple[str, ...],
   num_seeds: int,
   objective: str,
+  measured: LanguageModelRun | None,
 ) -> list[dict[str, Any]] | None:
   start = time.monotonic()
   points = [point for name in figures for point in FIGURES[name].points]
@@ -118,6 +124,10 @@ def _reproduce(
   shown = [
     (FIGURES[name].title, FIGURES[name].caption, plots[name]) for name in figures
   ]
+  if measured is not None:
+    write_plot(measured.plot, out)
+    shown.append((TITLE, measured.caption, measured.plot))
+    facts = {'Figure 6': measured.facts, **facts}
   write_atomically(out / 'report.html', page(shown, judged, facts))
   return judged
 

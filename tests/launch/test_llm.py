@@ -1,0 +1,157 @@
+"""The command line of the language-model experiment, in real processes."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.launch.processes import ROOT, command, environment, launch
+from tests.llm.pairs import TINY_BERT, write_stsb, write_tiny_model
+
+MODULE = 'launch.llm'
+CONFIG = '--config=configs/llm/smollm2.py:smoke'
+
+
+@pytest.fixture(scope='module')
+def arguments(tmp_path_factory):
+  """Eight prompts to a model of random weights, one at a time."""
+  folder = tmp_path_factory.mktemp('llm')
+  return (
+    CONFIG,
+    f'--config.model.weights={write_tiny_model(folder / "model")}',
+    f'--config.encoder.weights={TINY_BERT}',
+    '--config.model.cache_length=2048',
+    '--config.model.batch_size=1',
+    '--config.prompts.num_prompts=8',
+    f'--data={write_stsb(folder / "csv")}',
+  )
+
+
+@pytest.fixture
+def own_data_dir(tmp_path, monkeypatch):
+  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('given', 'said'),
+  [
+    ([], '--config is missing'),
+    (['--config=configs/llm/smol.py'], 'configs/llm/smol.py does not exist'),
+    ([CONFIG, '--config.prompts.num=3'], 'config.prompts.num_prompts'),
+    ([CONFIG], 'there is no STS-B in'),
+    ([CONFIG, '--data={}'], 'has no stsb-en-train.csv'),
+    (['--config=configs/llm/own_benchmark.py'], '--data is missing'),
+  ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+  tmp_path, cache, own_data_dir, given, said
+):
+  (tmp_path / 'empty').mkdir()
+  given = [argument.format(tmp_path / 'empty') for argument in given]
+  if not any(argument.startswith('--out') for argument in given):
+    given.append(f'--out={tmp_path / "out"}')
+  answer = launch(*given, cache=cache, module=MODULE)
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert line.startswith('error: ')
+  assert said in line
+  assert [path.name for path in tmp_path.iterdir()] == ['empty']
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory, cache, arguments):
+  """The folder and the answer of a call that nothing interrupted."""
+  out = tmp_path_factory.mktemp('whole')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('TFDS_DATA_DIR', str(tmp_path_factory.mktemp('tfds')))
+    answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
+  assert answer.returncode == 0, answer.stderr
+  assert (
+    'mean squared error ± s.e. of model on 8 prompts of 2 examples' in answer.stdout
+  )
+  assert answer.stdout.endswith(f'all of it is in {out}\n')
+  return out, answer
+
+
+def told(out):
+  """All that was answered, without how long it took."""
+  lines = (out / 'prompts.jsonl').read_text().splitlines()
+  return [{**json.loads(line), 'seconds': None} for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('number', 'code'), [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 130)]
+)
+def test_stopped_and_started_again_it_asks_the_rest(
+  tmp_path, cache, own_data_dir, arguments, whole, number, code
+):
+  out = tmp_path / 'out'
+  process = subprocess.Popen(
+    command(*arguments, f'--out={out}', module=MODULE),
+    cwd=ROOT,
+    env=environment(cache),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  path = out / 'prompts.jsonl'
+  try:
+    deadline = time.monotonic() + 120
+    while not (path.is_file() and path.read_bytes().count(b'\n') >= 2):
+      assert process.poll() is None
+      assert time.monotonic() < deadline, 'no progress in two minutes'
+      time.sleep(0.01)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+  finally:
+    process.kill()
+    process.communicate()
+  assert process.returncode == code, stderr
+  assert 'Traceback' not in stderr
+  if number != signal.SIGKILL:
+    assert 'the same command goes on from what is saved' in stdout + stderr
+  assert not (out / 'summary.json').exists()
+  done = path.read_bytes()
+  assert 2 <= done.count(b'\n') < 8
+  answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
+  assert answer.returncode == 0, answer.stderr
+  assert path.read_bytes().startswith(done[: done.rfind(b'\n') + 1])
+  assert told(out) == told(whole[0])
+  assert answer.stdout.replace(str(out), str(whole[0])) == whole[1].stdout
+
+
+@pytest.mark.slow
+def test_the_papers_report_shows_it_as_figure_6(tmp_path, cache, whole):
+  answer = launch(
+    *('--smoke', '--figures=1', '--seeds=1', '--objective=exact'),
+    *(f'--llm={whole[0]}', f'--out={tmp_path}'),
+    cache=cache,
+    module='launch.paper',
+  )
+  assert answer.returncode == 0, answer.stderr
+  for suffix in ('csv', 'png', 'svg'):
+    assert (tmp_path / f'figure_6.{suffix}').is_file()
+  csv = 'figure_6.csv'
+  assert (tmp_path / csv).read_bytes() == (whole[0] / csv).read_bytes()
+  page = (tmp_path / 'report.html').read_text()
+  assert 'Figure 6. Initial guesses in a language model' in page
+  assert 'model on 8 prompts of 2 examples (stsb)' in page
+  assert '<td>expected, with − without guess</td>' in page
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_finished_run_is_no_figure_6(tmp_path, cache):
+  (tmp_path / 'run').mkdir()
+  answer = launch(
+    *(f'--llm={tmp_path / "run"}', f'--out={tmp_path / "out"}'),
+    cache=cache,
+    module='launch.paper',
+  )
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert 'holds no finished run of launch.llm' in line
+  assert not (tmp_path / 'out').exists()

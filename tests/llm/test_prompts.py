@@ -1,0 +1,80 @@
+"""Draws and prompts: what the two arms share, and what tells them apart."""
+
+import pytest
+
+from tests.llm.pairs import PAIRS
+from zoo.llm.benchmarks import Example
+from zoo.llm.guesses import Scale
+from zoo.llm.prompts import Wording, draw, prompt_text
+
+EXAMPLES = [Example(pair[:2], pair[2]) for pair in PAIRS]
+GUESSES = [0.5 + 0.25 * place for place in range(len(PAIRS))]
+WORDING = Wording(
+  'Rate the pair.', ('Sentence 1', 'Sentence 2'), 'Similarity score', Scale(0.0, 5.0)
+)
+
+
+def test_draws_are_a_function_of_seed_and_index():
+  draws = [draw(3, index, 50, 30, 10) for index in range(50)]
+  assert draws == [draw(3, index, 50, 30, 10) for index in range(50)]
+  assert sorted(one.query for one in draws) == list(range(50))  # each query once
+  for one in draws:
+    assert len(set(one.context)) == 10
+    assert set(one.context) <= set(range(30))
+  assert draws != [draw(4, index, 50, 30, 10) for index in range(50)]
+  # Drawn anew for each prompt, and with no favourite.
+  counts = [sum(place in one.context for one in draws) for place in range(30)]
+  assert 5 <= min(counts) <= max(counts) <= 35  # 16.7 ± 3.3 each
+
+
+@pytest.mark.parametrize('num_examples', [0, 1, 20])
+def test_a_shorter_context_is_the_beginning_of_a_longer_one(num_examples):
+  longest = draw(0, 7, 50, 30, 20)
+  shorter = draw(0, 7, 50, 30, num_examples)
+  assert shorter.query == longest.query
+  assert shorter.context == longest.context[:num_examples]
+
+
+@pytest.mark.parametrize('num_examples', [0, 1, 5])
+def test_the_arms_differ_in_the_guesses_alone(num_examples):
+  context, query = EXAMPLES[:num_examples], EXAMPLES[-1]
+  guesses = [*GUESSES[:num_examples], 3.5]
+  without = prompt_text(WORDING, context, query)
+  with_guess = prompt_text(WORDING, context, query, guesses)
+  for place, guess in enumerate(guesses):
+    line = f'\nInitial guess: {guess:.2f}'
+    assert with_guess.count(line) >= 1, place
+    with_guess = with_guess.replace(line, '', 1)
+  for sentence in (
+    ' Each item comes with an initial guess of its similarity score, made by a small '
+    'model; it may be wrong.',
+    'Refine the initial guess of the last item. ',
+  ):
+    assert with_guess.count(sentence) == 1
+    with_guess = with_guess.replace(sentence, '')
+  assert with_guess == without
+  assert 'guess' not in without
+
+
+def test_a_prompt_has_everything_in_its_order():
+  text = prompt_text(WORDING, EXAMPLES[:2], EXAMPLES[3], [4.0, 4.5, 3.333])
+  assert text.split('\n\n')[1:-1] == [
+    'Sentence 1: A baker is kneading dough.\nSentence 2: Someone kneads bread dough.\n'
+    'Initial guess: 4.00\nSimilarity score: 4.20',
+    'Sentence 1: The ferry leaves at noon.\nSentence 2: At twelve the ferry departs.\n'
+    'Initial guess: 4.50\nSimilarity score: 4.80',
+    'Sentence 1: He repairs his old bicycle.\nSentence 2: He is mending a bicycle.\n'
+    'Initial guess: 3.33',
+  ]
+  assert 'a number from 0 to 5 with two decimals' in text.split('\n\n')[-1]
+
+
+def test_classes_are_named():
+  wording = Wording('Sort.', ('Text',), 'Tone', Scale(0.0, 0.0, ('calm', 'upset')))
+  text = prompt_text(
+    wording, [Example(('Oh!',), 'upset')], Example(('Hm.',), 'calm'), ['upset', 'upset']
+  )
+  assert 'Text: Oh!\nInitial guess: upset\nTone: upset\n' in text
+  assert 'Give the tone of the last item as one of calm, upset.' in text
+  assert wording.answer_prefix == 'Tone:'
+  assert WORDING.answer_prefix == 'Similarity score: '

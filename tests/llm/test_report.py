@@ -1,0 +1,163 @@
+"""The numbers of the report, from lines whose numbers are known by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.paper.test_plots import assert_drawn
+from zoo.llm.guesses import Scale
+from zoo.llm.readouts import READOUTS
+from zoo.llm.report import plot, summarise, table
+from zoo.paper.plots import from_csv, to_csv
+
+SCORES = Scale(0.0, 5.0)
+FACTS = {
+  'model': 'm',
+  'num_examples': 10,
+  'context_split': 'train',
+  'guess': {'model': 'network', 'bias': 0.0, 'shuffled': False},
+}
+# label, guess, answer without a guess, answer with one
+ANSWERS = [
+  (3.0, 2.0, 1.0, 2.0),  # a copy
+  (4.0, 3.0, 4.0, 3.5),
+  (1.0, 1.5, None, 1.5),  # a copy, without a partner
+  (2.0, 4.0, 2.5, None),
+  (0.0, 1.0, 2.0, 0.996),  # 1.00 as it is shown
+]
+
+
+def lines_of(answers):
+  return [
+    {
+      'index': index,
+      'label': label,
+      'guess': guess,
+      'context_mean': 2.0,
+      'constant': 2.5,
+      'context_guess_loss': 0.5,
+      'seconds': 1.5,
+      'arms': {
+        arm: {
+          'free': {'value': value},
+          'forced': {'value': value},
+          'expected': {'value': label if value is None else value, 'mass': 0.75},
+        }
+        for arm, value in (('without_guess', one), ('with_guess', other))
+      },
+    }
+    for index, (label, guess, one, other) in enumerate(answers)
+  ]
+
+
+LINES = lines_of(ANSWERS)
+
+
+def test_losses_pairs_and_copies():
+  summary = summarise(LINES, SCORES)
+  assert summary['num_prompts'] == 5
+  assert summary['seconds'] == 7.5
+  assert summary['context_guess_loss'] == 0.5
+  guess = summary['baselines']['guess']
+  assert guess['loss'] == pytest.approx((1 + 1 + 0.25 + 4 + 1) / 5)
+  assert guess['stderr'] == pytest.approx(stats.sem([1, 1, 0.25, 4, 1]))
+  assert summary['baselines']['constant']['loss'] == pytest.approx(
+    (0.25 + 2.25 + 2.25 + 0.25 + 6.25) / 5
+  )
+  without, with_guess = (
+    summary['arms'][arm]['free'] for arm in ('without_guess', 'with_guess')
+  )
+  assert (without['num_parsed'], without['parse_rate']) == (4, 0.8)
+  assert without['loss'] == pytest.approx((4 + 0 + 0.25 + 4) / 4)
+  changed = 0.996**2
+  assert with_guess['loss'] == pytest.approx((1 + 0.25 + 0.25 + changed) / 4)
+  assert (with_guess['num_copied'], with_guess['copied_share']) == (3, 0.75)
+  assert with_guess['num_changed'] == 1
+  assert with_guess['changed_loss'] == pytest.approx(0.25)
+  assert with_guess['changed_guess_loss'] == pytest.approx(1.0)
+  # Where both arms have an answer: prompts 0, 1 and 4.
+  differences = [1 - 4, 0.25 - 0, changed - 4]
+  paired = summary['paired']['free']
+  assert (paired['num'], paired['difference']) == (
+    3,
+    pytest.approx(np.mean(differences)),
+  )
+  interval = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+  assert (paired['low'], paired['high']) == pytest.approx((interval.low, interval.high))
+  against = summary['against_guess']['free']
+  assert against['num'] == 4
+  assert against['difference'] == pytest.approx((0.25 - 1 + changed - 1) / 4)
+  assert summary['arms']['with_guess']['expected']['mass'] == 0.75
+
+
+def test_the_interval_covers_as_often_as_it_says():
+  """Of squared errors of scores, which are far from normal."""
+  rng = np.random.default_rng(0)
+  true = np.mean((rng.uniform(0, 5, 400_000) - 2.5) ** 2)
+  hits = 0
+  for _ in range(400):
+    answers = [(label, 0.0, 2.5, label) for label in rng.uniform(0, 5, 40).tolist()]
+    pair = summarise(lines_of(answers), SCORES)['paired']['free']
+    hits += pair['low'] <= -true <= pair['high']
+  # 380 of 400 are due, with a standard deviation of 4.4.
+  assert abs(hits - 380) < 4 * math.sqrt(400 * 0.95 * 0.05)
+
+
+def test_an_arm_without_any_answer_is_told_as_such():
+  lines = lines_of([(3.0, 2.0, None, 2.0), (4.0, 3.0, None, 3.5)])
+  summary = {**FACTS, **summarise(lines, SCORES)}
+  found = summary['arms']['without_guess']['free']
+  assert (found['num_parsed'], found['loss'], found['stderr']) == (0, None, None)
+  assert summary['paired']['free'] == {
+    'num': 0,
+    'difference': None,
+    'stderr': None,
+    'low': None,
+    'high': None,
+  }
+  assert ' -      0%' in table(summary)
+  assert_drawn(plot(summary, lines))
+
+
+def test_classes_have_an_error_rate():
+  scale = Scale(0.0, 0.0, ('a', 'b'))
+  lines = lines_of([('a', 'b', 'a', 'b'), ('b', 'b', 'a', 'b'), ('b', 'a', None, 'b')])
+  for line in lines:
+    line['context_mean'] = line['constant'] = 'a'
+  summary = summarise(lines, scale)
+  assert summary['metric'] == 'error rate'
+  assert summary['baselines']['constant']['loss'] == pytest.approx(2 / 3)
+  assert summary['arms']['without_guess']['free']['loss'] == pytest.approx(1 / 2)
+  assert summary['arms']['with_guess']['free']['num_copied'] == 2
+  drawn = plot({**FACTS, **summary}, lines)
+  assert [panel.key for panel in drawn.panels] == ['a', 'b']
+
+
+def test_the_table_and_the_figure_hold_the_numbers():
+  summary = {**FACTS, **summarise(LINES, SCORES)}
+  told = table(summary)
+  for readout, name in READOUTS.items():
+    for arm in ('without_guess', 'with_guess'):
+      found = summary['arms'][arm][readout]
+      assert f'{found["loss"]:.3f} ± {found["stderr"]:.3f}' in told
+    assert name in told
+  assert (
+    'free generation: 3 of 4 answers copy the guess; the other 1 have 0.250' in told
+  )
+  drawn = plot(summary, LINES)
+  assert from_csv('6', to_csv(drawn)) == drawn
+  assert_drawn(drawn)
+  assert drawn.panels[0].x_names == tuple(READOUTS.values())
+  losses = drawn.series('a', 'with guess').y
+  assert losses == tuple(
+    summary['arms']['with_guess'][readout]['loss'] for readout in READOUTS
+  )
+  points = drawn.series('c', 'free generation')
+  assert list(zip(points.x, points.y, strict=True)) == [
+    (1.0, 0.996),
+    (1.5, 1.5),
+    (2.0, 2.0),
+    (3.0, 3.5),
+  ]
