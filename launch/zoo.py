@@ -75,7 +75,7 @@ def main() -> None:
   print(f'tasks        {", ".join(zoo.tasks())}')
   print('configs')
   for name, says in _configs().items():
-    print(f'  configs/{name}.py'.ljust(32), says)
+    print(f'  configs/{name}.py'.ljust(38), says)
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
   print('evaluation sets')
@@ -86,10 +86,12 @@ def main() -> None:
 def _configs() -> dict[str, str]:
   """The configs that can be launched, and the first line of each one's docstring."""
   says = {}
-  for found in pkgutil.iter_modules(configs.__path__):
-    module = importlib.import_module(f'configs.{found.name}')
-    if found.name != 'defaults':  # what all share, without a model
-      says[found.name] = (module.__doc__ or '').splitlines()[0]
+  for found in pkgutil.walk_packages(configs.__path__, 'configs.'):
+    module = importlib.import_module(found.name)
+    # The defaults are what all share, without a model.
+    if not found.ispkg and not found.name.endswith('.defaults'):
+      name = found.name.removeprefix('configs.').replace('.', '/')
+      says[name] = (module.__doc__ or '').splitlines()[0]
   return says
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from typing import Any
 
 import jax
 import numpy as np
@@ -68,6 +69,10 @@ def parrot(monkeypatch):
   return parrot
 
 
+def run(*arguments) -> Any:
+  return experiment.run(*arguments)
+
+
 def parrot_config(**fields):
   """Of twelve prompts; the parrot's weights are any folder that is there."""
   defaults = {'prompts__num_prompts': 12, 'model__weights': str(TINY_BERT)}
@@ -85,7 +90,7 @@ def told(out):
 
 def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, parrot):
   out = tmp_path / 'out'
-  summary = experiment.run(parrot_config(), out, csv)
+  summary = run(parrot_config(), out, csv)
   assert summary == json.loads((out / 'summary.json').read_text())
   for readout in ('free', 'forced'):
     found = summary['arms']['with_guess'][readout]
@@ -118,51 +123,50 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
 
 
 def test_the_same_call_again_asks_nothing(tmp_path, csv, parrot):
-  first = experiment.run(parrot_config(), tmp_path / 'out', csv)
+  first = run(parrot_config(), tmp_path / 'out', csv)
   asked = len(parrot.asked)
   # The mesh may be another one, and the files need not be there once they are built.
   config = parrot_config()
   config.mesh.data = 2
-  assert experiment.run(config, tmp_path / 'out') == first
+  assert run(config, tmp_path / 'out') == first
   assert len(parrot.asked) == asked
 
 
 @pytest.mark.parametrize('torn', [b'', b'{"index": 7, "que', b'\xff'])
 def test_killed_and_called_again_it_asks_the_rest_alone(tmp_path, csv, parrot, torn):
   whole = tmp_path / 'whole'
-  summary = experiment.run(parrot_config(), whole, csv)
+  summary = run(parrot_config(), whole, csv)
   per_prompt = len(parrot.asked) // 12
   out = tmp_path / 'out'
   parrot.asked.clear()
   parrot.stops_at = 6 * per_prompt
   with pytest.raises(KeyboardInterrupt):
-    experiment.run(parrot_config(), out, csv)
+    run(parrot_config(), out, csv)
   assert [line['index'] for line in read_lines(out)] == list(range(6))
   with (out / 'prompts.jsonl').open('ab') as file:
     file.write(torn)
   parrot.asked.clear()
   parrot.stops_at = None
-  again = experiment.run(parrot_config(), out, csv)
+  again = run(parrot_config(), out, csv)
   assert len(parrot.asked) == 6 * per_prompt
   assert told(out) == told(whole)
-  assert again is not None
   assert {**again, 'seconds': None} == {**summary, 'seconds': None}
   assert (out / 'figure_6.csv').read_bytes() == (whole / 'figure_6.csv').read_bytes()
 
 
 def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
   out = tmp_path / 'out'
-  experiment.run(parrot_config(), out, csv)
+  run(parrot_config(), out, csv)
   (out / 'summary.json').unlink()
   lines = (out / 'prompts.jsonl').read_text().splitlines(keepends=True)
   damaged = ''.join([*lines[:3], 'damaged\n', *lines[4:]])
   (out / 'prompts.jsonl').write_text(damaged)
   with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
-    experiment.run(parrot_config(), out, csv)
+    run(parrot_config(), out, csv)
   assert (out / 'prompts.jsonl').read_text() == damaged
   (out / 'prompts.jsonl').write_text(''.join([*lines[:3], *lines[4:]]))
   parrot.asked.clear()
-  assert experiment.run(parrot_config(), out, csv) is not None
+  assert run(parrot_config(), out, csv) is not None
   assert {prompt for prompt in parrot.asked if 'model>S' not in prompt} == {
     arm['prompt'] for arm in json.loads(lines[3])['arms'].values()
   }
@@ -170,18 +174,18 @@ def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
 
 def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
   out = tmp_path / 'out'
-  experiment.run(parrot_config(), out, csv)
+  run(parrot_config(), out, csv)
   before = {path.name: path.read_bytes() for path in out.iterdir()}
   with refuses('guess.bias (0.0 there, 1.0 here)'):
-    experiment.run(parrot_config(guess__bias=1.0), out, csv)
+    run(parrot_config(guess__bias=1.0), out, csv)
   shutil.rmtree(data_dir / 'stsb')
   with refuses('benchmark.sha256'):
-    experiment.run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
+    run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
   shutil.rmtree(data_dir / 'stsb')
   (tmp_path / 'used').mkdir()
   (tmp_path / 'used' / 'thesis.tex').write_text('mine')
   with refuses('is not empty and holds no run'):
-    experiment.run(parrot_config(), tmp_path / 'used', csv)
+    run(parrot_config(), tmp_path / 'used', csv)
   assert before == {path.name: path.read_bytes() for path in out.iterdir()}
 
 
@@ -213,7 +217,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
   tmp_path, csv, parrot, fields, said
 ):
   with refuses(*said):
-    experiment.run(parrot_config(**fields), tmp_path / 'out', csv)
+    run(parrot_config(**fields), tmp_path / 'out', csv)
   assert not (tmp_path / 'out').exists()
   assert not parrot.asked
 
@@ -233,7 +237,7 @@ def test_a_mistake_in_the_fields_themselves():
 
 def test_no_examples_at_all(tmp_path, csv, parrot):
   config = parrot_config(prompts__num_examples=0, prompts__context_split='dev')
-  summary = experiment.run(config, tmp_path / 'out', csv)
+  summary = run(config, tmp_path / 'out', csv)
   assert summary['context_guess_loss'] is None
   baselines = summary['baselines']
   assert baselines['context_mean'] == baselines['constant']
@@ -248,7 +252,7 @@ def tiny(tmp_path_factory):
 def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
   out = tmp_path / 'out'
   config = small_config(model__weights=str(tiny), model__cache_length=2048)
-  summary = experiment.run(config, out, csv)
+  summary = run(config, out, csv)
   expected = summary['arms']['with_guess']['expected']
   assert expected['parse_rate'] == 1
   assert 0 < expected['mass'] < 1e-3
@@ -277,7 +281,7 @@ def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
 def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, caplog):
   parrot.says = 'I would rather talk about the weather.'
   with caplog.at_level(logging.WARNING):
-    summary = experiment.run(parrot_config(), tmp_path / 'out', csv)
+    summary = run(parrot_config(), tmp_path / 'out', csv)
   assert summary['arms']['with_guess']['free']['num_parsed'] == 0
   assert 'no answer in the arm with_guess, readout free, could be parsed' in caplog.text
   assert [
@@ -295,7 +299,7 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
     for place, pair in enumerate(PAIRS)
   ]
   fields = {'model__weights': str(tiny), 'model__cache_length': 2048}
-  summary = experiment.run(
+  summary = run(
     small_config('own_benchmark', **fields),
     tmp_path / 'classes',
     write_jsonl(tmp_path / 'moods', rows),
@@ -315,7 +319,7 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
     'benchmark__high': 110.0,
     'guess__model': 'constant',
   }
-  summary = experiment.run(
+  summary = run(
     small_config('own_benchmark', **fields),
     tmp_path / 'numbers',
     write_jsonl(tmp_path / 'tens', rows),

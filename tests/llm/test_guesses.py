@@ -1,5 +1,7 @@
 """Guess models against NumPy, and what is done to their guesses."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -27,6 +29,10 @@ def embed(texts):
   return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def labels_of(data) -> Any:
+  return [example.label for example in data.splits['train']]
+
+
 def benchmark(labels, num_texts=2, classes=()):
   rng = np.random.default_rng(0)
   splits = {}
@@ -48,7 +54,7 @@ NUMBERS = Scale(0.0, 5.0)
 CLASSES = Scale(0.0, 0.0, ('minus', 'plus'))
 
 
-def guessed(data, scale=NUMBERS, seed=0, **fields):
+def guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
   config = small_config(**{f'guess__{name}': value for name, value in fields.items()})
   return make_guesses(config.guess, data, scale, embed, seed)
 
@@ -59,8 +65,7 @@ def test_the_line_in_the_cosine_is_that_of_polyfit():
     split: np.array([np.prod(embed(e.texts), axis=0).sum() for e in examples])
     for split, examples in data.splits.items()
   }
-  labels = [example.label for example in data.splits['train']]
-  line = np.polyfit(cosines['train'], labels, 1)
+  line = np.polyfit(cosines['train'], labels_of(data), 1)
   expected = np.clip(np.polyval(line, cosines['test']), 0, 5)
   # Two decimals are kept of each guess.
   np.testing.assert_allclose(
@@ -72,11 +77,11 @@ def test_the_network_is_trained_as_in_appendix_c3():
   """Linear(16), ReLU, Linear(1), squares and Adam 1e-3 in batches of 8, in NumPy."""
   data = benchmark(score)
   num_epochs = 3
-  x, y = {}, np.array([[e.label] for e in data.splits['train']])
+  x, y = {}, np.array(labels_of(data))[:, None]
   for split, examples in data.splits.items():
     x[split] = np.array([np.concatenate(embed(e.texts)) for e in examples], np.float64)
   init_key, *epoch_keys = jax.random.split(jax.random.key(5), 1 + num_epochs)
-  network = GuessNetwork(2 * WIDTH, 1, nnx.Rngs(init_key))
+  network: Any = GuessNetwork(2 * WIDTH, 1, nnx.Rngs(init_key))
   weights = [
     np.asarray(array[...], np.float64)
     for layer in (network.hidden, network.output)
@@ -109,7 +114,7 @@ def test_the_network_is_trained_as_in_appendix_c3():
 
 def test_constant_shuffled_and_biased():
   data = benchmark(score)
-  mean = round(float(np.mean([e.label for e in data.splits['train']])), 2)
+  mean = round(float(np.mean(labels_of(data))), 2)
   assert set(guessed(data, model='constant')['test']) == {mean}
   plain = guessed(data, model='cosine')
   shuffled = guessed(data, model='cosine', shuffled=True)
@@ -133,7 +138,7 @@ def test_classes():
   right = [e.label for e in data.splits['test']]
   guesses = guessed(data, CLASSES, model='network', num_epochs=60)['test']
   assert np.mean([g == r for g, r in zip(guesses, right, strict=True)]) > 0.85
-  frequent = max(CLASSES.classes, key=[e.label for e in data.splits['train']].count)
+  frequent = max(CLASSES.classes, key=labels_of(data).count)
   assert set(guessed(data, CLASSES, model='constant')['test']) == {frequent}
   with refuses("'cosine'", 'has 1 an example', 'network or constant'):
     guessed(data, CLASSES, model='cosine')

@@ -127,12 +127,13 @@ def _example_of(line: str, place: str) -> Example:
   try:
     row: Any = json.loads(line)
     texts, label = row['inputs'], row['label']
+    label = label.strip() if isinstance(label, str) else label
     is_number = isinstance(label, int | float) and not isinstance(label, bool)
     if not (
       isinstance(texts, list)
       and texts
       and all(isinstance(text, str) for text in texts)
-      and (is_number or (isinstance(label, str) and label.strip()))
+      and (is_number or (isinstance(label, str) and label))
     ):
       raise TypeError
   except (ValueError, TypeError, KeyError):
@@ -140,7 +141,7 @@ def _example_of(line: str, place: str) -> Example:
       f'{place} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
       '3.5}, the label a number or the name of a class'
     ) from None
-  return Example(tuple(texts), float(label) if is_number else label.strip())
+  return Example(tuple(texts), float(label) if is_number else label)
 
 
 def _benchmark(

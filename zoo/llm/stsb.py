@@ -48,7 +48,8 @@ class Stsb(tfds.core.GeneratorBasedBuilder):
 
   def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
     files = stsb_files(pathlib.Path(dl_manager.manual_dir))
-    self.info.metadata['sha256'] = digest(list(files.values()))
+    metadata: Any = self.info.metadata
+    metadata['sha256'] = digest(list(files.values()))
     return {split: self._generate_examples(path) for split, path in files.items()}
 
   def _generate_examples(
@@ -91,7 +92,7 @@ def load(
         builder.download_and_prepare(
           download_config=tfds.download.DownloadConfig(manual_dir=os.fspath(folder))
         )
-    sha256 = builder.info.metadata['sha256']
+    metadata: Any = builder.info.metadata
     splits = {split: _read(builder, split) for split in ('train', 'dev', 'test')}
   except UserError:
     raise
@@ -103,12 +104,12 @@ def load(
       f'the STS-B that was built is damaged ({type(error).__name__}: {reason}); delete '
       'its folder, stsb in the data folder of TFDS, and it is built again'
     ) from error
-  if files is not None and digest(list(files.values())) != sha256:
+  if files is not None and digest(list(files.values())) != metadata['sha256']:
     raise UserError(
       f'{place} was built from other files than those in {folder}; delete '
       'that folder, or set TFDS_DATA_DIR to another one'
     )
-  return Benchmark(splits, (), sha256)
+  return Benchmark(splits, (), metadata['sha256'])
 
 
 def _read(builder: Stsb, split: str) -> list[Example]:
