@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.launch.processes import ROOT, command, environment, launch
-from tests.llm.pairs import TINY_BERT, write_stsb, write_tiny_model
+from tests.llm.pairs import TINY_BERT, write_stsb
+from tests.llm.tiny import save_folder
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
@@ -20,7 +21,7 @@ def arguments(tmp_path_factory):
   folder = tmp_path_factory.mktemp('llm')
   return (
     CONFIG,
-    f'--config.model.weights={write_tiny_model(folder / "model")}',
+    f'--config.model.weights={save_folder("tied_llama", folder / "model")}',
     f'--config.encoder.weights={TINY_BERT}',
     '--config.model.cache_length=2048',
     '--config.model.batch_size=1',

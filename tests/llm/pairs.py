@@ -6,9 +6,6 @@ import json
 import pathlib
 
 import numpy as np
-import tokenizers
-from safetensors.numpy import save_file
-from tokenizers import decoders, models, pre_tokenizers
 
 TINY_BERT = pathlib.Path(__file__).parents[1] / 'data' / 'llm' / 'tiny_bert'
 
@@ -44,57 +41,6 @@ def write_jsonl(folder, rows):
   for split in ('train', 'test'):
     text = ''.join(json.dumps(row) + '\n' for row in rows)
     (folder / f'{split}.jsonl').write_text(text)
-  return folder
-
-
-def write_tiny_model(folder, seed=0):
-  """A Llama of random weights whose tokens are bytes, as Hugging Face would have it."""
-  folder.mkdir(parents=True)
-  letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-  tokenizer = tokenizers.Tokenizer(
-    models.BPE({letter: i for i, letter in enumerate(letters)}, merges=[])
-  )
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-  tokenizer.decoder = decoders.ByteLevel()
-  tokenizer.add_special_tokens(['<user>', '<model>', '<end>'])
-  tokenizer.save(str(folder / 'tokenizer.json'))
-  template = "<user>{{ messages[0]['content'] }}<model>"
-  beside = {'eos_token': '<end>', 'chat_template': template}
-  (folder / 'tokenizer_config.json').write_text(json.dumps(beside))
-  vocabulary, width, inner, heads, kv_heads, layers = 264, 16, 32, 4, 2, 2
-  config = {
-    'model_type': 'llama',
-    'vocab_size': vocabulary,
-    'hidden_size': width,
-    'intermediate_size': inner,
-    'num_hidden_layers': layers,
-    'num_attention_heads': heads,
-    'num_key_value_heads': kv_heads,
-    'rms_norm_eps': 1e-5,
-    'tie_word_embeddings': True,
-  }
-  (folder / 'config.json').write_text(json.dumps(config))
-  kv_width = width * kv_heads // heads
-  shapes = {'model.embed_tokens': (vocabulary, width), 'model.norm': (width,)}
-  for i in range(layers):
-    layer = f'model.layers.{i}'
-    shapes |= {
-      f'{layer}.input_layernorm': (width,),
-      f'{layer}.post_attention_layernorm': (width,),
-      f'{layer}.self_attn.q_proj': (width, width),
-      f'{layer}.self_attn.k_proj': (kv_width, width),
-      f'{layer}.self_attn.v_proj': (kv_width, width),
-      f'{layer}.self_attn.o_proj': (width, width),
-      f'{layer}.mlp.gate_proj': (inner, width),
-      f'{layer}.mlp.up_proj': (inner, width),
-      f'{layer}.mlp.down_proj': (width, inner),
-    }
-  rng = np.random.default_rng(seed)
-  tensors = {
-    f'{name}.weight': rng.normal(size=shape).astype(np.float32)
-    for name, shape in shapes.items()
-  }
-  save_file(tensors, folder / 'model.safetensors')
   return folder
 
 

@@ -75,6 +75,11 @@ def of_type(folder):
   (folder / 'config.json').write_text(json.dumps({**config, 'model_type': 'gpt2'}))
 
 
+def of_more_tokens(folder):
+  text = (folder / 'tokenizer.json').read_text()
+  (folder / 'tokenizer.json').write_text(text.replace('"dog":83', '"dog":99'))
+
+
 QUERY = 'encoder.layer.1.attention.self.query.weight'
 
 
@@ -86,6 +91,7 @@ QUERY = 'encoder.layer.1.attention.self.query.weight'
     (without('model.safetensors'), ['has no model.safetensors']),
     (cut, ['model.safetensors is damaged']),
     (of_type, ["'gpt2'", 'must be bert']),
+    (of_more_tokens, ['has the token 99', 'knows 85 tokens']),
     (tensors(lambda weights: weights.pop(QUERY)), ['lacks', QUERY]),
     (tensors(lambda weights: weights.update(new=np.ones(2))), ['has new']),
     (

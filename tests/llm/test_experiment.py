@@ -19,8 +19,8 @@ from tests.llm.pairs import (
   small_config,
   write_jsonl,
   write_stsb,
-  write_tiny_model,
 )
+from tests.llm.tiny import save_folder
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
 from zoo.llm.settings import FIELDS, validate
@@ -246,7 +246,7 @@ def test_no_examples_at_all(tmp_path, csv, parrot):
 @pytest.fixture(scope='module')
 def tiny(tmp_path_factory):
   """A folder with a language model of random weights."""
-  return write_tiny_model(tmp_path_factory.mktemp('tiny') / 'model')
+  return save_folder('tied_llama', tmp_path_factory.mktemp('tiny') / 'model')
 
 
 def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
@@ -259,8 +259,8 @@ def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
   assert 0 <= expected['loss'] <= 25
   for line in read_lines(out):
     prompt = line['arms']['with_guess']['prompt']
-    assert prompt.startswith('<user>Rate how similar')
-    assert prompt.endswith('and nothing else.<model>')
+    assert prompt.startswith('<|start|><|user|>Rate how similar')
+    assert prompt.endswith('and nothing else.<|end|><|assistant|>')
   # What is told of the model is what was counted; what was read is in the lines.
   assert summary['num_params'] == sum(
     w.size for w in load_file(tiny / WEIGHTS).values()

@@ -138,9 +138,14 @@ class SentenceEmbedder:
         f'{folder} holds a model of type {config.get("model_type")!r} with '
         f'{config.get("hidden_act")!r}; it must be bert with gelu'
       )
-    return cls(
-      _load_encoder(config, folder / 'model.safetensors'), tokenizer, max_length
-    )
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= config.get('vocab_size', 0):
+      raise UserError(
+        f'the tokenizer of {folder} has the token {largest}; the encoder knows '
+        f'{config.get("vocab_size")} tokens'
+      )
+    encoder = _load_encoder(config, folder / 'model.safetensors')
+    return cls(encoder, tokenizer, max_length)
 
   def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
     """The embeddings, float32; each different text is computed once."""

@@ -1,0 +1,122 @@
+"""The memory plans of the large configs: what each device holds, and that it compiles.
+
+Nothing is computed and no memory taken: weights are shapes with shardings.
+"""
+
+import importlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zoo.llm.decoder import DecoderConfig, abstract_decoder, greedy
+
+# As the models' own config.json have them.
+LLAMA = {
+  'model_type': 'llama',
+  'vocab_size': 128256,
+  'hidden_size': 4096,
+  'intermediate_size': 14336,
+  'num_hidden_layers': 32,
+  'num_attention_heads': 32,
+  'num_key_value_heads': 8,
+  'rms_norm_eps': 1e-5,
+  'rope_theta': 500000.0,
+  'rope_scaling': {
+    'rope_type': 'llama3',
+    'factor': 8.0,
+    'low_freq_factor': 1.0,
+    'high_freq_factor': 4.0,
+    'original_max_position_embeddings': 8192,
+  },
+}
+QWEN = {
+  'model_type': 'qwen2',
+  'vocab_size': 152064,
+  'hidden_size': 3584,
+  'intermediate_size': 18944,
+  'num_hidden_layers': 28,
+  'num_attention_heads': 28,
+  'num_key_value_heads': 4,
+  'rms_norm_eps': 1e-6,
+  'rope_theta': 1000000.0,
+}
+MODELS = {'llama3_1_8b': LLAMA, 'qwen2_5_7b': QWEN}
+
+
+def mesh_of(data, model):
+  return jax.make_mesh(
+    (data, model),
+    ('data', 'model'),
+    axis_types=(AxisType.Auto,) * 2,
+    devices=jax.devices()[: data * model],
+  )
+
+
+def bytes_on_a_device(state):
+  return sum(
+    jnp.dtype(leaf.dtype).itemsize * _size(leaf.sharding.shard_shape(leaf.shape))
+    for leaf in jax.tree.leaves(state)
+  )
+
+
+def _size(shape):
+  size = 1
+  for length in shape:
+    size *= length
+  return size
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_a_device_holds_what_the_docstring_says(name):
+  config = importlib.import_module(f'configs.llm.{name}')
+  wanted = re.findall(r'^  (\d) +(\d+\.\d) GB +(\d\.\d) GB', config.__doc__, re.M)
+  assert len(wanted) == {'llama3_1_8b': 4, 'qwen2_5_7b': 3}[name]
+  fields = config.get_config()
+  decoder = DecoderConfig.from_hf(MODELS[name])
+  tokens = 2 * fields.model.batch_size * fields.model.cache_length
+  per_token = 2 * 2 * decoder.num_layers * decoder.num_kv_heads * decoder.head_dim
+  for model, weights, cache in wanted:
+    _, state = abstract_decoder(decoder, mesh_of(1, int(model)), jnp.bfloat16)
+    # To the digits that are given.
+    assert abs(bytes_on_a_device(state) / 1e9 - float(weights)) < 0.06
+    assert abs(tokens * per_token / int(model) / 1e9 - float(cache)) < 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'model'), [('llama3_1_8b', 8), ('qwen2_5_7b', 4)])
+def test_decoding_compiles_for_a_mesh_with_the_weights_split(name, model):
+  fields = importlib.import_module(f'configs.llm.{name}').get_config()
+  mesh = mesh_of(8 // model, model)
+  decoder = DecoderConfig.from_hf(MODELS[name])
+  graph, state = abstract_decoder(decoder, mesh, jnp.bfloat16)
+  slots, new = fields.model.cache_length, fields.readouts.max_new_tokens
+  prompts = 2 * fields.model.batch_size
+
+  def abstract(shape, *axes):
+    return jax.ShapeDtypeStruct(
+      shape, jnp.int32, sharding=NamedSharding(mesh, P(*axes))
+    )
+
+  with jax.set_mesh(mesh):
+    compiled = (
+      jax.jit(
+        lambda state, *args: greedy(nnx.merge(graph, state), *args, num_slots=slots)
+      )
+      .lower(
+        state,
+        abstract((prompts, slots - new), 'data'),
+        abstract((prompts,), 'data'),
+        abstract((1,)),
+        abstract(()),
+      )
+      .compile()
+    )
+  memory = compiled.memory_analysis()
+  weights = bytes_on_a_device(state)
+  # Besides the weights there are the tokens, which are a few KB.
+  assert weights <= memory.argument_size_in_bytes < weights + 1e5
