@@ -92,7 +92,8 @@ def test_a_device_holds_what_the_docstring_says(name):
 def test_decoding_compiles_for_a_mesh_with_the_weights_split(name, model):
   fields = importlib.import_module(f'configs.llm.{name}').get_config()
   mesh = mesh_of(8 // model, model)
-  decoder = DecoderConfig.from_hf(MODELS[name])
+  # All layers are alike: two of them compile in a tenth of the time.
+  decoder = DecoderConfig.from_hf({**MODELS[name], 'num_hidden_layers': 2})
   graph, state = abstract_decoder(decoder, mesh, jnp.bfloat16)
   slots, new = fields.model.cache_length, fields.readouts.max_new_tokens
   prompts = 2 * fields.model.batch_size

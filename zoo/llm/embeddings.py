@@ -106,7 +106,7 @@ class SentenceEmbedder:
   def __init__(self, encoder: Encoder, tokenizer: Tokenizer, max_length: int):
     graph, self._weights = nnx.split(encoder)
     self._embed = jax.jit(lambda weights, *args: nnx.merge(graph, weights)(*args))
-    self._tokenizer = tokenizer
+    self._tokenizer, self._max_length = tokenizer, max_length
     self._tokenizer.no_padding()
     self._tokenizer.enable_truncation(max_length)
 
@@ -166,7 +166,8 @@ class SentenceEmbedder:
       for start in range(0, len(order), _BATCH):
         batch = order[start : start + _BATCH]
         longest = len(tokens[batch[-1]])
-        padded = next(length for length in _LENGTHS if length >= longest)
+        fitting = (length for length in _LENGTHS if length >= longest)
+        padded = min(next(fitting, longest), self._max_length)
         ids = np.zeros((_BATCH, padded), np.int32)
         lengths = np.ones(_BATCH, np.int32)  # of rows that stay empty, too
         for row, i in enumerate(batch):
