@@ -71,7 +71,7 @@ def whole(tmp_path_factory, cache, arguments):
     answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
   assert answer.returncode == 0, answer.stderr
   assert (
-    'mean squared error ± s.e. of model on 8 prompts of 2 examples' in answer.stdout
+    'mean squared error ± s.e. of model on 8 prompts\n2 examples each' in answer.stdout
   )
   assert answer.stdout.endswith(f'all of it is in {out}\n')
   return out, answer

@@ -18,8 +18,8 @@ ARMS = {'without_guess': 'without guess', 'with_guess': 'with guess'}
 CONFIDENCE = 0.95
 _BASELINES = {
   'guess': 'guess alone',
-  'context_mean': 'middle of the context',
-  'constant': 'middle of train',
+  'context_mean': 'context mean',
+  'constant': 'train mean',
 }
 
 
@@ -76,8 +76,9 @@ def table(summary: dict[str, Any]) -> str:
   """The summary for a terminal."""
   lines = [
     f'{summary["metric"]} ± s.e. of {summary["model"]} on {summary["num_prompts"]} '
-    f'prompts of {summary["num_examples"]} examples from {summary["context_split"]}; '
-    f'guess: {_guess(summary["guess"])}',
+    'prompts',
+    f'{summary["num_examples"]} examples each, from {summary["context_split"]}; '
+    f'guesses: {_guess(summary["guess"])}',
     '',
     f'{"":<24}{"without guess":>20}{"parsed":>8}{"with guess":>20}{"parsed":>8}',
   ]
@@ -87,10 +88,9 @@ def table(summary: dict[str, Any]) -> str:
       found = summary['arms'][arm][readout]
       line += f'{_shown(found):>20}{found["parse_rate"]:>8.0%}'
     lines.append(line)
-  lines += [
-    f'{name:<24}{_shown(summary["baselines"][key]):>20}'
-    for key, name in _BASELINES.items()
-  ]
+  lines.append('')
+  for key, found in summary['baselines'].items():
+    lines.append(f'{_baseline(key, summary):<24}{_shown(found):>20}')
   contexts = summary['context_guess_loss']
   if contexts is not None:
     lines.append(f'{"guesses in the context":<24}{contexts:>20.3f}')
@@ -104,12 +104,16 @@ def table(summary: dict[str, Any]) -> str:
   lines.append('')
   for readout in ('free', 'forced'):
     found = summary['arms']['with_guess'][readout]
-    lines.append(
+    line = (
       f'{READOUTS[readout]}: {found["num_copied"]} of {found["num_parsed"]} answers '
-      f'copy the guess; the other {found["num_changed"]} have '
-      f'{_number(found["changed_loss"])}, '
-      f'their guesses {_number(found["changed_guess_loss"])}'
     )
+    line += 'copy the guess'
+    if found['num_changed']:
+      line += (
+        f'; the other {found["num_changed"]} have {found["changed_loss"]:.3f}, their '
+        f'guesses {found["changed_guess_loss"]:.3f}'
+      )
+    lines.append(line)
   return '\n'.join(lines)
 
 
@@ -133,7 +137,9 @@ def plot(summary: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Plot:
   for key, colour in levels:
     level = summary['baselines'][key]['loss']
     losses.append(
-      plots.series(_BASELINES[key], 'dashed', colour, [-0.4, 2.4], [level, level])
+      plots.series(
+        _baseline(key, summary), 'dashed', colour, [-0.4, 2.4], [level, level]
+      )
     )
   differences = [
     _points(name, colour, shift, [_ends(summary[key][r]) for r in READOUTS])
@@ -271,6 +277,12 @@ def _student(count: int) -> float:
   return float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
 
 
+def _baseline(name: str, summary: dict[str, Any]) -> str:
+  """A baseline in words: classes have no mean."""
+  with_classes = summary['metric'] == 'error rate'
+  return _BASELINES[name].replace('mean', 'majority' if with_classes else 'mean')
+
+
 def _guess(guess: dict[str, Any]) -> str:
   bias = f', bias {guess["bias"]:+g}' if guess['bias'] else ''
   return guess['model'] + bias + ', shuffled' * guess['shuffled']
@@ -287,7 +299,3 @@ def _interval(pair: dict[str, Any]) -> str:
   if pair['low'] is None:
     return '-'
   return f'{pair["difference"]:+.3f} [{pair["low"]:+.3f}, {pair["high"]:+.3f}]'
-
-
-def _number(value: float | None) -> str:
-  return '-' if value is None else f'{value:.3f}'
