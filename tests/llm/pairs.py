@@ -82,6 +82,7 @@ class Parrot:
     return [self.says or self._answer(prompt) for prompt in prompts]
 
   def log_probabilities(self, prompt, continuations):
+    assert len(set(continuations)) == len(continuations)
     # Twice as likely as any other is the one nearest to the answer.
     answer = float(self._answer(prompt))
     distances = [abs(float(text) - answer) for text in continuations]

@@ -236,7 +236,9 @@ def test_a_mistake_in_the_fields_themselves():
 
 
 def test_no_examples_at_all(tmp_path, csv, parrot):
-  config = parrot_config(prompts__num_examples=0, prompts__context_split='dev')
+  config = parrot_config(
+    prompts__num_examples=0, prompts__context_split='dev', readouts__grid_points=1001
+  )
   summary = run(config, tmp_path / 'out', csv)
   assert summary['context_guess_loss'] is None
   baselines = summary['baselines']

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 from absl import logging
 from tqdm import tqdm
 
@@ -43,7 +44,7 @@ def run(
   None. `data` is the folder of the CSV files of STS-B, not needed once they are built
   into TFDS's data folder, or that of a JSONL benchmark.
 
-  Raises UserError, with nothing written, for a mistake in the config, the data or the
+  Raises UserError, with `out` as it was, for a mistake in the config, the data or the
   weights, for prompts that do not fit into the cache, and for an `out` that holds
   something else; RunError where it cannot be written.
   """
@@ -86,6 +87,9 @@ def run(
       summary = {
         'model': model.name,
         'num_params': model.num_params,
+        'device_kind': jax.devices()[0].device_kind,
+        'num_devices': make_mesh(config).size,
+        'jax_version': jax.__version__,
         **prompts.facts(),
         **summarise(lines, wording.scale),
       }

@@ -18,7 +18,6 @@ READOUTS = {
 }
 FORCED_TOKENS = 16  # enough for a number, or for the name of a class
 
-
 # A `zoo.llm.LanguageModel`, or what answers to the same calls.
 Model = Any
 
@@ -62,7 +61,8 @@ def _expected(
   else:
     # As scores are written in the prompt, so that no tokenizer sees another form.
     grid = np.linspace(scale.low, scale.high, grid_points)
-    written = [wording.show(value) for value in grid.tolist()]
+    # Where the grid is finer than two decimals, each text counts once.
+    written = list(dict.fromkeys(wording.show(value) for value in grid.tolist()))
   logs = np.asarray(model.log_probabilities(prompt, written), np.float64)
   probabilities = np.exp(logs - logs.max())
   probabilities /= probabilities.sum()
