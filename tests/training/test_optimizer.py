@@ -9,7 +9,7 @@ from zoo.training.optimizer import OPTIMIZERS, build_optimizer, build_schedule
 
 
 def updates(config, gradients):
-  optimizer = build_optimizer(config)
+  optimizer = build_optimizer(config.optimizer, config.train.num_steps)
   weights = jnp.asarray([1.0, -2.0])
   state = optimizer.init(weights)
   found = []
@@ -54,7 +54,8 @@ def test_every_optimizer_goes_downhill(name):
 
 
 def rates(**changes):
-  schedule = build_schedule(small_config(optimizer__learning_rate=1.0, **changes))
+  config = small_config(optimizer__learning_rate=1.0, **changes)
+  schedule = build_schedule(config.optimizer, config.train.num_steps)
   return np.asarray([schedule(step) for step in range(13)])
 
 

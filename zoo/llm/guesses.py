@@ -12,7 +12,6 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key
-from ml_collections import ConfigDict
 
 from zoo.errors import UserError
 from zoo.llm.benchmarks import Benchmark, Example
@@ -165,10 +164,7 @@ def _network(
   init_key, *epoch_keys = jax.random.split(key, 1 + config.num_epochs)
   model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(init_key))
   graph, weights = nnx.split(model)
-  num_steps = ConfigDict({'num_steps': steps * config.num_epochs})
-  optimizer = build_optimizer(
-    ConfigDict({'optimizer': config.optimizer, 'train': num_steps})
-  )
+  optimizer = build_optimizer(config.optimizer, steps * config.num_epochs)
 
   def loss(weights: Any, rows: Array) -> Array:
     return jnp.mean(jnp.square(nnx.merge(graph, weights)(x[rows]) - y[rows]))

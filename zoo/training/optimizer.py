@@ -9,16 +9,19 @@ OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
 SCHEDULES = ('constant', 'cosine')
 
 
-def build_optimizer(config: Any) -> optax.GradientTransformation:
-  """The config's optimizer, with its schedule and, where asked for, clipping.
+def build_optimizer(
+  config: Any, num_steps: int, in_shape: bool = False
+) -> optax.GradientTransformation:
+  """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
-  All else stands at optax's defaults, which for Adam are the paper's.
+  All else stands at optax's defaults, which for Adam are the paper's. `in_shape` leaves
+  the arrays as they are: flat, one could not be split along any of its axes.
   """
-  optimizer = OPTIMIZERS[config.optimizer.name](build_schedule(config))
-  if config.optimizer.clip_norm is not None:
-    clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
+  optimizer = OPTIMIZERS[config.name](build_schedule(config, num_steps))
+  if config.clip_norm is not None:
+    clip = optax.clip_by_global_norm(config.clip_norm)
     optimizer = optax.chain(clip, optimizer)
-  if config.mesh.fsdp:  # flat, an array could not be split along any of its axes
+  if in_shape:
     return optimizer
 
   def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -38,11 +41,11 @@ def with_shapes_of(tree: Any, flat: Any) -> Any:
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
-def build_schedule(config: Any) -> optax.Schedule:
+def build_schedule(config: Any, num_steps: int) -> optax.Schedule:
   """The learning rate by step: a linear warm-up, then constant or a cosine to 0."""
-  peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup_steps
-  if config.optimizer.schedule == 'cosine':
-    rest = optax.cosine_decay_schedule(peak, max(config.train.num_steps - warmup, 1))
+  peak, warmup = config.learning_rate, config.warmup_steps
+  if config.schedule == 'cosine':
+    rest = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1))
   else:
     rest = optax.constant_schedule(peak)
   if warmup == 0:

@@ -74,7 +74,10 @@ def replicate(values: Any, mesh: Mesh) -> Any:
 
 def _create(config: Config, key: Key[Array, '']) -> State:
   model = build_model(config, nnx.Rngs(params=key))
-  optimizer = nnx.Optimizer(model, build_optimizer(config), wrt=nnx.Param)
+  transformation = build_optimizer(
+    config.optimizer, config.train.num_steps, in_shape=config.mesh.fsdp
+  )
+  optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
 
 
