@@ -57,38 +57,31 @@ def layouts(tmp_path_factory, cache, full):
   return folder
 
 
-def _skip_without(layouts, number):
-  if not (layouts / str(number)).exists():
-    pytest.skip(f'{number} processes are started with --full only')
+def pytest_generate_tests(metafunc):
+  if 'many' in metafunc.fixturenames:
+    full = metafunc.config.getoption('--full')
+    metafunc.parametrize('many', [2, 4, 8] if full else [2, 4])
 
 
-MANY = pytest.mark.parametrize('number', [2, 4, 8])
-
-
-@MANY
-def test_on_any_layout_the_parameters_are_those_of_one_process(layouts, number):
-  _skip_without(layouts, number)
-  one, many = (saved_arrays(layouts / str(n), 50) for n in (1, number))
-  assert one.keys() == many.keys()
+def test_on_any_layout_the_parameters_are_those_of_one_process(layouts, many):
+  one, other = (saved_arrays(layouts / str(n), 50) for n in (1, many))
+  assert one.keys() == other.keys()
   for path, array in one.items():
     if 'model' in path:
       # The devices compute the same; only how their gradients are added up differs.
-      assert_close(many[path], array, 1e-6)
+      assert_close(other[path], array, 1e-6)
 
 
-@MANY
-def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, number):
-  _skip_without(layouts, number)
-
+def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, many):
   def drawn(n):
     return [np.load(layouts / f'prompts_{n}' / f'{i}.npz') for i in range(n)]
 
   (whole,) = drawn(1)
-  parts = drawn(number)
+  parts = drawn(many)
   assert len(whole.files) == 4 * 8  # a Prompt's arrays, on 8 devices
   assert sorted(whole.files) == sorted(name for part in parts for name in part.files)
   for part in parts:
-    assert len(part.files) == 4 * 8 // number
+    assert len(part.files) == 4 * 8 // many
     for name in part.files:
       assert part[name].tobytes() == whole[name].tobytes()
 
