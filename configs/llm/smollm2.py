@@ -5,8 +5,8 @@
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-`docs/llm.md` has what it took and what came out. The weights are 4-bit (Q4_1), and are
-computed with in float32.
+It takes 12 minutes on two cores; `docs/llm.md` has what came out. The weights are 4-bit
+(Q4_1), and are computed with in float32.
 """
 
 from typing import Any
