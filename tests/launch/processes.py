@@ -2,10 +2,12 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -31,8 +33,15 @@ def launch(
   cwd: pathlib.Path = ROOT,
   module: str = 'launch.main',
 ) -> subprocess.CompletedProcess:
+  return run(command(*arguments, module=module), cache, cwd)
+
+
+def run(
+  words: Sequence[str], cache: pathlib.Path, cwd: pathlib.Path = ROOT
+) -> subprocess.CompletedProcess:
+  """Runs any command to its end, as `launch` does a module."""
   return subprocess.run(
-    command(*arguments, module=module),
+    words,
     cwd=cwd,
     env=environment(cache),
     capture_output=True,
@@ -40,6 +49,40 @@ def launch(
     timeout=300,
     check=False,
   )
+
+
+def interrupt(
+  *arguments: str,
+  cache: pathlib.Path,
+  module: str,
+  number: signal.Signals,
+  code: int,
+  ready: Callable[[], bool],
+) -> None:
+  """Sends a signal as soon as it is time; the process has to end well, and say so."""
+  process = subprocess.Popen(
+    command(*arguments, module=module),
+    cwd=ROOT,
+    env=environment(cache),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  try:
+    deadline = time.monotonic() + 120
+    while not ready():
+      assert process.poll() is None, 'it ended before its time'
+      assert time.monotonic() < deadline, 'no progress in two minutes'
+      time.sleep(0.01)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+  finally:
+    process.kill()
+    process.communicate()
+  assert process.returncode == code, stderr
+  assert 'Traceback' not in stderr
+  if number != signal.SIGKILL:
+    assert 'the same command goes on from what is saved' in stdout + stderr
 
 
 def start_together(

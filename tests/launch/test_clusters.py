@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.launch.processes import ROOT, command, environment
+from tests.launch.processes import ROOT, command, environment, run
 from tests.launch.test_processes import SMALL, wait_for_progress
 
 pytestmark = pytest.mark.slow
@@ -175,15 +175,8 @@ def test_open_mpi_is_detected(tmp_path, cache):
   mpirun = ['mpirun', '--oversubscribe', '-np', '2']
   if os.geteuid() == 0:
     mpirun.append('--allow-run-as-root')
-  answer = subprocess.run(
-    [*mpirun, *command('--distributed', *arguments(tmp_path / 'run', 20))],
-    cwd=ROOT,
-    env=environment(cache),
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  words = command('--distributed', *arguments(tmp_path / 'run', 20))
+  answer = run([*mpirun, *words], cache)
   assert answer.returncode == 0, answer.stderr
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert (summary['num_processes'], summary['num_devices']) == (2, 2)

@@ -2,12 +2,10 @@
 
 import json
 import signal
-import subprocess
-import time
 
 import pytest
 
-from tests.launch.processes import ROOT, command, environment, launch
+from tests.launch.processes import interrupt, launch
 from tests.llm.pairs import TINY_BERT, write_stsb
 from tests.llm.tiny import save_folder
 
@@ -91,30 +89,16 @@ def test_stopped_and_started_again_it_asks_the_rest(
   tmp_path, cache, own_data_dir, arguments, whole, number, code
 ):
   out = tmp_path / 'out'
-  process = subprocess.Popen(
-    command(*arguments, f'--out={out}', module=MODULE),
-    cwd=ROOT,
-    env=environment(cache),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
   path = out / 'prompts.jsonl'
-  try:
-    deadline = time.monotonic() + 120
-    while not (path.is_file() and path.read_bytes().count(b'\n') >= 2):
-      assert process.poll() is None
-      assert time.monotonic() < deadline, 'no progress in two minutes'
-      time.sleep(0.01)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-  finally:
-    process.kill()
-    process.communicate()
-  assert process.returncode == code, stderr
-  assert 'Traceback' not in stderr
-  if number != signal.SIGKILL:
-    assert 'the same command goes on from what is saved' in stdout + stderr
+  interrupt(
+    *arguments,
+    f'--out={out}',
+    cache=cache,
+    module=MODULE,
+    number=number,
+    code=code,
+    ready=lambda: path.is_file() and path.read_bytes().count(b'\n') >= 2,
+  )
   assert not (out / 'summary.json').exists()
   done = path.read_bytes()
   assert 2 <= done.count(b'\n') < 8

@@ -1,12 +1,10 @@
 """The paper's command line, in real processes."""
 
 import signal
-import subprocess
-import time
 
 import pytest
 
-from tests.launch.processes import ROOT, command, environment, launch
+from tests.launch.processes import interrupt, launch
 
 MODULE = 'launch.paper'
 # On sampled prompts, where each seed is a program of its own.
@@ -63,29 +61,16 @@ def finished(out):
 def test_stopped_and_started_again_it_goes_on_to_the_same_figure(
   tmp_path, cache, whole, number, code
 ):
-  process = subprocess.Popen(
-    command(*ARGUMENTS, f'--out={tmp_path}', module=MODULE),
-    cwd=ROOT,
-    env=environment(cache),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  try:
-    deadline = time.monotonic() + 120
+  interrupt(
+    *ARGUMENTS,
+    f'--out={tmp_path}',
+    cache=cache,
+    module=MODULE,
+    number=number,
+    code=code,
     # All of one seed is done, and the other one has begun.
-    while len(finished(tmp_path)) < 16 and process.poll() is None:
-      assert time.monotonic() < deadline, 'no progress in two minutes'
-      time.sleep(0.02)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-  finally:
-    process.kill()
-    process.communicate()
-  assert process.returncode == code, stderr
-  assert 'Traceback' not in stderr
-  if number != signal.SIGKILL:
-    assert 'the same command goes on from what is saved' in stdout + stderr
+    ready=lambda: len(finished(tmp_path)) >= 16,
+  )
   assert not (tmp_path / 'figure_2.csv').exists()
   done = finished(tmp_path)
   assert 16 <= len(done) < 32

@@ -3,13 +3,12 @@
 import importlib.metadata
 import importlib.util
 import json
-import subprocess
 import sys
 
 import pytest
 
 from tests.compare import refuses
-from tests.launch.processes import ROOT, environment, launch
+from tests.launch.processes import launch, run
 from tests.training.runs import small_config
 from zoo.training import aot
 
@@ -210,15 +209,7 @@ for chip, shapes in aot.SLICES.items():
 
 @needs_libtpu
 def test_every_listed_slice_takes_heads_on_up_to_four_chips(cache):
-  answer = subprocess.run(
-    [sys.executable, '-c', MESHES],
-    cwd=ROOT,
-    env=environment(cache),
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
+  answer = run([sys.executable, '-c', MESHES], cache)
   assert answer.returncode == 0, answer.stderr
   sizes = [2**n for n in range(2, 9)]
   assert sorted(map(int, answer.stdout.split())) == sorted(4 * 3 * sizes)

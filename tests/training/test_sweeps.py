@@ -37,6 +37,19 @@ def _config(**changes):
   return small_config('multi_head_lsa', **changes)
 
 
+@pytest.fixture
+def trained(monkeypatch) -> list[int]:
+  """The numbers of points that were trained together, program by program."""
+  sizes = []
+  run = loop.run
+  monkeypatch.setattr(
+    sweeps,
+    'run',
+    lambda configs, *rest: sizes.append(len(configs)) or run(configs, *rest),
+  )
+  return sizes
+
+
 def _close(one, other):
   """The same arrays but for rounding.
 
@@ -77,16 +90,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(tmp_path, objectiv
       assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
 
 
-def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
-  tmp_path, monkeypatch
-):
-  stacks = []
-  run = loop.run
-  monkeypatch.setattr(
-    sweeps,
-    'run',
-    lambda configs, *rest: stacks.append(len(configs)) or run(configs, *rest),
-  )
+def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(tmp_path, trained):
   features = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]]
   points = [
     {'task.context_length': 5, 'seed': 0},
@@ -98,7 +102,7 @@ def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
   ]
   config = _config(objective__name='exact')
   rows = sweep(config, points, tmp_path / 'sweep')
-  assert stacks == [len(points)]
+  assert trained == [len(points)]
   for i, (point, row) in enumerate(zip(points, rows, strict=True)):
     alone = train(sweeps.at_point(config, point), tmp_path / str(i))
     assert alone is not None
@@ -130,15 +134,9 @@ def test_the_table_is_there_as_json_and_csv(tmp_path):
   assert f'{rows[0]["exact_risk"]:.6f}' in shown
 
 
-def test_points_that_are_done_are_not_trained_again(tmp_path, monkeypatch):
+def test_points_that_are_done_are_not_trained_again(tmp_path, trained):
   first = sweep(_config(), _POINTS[:2], tmp_path)
-  trained = []
-  run = loop.run
-  monkeypatch.setattr(
-    sweeps,
-    'run',
-    lambda configs, *rest: trained.append(len(configs)) or run(configs, *rest),
-  )
+  trained.clear()
   again = sweep(_config(), _POINTS[:2], tmp_path)
   assert again == first
   assert not trained
