@@ -21,10 +21,10 @@ def get_config(variant: str = '') -> Any:
   config.seed = 0  # ≥ 0: initial weights, prompts, held-out prompts
 
   config.model = model = ConfigDict()
-  model.name = 'none'  # a name from zoo.models(); its hyper-parameters beside it
+  model.name = 'none'  # a name from zoo.list_models(); its hyper-parameters beside it
 
   config.task = task = ConfigDict()
-  task.name = 'linear_regression'  # a name from zoo.tasks()
+  task.name = 'linear_regression'  # a name from zoo.list_tasks()
   task.num_features = 10  # d ≥ 1
   task.context_length = 10  # C ≥ 1, labelled examples a prompt
   task.prior_mean = FieldReference(2.0, field_type=object)  # w*: a number or [d]

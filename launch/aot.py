@@ -42,7 +42,7 @@ def main() -> None:
   jax.config.update('jax_platforms', 'cpu')  # a TPU that is here stays free for others
   jax.config.update('jax_enable_compilation_cache', False)  # made for real devices
   # Imported here so that a mistyped flag is answered at once.
-  from zoo.training import aot
+  from zoo import aot
 
   reports = []
   several = topology in ('auto', 'all')

@@ -53,7 +53,7 @@ def main() -> None:
   # Imported here so that a mistyped flag is answered at once.
   import jax
 
-  from zoo.training import benchmark
+  from zoo import benchmark
 
   variant = 'smoke' if _SMOKE.value else 'paper'
   found: dict[str, Any] = {

@@ -68,7 +68,7 @@ def _join(config: Any) -> None:
     return
   if place is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  from zoo.training.config import validate_fields
+  from zoo.config import validate_fields
 
   # What can be known without the others.
   validate_fields(config, several_processes=True)

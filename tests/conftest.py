@@ -28,11 +28,26 @@ hypothesis.settings.load_profile('zoo')
 
 def pytest_addoption(parser):
   parser.addoption(
+    '--slow',
+    action='store_true',
+    help='run the tests that are marked slow too, which take several times as long',
+  )
+  parser.addoption(
     '--full',
     action='store_true',
     help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
     'times instead of once',
   )
+
+
+def pytest_collection_modifyitems(config, items):
+  """Leaves the slow tests out, unless --slow asks for them or a test is named."""
+  named = any('::' in argument for argument in config.args)
+  if config.getoption('--slow') or named:
+    return
+  slow = [item for item in items if item.get_closest_marker('slow')]
+  config.hook.pytest_deselected(items=slow)
+  items[:] = [item for item in items if not item.get_closest_marker('slow')]
 
 
 @pytest.fixture(scope='session')
@@ -55,6 +70,14 @@ def unchecked():
   jaxtyping.config.update('jaxtyping_disable', True)
   yield
   jaxtyping.config.update('jaxtyping_disable', False)
+
+
+@pytest.fixture
+def promotion_that_optax_needs():
+  """Optax raises a float to an int32 array, which strict promotion refuses."""
+  jax.config.update('jax_numpy_dtype_promotion', 'standard')
+  yield
+  jax.config.update('jax_numpy_dtype_promotion', 'strict')
 
 
 @pytest.fixture(scope='session')

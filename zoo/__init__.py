@@ -8,9 +8,9 @@ prediction = model(task.sample(jax.random.key(0), batch_size=2048))
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import zoo.models
-import zoo.tasks  # noqa: F401
+from zoo import models as models
 from zoo import registry as _registry
+from zoo import tasks as tasks
 from zoo.errors import RunError as RunError
 from zoo.errors import UserError as UserError
 from zoo.learning_rule import LearningRule as LearningRule
@@ -18,33 +18,34 @@ from zoo.prompt import Prompt as Prompt
 
 create_model = _registry.models.create
 create_task = _registry.tasks.create
+list_models = _registry.models.names
+list_tasks = _registry.tasks.names
 register_model = _registry.models.register
 register_task = _registry.tasks.register
 
-if TYPE_CHECKING:  # at run time these are the rooms themselves, which can be called
+if TYPE_CHECKING:  # imported when first used, since they take time or few need them
+  from zoo import aot as aot
+  from zoo import benchmark as benchmark
+  from zoo import estimators as estimators
+  from zoo import evaluation_sets as evaluation_sets
+  from zoo import language_models as language_models
+  from zoo import llm as llm
+  from zoo import paper as paper
+  from zoo import probing as probing
+  from zoo import theory as theory
+  from zoo import training as training
+  from zoo.checkpoints import load as load
+  from zoo.checkpoints import save as save
 
-  def models() -> list[str]: ...
-  def tasks() -> list[str]: ...
-
-  from zoo.training.saved_models import load as load
-  from zoo.training.saved_models import save as save
-
-
-# Rooms that cost time to import, or that few need, are imported when first used.
-_LAZY = (
-  'estimators',
-  'evaluation_sets',
-  'llm',
-  'paper',
-  'probing',
-  'theory',
-  'training',
+_LAZY_MODULES = (
+  *('aot', 'benchmark', 'estimators', 'evaluation_sets', 'language_models', 'llm'),
+  *('paper', 'probing', 'theory', 'training'),
 )
 
 
 def __getattr__(name: str) -> Any:
-  if name in _LAZY:
+  if name in _LAZY_MODULES:
     return importlib.import_module(f'zoo.{name}')
   if name in ('load', 'save'):
-    return getattr(importlib.import_module('zoo.training.saved_models'), name)
+    return getattr(importlib.import_module('zoo.checkpoints'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

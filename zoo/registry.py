@@ -1,8 +1,6 @@
 """Names of models and tasks: a config names them, the registry builds them."""
 
 import inspect
-import sys
-import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -47,16 +45,6 @@ class Registry:
     if not isinstance(name, str) or name not in self._classes:
       raise unknown_name(self.kind, name, self._classes)
     return self._classes[name]
-
-  def call_room(self, module: str) -> None:
-    """Makes the module callable: `zoo.models` is a room, `zoo.models()` its names."""
-    names = self.names
-
-    class Room(types.ModuleType):
-      def __call__(self) -> list[str]:
-        return names()
-
-    sys.modules[module].__class__ = Room
 
   def create(self, name: str, **hyperparameters: Any) -> Any:
     """Builds the class under `name`.

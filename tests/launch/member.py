@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from launch import cli, main
-from zoo.training.config import build_task
+from zoo.config import build_task
+from zoo.mesh import make_mesh, replicate
 from zoo.training.objective import draw
-from zoo.training.step import TRAIN_STREAM, make_mesh, replicate, stream_key
+from zoo.training.step import TRAIN_STREAM, stream_key
 
 
 def train_and_draw() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.launch.processes import launch
 from tests.training.runs import small_config
-from zoo.training.workdir import claim
+from zoo.workdir import claim
 
 
 @pytest.mark.slow

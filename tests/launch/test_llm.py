@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from tests.language_models.tiny import save_folder
 from tests.launch.processes import interrupt, launch
 from tests.llm.pairs import TINY_BERT, write_stsb
-from tests.llm.tiny import save_folder
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'

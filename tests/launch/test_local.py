@@ -11,7 +11,7 @@ import pytest
 from tests.launch.processes import ROOT, environment
 from tests.launch.test_processes import SMALL, errors_in, wait_for_progress
 from tests.training.runs import small_config
-from zoo.training.workdir import claim
+from zoo.workdir import claim
 
 SCRIPT = str(ROOT / 'launch' / 'cluster' / 'local.sh')
 

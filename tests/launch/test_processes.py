@@ -12,8 +12,8 @@ import pytest
 from tests.compare import assert_close
 from tests.launch.processes import finish, start_together
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.training.checkpoints import fault, step_folders
-from zoo.training.workdir import claim
+from zoo.checkpoints.steps import fault, step_folders
+from zoo.workdir import claim
 
 pytestmark = pytest.mark.slow
 

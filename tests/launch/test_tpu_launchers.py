@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.launch.processes import ROOT
-from zoo.training.aot import SLICES
+from zoo.aot import SLICES
 
 CLUSTER = ROOT / 'launch' / 'cluster'
 SCRIPT = CLUSTER / 'tpu_vm.sh'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.llm import tiny
+from tests.language_models import tiny
 
 
 @pytest.fixture(scope='session')

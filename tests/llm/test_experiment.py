@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 import zoo.llm
 from tests.compare import refuses
+from tests.language_models.tiny import save_folder
 from tests.llm.pairs import (
   PAIRS,
   TINY_BERT,
@@ -20,12 +21,11 @@ from tests.llm.pairs import (
   write_jsonl,
   write_stsb,
 )
-from tests.llm.tiny import save_folder
+from zoo.config import flat
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
 from zoo.llm.settings import FIELDS, validate
 from zoo.paper.language_model import read_run
-from zoo.training.config import flat
 
 WEIGHTS = 'model.safetensors'
 
@@ -65,7 +65,7 @@ def parrot(monkeypatch):
       assert dict(mesh.shape) == {'data': 1, 'model': 1}
       return parrot
 
-  monkeypatch.setattr(zoo.llm, 'LanguageModel', Loader, raising=False)
+  monkeypatch.setattr(zoo.language_models, 'LanguageModel', Loader, raising=False)
   return parrot
 
 

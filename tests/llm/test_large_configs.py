@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.llm.decoder import DecoderConfig, abstract_decoder, greedy
+from zoo.language_models.decoder import DecoderConfig, abstract_decoder, greedy
 
 # As the models' own config.json have them.
 LLAMA = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.paper.test_plots import assert_drawn
+from tests.test_plots import assert_drawn
 from zoo.llm.guesses import Scale
 from zoo.llm.readouts import READOUTS
 from zoo.llm.report import plot, summarise, table
-from zoo.paper.plots import from_csv, to_csv
+from zoo.plots import from_csv, to_csv
 
 SCORES = Scale(0.0, 5.0)
 FACTS = {

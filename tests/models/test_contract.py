@@ -34,7 +34,7 @@ def _taken(name: str) -> set[str]:
   return {*inspect.signature(zoo.registry.models.get(name).__init__).parameters}
 
 
-_WITH_HEADS = [name for name in zoo.models() if 'num_heads' in _taken(name)]
+_WITH_HEADS = [name for name in zoo.list_models() if 'num_heads' in _taken(name)]
 
 
 def _build(name: str, seed: int = 0, **given: Any) -> Any:

@@ -4,7 +4,7 @@ import pytest
 
 from zoo.paper import recompute
 from zoo.paper.claims import CLAIMS, FAILS, HOLDS, NOT_SHARP, judge, verdict
-from zoo.paper.plots import BLUE, Panel, Plot, series
+from zoo.plots import BLUE, Panel, Plot, series
 
 # What docs/theory.md proves, for the claims that no training decides.
 PROVED = {

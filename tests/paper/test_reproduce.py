@@ -12,12 +12,12 @@ from tqdm import tqdm
 from tests.compare import refuses
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
-from tests.paper.test_plots import assert_drawn
+from tests.test_plots import assert_drawn
 from zoo.paper import FIGURES, recompute, reproduce
 from zoo.paper.claims import CLAIMS, verdict
 from zoo.paper.figures import plot
-from zoo.paper.plots import from_csv
 from zoo.paper.training import Runs, train_all
+from zoo.plots import from_csv
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """

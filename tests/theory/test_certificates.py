@@ -83,7 +83,7 @@ def test_smallest_eigenvalue_is_that_of_the_whole_hessian(make_task, kind):
         bias=point[bias][0],
         bias_update=(point[bias_update] @ basis.reshape(-1, e * e)).reshape(e, e),
       )
-      return theory.population_risk(rule, theory.moments(task))
+      return theory.population_risk(rule, theory.task_moments(task))
 
     size = (d + 1) * (1 + len(basis))
     hessian = jax.jit(jax.hessian(risk))(jax.numpy.zeros(size))

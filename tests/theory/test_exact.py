@@ -8,7 +8,7 @@ from flax import nnx
 
 import zoo
 from zoo import estimators, theory
-from zoo.theory.risk import float64_risk
+from zoo.theory.moments import float64_risk
 
 KINDS = 'isotropic', 'mean', 'noise', 'general', 'singular'
 
@@ -126,11 +126,11 @@ def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(
   make_task, kind, monkeypatch
 ):
   task = make_task(kind, 19, 7)
-  rule, moments = random_rule(19), theory.moments(task)
+  rule, moments = random_rule(19), theory.task_moments(task)
   with jax.enable_x64(True):
     together = theory.population_risk(rule, moments)
     # 19 coordinates: one time 16 and one time the rest.
-    monkeypatch.setattr('zoo.theory.risk._FEW_FEATURES', 18)
+    monkeypatch.setattr('zoo.theory.moments._FEW_FEATURES', 18)
     by_parts = float64_risk(rule, moments)
   assert by_parts == pytest.approx(float(together), rel=1e-12)
 
@@ -233,7 +233,7 @@ def test_risk_maps_over_tasks():
     for c, mean in [(3, 0.0), (5, 2.0)]
   ]
   rule = random_rule(2)
-  stacked = jax.tree.map(lambda *x: jnp.stack(x), *map(theory.moments, tasks))
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), *map(theory.task_moments, tasks))
   risks = jax.vmap(theory.population_risk, in_axes=(None, 0))(rule, stacked)
   expected = [float(theory.exact_risk(rule, task)) for task in tasks]
   np.testing.assert_allclose(risks, expected, rtol=1e-5)
@@ -243,7 +243,7 @@ def test_risk_maps_over_tasks():
 def test_memory_at_200_features_stays_under_a_gibibyte(make_task, kind):
   """By the compiler's own account, which no other work on the machine can change."""
   d = 200
-  numbers = theory.moments(make_task(kind, d, 2 * d))
+  numbers = theory.task_moments(make_task(kind, d, 2 * d))
   e = d + 1
   with jax.enable_x64(True):
     shapes = (d,), (d, e, e), (), (e, e)

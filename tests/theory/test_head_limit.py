@@ -92,7 +92,7 @@ def best_of_direct_searches(task, num_heads, guess, bias):
         bias=jnp.asarray(bias),
         bias_update=bias * moves[-1],
       )
-      return theory.population_risk(rule, theory.moments(task))
+      return theory.population_risk(rule, theory.task_moments(task))
 
     return min(
       scipy.optimize.minimize(

@@ -97,7 +97,7 @@ def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
 
     def risk(update, bias_update):
       free = dataclasses.replace(rule, update=update, bias_update=bias_update)
-      return theory.population_risk(free, theory.moments(task))
+      return theory.population_risk(free, theory.task_moments(task))
 
     gradients = jax.jit(jax.grad(risk, (0, 1)))(
       jax.numpy.array(rule.update), jax.numpy.array(rule.bias_update)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from zoo.training.config import Config
+from zoo.config import Config
 
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Config:

@@ -15,8 +15,8 @@ from tests.compare import assert_close
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
 from zoo import registry
+from zoo.config import build_model, build_task
 from zoo.training import train, validate
-from zoo.training.config import build_model, build_task
 from zoo.training.objective import sees_statistics
 
 

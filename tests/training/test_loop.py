@@ -12,12 +12,12 @@ from flax import nnx
 
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo import theory
+from zoo.checkpoints.steps import fault
+from zoo.config import build_model, build_task
 from zoo.errors import RunError, UserError
+from zoo.mesh import make_mesh
 from zoo.training import loop, train
-from zoo.training.checkpoints import fault
-from zoo.training.config import build_model, build_task
 from zoo.training.objective import make_objective, setting_of
-from zoo.training.step import make_mesh
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from flax import nnx
 
 import zoo
 from tests.training.runs import small_config
+from zoo.mesh import make_mesh
 from zoo.tasks import LinearRegression
 from zoo.training import train
 from zoo.training.objective import draw, sees_statistics, setting_of, squared_errors
-from zoo.training.step import make_mesh
 
 
 def _model(d, heads):

@@ -11,14 +11,14 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
-from zoo.training.config import build_model, build_task
+from zoo.config import build_model, build_task
+from zoo.mesh import make_mesh
 from zoo.training.layout import Layout
 from zoo.training.objective import make_objective, sees_statistics, setting_of
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
   init_state,
-  make_mesh,
   make_train_steps,
   stream_key,
 )

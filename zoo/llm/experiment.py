@@ -16,17 +16,18 @@ import jax
 from absl import logging
 from tqdm import tqdm
 
+from zoo.config import Config
 from zoo.errors import RunError, UserError
+from zoo.files import write_atomically
+from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark, Example, read_jsonl
 from zoo.llm.prompts import Wording, draw, prompt_text
 from zoo.llm.readouts import Model, read_all
 from zoo.llm.report import ARMS, plot, summarise
 from zoo.llm.settings import check_sizes, validate, weights_path, wording_of
-from zoo.training.config import Config
-from zoo.training.loop import Interruption
-from zoo.training.step import make_mesh
-from zoo.training.workdir import claim, locked, write_atomically
+from zoo.mesh import make_mesh
+from zoo.workdir import claim, locked
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
 
@@ -64,7 +65,7 @@ def run(
     weights_path('encoder.weights', config.encoder.weights)
 
   # Imported here as the extra `llm` is not needed to answer what is above.
-  from zoo.llm import LanguageModel
+  from zoo.language_models import LanguageModel
 
   model = LanguageModel.load(
     weights,
@@ -282,7 +283,7 @@ def _with_checksum(config: Config, benchmark: Benchmark) -> Config:
 def _make_guesses(
   config: Config, benchmark: Benchmark, wording: Wording
 ) -> dict[str, list[float | str]]:
-  from zoo.llm.embeddings import SentenceEmbedder
+  from zoo.language_models.embeddings import SentenceEmbedder
 
   def embed(texts: Sequence[str]) -> Any:
     path = weights_path('encoder.weights', config.encoder.weights)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.errors import UserError
 from zoo.llm.benchmarks import Benchmark, Example
-from zoo.training.optimizer import build_optimizer
+from zoo.optimizers import build_optimizer
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
 MODELS = 'network', 'cosine', 'constant'

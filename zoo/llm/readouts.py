@@ -18,7 +18,7 @@ READOUTS = {
 }
 FORCED_TOKENS = 16  # enough for a number, or for the name of a class
 
-# A `zoo.llm.LanguageModel`, or what answers to the same calls.
+# A `zoo.language_models.LanguageModel`, or what answers to the same calls.
 Model = Any
 
 

@@ -12,7 +12,7 @@ from zoo.llm.guesses import Scale
 from zoo.llm.readouts import READOUTS
 
 if TYPE_CHECKING:
-  from zoo.paper.plots import Plot
+  from zoo.plots import Plot
 
 ARMS = {'without_guess': 'without guess', 'with_guess': 'with guess'}
 CONFIDENCE = 0.95
@@ -119,7 +119,7 @@ def table(summary: dict[str, Any]) -> str:
 
 def plot(summary: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Plot:
   """Figure 6: losses by arm and readout, differences, answers against guesses."""
-  from zoo.paper import plots
+  from zoo import plots
 
   names = tuple(READOUTS.values())
   colours = {'without_guess': plots.VERMILION, 'with_guess': plots.BLUE}
@@ -167,7 +167,7 @@ def plot(summary: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Plot:
 
 
 def _answers(lines: Sequence[dict[str, Any]]) -> Any:
-  from zoo.paper import plots
+  from zoo import plots
 
   shown = []
   guesses = [line['guess'] for line in lines]
@@ -193,7 +193,7 @@ def _points(
   shift: float,
   found: Sequence[tuple[float, float, float] | None],
 ) -> Any:
-  from zoo.paper import plots
+  from zoo import plots
 
   kept = [(x + shift, *values) for x, values in enumerate(found) if values is not None]
   return plots.Series(name, 'dots', colour, *map(tuple, zip(*kept, strict=True)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 
+from zoo.config import Config, flat, mesh_shape
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.llm import guesses
 from zoo.llm.benchmarks import SPLITS, Benchmark
 from zoo.llm.guesses import Scale
 from zoo.llm.prompts import Wording
-from zoo.training.config import Config, flat, mesh_shape
-from zoo.training.optimizer import OPTIMIZERS, SCHEDULES
+from zoo.optimizers import OPTIMIZERS, SCHEDULES
 
 MAX_EXAMPLES = 20
 _CHOICES = {

@@ -6,6 +6,3 @@ from zoo.models.lsa import LSA as LSA
 from zoo.models.ltb import LTB as LTB
 from zoo.models.multi_head_lsa import MultiHeadLSA as MultiHeadLSA
 from zoo.models.yq_lsa import YqLSA as YqLSA
-from zoo.registry import models as _models
-
-_models.call_room(__name__)

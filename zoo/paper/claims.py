@@ -15,7 +15,7 @@ import numpy as np
 
 import zoo
 from zoo.paper import setting
-from zoo.paper.plots import Plot
+from zoo.plots import Plot
 
 HOLDS, NOT_SHARP, FAILS = 'holds', 'holds, not sharp', 'fails'
 

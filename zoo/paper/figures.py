@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 import zoo
 from zoo import estimators, probing, theory
 from zoo.paper import setting
-from zoo.paper.plots import (
+from zoo.paper.training import Point, Runs, Study, point
+from zoo.plots import (
   BLACK,
   BLUE,
   GREEN,
@@ -29,7 +30,6 @@ from zoo.paper.plots import (
   Series,
   series,
 )
-from zoo.paper.training import Point, Runs, Study, point
 from zoo.prompt import Prompt
 
 STEP = 'training step'

@@ -8,7 +8,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from zoo.errors import UserError
-from zoo.paper.plots import Plot, from_csv
+from zoo.plots import Plot, from_csv
 
 TITLE = 'Initial guesses in a language model'
 _READOUTS = 'free', 'forced', 'expected'

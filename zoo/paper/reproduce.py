@@ -18,15 +18,15 @@ from typing import Any
 import jax
 from tqdm import tqdm
 
+from zoo.config import Config
 from zoo.errors import UserError, check_count, unknown_name
+from zoo.files import write_atomically
 from zoo.paper.claims import CLAIMS, judge, names
 from zoo.paper.figures import FIGURES, plot
 from zoo.paper.language_model import TITLE, LanguageModelRun, read_run
-from zoo.paper.plots import Plot, draw, from_csv, to_csv
 from zoo.paper.report import page
 from zoo.paper.training import GetConfig, Study, configure, train_all
-from zoo.training.config import Config
-from zoo.training.workdir import write_atomically
+from zoo.plots import Plot, draw, from_csv, to_csv
 
 OBJECTIVES = 'sampled', 'exact'
 

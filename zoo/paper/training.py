@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from zoo import training
-from zoo.training.config import Config
+from zoo.config import Config
 from zoo.training.records import read_lines
 from zoo.training.sweeps import at_point
 

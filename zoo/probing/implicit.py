@@ -20,10 +20,10 @@ import scipy.optimize
 from jaxtyping import Float
 
 from zoo import theory
+from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule
 from zoo.theory.exact import float64_rule
 from zoo.theory.optimum import constant_estimate, shift_labels
-from zoo.tuning import best_step_matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def implicit_algorithm(subject: Any, task: Any) -> ImplicitAlgorithm:
 
 def _shift(rule: Any, task: Any) -> _Shifted:
   """The rule in shifted labels, and the moments of docs/theory.md, section 2."""
-  c, mean, prior, features, noise = theory.moments(task)
+  c, mean, prior, features, noise = theory.task_moments(task)
   d = mean.size
   features = np.eye(d) if features is None else features
   update = _symmetric(shift_labels(rule.update, mean))

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from zoo.probing.heads import Head
+from zoo.probing.attention_heads import Head
+from zoo.probing.distribution_shift import Shift, ShiftedRisk
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.interpolation import Interpolation
+from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.sampling import Answer, answer
-from zoo.probing.shift import Shift, ShiftedRisk
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 _BLUE, _ORANGE, _GREEN = '#0072B2', '#D55E00', '#009E73'

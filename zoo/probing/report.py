@@ -14,16 +14,16 @@ from zoo import estimators, theory
 from zoo.errors import UserError
 from zoo.evaluation_sets import EvaluationSet
 from zoo.models.linear_attention import LinearAttention
-from zoo.probing.alignment import Alignment, alignment, has_rule
-from zoo.probing.heads import Head, heads
+from zoo.probing.attention_heads import Head, heads
+from zoo.probing.distribution_shift import SHIFTS, Shift, shift
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
-from zoo.probing.interpolation import (
+from zoo.probing.paths import (
   Interpolation,
   constructed_optimum,
   interpolation,
 )
 from zoo.probing.scores import Score, score
-from zoo.probing.shift import SHIFTS, Shift, shift
+from zoo.probing.similarity import Alignment, alignment, has_rule
 
 # A predictor of which a step of gradient descent explains all but this share is called
 # gradient descent.
@@ -61,7 +61,7 @@ def reference(name: str, task: Any) -> Any:
   """One of REFERENCES for a task; UserError for another name or task."""
   if name not in REFERENCES:
     raise UserError(f'unknown estimator {name!r}; known: {", ".join(REFERENCES)}')
-  theory.moments(task)  # the estimators know the tasks that theory does
+  theory.task_moments(task)  # the estimators know the tasks that theory does
   make = {
     'gd': estimators.gradient_descent,
     'gd_beta': estimators.gd_beta,

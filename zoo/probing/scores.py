@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from zoo import theory
 from zoo.evaluation_sets import EvaluationSet
-from zoo.probing.alignment import has_rule
 from zoo.probing.sampling import Answer, Estimate, means
+from zoo.probing.similarity import has_rule
 from zoo.prompt import Prompt
 
 _BATCH_SIZE = 1024  # divides the sets, so that one program does

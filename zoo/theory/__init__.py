@@ -9,8 +9,8 @@ from zoo.theory.exact import excess_risk as excess_risk
 from zoo.theory.exact import squared_difference as squared_difference
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
+from zoo.theory.moments import Moments as Moments
+from zoo.theory.moments import covers as covers
+from zoo.theory.moments import population_risk as population_risk
+from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
-from zoo.theory.risk import Moments as Moments
-from zoo.theory.risk import covers as covers
-from zoo.theory.risk import moments as moments
-from zoo.theory.risk import population_risk as population_risk

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array
 
 from zoo.theory.exact import excess_risk, float64_rule
-from zoo.theory.risk import (
+from zoo.theory.moments import (
   Moments,
   coordinate_mean_square,
-  moments,
   population_risk,
+  task_moments,
 )
 
 
@@ -37,7 +37,7 @@ def certificate(subject: Any, task: Any) -> Certificate:
   """
   excess = excess_risk(subject, task)
   with jax.enable_x64(True):
-    numbers = jax.tree.map(jnp.array, moments(task))
+    numbers = jax.tree.map(jnp.array, task_moments(task))
     gradient = _gradient(float64_rule(subject), numbers)
     squares = [float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, numbers)
@@ -55,7 +55,7 @@ def is_global_optimum(subject: Any, task: Any, tolerance: float = 1e-9) -> bool:
   The excess risk may be `tolerance` of the risk of the prior mean: at 1e-9 weights
   that are right to float32 pass. Raises UserError as `exact_risk` does.
   """
-  _, _, prior, features, noise = moments(task)
+  _, _, prior, features, noise = task_moments(task)
   scale = np.trace(prior if features is None else features @ prior) + noise
   return bool(sum(excess_risk(subject, task)) <= tolerance * scale)
 

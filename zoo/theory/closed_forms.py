@@ -7,8 +7,8 @@ import numpy as np
 
 from zoo.errors import UserError
 from zoo.estimators import GradientDescent, Ridge
-from zoo.theory.risk import moments
-from zoo.tuning import gradient_descent_risk, second_moments
+from zoo.estimators.tuning import gradient_descent_risk, second_moments
+from zoo.theory.moments import task_moments
 
 
 def closed_form(subject: Any, task: Any) -> float | None:
@@ -17,10 +17,10 @@ def closed_form(subject: Any, task: Any) -> float | None:
   Raises UserError saying what about the estimator or the task has no closed form.
   """
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
-    moments(task)  # refuses what is no linear regression
+    task_moments(task)  # refuses what is no linear regression
     return gradient_descent_risk(task, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
-    moments(task)
+    task_moments(task)
     return _least_squares_risk(subject, task)
   return None
 

@@ -13,14 +13,14 @@ from jaxtyping import Array, Float
 from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
 from zoo.theory.closed_forms import closed_form
-from zoo.theory.optimum import optimal_rule
-from zoo.theory.risk import (
+from zoo.theory.moments import (
   Moments,
   float64_risk,
   mean_square,
-  moments,
   population_risk,
+  task_moments,
 )
+from zoo.theory.optimum import optimal_rule
 
 Scalar = float | Float[Array, '']
 
@@ -134,7 +134,7 @@ def _difference(moments: Moments, rule: LearningRule, other: LearningRule) -> tu
 
 def _evaluate(function: Callable, task: Any, *subjects: Any) -> Any:
   """The function of a task and of rules: floats, or traced scalars if one is traced."""
-  numbers = moments(task)
+  numbers = task_moments(task)
   for subject in subjects:
     if not isinstance(subject, LearningRule) and not hasattr(subject, 'learning_rule'):
       raise UserError(

@@ -9,8 +9,8 @@ import scipy.optimize
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_count, check_number, check_vector
+from zoo.theory.moments import task_moments
 from zoo.theory.optimum import constant_estimate
-from zoo.theory.risk import moments
 
 
 class HeadLimit(NamedTuple):
@@ -52,7 +52,7 @@ def head_limited_risk(
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
-  mean = moments(task).prior_mean
+  mean = task_moments(task).prior_mean
   guess = check_vector('initial_guess', initial_guess, mean.size)
   bias = check_number('initial_bias', initial_bias)
   unlimited, problem = _pose(task, mean - guess, bias)
@@ -102,7 +102,7 @@ def _pose(
   task: Any, deviation: Float[np.ndarray, ' d'], bias: float
 ) -> tuple[float, _Problem]:
   """The infimum for enough heads, and the problem for fewer, in whitened features."""
-  c, _, prior, features, noise = moments(task)
+  c, _, prior, features, noise = task_moments(task)
   if features is not None:
     eigenvalues, vectors = np.linalg.eigh(features)
     kept = eigenvalues > 1e-12 * eigenvalues[-1]

@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.errors import check_number, check_vector
+from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule
-from zoo.theory.risk import moments
-from zoo.tuning import best_step_matrix
+from zoo.theory.moments import task_moments
 
 # Eigenvalues of a covariance below this share of the largest are rounding.
 _RANK_TOLERANCE = 1e-12
@@ -29,7 +29,7 @@ def optimal_rule(
 
   Raises UserError naming the argument that is wrong.
   """
-  _, mean, prior, features, _ = moments(task)
+  _, mean, prior, features, _ = task_moments(task)
   d = task.num_features
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
@@ -64,7 +64,7 @@ class ConstantEstimate(NamedTuple):
 
 def constant_estimate(task: Any) -> ConstantEstimate:
   """How well the even moments of the context estimate the constant 1."""
-  c, mean, prior, features, noise = moments(task)
+  c, mean, prior, features, noise = task_moments(task)
   rank = mean.size
   if features is not None:
     eigenvalues = np.linalg.eigvalsh(features)

@@ -15,9 +15,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zoo import estimators, theory
-from zoo.training.config import Config
+from zoo.config import Config
+from zoo.mesh import replicate
 from zoo.training.objective import draw, settings_of, side_by_side, squared_errors
-from zoo.training.step import EVAL_STREAM, replicate, stream_key
+from zoo.training.step import EVAL_STREAM, stream_key
 
 
 class Risks(NamedTuple):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-import importlib.metadata
 import json
 import pathlib
-import platform
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +18,9 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from zoo import processes
-from zoo.errors import RunError, UserError
-from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import (
+from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.checkpoints.metadata import origin
+from zoo.config import (
   Config,
   build_task,
   differences,
@@ -32,6 +29,9 @@ from zoo.training.config import (
   to_json,
   validate,
 )
+from zoo.errors import RunError, UserError
+from zoo.interruption import Interruption
+from zoo.mesh import make_mesh, replicate
 from zoo.training.evaluation import Evaluation, Risks
 from zoo.training.layout import Layout
 from zoo.training.objective import (
@@ -46,14 +46,12 @@ from zoo.training.step import (
   abstract_state,
   init_stacked,
   init_state,
-  make_mesh,
   make_train_steps,
-  replicate,
   stacked,
   stream_key,
 )
 from zoo.training.summary import SUMMARY, read_summary, summarise, write_summary
-from zoo.training.workdir import claim, locked
+from zoo.workdir import claim, locked
 
 
 def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
@@ -313,57 +311,3 @@ def _next_stop(step: int, config: Config) -> int:
   """The next step at which something is due, and so the end of the next call."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))
-
-
-def origin(config: Config) -> dict[str, Any]:
-  """What a checkpoint says of itself: its config, and the versions that made it."""
-  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
-  versions = {name: importlib.metadata.version(name) for name in packages}
-  return {
-    'config': json.loads(to_json(config)),
-    'versions': {'python': platform.python_version(), **versions},
-  }
-
-
-class Interruption:
-  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second acts.
-
-  Of several processes any may get the signal, and all stop behind the same step, all as
-  after SIGTERM: JAX, which handles that one then, agrees on the step.
-  """
-
-  def __init__(self):
-    self.requested: int | None = None  # the signal's number
-    self._before: dict[int, Any] = {}
-
-  def __enter__(self) -> Interruption:
-    # Python allows signal handlers in the main thread only; elsewhere none is needed,
-    # since the caller owns the process.
-    if threading.current_thread() is threading.main_thread():
-      numbers = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-      if processes.count() > 1:
-        numbers.remove(signal.SIGTERM)
-      for number in numbers:
-        self._before[number] = signal.signal(number, self._request)
-    return self
-
-  def due(self) -> bool:
-    """Whether to stop here; all processes have to ask at the same places."""
-    if processes.count() > 1:
-      return processes.to_stop()
-    return self.requested is not None
-
-  def __exit__(self, *exception: object) -> None:
-    self._restore()
-
-  def _request(self, number: int, frame: object) -> None:
-    self.requested = number
-    self._restore()
-    logging.info('stopping, and saving all; a second signal would lose it')
-    if processes.count() > 1:
-      signal.raise_signal(signal.SIGTERM)  # tells JAX, and so the others
-
-  def _restore(self) -> None:
-    for number, handler in self._before.items():
-      signal.signal(number, handler)
-    self._before = {}

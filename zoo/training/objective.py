@@ -10,22 +10,22 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
 from zoo import draws, theory
+from zoo.config import Config
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.statistics import Statistics
-from zoo.training.config import Config
 
 Objective = Callable[[Any, Key[Array, ''], Any], Float[Array, '']]
 
 
 def setting_of(task: Any) -> theory.Moments | None:
   """What may differ between tasks that share a compiled program; None: nothing may."""
-  return theory.moments(task) if theory.covers(task) else None
+  return theory.task_moments(task) if theory.covers(task) else None
 
 
 def settings_of(tasks: Sequence[Any]) -> theory.Moments:
   """The settings of tasks that exact theory covers, side by side."""
-  settings = [theory.moments(task) for task in tasks]
+  settings = [theory.task_moments(task) for task in tasks]
   if any(setting.feature_covariance is not None for setting in settings):
     settings = [
       setting._replace(feature_covariance=np.eye(setting.prior_mean.size))

@@ -16,7 +16,7 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from zoo.training.workdir import write_atomically
+from zoo.files import write_atomically
 
 event_pb2: Any = _event_pb2  # its names are made at run time
 

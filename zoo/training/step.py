@@ -9,16 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
-from zoo.errors import UserError
-from zoo.training.config import Config, build_model, mesh_shape, num_heads
+from zoo.config import Config, build_model, num_heads
+from zoo.optimizers import build_optimizer, flattened, with_shapes_of
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
-from zoo.training.optimizer import build_optimizer, flattened, with_shapes_of
 
 # All that is random is a pure function of the seed, a stream of it, and the step.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
@@ -27,49 +25,6 @@ INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
   """The key of one of the streams that the config's seed gives."""
   return jax.random.fold_in(jax.random.key(config.seed), stream)
-
-
-def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
-  """The config's mesh: the batch is split over `data`, the heads over `model`.
-
-  `devices` None are those of this process and its peers. Raises UserError for a mesh
-  that they do not form.
-  """
-  devices = jax.devices() if devices is None else devices
-  data, model = mesh_shape(config, len(devices))
-  try:
-    placed = mesh_utils.create_device_mesh(
-      (data, model),
-      devices[: data * model],
-      # `jax.make_mesh` allows it on v5e alone, and fails for 64 × 4 devices of v6e.
-      allow_split_physical_axes=True,
-    )
-  except (AssertionError, NotImplementedError, ValueError):
-    raise UserError(
-      f'config.mesh is data {data} × model {model}; {data * model} of the '
-      f'{len(devices)} devices of kind {devices[0].device_kind!r} form no such mesh'
-    ) from None
-  # Not the default Explicit: under it an ordinary einsum needs annotations.
-  return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
-
-
-def replicate(values: Any, mesh: Mesh) -> Any:
-  """Values that every process has, as arrays that are whole on each device."""
-  sharding = NamedSharding(mesh, P())
-  if sharding.is_fully_addressable:
-    return jax.device_put(values, sharding)
-
-  def put(value: Any) -> jax.Array:
-    if isinstance(value, jax.Array) and jnp.issubdtype(
-      value.dtype, jax.dtypes.prng_key
-    ):
-      data = put(jax.random.key_data(value))
-      return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
-    # `device_put` would compare what the processes have, each time, and wait for it.
-    value = np.asarray(value)
-    return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
-
-  return jax.tree.map(put, values)
 
 
 def _create(config: Config, key: Key[Array, '']) -> State:

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 from flax import nnx
 
-from zoo.training.config import Config, build_model
+from zoo.config import Config, build_model
+from zoo.files import write_atomically
 from zoo.training.evaluation import Evaluation, Risks
-from zoo.training.workdir import write_atomically
 
 SUMMARY = 'summary.json'  # its name in a workdir
 

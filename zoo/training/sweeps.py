@@ -21,10 +21,9 @@ from absl import logging
 from flax import nnx
 
 from zoo import theory
-from zoo.errors import RunError, UserError, unknown_name
-from zoo.models import LinearAttention
-from zoo.training.checkpoints import Checkpoints
-from zoo.training.config import (
+from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.checkpoints.metadata import origin
+from zoo.config import (
   Config,
   build_model,
   build_task,
@@ -32,11 +31,16 @@ from zoo.training.config import (
   to_json,
   validate,
 )
-from zoo.training.config import flat as flat_fields
-from zoo.training.loop import Interruption, origin, run, train
-from zoo.training.step import abstract_state, make_mesh
+from zoo.config import flat as flat_fields
+from zoo.errors import RunError, UserError, unknown_name
+from zoo.files import write_atomically
+from zoo.interruption import Interruption
+from zoo.mesh import make_mesh
+from zoo.models import LinearAttention
+from zoo.training.loop import run, train
+from zoo.training.step import abstract_state
 from zoo.training.summary import SUMMARY, read_summary, write_summary
-from zoo.training.workdir import claim, locked, write_atomically
+from zoo.workdir import claim, locked
 
 # In these fields the points of one program may differ: they are numbers in its arrays.
 # Fewer heads than the most are filled up with zeros, of which none ever moves: the

@@ -26,7 +26,7 @@ import transformers
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[2]))
 
-from tests.llm import tiny  # noqa: E402
+from tests.language_models import tiny  # noqa: E402
 
 CHAT = 'How alike are "A dog runs." and "The puppy is running, fast!", 0 to 5? Why?'
 TEXTS = [

@@ -1,0 +1,117 @@
+"""Lists the models, tasks, configs, trained checkpoints and evaluation sets there are.
+
+python -m launch.catalog
+python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
+python -m launch.catalog --train  # trains the checkpoints that ship again: one minute
+"""
+
+import importlib
+import pathlib
+import pkgutil
+
+from absl import flags
+
+import configs
+import zoo
+from launch import cli
+from zoo.errors import UserError
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(cli)
+_CHECKPOINTS = flags.DEFINE_string(
+  'checkpoints', 'checkpoints', 'Folder of the checkpoints that ship.'
+)
+_TRAIN = flags.DEFINE_bool(
+  'train', False, 'Train all that ship again, and write their cards and the index.'
+)
+_EXPORT = flags.DEFINE_string(
+  'export', None, 'Write this frozen evaluation set into a file, and list nothing.'
+)
+_OUT = flags.DEFINE_string(
+  'out', None, 'The file of --export. Default: the name of the set, and .npz.'
+)
+
+# Each checkpoint's config, and the fields that it sets.
+SHIPPED = {
+  'lsa': ('lsa', {}),
+  **{
+    f'multi_head_lsa_{heads}': ('multi_head_lsa', {'model.num_heads': heads})
+    for heads in (2, 5, 10, 11)
+  },
+  'yq_lsa': ('yq_lsa', {}),
+  'ltb': ('ltb', {}),
+}
+
+
+def main() -> None:
+  folder = pathlib.Path(_CHECKPOINTS.value).expanduser()
+  if not _CHECKPOINTS.value or (folder.exists() and not folder.is_dir()):
+    raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')
+  if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
+    raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo import cards
+  from zoo.training import sweeps
+
+  if _EXPORT.value is not None and _TRAIN.value:
+    raise UserError('--export and --train are both given; it must be one of them')
+  if _OUT.value is not None and _EXPORT.value is None:
+    raise UserError('--out is the file of --export, which is missing')
+  if _EXPORT.value is not None:
+    out = pathlib.Path(_OUT.value or f'{_EXPORT.value}.npz').expanduser()
+    found = zoo.evaluation_sets.export(_EXPORT.value, out)
+    print(f'{out}: {len(found.prompt.y_query)} prompts, sha256 {found.sha256}')
+    return
+  if _TRAIN.value:
+    recipes = {}
+    for name, (config_name, fields) in SHIPPED.items():
+      fields = {**fields, 'objective.name': 'exact'}
+      config = importlib.import_module(f'configs.{config_name}').get_config()
+      command = cards.training_command(f'configs/{config_name}.py', fields)
+      recipes[name] = sweeps.at_point(config, fields), command
+    if cards.write_checkpoints(recipes, folder) is None:
+      print('stopped; nothing is written')
+      return
+  print(f'models       {", ".join(zoo.list_models())}')
+  print(f'tasks        {", ".join(zoo.list_tasks())}')
+  print('configs')
+  for name, says in _configs().items():
+    print(f'  configs/{name}.py'.ljust(38), says)
+  print(f'checkpoints in {folder}')
+  print(_table(cards.read_cards(folder)))
+  print('evaluation sets')
+  for setting in zoo.evaluation_sets.SETTINGS:
+    print(f'  {setting.name:<16} {setting.num_prompts} prompts. {setting.description}')
+
+
+def _configs() -> dict[str, str]:
+  """The configs that can be launched, and the first line of each one's docstring."""
+  says = {}
+  for found in pkgutil.walk_packages(configs.__path__, 'configs.'):
+    module = importlib.import_module(found.name)
+    # The defaults are what all share, without a model.
+    if not found.ispkg and not found.name.endswith('.defaults'):
+      name = found.name.removeprefix('configs.').replace('.', '/')
+      says[name] = (module.__doc__ or '').splitlines()[0]
+  return says
+
+
+def _table(found: list[dict]) -> str:
+  from zoo import cards
+
+  if not found:
+    return '  none; the repository has some, and --train makes them'
+  rows = [['', *cards.FIGURES], *map(cards.row, found)]
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  return '\n'.join(
+    '  '
+    + '  '.join(
+      [row[0].ljust(widths[0])]
+      + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    )
+    for row in rows
+  )
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,296 @@
+"""`zoo.load` and `zoo.save`: any mesh, any folder, no code, clear faults."""
+
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType
+
+import zoo
+from tests.compare import refuses
+from tests.launch.processes import ROOT, environment
+from tests.settings import general, isotropic
+from tests.training.runs import small_config
+from zoo import theory
+from zoo.checkpoints.steps import write_manifest
+from zoo.theory import constructions
+from zoo.training import train
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A run on 4 × 2 devices with checkpoints at the steps 4, 8 and 12."""
+  folder = tmp_path_factory.mktemp('run') / 'heads'
+  changes = {'model__num_heads': 4, 'mesh__data': 4, 'mesh__model': 2}
+  jax.config.update('jax_numpy_dtype_promotion', 'standard')
+  train(small_config('multi_head_lsa', **changes), folder)
+  return folder
+
+
+@pytest.fixture
+def step_folder(workdir, tmp_path):
+  """A copy of one step, to be damaged."""
+  return pathlib.Path(shutil.copytree(workdir / 'checkpoints' / '12', tmp_path / 'one'))
+
+
+def arrays(model):
+  return {path: np.asarray(v[...]) for path, v in nnx.to_flat_state(nnx.state(model))}
+
+
+def assert_same(one, other):
+  assert arrays(one).keys() == arrays(other).keys()
+  for path, array in arrays(one).items():
+    np.testing.assert_array_equal(array, arrays(other)[path])
+
+
+def test_a_run_is_opened_by_its_folder_alone(workdir):
+  saved = zoo.load(workdir)
+  assert saved.step == 12
+  assert saved.config.model.num_heads == saved.model.num_heads == 4
+  assert saved.task.num_features == 3
+  summary = json.loads((workdir / 'summary.json').read_text())
+  risk = theory.exact_risk(saved.model, saved.task)
+  assert risk == pytest.approx(summary['exact_risk'], rel=1e-6)
+  assert_same(saved.model, zoo.load(workdir / 'checkpoints').model)
+  assert_same(saved.model, zoo.load(str(workdir / 'checkpoints' / '12')).model)
+  assert zoo.load(workdir, step=8).step == 8
+
+
+_FRESH = """
+import json, sys, time
+import jax, zoo, zoo.checkpoints.saved_models
+start = time.monotonic()
+saved = zoo.load(sys.argv[1])
+seconds = time.monotonic() - start
+prompt = saved.task.sample(jax.random.key(0), 4)
+print(json.dumps([jax.device_count(), seconds, saved.model(prompt).tolist()]))
+"""
+
+
+@pytest.mark.slow
+def test_4_by_2_devices_to_one_in_a_fresh_process_elsewhere(workdir, tmp_path, cache):
+  os.symlink(workdir, tmp_path / 'linked')
+  answer = subprocess.run(
+    [sys.executable, '-c', _FRESH, 'linked'],
+    cwd=tmp_path,
+    env={**environment(cache), 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert answer.returncode == 0, answer.stderr
+  devices, seconds, prediction = json.loads(answer.stdout)
+  assert devices == 1
+  assert seconds < 3  # it is 0.1 on an idle core
+  saved = zoo.load(workdir)
+  prompt = saved.task.sample(jax.random.key(0), 4)
+  np.testing.assert_allclose(prediction, saved.model(prompt), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'names'),
+  [((1, 1), None), ((8, 1), None), ((1, 8), None), ((2, 4), None), ((3,), ('other',))],
+)
+def test_any_mesh_will_do(workdir, shape, names):
+  alone = zoo.load(workdir)
+  prompt = alone.task.sample(jax.random.key(0), 4)
+  names = names or ('data', 'model')
+  devices = jax.devices()[: int(np.prod(shape))]
+  mesh = jax.make_mesh(shape, names, (AxisType.Auto,) * len(shape), devices=devices)
+  with jax.set_mesh(mesh):
+    saved = zoo.load(workdir)
+    prediction = saved.model(prompt)
+  assert_same(saved.model, alone.model)
+  np.testing.assert_allclose(prediction, alone.model(prompt), rtol=1e-5, atol=1e-6)
+  heads = saved.model.w_k[...].sharding.shard_shape((4, 4, 4))[0]
+  # Four heads are split over 4 devices, and stay whole over 8.
+  assert heads == (1 if shape == (2, 4) else 4)
+
+
+def test_the_default_mesh_of_jax_will_do_too(workdir):
+  with jax.set_mesh(jax.make_mesh((2, 4), ('data', 'model'))):
+    saved = zoo.load(workdir)
+    saved.model(saved.task.sample(jax.random.key(0), 4))
+
+
+def test_a_model_made_by_hand_is_saved_and_opened(tmp_path):
+  task = general(noise_std=0.7)
+  guess = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
+  rngs = nnx.Rngs(0)
+  models = [
+    constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
+    zoo.create_model('multi_head_lsa', num_features=3, num_heads=2, **guess, rngs=rngs),
+    zoo.create_model('lsa', num_features=3, **guess, rngs=rngs),
+    zoo.create_model('ltb', num_features=3, hidden_features=6, rngs=rngs),
+  ]
+  for count, model in enumerate(models):
+    zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
+    saved = zoo.load(tmp_path / 'deep' / str(count))
+    assert type(saved.model) is type(model)
+    assert saved.step == count
+    assert_same(saved.model, model)
+    assert theory.exact_risk(saved.model, saved.task) == theory.exact_risk(model, task)
+  saved = zoo.load(tmp_path / 'deep' / '1')
+  zoo.save(saved.model, tmp_path / 'again', config=saved.config, step=7)
+  assert zoo.load(tmp_path / 'again').config == saved.config
+  assert not [path for path in tmp_path.iterdir() if path.name not in ('deep', 'again')]
+
+
+def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  zoo.save(model, tmp_path / 'model', isotropic(3, 4))
+  for path in (tmp_path / 'model').rglob('*'):
+    if path.is_file():
+      assert str(tmp_path).encode() not in path.read_bytes(), path
+
+
+def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
+  # Not by jax.enable_x64: Orbax reads in threads of its own, which it does not reach.
+  jax.config.update('jax_enable_x64', True)
+  try:
+    model = constructions.gd_transformer(np.zeros(3), 0.3)
+    assert model.w_p.dtype == jnp.float64
+    zoo.save(model, tmp_path / 'model', isotropic(3, 4))
+    assert_same(zoo.load(tmp_path / 'model').model, model)
+  finally:
+    jax.config.update('jax_enable_x64', False)
+  assert zoo.load(tmp_path / 'model').model.w_p.dtype == jnp.float32
+
+
+def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
+  with refuses('nowhere does not exist'):
+    zoo.load(tmp_path / 'nowhere')
+  (tmp_path / 'file').touch()
+  with refuses('is not a folder'):
+    zoo.load(tmp_path / 'file')
+  with refuses('holds no checkpoint', 'the workdir of a run'):
+    zoo.load(tmp_path)
+  with refuses('has no step 5', '[4, 8, 12]'):
+    zoo.load(workdir, step=5)
+  with refuses('has no step 5', '[12]'):
+    zoo.load(workdir / 'checkpoints' / '12', step=5)
+
+
+def test_damage_is_named_and_the_good_steps_with_it(workdir, tmp_path):
+  copy = pathlib.Path(shutil.copytree(workdir, tmp_path / 'run'))
+  step = copy / 'checkpoints' / '12'
+  names = [
+    line.split('  ')[1] for line in (step / 'SHA256SUMS').read_text().splitlines()
+  ]
+  for name in names:
+    content = (step / name).read_bytes()
+    (step / name).write_bytes(content[:-1])
+    with pytest.raises(zoo.RunError, match='is damaged') as info:
+      zoo.load(copy)
+    assert f'{name} is not as it was written' in str(info.value)
+    assert 'good ones at steps [4, 8]' in str(info.value)
+    (step / name).write_bytes(content)
+  assert zoo.load(copy).step == 12
+  assert sorted(path.name for path in copy.iterdir()) == sorted(
+    path.name for path in workdir.iterdir()
+  )  # nothing is set aside by who only reads
+
+
+def rewrite_origin(step_folder, **changes):
+  path = step_folder / 'origin' / 'data.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+  write_manifest(step_folder)
+
+
+def test_a_newer_format_is_named(step_folder):
+  rewrite_origin(step_folder, format=2)
+  with refuses('has the format 2', 'it reads up to 1'):
+    zoo.load(step_folder)
+
+
+def test_a_model_that_is_not_registered_is_named(step_folder):
+  origin = json.loads((step_folder / 'origin' / 'data.json').read_text())
+  origin['config']['model']['name'] = 'perceptron'
+  rewrite_origin(step_folder, **origin)
+  with refuses("the model 'perceptron', which is not registered", 'import the module'):
+    zoo.load(step_folder)
+
+
+def test_a_model_whose_shapes_have_changed_is_named(step_folder):
+  origin = json.loads((step_folder / 'origin' / 'data.json').read_text())
+  origin['config']['model']['num_heads'] = 2
+  rewrite_origin(step_folder, **origin)
+  with refuses('does not fit', 'w_k (4, 4, 4)', 'w_k (2, 4, 4)'):
+    zoo.load(step_folder)
+
+
+def test_what_orbax_cannot_read_is_one_line(step_folder):
+  shutil.rmtree(step_folder / 'model')
+  write_manifest(step_folder)
+  with pytest.raises(zoo.RunError, match='cannot be read') as info:
+    zoo.load(step_folder)
+  assert '\n' not in str(info.value)
+
+
+class Trap:
+  """Unpickling it makes a file."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return pathlib.Path.touch, (self.path,)
+
+
+def test_a_pickle_or_a_foreign_file_is_never_opened(step_folder, tmp_path):
+  """Python tells of every file that it opens; a pickle that is run leaves a mark."""
+  opened, listening = [], [True]
+
+  def listen(event, arguments):
+    if listening and event in ('open', 'pickle.find_class'):
+      opened.append(str(arguments[0]))
+
+  sys.addaudithook(listen)
+  trap = pickle.dumps(Trap(tmp_path / 'sprung'))
+  names = 'foreign.pkl', 'model.pkl', 'checkpoint.safetensors', 'foreign.bin'
+  for name in names:
+    (step_folder / name).write_bytes(trap)
+  opened.clear()
+  assert zoo.load(step_folder).step == 12
+  within = [path for path in opened if str(step_folder) in path]
+  assert any('data.json' in path for path in within)  # the hook hears
+  for name in names:
+    assert not [path for path in within if path.endswith(name)]
+  # Among the arrays it is a fault, and is not opened either.
+  (step_folder / 'model' / 'foreign.pkl').write_bytes(trap)
+  opened.clear()
+  with pytest.raises(zoo.RunError, match=r'model/foreign.pkl is not in SHA256SUMS'):
+    zoo.load(step_folder)
+  assert not [path for path in opened if path.endswith('foreign.pkl')]
+  listening.clear()
+  assert not (tmp_path / 'sprung').exists()
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+  task = isotropic(3, 4)
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  with refuses('either a task or a config'):
+    zoo.save(model, tmp_path / 'new')
+  with refuses('exists already'):
+    (tmp_path / 'file').touch()
+    zoo.save(model, tmp_path, task)
+
+  class Unknown(zoo.models.YqLSA):
+    pass
+
+  with refuses('Unknown is not registered as a model'):
+    zoo.save(Unknown(3, rngs=nnx.Rngs(0)), tmp_path / 'new', task)
+  with refuses('the config makes another model', 'w_k (1, 5, 5)', 'w_k (1, 4, 4)'):
+    zoo.save(model, tmp_path / 'new', isotropic(4, 4))
+  with refuses('step is -1'):
+    zoo.save(model, tmp_path / 'new', task, step=-1)
+  assert not (tmp_path / 'new').exists()

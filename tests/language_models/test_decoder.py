@@ -1,0 +1,307 @@
+"""The decoder against transformers, NumPy, itself without a cache, and other meshes."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tests.compare import assert_close, refuses
+from tests.language_models import tiny
+from zoo.language_models.decoder import (
+  QUERY_BLOCK,
+  Decoder,
+  DecoderConfig,
+  attend,
+  causal,
+  greedy,
+  llama3_divisors,
+  rotate,
+)
+from zoo.language_models.weights import load_decoder, open_weights
+
+REFERENCES = np.load(pathlib.Path(__file__).parents[1] / 'data' / 'llm' / 'tiny.npz')
+KINDS = list(tiny.CONFIGS)
+# Logits of the tiny models reach 7; two layers of float32 leave errors of 2e-5 in them.
+# A norm's ε of 1e-6 in place of 1e-5 moves them by 2e-3, a wrong θ by 2e-2 or more,
+# and Llama 3.1 without its scaling by 7.
+TOLERANCE = 1e-4
+
+
+def make_mesh(data=1, model=1):
+  return jax.make_mesh(
+    (data, model),
+    ('data', 'model'),
+    axis_types=(AxisType.Auto,) * 2,
+    devices=jax.devices()[: data * model],
+  )
+
+
+def load(path, mesh=None, dtype=jnp.float32):
+  with open_weights(path) as weights:
+    return load_decoder(weights, mesh or make_mesh(), dtype)
+
+
+def logits_of(decoder, tokens):
+  """By one forward pass; what comes after a token, here zeros, does not reach it."""
+  graph, state = nnx.split(decoder)
+
+  @jax.jit
+  def run(state, tokens):
+    lengths = jnp.full(1, tokens.shape[1])
+    return nnx.merge(graph, state)(tokens, *causal(tokens, lengths))[0]
+
+  filled = np.zeros((1, -(-len(tokens) // 64) * 64), np.int32)
+  filled[0, : len(tokens)] = tokens
+  return np.asarray(run(state, filled)[0, : len(tokens)])
+
+
+def padded(prompts, width):
+  tokens = np.zeros((len(prompts), width), np.int32)
+  for row, prompt in zip(tokens, prompts, strict=True):
+    row[width - len(prompt) :] = prompt
+  return tokens, np.asarray([len(prompt) for prompt in prompts], np.int32)
+
+
+def decoded(decoder, prompts, new, ends=(-7,), width=64, num_slots=96, mesh=None):
+  """What greedy decoding in one program gives, and −1 after an end."""
+  mesh = mesh or make_mesh()
+  graph, state = nnx.split(decoder)
+
+  @jax.jit
+  def run(state, tokens, lengths):
+    return greedy(
+      nnx.merge(graph, state),
+      tokens,
+      lengths,
+      jnp.asarray(ends, jnp.int32),
+      jnp.int32(new),
+      num_slots=num_slots,
+    )
+
+  batch = jax.device_put(padded(prompts, width), NamedSharding(mesh, P('data')))
+  with jax.set_mesh(mesh):
+    return np.asarray(run(state, *batch))[:, :new]
+
+
+# Parts.
+
+
+def test_rotary_positions_turn_complex_numbers():
+  rng = np.random.default_rng(0)
+  x, positions = rng.normal(size=(2, 5, 3, 8)), rng.integers(0, 2000, (2, 5))
+  frequencies = 10000.0 ** (-np.arange(4) / 4)
+  angles = positions[..., None] * frequencies
+  turned = rotate(jnp.asarray(x, jnp.float32), jnp.asarray(angles, jnp.float32))
+  numbers = x[..., :4] + 1j * x[..., 4:]
+  numbers = numbers * np.exp(1j * angles)[:, :, None]
+  # An angle of 2000 is known to 1e-4 in float32.
+  assert_close(turned, np.concatenate([numbers.real, numbers.imag], axis=-1), 2e-4)
+
+
+def test_llama_3_1_scaling_follows_its_definition():
+  config = tiny.CONFIGS['llama_3_1']
+  rope = {name: x for name, x in config['rope_scaling'].items() if name != 'rope_type'}
+  divisors = llama3_divisors(16, config['rope_theta'], **rope)
+  assert_close(divisors, tiny.rope_factors(config), 1e-12)
+  # All three cases occur.
+  assert divisors[0] == 1
+  assert divisors[-1] == pytest.approx(8, rel=1e-12)
+  assert sum(1.001 < divisor < 7.999 for divisor in divisors) >= 1
+  # And at Llama 3.1's own size: 29 frequencies stay, as 2π·θ^(2i/128) < 2048 says.
+  full = llama3_divisors(
+    128,
+    500000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=8192,
+  )
+  assert sum(divisor == 1 for divisor in full) == 29
+  assert sum(divisor > 7.999 for divisor in full) == 64 - 35
+
+
+@pytest.mark.parametrize('t', [5, QUERY_BLOCK + 5])
+def test_attention_is_the_softmax_over_what_the_mask_shows(t):
+  rng = np.random.default_rng(1)
+  b, k, g, p, s = 2, 2, 3, 4, t + 2
+  query = rng.normal(size=(b, t, k, g, p)).astype(np.float32)
+  key, value = rng.normal(size=(2, b, k, s, p)).astype(np.float32)
+  mask = rng.random((b, t, s)) < 0.5
+  mask[..., 0] = True
+  expected = np.zeros((b, t, k, g, p))
+  for i, j, head, group in np.ndindex(b, t, k, g):
+    seen = mask[i, j]
+    scores = key[i, head, seen] @ query[i, j, head, group] / 2
+    weights = np.exp(scores) / np.exp(scores).sum()
+    expected[i, j, head, group] = weights @ value[i, head, seen]
+  found = attend(*map(jnp.asarray, (query, key, value, mask)))
+  assert_close(found, expected, 1e-6)
+
+
+# The whole, against transformers.
+
+
+@pytest.mark.parametrize('form', ['folder', 'files', 'gguf'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_logits_are_those_of_transformers(models, kind, form):
+  expected = REFERENCES[f'{kind}_logits']
+  found = logits_of(load(models[kind][form]), tiny.TOKENS)
+  assert found.shape == expected.shape
+  assert np.abs(found - expected).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_greedy_tokens_are_those_of_transformers(models, kind):
+  expected = REFERENCES[f'{kind}_greedy']
+  found = decoded(load(models[kind]['folder']), [tiny.TOKENS], len(expected))
+  np.testing.assert_array_equal(found[0], expected)
+
+
+# The cache, the padding, the batch.
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_decoding_with_a_cache_is_the_whole_forward_pass(models, kind):
+  """Logits too, and from a prompt longer than a block of queries."""
+  decoder = load(models[kind]['folder'])
+  tokens = np.concatenate([tiny.TOKENS, tiny.TOKENS[::-1]])
+  whole = logits_of(decoder, tokens)
+  # Six slots of padding come first, and two at the end are never used.
+  start, pads, num_slots = 70, 6, len(tokens) + 8
+  prompt, lengths = map(jnp.asarray, padded([tokens[:start]], start + pads))
+  graph, state = nnx.split(decoder)
+  step = jax.jit(lambda state, *arguments: nnx.merge(graph, state)(*arguments))
+  logits, cache = step(state, prompt, *causal(prompt, lengths))
+  assert np.abs(logits[0, pads:] - whole[:start]).max() <= TOLERANCE
+  room = ((0, 0), (0, 0), (0, num_slots - start - pads), (0, 0))
+  cache = jax.tree.map(lambda kept: jnp.pad(kept, room), cache)
+  slots = np.arange(num_slots)
+  for i in range(start, len(tokens)):
+    seen = (slots >= pads) & (slots <= i + pads)
+    logits, cache = step(
+      state,
+      jnp.asarray([[tokens[i]]], jnp.int32),
+      jnp.asarray([[i]], jnp.int32),
+      jnp.asarray(seen[None, None]),
+      cache,
+      jnp.int32(i + pads),
+    )
+    assert np.abs(logits[0, 0] - whole[i]).max() <= TOLERANCE
+
+
+def test_a_padded_batch_gives_what_each_prompt_gives_alone(models):
+  decoder = load(models['qwen2']['folder'])
+  prompts = [tiny.TOKENS[:n] for n in (1, 17, 48)]
+  together = decoded(decoder, prompts, 12)
+  for prompt, row in zip(prompts, together, strict=True):
+    # In one forward pass without a cache each token follows from those before.
+    logits = logits_of(decoder, np.concatenate([prompt, row]))
+    np.testing.assert_array_equal(row, logits[len(prompt) - 1 : -1].argmax(axis=-1))
+
+
+def test_a_row_stops_at_an_end_token_and_the_others_go_on(models):
+  decoder = load(models['tied_llama']['folder'])
+  prompts = [tiny.TOKENS[:n] for n in (9, 17, 48)]
+  free = decoded(decoder, prompts, 12)
+  ends = free[0, 3], free[2, 0]
+  for row, cut in zip(free, decoded(decoder, prompts, 12, ends), strict=True):
+    stop = min(np.flatnonzero(np.isin(row, ends)), default=11)
+    np.testing.assert_array_equal(cut[: stop + 1], row[: stop + 1])
+    assert (cut[stop + 1 :] == -1).all()
+
+
+# Meshes and precisions.
+
+
+@pytest.mark.parametrize(('data', 'model'), [(4, 2), (1, 8)])
+def test_eight_devices_give_what_one_gives(models, data, model):
+  path = models['qwen2']['gguf']  # eight key-value heads
+  mesh = make_mesh(data, model)
+  one, eight = load(path), load(path, mesh)
+  layer = eight.layers[0]
+  assert eight.head is not None
+  for matrix in (
+    layer.attention.query,
+    layer.attention.key,
+    layer.attention.value,
+    layer.attention.out,
+    layer.feed_forward.gate,
+    layer.feed_forward.up,
+    layer.feed_forward.down,
+    eight.embedding,
+    eight.head,
+  ):
+    for shard in matrix[...].addressable_shards:
+      assert shard.data.size * model == matrix[...].size
+  prompts = [tiny.TOKENS[n : n + 20] for n in range(8)]
+  np.testing.assert_array_equal(
+    decoded(eight, prompts, 12, mesh=mesh), decoded(one, prompts, 12)
+  )
+  with jax.set_mesh(mesh):
+    logits = logits_of(eight, tiny.TOKENS)
+  assert np.abs(logits - logits_of(one, tiny.TOKENS)).max() <= TOLERANCE
+
+
+def test_bfloat16_is_float32_but_for_rounding(models):
+  path = models['llama_3_1']['folder']
+  decoder = load(path, dtype=jnp.bfloat16)
+  assert all(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(nnx.state(decoder)))
+  exact, rounded = logits_of(load(path), tiny.TOKENS), logits_of(decoder, tiny.TOKENS)
+  assert rounded.dtype == np.float32
+  # A number is rounded by 2⁻⁹ of itself, and about twenty roundings add up to 1%.
+  assert np.sqrt(np.mean((rounded - exact) ** 2)) <= 0.03 * exact.std()
+
+
+def test_a_random_decoder_needs_no_files():
+  config = DecoderConfig.from_hf(tiny.CONFIGS['tied_llama'])
+  logits = logits_of(Decoder(config, rngs=nnx.Rngs(0)), tiny.TOKENS)
+  assert logits.shape == (48, config.vocab_size)
+  assert np.isfinite(logits).all()
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    ({'model_type': 'gpt2'}, ("'gpt2'", 'llama, qwen2')),
+    ({'hidden_act': 'gelu'}, ('hidden_act', "'gelu'", "'silu'")),
+    ({'attention_bias': True}, ('attention_bias', 'True', 'False')),
+    ({'mlp_bias': True}, ('mlp_bias', 'True', 'False')),
+    ({'use_sliding_window': True}, ('use_sliding_window', 'True', 'False')),
+    ({'rope_scaling': {'rope_type': 'yarn'}}, ('rope_type', "'yarn'", 'llama3')),
+    ({'rope_scaling': {'rope_type': 'llama3'}}, ("lacks 'factor'",)),
+    ({'num_key_value_heads': 3}, ('8 heads', '3 key-value heads', 'multiple')),
+    ({'hidden_size': 'wide'}, ('hidden_size', "'wide'", 'integer')),
+    ({'head_dim': 3}, ('3 features', 'two features')),
+    ({'rms_norm_eps': 0}, ('norm_eps', '0', '> 0')),
+  ],
+)
+def test_a_config_that_cannot_be_built_is_refused(change, said):
+  with refuses(*said):
+    DecoderConfig.from_hf(tiny.CONFIGS['tied_llama'] | change)
+
+
+def test_a_config_that_lacks_a_field_is_refused():
+  config = dict(tiny.CONFIGS['qwen2'])
+  del config['intermediate_size']
+  with refuses("lacks 'intermediate_size'"):
+    DecoderConfig.from_hf(config)
+
+
+def test_rope_as_transformers_5_writes_it_reads_the_same():
+  config = dict(tiny.CONFIGS['llama_3_1'])
+  old = DecoderConfig.from_hf(config)
+  rope = config.pop('rope_scaling') | {'rope_theta': config.pop('rope_theta')}
+  assert DecoderConfig.from_hf(config | {'rope_parameters': rope}) == old
+
+
+def test_a_mesh_that_does_not_divide_the_model_is_refused(models):
+  with refuses('num_kv_heads of the model is 2', 'which is 4'):
+    load(models['llama_3_1']['folder'], make_mesh(2, 4))

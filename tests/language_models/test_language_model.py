@@ -1,0 +1,158 @@
+"""Answers and their probabilities, and SmolLM2 against transformers."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from tests.compare import refuses
+from tests.language_models import smollm2, tiny
+from tests.language_models.test_decoder import load, logits_of, make_mesh
+from tests.launch.processes import ROOT
+from zoo.language_models import LanguageModel
+from zoo.language_models.tokenizer import from_gguf
+from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights
+
+PROMPTS = [
+  'Rain falls on the old bridge.',
+  'The lamps are lit, and the old bridge is wet. Score: ',
+  '1.25',
+]
+
+
+@pytest.fixture(scope='module')
+def model(models):
+  return LanguageModel.load(models['qwen2']['folder'], cache_length=160)
+
+
+def one_by_one(path, model, prompt, continuation):
+  """log p(continuation | prompt), by one forward pass over both."""
+  first, second = map(model._tokenizer.encode, (prompt, continuation))
+  logits = logits_of(load(path), np.asarray(first + second, np.int32))
+  log_p = log_softmax(logits.astype(np.float64), axis=-1)
+  places = np.arange(len(first) - 1, len(first) + len(second) - 1)
+  return log_p[places, second].sum()
+
+
+def test_probabilities_are_those_of_each_continuation_alone(model, models):
+  # Some start alike, one is the start of another, one is twice there, one is empty.
+  continuations = ['3.80', '3.85', '3', 'on the old bridge', '3.80', '', ' lit, and']
+  prompt = PROMPTS[1]
+  found = model.log_probabilities(prompt, continuations)
+  expected = [
+    one_by_one(models['qwen2']['folder'], model, prompt, text) for text in continuations
+  ]
+  assert found.dtype == np.float64
+  # Logits are known to 1e-5, and the longest continuation has ten tokens.
+  np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+  assert found[5] == 0
+  assert model.log_probabilities(prompt, []).shape == (0,)
+
+
+def test_probabilities_of_all_next_tokens_add_up_to_one(model):
+  """Each number has one spelling, so that none is counted twice."""
+  texts = [f'{number / 100:.2f}' for number in range(501)]
+  total = np.exp(model.log_probabilities(PROMPTS[1], texts)).sum()
+  assert 0 < total < 1
+  digits = model.log_probabilities(PROMPTS[1], list('0123456789'))
+  assert np.exp(digits).sum() > total
+
+
+def test_answers_are_text_and_the_same_in_a_batch_as_alone(model):
+  together = model.generate(PROMPTS, 12)
+  assert together == [model.generate([prompt], 12)[0] for prompt in PROMPTS]
+  assert all(answer and '<|' not in answer for answer in together)
+  assert model.generate([], 12) == []
+  # Fewer new tokens give the start of the same answer.
+  for short, long in zip(model.generate(PROMPTS, 5), together, strict=True):
+    assert long.startswith(short.rstrip('\ufffd'))  # half a character may end it
+
+
+def test_answers_on_a_mesh_are_those_of_one_device(model, models):
+  split = LanguageModel.load(
+    models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
+  )
+  assert split.generate(PROMPTS, 12) == model.generate(PROMPTS, 12)
+  found = split.log_probabilities(PROMPTS[0], ['3.80', '2'])
+  expected = model.log_probabilities(PROMPTS[0], ['3.80', '2'])
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_model_knows_its_name_and_size(model, models):
+  assert model.name == 'qwen2'
+  assert model.num_params == sum(a.size for a in tiny.tensors('qwen2').values())
+  assert LanguageModel.load(models['qwen2']['gguf']).name == 'qwen2'
+  assert model.num_tokens(PROMPTS[2]) == len(tiny.tokenizer().encode(PROMPTS[2]).ids)
+  rounded = LanguageModel.load(models['qwen2']['folder'], dtype='bfloat16')
+  assert len(rounded.generate(PROMPTS, 3)) == len(PROMPTS)
+
+
+def test_a_prompt_that_fits_exactly_is_answered_and_one_more_token_refused(model):
+  used = model.num_tokens(PROMPTS[1])
+  model.generate([PROMPTS[1]], model.cache_length - used)
+  with refuses(f'{used} tokens', 'and with 1', ' 161;', 'cache_length, which is 160'):
+    model.generate(PROMPTS, model.cache_length - used + 1)
+  with refuses('cache_length, which is 160'):
+    model.log_probabilities(PROMPTS[1], ['3', ' old' * 200])
+  with refuses('empty'):
+    model.generate([''], 3)
+  with refuses('max_new_tokens', '0'):
+    model.generate(PROMPTS, 0)
+
+
+def test_what_does_not_fit_together_is_refused(models, tmp_path):
+  with refuses("'float16'", 'bfloat16, float32'):
+    LanguageModel.load(models['qwen2']['folder'], dtype='float16')
+  folder = tiny.save_folder('tied_llama', tmp_path / 'model')
+  text = json.loads((folder / 'tokenizer.json').read_text())
+  text['added_tokens'].append(text['added_tokens'][0] | {'id': 400, 'content': '<x>'})
+  text['model']['vocab']['<x>'] = 400
+  (folder / 'tokenizer.json').write_text(json.dumps(text))
+  with refuses('token 400', '320 tokens'):
+    LanguageModel.load(folder)
+
+
+@pytest.mark.slow
+def test_smollm2_is_what_it_is_in_transformers():
+  """Logits, greedy tokens and probabilities, in float32."""
+  expected = np.load(smollm2.DATA / 'smollm2.npz')
+  with open_weights(smollm2.path()) as weights:
+    assert isinstance(weights, GGUFWeights)
+    decoder = load_decoder(weights, make_mesh(), jnp.float32)
+    tokenizer = from_gguf(weights.metadata, weights.name)
+  prompt = tokenizer.chat(smollm2.SAID['question'])
+  # Logits reach 31; thirty layers of float32 leave 7e-5 of error.
+  found = logits_of(decoder, tokenizer.encode(prompt))[::-8, ::16]
+  assert np.abs(found - expected['logits']).max() <= 1e-3
+  model = LanguageModel(decoder, tokenizer, cache_length=256, mesh=make_mesh())
+  assert model.num_params == 134_515_008
+  answer = smollm2.SAID['answer']
+  assert model.generate([prompt], model.num_tokens(answer)) == [answer]
+  found = model.log_probabilities(prompt, list('0123456789'))
+  assert np.abs(found - expected['log_p_digits']).max() <= 1e-3
+
+
+def test_without_the_extra_one_line_says_how_to_get_it():
+  program = """
+import sys
+sys.modules['gguf'] = None
+import zoo
+try:
+  zoo.language_models.LanguageModel
+except zoo.UserError as error:
+  print(error)
+"""
+  done = subprocess.run(
+    [sys.executable, '-W', 'error', '-c', program],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert done.stdout == (
+    "gguf is not installed; language models need pip install 'icl-zoo[llm]'\n"
+  )

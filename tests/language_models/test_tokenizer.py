@@ -1,0 +1,127 @@
+"""Tokens against transformers, splits against the real tokenizers, chat templates."""
+
+import json
+
+import pytest
+import tokenizers as hf
+
+from tests.compare import refuses
+from tests.language_models import smollm2, tiny
+from zoo.language_models import tokenizer as tokenizers
+from zoo.language_models.weights import GGUFWeights, open_weights
+
+SPLITS = json.loads((smollm2.DATA / 'splits.json').read_text('utf-8'))
+BYTES = sorted(hf.pre_tokenizers.ByteLevel.alphabet())
+
+
+def metadata(**changes):
+  """That of a GGUF file whose vocabulary is the 256 bytes and two special tokens."""
+  known = {
+    'model': 'gpt2',
+    'pre': 'qwen2',
+    'tokens': [*BYTES, '<|end|>', '<tool>', '[unused]'],
+    'token_type': [1] * 256 + [3, 4, 5],
+    'merges': [],
+    'eos_token_id': 256,
+  } | changes
+  known = {f'tokenizer.ggml.{name}': value for name, value in known.items()}
+  known['tokenizer.chat_template'] = tiny.TEMPLATE
+  return lambda key, default=None: known.get(key, default)
+
+
+def from_gguf(**changes):
+  return tokenizers.from_gguf(metadata(**changes), 'Bytes')
+
+
+def test_smollm2_encodes_and_chats_as_transformers_does():
+  with open_weights(smollm2.path()) as weights:
+    assert isinstance(weights, GGUFWeights)
+    tokenizer = tokenizers.from_gguf(weights.metadata, 'SmolLM2')
+  for text, tokens in smollm2.SAID['tokens'].items():
+    assert tokenizer.encode(text) == [int(token) for token in tokens.split()]
+  assert tokenizer.chat(smollm2.SAID['question']) == smollm2.SAID['prompt']
+  assert tokenizer.end_tokens == (2,)
+
+
+@pytest.mark.parametrize('kind', ['qwen2', 'llama-bpe'])
+def test_text_is_split_as_the_real_tokenizer_splits_it(kind):
+  """With a merge that joins two pieces, tokens would differ where splits do."""
+  real = from_gguf(pre=kind)._tokenizer
+  for text, pieces in SPLITS[kind].items():
+    normal = real.normalizer.normalize_str(text) if real.normalizer else text
+    found = [piece for piece, _ in real.pre_tokenizer.pre_tokenize_str(normal)]
+    assert found == pieces.split(' ')
+
+
+@pytest.mark.parametrize('kind', ['smollm', 'qwen2', 'llama-bpe'])
+def test_text_comes_back_without_its_special_tokens(kind):
+  tokenizer = from_gguf(pre=kind)
+  text = 'Two  words,\n\ttab, 3.80, Zürich, 東京 🙂.'
+  tokens = tokenizer.encode(f'{text}<tool><|end|>')
+  assert tokens[-2:] == [257, 256]
+  assert tokenizer.decode(tokens) == f'{text}<tool>'
+  assert tokenizer.largest_token == 257  # no text gives the unused one
+
+
+def test_a_merge_is_used_within_a_piece_only():
+  number = BYTES.index('1')
+  tokens = [*BYTES, '12', '<|end|>']
+  changes = {'tokens': tokens, 'token_type': [1] * 257 + [3], 'merges': ['1 2']}
+  changes['eos_token_id'] = 257
+  assert from_gguf(pre='llama-bpe', **changes).encode('12') == [256]
+  for kind in 'qwen2', 'smollm':  # digit by digit
+    assert from_gguf(pre=kind, **changes).encode('12') == [number, BYTES.index('2')]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'pre': 'deepseek-r1-qwen'}, ("'deepseek-r1-qwen'", 'smollm, qwen2, llama-bpe')),
+    ({'model': 'llama'}, ("'llama'", "'gpt2'")),
+    ({'eos_token_id': None}, ('no end token', 'eos_token_id')),
+  ],
+)
+def test_a_vocabulary_of_another_kind_is_refused(changes, said):
+  with refuses('Bytes', *said):
+    from_gguf(**changes)
+
+
+@pytest.mark.parametrize('form', ['folder', 'gguf'])
+def test_folder_and_gguf_file_have_the_same_tokens_and_template(models, form):
+  path = models['tied_llama'][form]
+  with open_weights(path) as weights:
+    if isinstance(weights, GGUFWeights):
+      tokenizer = tokenizers.from_gguf(weights.metadata, 'Tiny')
+    else:
+      tokenizer = tokenizers.from_folder(path, 'Tiny')
+  prompt = tokenizer.chat('Are the lamps lit?', 'Score: ')
+  assert prompt == '<|start|><|user|>Are the lamps lit?<|end|><|assistant|>Score: '
+  tokens = tokenizer.encode(prompt)
+  assert [token for token in tokens if token < 4] == [0, 2, 1, 3]
+  assert tokens == tiny.tokenizer().encode(prompt).ids
+  assert tokenizer.decode(tokens) == 'Are the lamps lit?Score: '
+  assert tokenizer.end_tokens == (tiny.END_TOKEN,)
+
+
+def test_the_template_beside_the_tokenizer_comes_first(models, tmp_path):
+  folder = tiny.save_folder('tied_llama', tmp_path / 'model')
+  (folder / 'chat_template.jinja').write_text('{{ messages[0].content }}!')
+  assert tokenizers.from_folder(folder, 'Tiny').chat('Hello') == 'Hello!'
+  for name, template, said in (
+    ('fails', "{{ raise_exception('no system turn') }}", 'no system turn'),
+    ('runs code', '{{ messages.__class__.__base__.__subclasses__() }}', 'unsafe'),
+    ('is none', '{% for %}', 'Expected an expression'),
+  ):
+    (folder / 'chat_template.jinja').write_text(template)
+    with refuses('chat template', 'Tiny', said):
+      tokenizers.from_folder(folder, 'Tiny').chat(name)
+
+
+def test_a_folder_without_tokenizer_or_template_is_refused(models, tmp_path):
+  folder = tiny.save_folder('tied_llama', tmp_path / 'model')
+  (folder / 'tokenizer_config.json').unlink()
+  with refuses('Tiny has no chat template'):
+    tokenizers.from_folder(folder, 'Tiny').chat('Hello')
+  (folder / 'tokenizer.json').write_text('{}')
+  with refuses('tokenizer.json', 'not a tokenizer'):
+    tokenizers.from_folder(folder, 'Tiny')

@@ -1,0 +1,90 @@
+"""The benchmark measures what it says, and its arithmetic is right."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.training.runs import small_config
+from zoo import benchmark
+from zoo.benchmark import Row, Timing
+from zoo.config import build_model
+from zoo.prompt import Prompt
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+@pytest.mark.parametrize('name', ['lsa', 'yq_lsa', 'ltb', 'multi_head_lsa'])
+def test_the_literal_program_trains_the_same_model(name):
+  """Adam's first step is the learning rate, against the sign of the gradient."""
+  config = small_config(name, optimizer__schedule='constant', model__init_scale=0.5)
+  step, state = benchmark.literal_step(config)
+  key = jax.random.key(3)
+  after, _ = step(state, key)
+  # The gradient on the same prompts, by the model's cheap prediction.
+  d, c, b = 3, 4, config.train.batch_size
+  keys = jax.random.split(key, 3)
+  x = jax.random.normal(keys[0], (b, c, d))
+  x_query = jax.random.normal(keys[1], (b, d))
+  w = 2.0 + jax.random.normal(keys[2], (b, d))
+  y, target = (x * w[:, None]).sum(-1), (x_query * w).sum(-1)
+  prompt = Prompt(x=x, y=y, x_query=x_query, y_query=target)
+  model = build_model(config, nnx.Rngs(0))
+  grads = nnx.grad(lambda model: ((model(prompt) - target) ** 2).mean())(model)
+  for before, later, grad in zip(
+    jax.tree.leaves(state[0]),
+    jax.tree.leaves(after),
+    jax.tree.leaves(grads),
+    strict=True,
+  ):
+    grad, moved = np.asarray(grad), np.asarray(later - before)
+    clear = np.abs(grad) > 1e-3 * np.abs(grad).max()  # its sign is not rounding
+    np.testing.assert_allclose(moved[clear], -5e-4 * np.sign(grad[clear]), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_every_contender_is_timed_in_turn():
+  config = small_config(train__num_steps=8)
+  rows = benchmark.compare([(config, benchmark.CONTENDERS)], repeats=2, seconds=0.01)
+  assert [row.contender for row in rows] == list(benchmark.CONTENDERS)
+  for row in rows:
+    assert (row.model, row.heads, len(row.timings)) == ('yq_lsa', 1, 2)
+    assert all(t.steps_per_second > 0 and t.cpu_ms_per_step > 0 for t in row.timings)
+
+
+def row(model, heads, context, contender, *rates):
+  return Row(model, heads, context, contender, [Timing(r, 1000 / r) for r in rates])
+
+
+ROWS = [
+  row('multi_head_lsa', 11, 10, 'literal', 4.0, 5.0, 6.0),
+  row('multi_head_lsa', 11, 10, 'zoo', 300.0, 400.0, 350.0),
+  row('multi_head_lsa', 11, 10, 'chunk', 385.0),
+  row('multi_head_lsa', 11, 10, 'draws', 700.0),
+  row('multi_head_lsa', 11, 10, 'examples', 1050.0),
+  row('multi_head_lsa', 64, 10, 'zoo', 280.0),
+  row('multi_head_lsa', 64, 10, 'chunk', 280.0),
+]
+
+
+def test_ratios_are_of_medians():
+  eleven, many = (f'multi_head_lsa, H = {h}, C = 10' for h in (11, 64))
+  assert benchmark.ratios(ROWS) == pytest.approx(
+    {
+      f'{eleven}: speed over literal': 70.0,
+      f'{eleven}: step time over draws': 2.0,
+      f'{eleven}: step time over examples': 3.0,
+      f'{eleven}: step time over chunk': 1.1,
+      f'{many}: step time over chunk': 1.0,
+      f'step time of {many} over that of {eleven}': 1.25,
+    }
+  )
+  summary = ROWS[1].summary()
+  assert summary['steps_per_second'] == {'min': 300.0, 'median': 350.0, 'max': 400.0}
+  assert summary['cpu_ms_per_step'] == pytest.approx(1000 / 350)
+
+
+def test_growth_is_the_exponent():
+  sizes = [1.0, 2.0, 4.0, 8.0]
+  times = [3.0 * size**1.5 for size in sizes]
+  assert benchmark.growth(sizes, times) == pytest.approx(1.5)

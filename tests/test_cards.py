@@ -1,0 +1,124 @@
+"""The checkpoints that ship, and what their cards say of them."""
+
+import hashlib
+import json
+import re
+import runpy
+import shlex
+import subprocess
+
+import pytest
+
+import zoo
+from configs import defaults
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+from tests.training.runs import small_config
+from zoo import cards, theory
+from zoo.config import differences, validate
+from zoo.errors import RunError
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+FOLDER = ROOT / 'checkpoints'
+SHIPPED = {card['name']: card for card in cards.read_cards(FOLDER)}
+
+
+def test_what_ships_is_what_was_promised():
+  heads = {f'multi_head_lsa_{number}' for number in (2, 5, 10, 11)}
+  assert SHIPPED.keys() == {'lsa', 'yq_lsa', 'ltb', *heads}
+  folders = [path for path in FOLDER.iterdir() if path.is_dir()]
+  assert {path.name for path in folders} - {'runs'} == SHIPPED.keys()
+
+
+@pytest.mark.slow  # the infimum for few heads is a search
+@pytest.mark.parametrize('name', SHIPPED)
+def test_a_card_is_true(name):
+  card, folder = SHIPPED[name], FOLDER / name
+  saved = zoo.load(folder)
+  config = saved.config.copy_and_resolve_references()
+  with config.unlocked():  # where to compute each launch says by itself
+    config.mesh = defaults.get_config().mesh
+  validate(config)
+  assert (saved.config.task.num_features, saved.config.task.context_length) == (10, 10)
+  assert saved.task.prior_mean.tolist() == [2.0] * 10
+  assert saved.config.to_dict() == card['config']
+  assert (saved.step, saved.config.seed) == (card['step'], card['seed'])
+  risk = theory.exact_risk(saved.model, saved.task)
+  assert abs(risk - card['exact_risk']) < 1e-6
+  least = cards.infimum(saved.config, saved.task)
+  assert abs(least - card['infimum']) < 1e-6
+  # Below the infimum it can only be by rounding, in float64.
+  assert -1e-9 < risk / least - 1 < 0.005
+  manifest = (folder / 'SHA256SUMS').read_bytes()
+  assert hashlib.sha256(manifest).hexdigest() == card['sha256']
+  if 'initial_guess' not in card['config']['model']:
+    # That the learned guess may be taken to be the prior mean: no rule is better.
+    assert abs(least - card['optimal_risk']) < 1e-9
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_the_command_of_a_card_trains_its_config(name):
+  card = SHIPPED[name]
+  python, m, module, config_flag, *flags = shlex.split(card['command'])
+  assert (python, m, module) == ('python', '-m', 'launch.main')
+  path = ROOT / config_flag.removeprefix('--config=')
+  config = runpy.run_path(str(path))['get_config']()
+  for flag in flags:
+    field, _, value = flag.removeprefix('--config.').partition('=')
+    section, _, leaf = field.rpartition('.')
+    config[section][leaf] = config[section].get_type(leaf)(value)
+  assert not differences(card['config'], config)
+
+
+def test_the_index_is_that_of_the_cards():
+  written = (FOLDER / cards.INDEX).read_text()
+  assert written == cards.index(list(SHIPPED.values()))
+
+
+def test_what_ships_is_small_complete_and_of_no_machine():
+  listed = subprocess.run(
+    ['git', 'ls-files', '-z', 'checkpoints'], cwd=ROOT, capture_output=True, check=False
+  )
+  if listed.returncode:
+    pytest.skip('not a git checkout')
+  names = listed.stdout.decode().rstrip('\0').split('\0')
+  assert not [name for name in names if name.startswith('checkpoints/runs')]
+  contents = {name: (ROOT / name).read_bytes() for name in names}
+  assert sum(map(len, contents.values())) < 3 * 2**20
+  for name in SHIPPED:
+    sums = (FOLDER / name / 'SHA256SUMS').read_text().splitlines()
+    files = {f'checkpoints/{name}/{line.partition("  ")[2]}' for line in sums}
+    assert {*files, f'checkpoints/{name}/{cards.CARD}'} <= contents.keys()
+  for name, content in contents.items():
+    assert not re.search(rb'/(root|home|tmp|work|Users)/|file://', content), name
+
+
+@pytest.mark.slow
+def test_a_model_far_from_its_infimum_is_not_written(tmp_path):
+  config = small_config('lsa', objective__name='exact')
+  with pytest.raises(RunError, match=r'short ends at .* above the infimum'):
+    cards.write_checkpoints({'short': (config, 'command')}, tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_what_was_there_is_replaced_by_what_is_trained_anew(tmp_path, monkeypatch):
+  monkeypatch.setattr(cards, 'TOLERANCE', 100.0)
+  config = small_config('yq_lsa', objective__name='exact')
+  for seed in (0, 1):
+    config.seed = seed
+    cards.write_checkpoints({'short': (config, f'seed {seed}')}, tmp_path)
+    (card,) = cards.read_cards(tmp_path)
+    assert (card['seed'], card['command']) == (seed, f'seed {seed}')
+    assert zoo.load(tmp_path / 'short').step == 12
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['README.md', 'short']
+
+
+def test_a_damaged_card_is_named(tmp_path, unchecked):
+  card = tmp_path / 'lsa' / cards.CARD
+  card.parent.mkdir()
+  for text in ('{', '[]', json.dumps({'name': 'lsa'})):
+    card.write_text(text)
+    with refuses(f'{card} is not a card'):
+      cards.read_cards(tmp_path)

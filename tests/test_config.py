@@ -1,0 +1,147 @@
+"""Every mistake in a config is named, before anything is built."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.compare import refuses
+from tests.training.runs import small_config
+from zoo.config import differences, mesh_shape, to_json, validate_fields
+from zoo.training import validate
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
+def test_good_configs_pass(name):
+  validate(small_config(name))
+
+
+@pytest.mark.parametrize(
+  ('field', 'value', 'said'),
+  [
+    ('seed', -1, ['config.seed is -1', '≥ 0']),
+    ('seed', 2**32, ['config.seed is 4294967296', 'below']),
+    ('train__num_steps', 2**31, ['config.train.num_steps is 2147483648', 'below']),
+    ('objective__name', 'sampeld', ["'sampeld'", "did you mean 'sampled'"]),
+    ('optimizer__name', 'adma', ["'adma'", 'adamw', "did you mean 'adam'"]),
+    ('optimizer__learning_rate', 0.0, ['config.optimizer.learning_rate is 0.0', '> 0']),
+    ('optimizer__learning_rate', float('nan'), ['learning_rate is nan', 'finite']),
+    ('optimizer__learning_rate', 'fast', ["learning_rate is 'fast'"]),
+    ('optimizer__schedule', 'cosin', ["did you mean 'cosine'"]),
+    ('optimizer__warmup_steps', -1, ['config.optimizer.warmup_steps is -1']),
+    ('optimizer__warmup_steps', 13, ['warmup_steps is 13', 'which is 12']),
+    ('optimizer__clip_norm', 0.0, ['config.optimizer.clip_norm is 0.0', '> 0']),
+    ('train__num_steps', 0, ['config.train.num_steps is 0', '≥ 1']),
+    ('train__num_steps', -5, ['config.train.num_steps is -5']),
+    ('train__num_steps', 1.5, ['config.train.num_steps is 1.5', 'integer']),
+    ('train__batch_size', 0, ['config.train.batch_size is 0']),
+    ('train__log_every', 0, ['config.train.log_every is 0']),
+    ('train__matmul_precision', 'hihgest', ["did you mean 'highest'"]),
+    ('mesh__data', 0, ['config.mesh.data', 'is 0', '≥ 1', '-1']),
+    ('mesh__data', 16, ['16 × model 1', '16 devices', 'there are 8']),
+    ('mesh__model', 0, ['config.mesh.model is 0']),
+    ('mesh__model', 16, ['16 devices', 'there are 8']),
+    ('mesh__heartbeat_timeout', 0, ['config.mesh.heartbeat_timeout is 0']),
+    ('checkpoint__every', 0, ['config.checkpoint.every is 0']),
+    ('checkpoint__keep', 0, ['config.checkpoint.keep is 0']),
+    ('eval__every', 0, ['config.eval.every is 0']),
+    ('eval__num_batches', -1, ['config.eval.num_batches is -1']),
+    ('model__name', 'yqlsa', ['config.model', "'yqlsa'", "did you mean 'yq_lsa'"]),
+    ('model__num_haeds', 2, ["'num_haeds'", "did you mean 'num_heads'"]),
+    ('model__num_features', 2, ['config.model has num_features', 'set by the task']),
+    ('model__num_heads', 0, ['config.model: num_heads is 0']),
+    ('task__name', 'regression', ['config.task', "did you mean 'linear_regression'"]),
+    ('task__num_features', 0, ['config.task: num_features is 0']),
+    ('task__context_length', 0, ['config.task: context_length is 0']),
+    ('task__prior_mean', (1.0, 2.0), ['prior_mean has shape (2,)', 'length 3']),
+    ('task__prior_mean', 'two', ["prior_mean is 'two'"]),
+    ('task__noise_std', -0.1, ['config.task: noise_std is -0.1']),
+    ('task__prior_covariance', ((1.0, 0.0), (0.0, 1.0)), ['(2, 2)', '3 × 3']),
+    (
+      'train__batch_sise',
+      16,
+      ["'train.batch_sise'", "did you mean 'train.batch_size'"],
+    ),
+    ('trein', {'a': 1}, ["'trein.a'"]),
+  ],
+)
+def test_a_mistake_is_one_line_with_field_value_and_what_is_allowed(
+  field, value, said, unchecked
+):
+  with refuses(*said):
+    validate(small_config(**{field: value}))
+
+
+def test_several_processes_must_use_all_their_devices(monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 4)
+  validate(small_config(mesh__data=8))
+  with refuses('data 3 × model 2', 'leaves out 2 of 8 devices', 'the 4 processes'):
+    validate(small_config(mesh__data=3, mesh__model=2))
+
+
+def test_the_timeouts_of_processes_are_needed_by_processes_only():
+  config = small_config()
+  with config.unlocked():
+    del config.mesh.start_timeout
+  validate(config)  # as the configs in older checkpoints
+  with refuses("no field 'mesh.start_timeout'"):
+    validate_fields(config, several_processes=True)
+
+
+def test_a_missing_field_is_named():
+  config = small_config()
+  with config.unlocked():
+    del config.train.log_every
+  with refuses("no field 'train.log_every'"):
+    validate(config)
+
+
+def test_heads_that_do_not_divide_over_the_model_axis_are_refused():
+  config = small_config('multi_head_lsa', model__num_heads=11)
+  config.mesh.data, config.mesh.model = 2, 2
+  with refuses('11 heads', 'divisible by config.mesh.model, which is 2'):
+    validate(config)
+  config.model.num_heads = 12
+  validate(config)
+
+
+def test_the_exact_objective_is_refused_for_a_model_without_a_learning_rule(
+  monkeypatch,
+):
+  config = small_config(objective__name='exact')
+  validate(config)
+  monkeypatch.delattr('zoo.models.LinearAttention.learning_rule')
+  with refuses("config.objective.name is 'exact'", "'sampled' for 'yq_lsa'"):
+    validate(config)
+
+
+def test_a_batch_that_does_not_divide_over_the_data_axis_is_refused():
+  with refuses('config.train.batch_size is 16', 'which is 3'):
+    validate(small_config(mesh__data=3))
+
+
+def test_minus_one_takes_all_devices_that_are_left():
+  assert mesh_shape(small_config(mesh__data=-1)) == (8, 1)
+  assert mesh_shape(small_config(mesh__data=-1, mesh__model=2)) == (4, 2)
+  with refuses('16 devices'):
+    mesh_shape(small_config(mesh__data=-1, mesh__model=16))
+
+
+def test_differences_name_fields_and_both_values_and_leave_out_the_mesh():
+  saved = json.loads(to_json(small_config()))
+  assert differences(saved, small_config(mesh__data=2)) == []
+  changed = small_config(seed=3, task__prior_mean=(1.0, 2.0, 3.0))
+  assert differences(saved, changed) == [
+    'seed (0 there, 3 here)',
+    'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)',
+  ]
+  assert differences({}, small_config())[0].endswith("('absent' there, 4 here)")
+
+
+def test_arrays_in_a_config_become_json():
+  config = small_config(task__prior_covariance=np.eye(3))
+  validate(config)
+  assert '"prior_covariance": [' in to_json(config)

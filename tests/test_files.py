@@ -1,0 +1,81 @@
+"""Files of strangers are read within limits, and files of ours are written whole."""
+
+import os
+import pathlib
+
+import pytest
+
+from tests.compare import refuses
+from zoo.files import MAX_JSON_DEPTH, read_bytes, read_json, read_text, write_atomically
+
+
+def test_what_is_written_is_read_and_no_temporary_file_stays(tmp_path):
+  path = tmp_path / 'one.json'
+  write_atomically(path, '{"σ": [1, 2.5, null]}')
+  assert read_json(path) == {'σ': [1, 2.5, None]}
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+  path = tmp_path / 'one.txt'
+  path.write_text('old')
+
+  def fail(self, target):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(pathlib.Path, 'replace', fail)
+  with pytest.raises(OSError, match='No space'):
+    write_atomically(path, 'new')
+  assert path.read_text() == 'old'
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_large_file_is_not_read(tmp_path):
+  path = tmp_path / 'large'
+  with path.open('wb') as file:
+    file.truncate(10**10)  # takes no room on the disk
+  with refuses('large', '10000000000 bytes', 'at most 1000'):
+    read_bytes(path, 1000)
+
+
+@pytest.mark.timeout(30)
+def test_what_never_ends_is_not_read(tmp_path):
+  os.mkfifo(tmp_path / 'fifo')
+  for path in (tmp_path / 'fifo', pathlib.Path('/dev/zero'), tmp_path):
+    with refuses(str(path), 'not a regular file'):
+      read_bytes(path)
+
+
+def test_a_missing_file_and_bytes_that_are_no_text_are_named(tmp_path):
+  with refuses('absent', 'No such file'):
+    read_text(tmp_path / 'absent')
+  (tmp_path / 'latin').write_bytes(b'\xe9t\xe9')
+  with refuses('latin', 'not UTF-8'):
+    read_text(tmp_path / 'latin')
+  with refuses('cannot be read'):
+    read_text(pathlib.Path('a\0b'))
+
+
+@pytest.mark.parametrize('opening', ['[', '{"a":'])
+@pytest.mark.parametrize('depth', [MAX_JSON_DEPTH + 1, 100_000])
+def test_deep_json_is_refused(tmp_path, opening, depth):
+  path = tmp_path / 'deep.json'
+  path.write_text(opening * depth)
+  with refuses('deep.json'):
+    read_json(path)
+  closing = ']' if opening == '[' else '}'
+  path.write_text(opening * depth + '1' + closing * depth)
+  with refuses('deep.json', 'deep'):
+    read_json(path)
+
+
+def test_json_at_the_limit_and_other_text(tmp_path):
+  path = tmp_path / 'some.json'
+  path.write_text('[' * (MAX_JSON_DEPTH - 1) + ']' * (MAX_JSON_DEPTH - 1))
+  read_json(path)
+  path.write_text('9' * 100_000)
+  with refuses('some.json', 'not JSON'):
+    read_json(path)
+  path.write_text('{"a": 1')
+  with refuses('some.json', 'not JSON'):
+    read_json(path)

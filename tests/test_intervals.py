@@ -1,0 +1,43 @@
+"""Standard errors and intervals, against scipy's own tests and by coverage."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.compare import refuses
+from zoo.intervals import Estimate, estimate, estimate_from_moments, interval
+
+
+def test_the_standard_error_divides_by_n_minus_one():
+  values = np.array([1.0, 2.0, 4.0, 9.0])
+  mean, stderr = estimate(values)
+  assert mean == 4.0
+  # Σ(x − 4)² = 9 + 4 + 0 + 25 = 38; over n − 1 = 3 and n = 4.
+  assert stderr == pytest.approx(math.sqrt(38 / 3 / 4), rel=1e-15)
+  moments = estimate_from_moments(mean, float(np.mean(values**2)), 4)
+  assert moments == pytest.approx(Estimate(mean, stderr), rel=1e-14)
+
+
+def test_an_interval_of_differences_is_that_of_the_paired_t_test():
+  one, other = np.random.default_rng(0).normal(size=(2, 17))
+  found = interval(one - other)
+  wanted = stats.ttest_rel(one, other).confidence_interval(0.95)
+  assert found[1:] == pytest.approx((wanted.low, wanted.high), rel=1e-12)
+  assert found.mean == pytest.approx(np.mean(one - other))
+
+
+def test_intervals_cover_the_mean_as_often_as_they_say():
+  draws = np.random.default_rng(1).normal(3.0, 2.0, size=(4000, 6))
+  covered = np.mean([low <= 3.0 <= high for _, low, high in map(interval, draws)])
+  # Four standard errors of a share of 4000 at 0.95.
+  assert abs(covered - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)
+
+
+def test_one_sample_says_nothing_of_its_error():
+  assert math.isnan(estimate([2.0]).stderr)
+  assert math.isnan(estimate_from_moments(2.0, 4.0, 1).stderr)
+  assert interval([2.0]) == (2.0, -math.inf, math.inf)
+  with refuses('no samples'):
+    interval([])

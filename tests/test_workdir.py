@@ -1,0 +1,115 @@
+"""A workdir is claimed by one config, or refused untouched."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from tests.compare import refuses
+from tests.training.runs import small_config
+from zoo.files import write_atomically
+from zoo.training.records import Records, read_lines
+from zoo.workdir import claim, locked
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+def test_a_new_workdir_is_made_with_its_config(tmp_path):
+  claim(tmp_path / 'a' / 'b', small_config())
+  config = json.loads((tmp_path / 'a' / 'b' / 'config.json').read_text())
+  assert config['model']['name'] == 'yq_lsa'
+  claim(tmp_path / 'a' / 'b', small_config())  # and known again
+
+
+def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path):
+  (tmp_path / 'thesis.tex').write_text('do not touch')
+  with refuses(str(tmp_path), 'is not empty and holds no run'):
+    claim(tmp_path, small_config())
+  assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
+
+
+def test_a_workdir_under_a_file_is_refused(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with refuses('file/run', 'cannot be written'):
+    claim(tmp_path / 'file' / 'run', small_config())
+  with refuses('file', 'is not a folder'):
+    claim(tmp_path / 'file', small_config())
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='/proc is of Linux')
+def test_a_workdir_that_cannot_be_written_is_refused():
+  with refuses('/proc/zoo', 'cannot be written'):
+    claim(pathlib.Path('/proc/zoo'), small_config())
+
+
+@pytest.mark.parametrize('content', [b'{', b'[1]', b'\xff'])
+def test_a_damaged_config_is_refused(tmp_path, content, unchecked):
+  (tmp_path / 'config.json').write_bytes(content)
+  with refuses('config.json is damaged'):
+    claim(tmp_path, small_config())
+
+
+def test_checkpoints_without_a_config_are_refused(tmp_path):
+  (tmp_path / 'checkpoints').mkdir()
+  with refuses('holds checkpoints, but no config.json'):
+    claim(tmp_path, small_config())
+
+
+def test_a_claim_that_was_killed_can_be_made_again(tmp_path):
+  (tmp_path / '.config.json.tmp').write_text('{"se')
+  claim(tmp_path, small_config())
+
+
+def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
+  with (
+    locked(tmp_path),
+    refuses(str(tmp_path), 'another process is training'),
+    locked(tmp_path),
+  ):
+    pass
+  with locked(tmp_path):
+    pass
+
+
+def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):
+  good = b'{"step": 4, "wall_time": 1.0}\n'
+  bad = b'[1, 2]\n{"step": 5}\n\xff\n'
+  (tmp_path / 'metrics.jsonl').write_bytes(good + bad + good + b'{"st')
+  lines = read_lines(tmp_path / 'metrics.jsonl')
+  assert [line['step'] for line in lines] == [4, 4]
+  assert [record.args[0] for record in caplog.records] == [2, 3, 4]
+
+
+def test_atomic_writing_leaves_no_temporary_file(tmp_path):
+  write_atomically(tmp_path / 'a.json', 'one')
+  write_atomically(tmp_path / 'a.json', 'two')
+  assert [path.name for path in tmp_path.iterdir()] == ['a.json']
+  assert (tmp_path / 'a.json').read_text() == 'two'
+
+
+def line(step, loss=1.0):
+  return {
+    'step': step,
+    'loss': loss,
+    'eval_risk': None,
+    'exact_risk': None,
+    'grad_norm': 1.0,
+  }
+
+
+def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
+  with Records(tmp_path, 0) as records:
+    for step in (4, 8, 12):
+      records.write(line(step))
+  path = tmp_path / 'metrics.jsonl'
+  lines = [json.loads(text) for text in path.read_text().splitlines()]
+  lines[1]['wall_time'] = 1000.0
+  path.write_text(''.join(json.dumps(one) + '\n' for one in lines) + '{"step": 1')
+  with Records(tmp_path, 8) as records:
+    assert 1000.0 <= records.wall_time < 1100.0
+    records.write(line(12, loss=2.0))
+  lines = [json.loads(text) for text in path.read_text().splitlines()]
+  assert [one['step'] for one in lines] == [4, 8, 12]
+  assert lines[2]['loss'] == 2.0
+  assert lines[2]['wall_time'] >= 1000.0

@@ -1,0 +1,297 @@
+"""Training compiled for a TPU slice that is not there: does it fit, what does it send.
+
+XLA compiles for a named topology on any machine that has libtpu, ahead of time (AOT).
+What is compiled is the step of `launch.main`, for all devices of the slice.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.experimental import topologies
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zoo.config import Config, build_task, mesh_shape, validate
+from zoo.errors import UserError
+from zoo.mesh import make_mesh
+from zoo.training.layout import Layout
+from zoo.training.objective import make_objective, sees_statistics, setting_of
+from zoo.training.step import abstract_state, make_train_steps
+
+# Slices that can be rented, up to 256 chips, the smaller first.
+_FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
+_CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
+SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
+
+# What a program may use of a chip's memory: the compiler's own limit, in its words for
+# a program that exceeds it.
+GIB = 2**30
+HBM_BYTES = {
+  'v5e': int(15.75 * GIB),
+  'v6e': int(31.25 * GIB),
+  'v4': int(30.75 * GIB),
+  'v5p': int(95.74 * GIB),
+}
+
+_COLLECTIVE = re.compile(
+  r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
+  r'|collective-permute|collective-broadcast)(?:-start)?\('
+)
+_ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
+
+
+def report(config: Config, topology: str) -> dict[str, Any]:
+  """What a step of training needs on each device of a slice such as `v5e:4x8`.
+
+  `fits` tells whether it can run there, and `reason` why not. Bytes and flops are of
+  one device and one step; `collectives` are by kind, with the bytes that each device
+  ends up with. `unsharded_bytes` of the state are whole on every device, and
+  `lost_donations` names arrays of it that a step would hold twice. Raises UserError for
+  an unknown topology, for a config that is wrong on it, and where libtpu is missing.
+  """
+  devices = _devices(topology)
+  hbm = HBM_BYTES[topology.partition(':')[0]]
+  config_mesh = mesh_shape(config, len(devices))
+  found: dict[str, Any] = {
+    'topology': topology,
+    'device_kind': devices[0].device_kind,
+    'num_devices': len(devices),
+    'mesh': {
+      'data': config_mesh[0],
+      'model': config_mesh[1],
+      'fsdp': config.mesh.fsdp,
+    },
+    'hbm_bytes': hbm,
+  }
+  lowered, state = _lower(config, devices)
+  kept = jax.tree_util.tree_leaves_with_path(state)
+  found |= {
+    'state_bytes': sum(_bytes_a_device(leaf) for _, leaf in kept),
+    'unsharded_bytes': sum(
+      _bytes_a_device(leaf) for _, leaf in kept if leaf.sharding.is_fully_replicated
+    ),
+  }
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    reason = _out_of_memory(str(error))
+    if reason is None:
+      raise
+    return {**found, 'fits': False, 'reason': reason}
+  memory = compiled.memory_analysis()
+  peak = memory.peak_memory_in_bytes
+  text = compiled.as_text()
+  return {
+    **found,
+    'fits': peak <= hbm,
+    'reason': None
+    if peak <= hbm
+    else f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip',
+    'argument_bytes': memory.argument_size_in_bytes,
+    'temporary_bytes': memory.temp_size_in_bytes,
+    'peak_bytes': peak,
+    'flops': (compiled.cost_analysis() or {}).get('flops'),
+    'collectives': _collectives(text),
+    'lost_donations': _lost_donations(text, kept),
+  }
+
+
+def listed(config: Config) -> Iterator[dict[str, Any]]:
+  """Reports for the listed slices, the smaller first.
+
+  Of slices with as many chips those with less memory come first. A slice that the
+  config does not go on is reported as one on which it does not fit.
+  """
+
+  def size(name: str) -> tuple[int, int]:
+    chip, _, shape = name.partition(':')
+    return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
+
+  names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
+  validate(config, size(max(names, key=size))[0])
+  for name in sorted(names, key=size):
+    try:
+      yield report(config, name)
+    except UserError as error:
+      yield {'topology': name, 'fits': False, 'reason': str(error)}
+
+
+def table(found: dict[str, Any]) -> str:
+  """A report for a terminal."""
+  if 'mesh' not in found:
+    return f'{found["topology"]}: it does not go on it: {found["reason"]}'
+  mesh = found['mesh']
+  lines = [
+    f'{found["topology"]}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
+    f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}',
+    f'  state             {_size(found["state_bytes"])} a device, of which '
+    f'{_size(found["unsharded_bytes"]).lstrip()} are whole on every device',
+  ]
+  if 'peak_bytes' in found:
+    lines += [
+      f'  arguments         {_size(found["argument_bytes"])}',
+      f'  temporaries       {_size(found["temporary_bytes"])}',
+      f'  peak              {_size(found["peak_bytes"])} of '
+      f'{found["hbm_bytes"] / GIB:.2f} GiB',
+      f'  flops a step      {found["flops"]:12.3g}',
+    ]
+    for kind, what in found['collectives'].items():
+      lines.append(f'  {kind:<17} {_size(what["bytes"])} a step, in {what["count"]}')
+    lost = found['lost_donations']
+    lines.append(f'  lost donations    {", ".join(lost) if lost else "none":>12}')
+  lines.append(
+    '  it fits' if found['fits'] else f'  it does not fit: {found["reason"]}'
+  )
+  return '\n'.join(lines)
+
+
+def row(found: dict[str, Any]) -> str:
+  """A report in one line."""
+  if 'peak_bytes' not in found:
+    return f'{found["topology"]:<11} no   {found["reason"]}'
+  reduced = sum(what['bytes'] for what in found['collectives'].values())
+  kinds = ', '.join(f'{k} {v["count"]}' for k, v in found['collectives'].items())
+  fits = 'fits' if found['fits'] else 'no'
+  return (
+    f'{found["topology"]:<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
+    f'{found["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
+  )
+
+
+def _size(num_bytes: int) -> str:
+  for unit, factor in ('GiB', GIB), ('MiB', 2**20):
+    if num_bytes >= factor / 10:
+      return f'{num_bytes / factor:8.2f} {unit}'
+  return f'{num_bytes / 1024:8.2f} KiB'
+
+
+def _devices(topology: str) -> list[Any]:
+  """The devices of a slice, which need not exist; raises UserError."""
+  chip, _, shape = topology.partition(':')
+  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
+  if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
+    raise UserError(
+      f'unknown topology {topology!r}; it must be chip:shape such as v5e:4x8, or auto; '
+      f'known: {known}'
+    )
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError(
+      "libtpu is not installed, which compiles for TPUs; pip install 'icl-zoo[tpu]'"
+    )
+  # It compiles and never looks for a TPU: without these it warns that there is none,
+  # and refuses to be loaded by a second process.
+  os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
+  os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  # The two cores of a v4 chip are one device.
+  options = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
+  try:
+    found = topologies.get_topology_desc(
+      platform='tpu', topology_name=topology, **options
+    )
+  except jax.errors.JaxRuntimeError:
+    raise UserError(
+      f'the topology {topology!r} is not a slice that libtpu knows; known: {known}'
+    ) from None
+  return list(found.devices)
+
+
+def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
+  """The step of training, lowered for the devices, and the abstract state it takes."""
+  validate(config, len(devices))
+  mesh = make_mesh(config, devices)
+  whole = NamedSharding(mesh, P())
+
+  def abstract(value: Any) -> jax.ShapeDtypeStruct:
+    dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
+    return jax.ShapeDtypeStruct(np.shape(value), dtype, sharding=whole)
+
+  with (
+    jax.set_mesh(mesh),
+    jax.default_matmul_precision(config.train.matmul_precision),
+  ):
+    graphs, state = abstract_state(config, mesh)
+    layout = Layout(state, config.mesh.fsdp)
+    task = build_task(config)
+    model = nnx.merge(graphs['model'], state['model'])
+    objective = make_objective(config, task, sees_statistics(model, task))
+    steps: Any = make_train_steps(graphs, layout, objective, mesh)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+    setting = jax.tree.map(abstract, setting_of(task))
+    limit = abstract(np.int32(0))
+    traced = steps.trace(layout.kept, key, limit, limit, setting)
+    return traced.lower(lowering_platforms=('tpu',)), layout.kept
+
+
+def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
+  return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def _out_of_memory(message: str) -> str | None:
+  """What the compiler says of a program that does not fit, in one line."""
+  said = re.search(r'RESOURCE_EXHAUSTED: (.+?\)\.|.+?\. |.+)', message)
+  return said.group(1).strip().rstrip('.') if said else None
+
+
+def _collectives(text: str) -> dict[str, dict[str, int]]:
+  """How often each kind of collective runs in a step, and the bytes of its results."""
+  found: dict[str, dict[str, int]] = {}
+  for line in _lines_of_a_step(text):
+    if match := _COLLECTIVE.search(line):
+      shape, kind = match.groups()
+      sizes = [
+        math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
+        for _, bits, sides in _ARRAY.findall(shape)
+      ]
+      # What starts and is waited for later has operand and result in its shape.
+      size = max(sizes) if '-start(' in match.group() else sum(sizes)
+      entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
+      entry['count'] += 1
+      entry['bytes'] += size
+  return dict(sorted(found.items()))
+
+
+def _lines_of_a_step(text: str) -> list[str]:
+  """The instructions of the loop over steps, and of all that it calls."""
+  computations: dict[str, list[str]] = {}
+  body: list[str] = []
+  entry = ''
+  for line in text.splitlines():
+    if head := re.match(r'(ENTRY )?%?([\w.\-]+) \(.*\{$', line):
+      body = computations.setdefault(head.group(2), [])
+      entry = head.group(2) if head.group(1) else entry
+    elif line.startswith(' '):
+      body.append(line)
+  loops = [line for line in computations[entry] if re.search(r' while\(', line)]
+  if len(loops) != 1:
+    raise ValueError(f'{len(loops)} loops in the program of training; there is one')
+  waiting = re.findall(r'body=%?([\w.\-]+)', loops[0])
+  reached: dict[str, list[str]] = {}
+  while waiting:
+    name = waiting.pop()
+    if name in computations and name not in reached:
+      reached[name] = computations[name]
+      waiting += [n for line in reached[name] for n in re.findall(r'%([\w.\-]+)', line)]
+  return [line for lines in reached.values() for line in lines]
+
+
+def _lost_donations(text: str, state: Sequence[tuple[Any, Any]]) -> list[str]:
+  """The arrays of the state, which come first, that no output takes the place of."""
+  header = text[: text.index('\n')]
+  kept = {int(n) for n in re.findall(r'\((\d+), \{\}, (?:may|must)-alias\)', header)}
+  return [
+    jax.tree_util.keystr(path, simple=True, separator='.')
+    for number, (path, _) in enumerate(state)
+    if number not in kept
+  ]

@@ -1,0 +1,342 @@
+"""How fast training is, against what a researcher writes first and against the floor.
+
+All contenders are timed in one process and in turns, so that their ratios hold although
+the machine's speed drifts. `literal` is the paper's equation on whole tokens, one
+compiled step at a time from a Python loop, with a three-dimensional draw an array;
+`zoo` is the loop exactly as `launch.main` runs it, metrics and checkpoints included;
+`chunk` is its compiled steps alone; `draws` is the drawing alone of what the steps see,
+which may be the statistics of prompts; `examples` is the drawing of whole prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from tqdm import tqdm
+
+from zoo.config import Config, build_model, build_task, num_heads, validate
+from zoo.mesh import make_mesh
+from zoo.prompt import Prompt
+from zoo.training.layout import Layout
+from zoo.training.loop import train
+from zoo.training.objective import draw, make_objective, sees_statistics, setting_of
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  init_state,
+  make_train_steps,
+  stream_key,
+)
+from zoo.training.sweeps import at_point, grid, sweep
+
+CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
+
+
+class Timing(NamedTuple):
+  """One run of a contender."""
+
+  steps_per_second: float
+  cpu_ms_per_step: float  # of all threads of the process
+
+
+class Row(NamedTuple):
+  """All runs of one contender for one config."""
+
+  model: str
+  heads: int
+  context_length: int
+  contender: str
+  timings: list[Timing]
+
+  def summary(self) -> dict[str, Any]:
+    """The row as JSON: minimum, median and maximum over the runs."""
+    rates = [timing.steps_per_second for timing in self.timings]
+    cpu = [timing.cpu_ms_per_step for timing in self.timings]
+    return {
+      'model': self.model,
+      'heads': self.heads,
+      'context_length': self.context_length,
+      'contender': self.contender,
+      'steps_per_second': {
+        'min': min(rates),
+        'median': statistics.median(rates),
+        'max': max(rates),
+      },
+      'cpu_ms_per_step': statistics.median(cpu),
+    }
+
+
+def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
+  """`(step, state)` of the plain program, with `state = step(state, key)`."""
+  task = build_task(config)
+  graph, weights, rest = nnx.split(build_model(config, nnx.Rngs(0)), nnx.Param, ...)
+  optimizer = optax.adam(5e-4)
+  d, c, b = task.num_features, task.context_length, config.train.batch_size
+
+  def loss(weights: Any, key: jax.Array) -> jax.Array:
+    keys = jax.random.split(key, 3)
+    x = jax.random.normal(keys[0], (b, c, d))
+    x_query = jax.random.normal(keys[1], (b, d))
+    deviation = jax.random.normal(keys[2], (b, d))
+    w = jnp.asarray(task.prior_mean, x.dtype)[None] + deviation
+    y = jnp.einsum('bcd,bd->bc', x, w)
+    target = jnp.einsum('bd,bd->b', x_query, w)
+    model = nnx.merge(graph, weights, rest)
+    tokens = model.embed(Prompt(x=x, y=y, x_query=x_query, y_query=target))
+    prediction = model.forward_tokens(tokens)[:, -1, -1]
+    return jnp.mean(jnp.square(prediction - target))
+
+  @jax.jit
+  def step(state: Any, key: jax.Array) -> Any:
+    weights, moments = state
+    grads = jax.grad(loss)(weights, key)
+    updates, moments = optimizer.update(grads, moments)
+    return optax.apply_updates(weights, updates), moments
+
+  return step, (weights, optimizer.init(weights))
+
+
+class Contest:
+  """The contenders for one config, compiled and ready to be timed again and again."""
+
+  def __init__(self, config: Config):
+    validate(config)
+    self._config = config
+    self._task = build_task(config)
+    self.model = config.model.name
+    self.heads = num_heads(config)
+    model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+    self._mesh = make_mesh(config)
+    self._key = self._put(stream_key(config, TRAIN_STREAM))
+    self._literal, self._literal_state = literal_step(config)
+    with jax.set_mesh(self._mesh):
+      graphs, abstract = abstract_state(config, self._mesh)
+      layout = Layout(abstract, config.mesh.fsdp)
+      self._state = init_state(config, layout)
+      self._statistics = sees_statistics(model, self._task)
+      objective = make_objective(config, self._task, self._statistics)
+      self._steps = make_train_steps(graphs, layout, objective, self._mesh)
+      self._setting = self._put(setting_of(self._task))
+      self._draws = jax.jit(functools.partial(self._draw, self._statistics))
+      self._examples = jax.jit(functools.partial(self._draw, False))
+
+  def time(self, contender: str, seconds: float) -> Timing:
+    """Runs a contender for about so many seconds, and tells how fast it was."""
+    if contender == 'zoo':
+      return self._time_zoo()
+    precision = self._config.train.matmul_precision
+    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
+      run = {
+        'literal': self._run_literal,
+        'chunk': self._run_chunk,
+        'draws': functools.partial(self._run_draws, self._draws),
+        'examples': functools.partial(self._run_draws, self._examples),
+      }[contender]
+      # What is compiled or cold is left out, and the number of steps found.
+      run(2)
+      start = time.perf_counter()
+      run(2)
+      steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
+      start, cpu_start = time.perf_counter(), time.process_time()
+      run(steps)
+      wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    return Timing(steps / wall, 1e3 * cpu / steps)
+
+  def _time_zoo(self) -> Timing:
+    """The speed that a whole run tells of itself, its end included."""
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
+    ):
+      summary = train(self._config, pathlib.Path(folder) / 'run')
+    if summary is None:
+      raise KeyboardInterrupt
+    return Timing(summary['steps_per_second'], summary['cpu_ms_per_step'])
+
+  def _put(self, value: Any) -> Any:
+    return jax.device_put(value, NamedSharding(self._mesh, P()))
+
+  def _run_literal(self, steps: int) -> None:
+    state, key = self._literal_state, jax.random.key(0)
+    for step in range(steps):
+      state = self._literal(state, jax.random.fold_in(key, step))
+    jax.block_until_ready(state)
+
+  def _run_chunk(self, steps: int) -> None:
+    start, stop = self._put(np.int32(0)), self._put(np.int32(steps))
+    self._state, _ = self._steps(self._state, self._key, start, stop, self._setting)
+    jax.block_until_ready(self._state)
+
+  def _run_draws(self, draws: Callable[..., Any], steps: int) -> None:
+    jax.block_until_ready(draws(self._key, self._put(np.int32(steps))))
+
+  def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
+    batch_size = self._config.train.batch_size
+
+    def drawn(step: jax.Array | int) -> Any:
+      stream = jax.random.fold_in(key, step)
+      return draw(self._task, stream, batch_size, statistics)
+
+    # All that is drawn is carried from step to step: what nobody reads is not computed.
+    nothing = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
+    )
+    return jax.lax.fori_loop(0, steps, lambda step, _: drawn(step), nothing)
+
+
+def compare(
+  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
+) -> list[Row]:
+  """Times the contenders of each config `repeats` times, in turns.
+
+  A timing takes about `seconds`, that of `zoo` a whole run. Shows a progress
+  bar. Raises UserError for a config that is wrong.
+  """
+  pairs = []
+  for config, contenders in entries:
+    contest = Contest(config)
+    of = contest.model, contest.heads, config.task.context_length
+    pairs += [(contest, Row(*of, contender, [])) for contender in contenders]
+  with tqdm(total=repeats * len(pairs), unit='timing') as bar:
+    for _ in range(repeats):
+      for contest, row in pairs:
+        bar.set_description(f'{row.model}, {row.heads} heads, {row.contender}')
+        row.timings.append(contest.time(row.contender, seconds))
+        bar.update()
+  return [row for _, row in pairs]
+
+
+def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
+  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
+  return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
+
+
+def ratios(rows: Sequence[Row]) -> dict[str, float]:
+  """What the benchmark is run for, from the median speeds of its rows."""
+  speed = {row[:-1]: row.summary()['steps_per_second']['median'] for row in rows}
+  found = {}
+  for case in dict.fromkeys(row[:3] for row in rows):
+    name, zoo = _case(*case), speed[*case, 'zoo']
+    if (*case, 'literal') in speed:
+      found[f'{name}: speed over literal'] = zoo / speed[*case, 'literal']
+    for floor in ('draws', 'examples', 'chunk'):
+      if (*case, floor) in speed:
+        found[f'{name}: step time over {floor}'] = speed[*case, floor] / zoo
+  for few, many in _COMPARED:
+    if (*few, 'zoo') in speed and (*many, 'zoo') in speed:
+      ratio = speed[*few, 'zoo'] / speed[*many, 'zoo']
+      found[f'step time of {_case(*many)} over that of {_case(*few)}'] = ratio
+  return found
+
+
+# Cases whose cost should be almost the same.
+_COMPARED = (
+  (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
+  (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
+)
+
+
+def _case(model: str, heads: int, context_length: int) -> str:
+  return f'{model}, H = {heads}, C = {context_length}'
+
+
+def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
+  """Seconds for a sweep over prior means, and for one of its points trained alone.
+
+  All is in them: compiling, records, evaluation and checkpoints; imports are not.
+  """
+  points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
+  seconds = {}
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    contextlib.redirect_stderr(io.StringIO()),  # the progress bars
+  ):
+    for objective in ('sampled', 'exact'):
+      config = copy.deepcopy(config)
+      config.objective.name = objective
+      start = time.perf_counter()
+      train(at_point(config, points[-1]), pathlib.Path(folder, f'{objective} alone'))
+      seconds[f'{objective}_alone'] = time.perf_counter() - start
+      start = time.perf_counter()
+      sweep(config, points, pathlib.Path(folder, objective))
+      seconds[f'{objective}_sweep'] = time.perf_counter() - start
+  ratio = seconds['sampled_sweep'] / (num_points * seconds['sampled_alone'])
+  return {'num_points': num_points, 'seconds': seconds, 'sweep_over_alone': ratio}
+
+
+def table(found: dict[str, Any]) -> str:
+  """The benchmark's figures for a terminal."""
+  lines = [f'{"steps/s":<48}{"min":>9}{"median":>9}{"max":>9}{"CPU-ms/step":>13}']
+  for row in found['rows']:
+    case = _case(row['model'], row['heads'], row['context_length'])
+    speed = row['steps_per_second']
+    lines.append(
+      f'{case + ": " + row["contender"]:<48}{speed["min"]:>9.1f}'
+      f'{speed["median"]:>9.1f}{speed["max"]:>9.1f}{row["cpu_ms_per_step"]:>13.2f}'
+    )
+  lines += ['', *(f'{name:<80}{r:>8.2f}' for name, r in found['ratios'].items())]
+  many = found['sweep']
+  seconds = {name: f'{value:.1f} s' for name, value in many['seconds'].items()}
+  lines += [
+    '',
+    f'sweep of {many["num_points"]} points: sampled {seconds["sampled_sweep"]}, '
+    f'exact {seconds["exact_sweep"]}; one point alone, sampled: '
+    f'{seconds["sampled_alone"]}; sampled sweep over all points alone: '
+    f'{many["sweep_over_alone"]:.2f}',
+  ]
+  return '\n'.join(lines)
+
+
+def scale(
+  settings: dict[str, list[tuple[int, Config]]], repeats: int, seconds: float
+) -> dict[str, Any]:
+  """The step time of the compiled steps by size, for each thing that is varied."""
+  found = {}
+  for label, cases in settings.items():
+    rows = compare([(config, ('chunk',)) for _, config in cases], repeats, seconds)
+    sizes = [size for size, _ in cases]
+    speeds = [row.summary()['steps_per_second']['median'] for row in rows]
+    times = [1e3 / speed for speed in speeds]
+    exponent = growth(sizes, times)
+    found[label] = {'sizes': sizes, 'ms_per_step': times, 'exponent': exponent}
+  return found
+
+
+def plot_scaling(scaling: dict[str, Any]) -> Figure:
+  """Step time against each size, on logarithmic axes, with the fitted power."""
+  figure = Figure(figsize=(8, 6), layout='constrained')
+  for axes, (label, found) in zip(
+    figure.subplots(2, 2, sharey=True).flat, scaling.items(), strict=True
+  ):
+    sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
+    offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
+    fit = np.exp(offset) * sizes ** found['exponent']
+    axes.loglog(sizes, times, 'o', color='#0072B2', label='measured')
+    fitted = f'fit: power {found["exponent"]:.2f}'
+    axes.loglog(sizes, fit, '--', color='#D55E00', label=fitted)
+    axes.set_xlabel(label)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter('{x:g}')
+    axes.grid(alpha=0.3)
+    axes.legend()
+  figure.supylabel('time of a training step (ms)')
+  return figure

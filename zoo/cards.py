@@ -1,0 +1,175 @@
+"""Cards: what a checkpoint that ships says of itself, and the index of them all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from zoo import theory
+from zoo.checkpoints.metadata import origin
+from zoo.checkpoints.saved_models import load, save
+from zoo.checkpoints.steps import MANIFEST
+from zoo.config import Config, num_heads
+from zoo.errors import RunError, UserError
+from zoo.files import write_atomically
+from zoo.training.loop import train
+
+CARD = 'card.json'  # its name in the folder of a checkpoint
+INDEX = 'README.md'
+TOLERANCE = 0.005  # a model whose risk is further above its infimum does not ship
+
+# Written into the index and shown by launch.catalog, in this order.
+FIGURES = {
+  'num_heads': 'd',
+  'num_params': 'd',
+  'exact_risk': '.6f',
+  'infimum': '.6f',
+  'relative_excess': '.0e',
+}
+
+Card = dict[str, Any]
+
+_INTRODUCTION = """\
+# Checkpoints
+
+Trained models in the setting of Table 1 of arXiv 2512.04268: d = C = 10, prior mean
+w\\* = [2, …, 2], no noise. `zoo.load('checkpoints/yq_lsa')` opens one, and
+`python -m launch.probe --checkpoint=checkpoints/yq_lsa` says what it has learned.
+
+All were trained on the exact risk. The infimum is that of models with the same guess,
+fixed or learned, and number of heads; the excess is relative to it.
+"""
+
+_CLOSING = """\
+Each folder has a card: the config, the command that trains the model anew, the seed,
+the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
+it, which has the sum of every file that is read.
+
+This page is written by `python -m launch.catalog --train`, which trains all
+of them again.
+"""
+
+
+def write_checkpoints(
+  configs: Mapping[str, tuple[Config, str]], folder: str | os.PathLike[str]
+) -> list[Card] | None:
+  """Trains each config, and writes checkpoints, cards and the index into a folder.
+
+  `configs` has, by the name of a checkpoint, a config and the command that trains it;
+  what the folder held under these names is replaced once all are trained. Returns the
+  cards, or None after SIGTERM. Raises RunError for a model that ends more than
+  `TOLERANCE` above its infimum, or when the disk refuses.
+  """
+  folder = pathlib.Path(folder)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix='.training.') as place:
+      for name, (config, command) in configs.items():
+        workdir, made = pathlib.Path(place, 'runs', name), pathlib.Path(place, name)
+        workdir.mkdir(parents=True)
+        if train(config, workdir) is None:
+          return None
+        trained = load(workdir)
+        save(trained.model, made, config=config, step=trained.step)
+        _write_card(made, command)
+      for name in configs:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        pathlib.Path(place, name).replace(folder / name)
+    cards = read_cards(folder)
+    write_atomically(folder / INDEX, index(cards))
+  except OSError as error:
+    raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
+  return cards
+
+
+def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
+  """The cards of the checkpoints in a folder; raises UserError for a damaged one."""
+  cards = []
+  for path in pathlib.Path(folder).glob(f'*/{CARD}'):
+    try:
+      card = json.loads(path.read_text())
+      row(card)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise UserError(
+        f'{path} is not a card: {type(error).__name__}: {error}'
+      ) from error
+    cards.append(card)
+  return sorted(
+    cards, key=lambda card: (card['model'], card['num_heads'], card['name'])
+  )
+
+
+def index(cards: list[Card]) -> str:
+  """The page, in Markdown, that lists all cards."""
+  titles = ['checkpoint', *(name.replace('_', ' ') for name in FIGURES), 'card']
+  lines = [titles, ['---', *['--:'] * len(FIGURES), '---']]
+  for card in cards:
+    name, *figures = row(card)
+    lines.append([f'`{name}`', *figures, f'[{CARD}]({name}/{CARD})'])
+  table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  return f'{_INTRODUCTION}\n{table}\n\n{_CLOSING}'
+
+
+def row(card: Card) -> list[str]:
+  """The name and the figures of a card, as they are shown."""
+  return [card['name'], *(format(card[name], form) for name, form in FIGURES.items())]
+
+
+def infimum(config: Config, task: Any) -> float:
+  """The infimum of the exact risk over the models that a config can be trained to.
+
+  A learned guess is taken to be the prior mean. That is the best one wherever the
+  result is the optimum over all rules, as it is for the priors of the shipped models.
+  """
+  section = config.model
+  guess = section.get('initial_guess', task.prior_mean)
+  bias = section.get('initial_bias', 0.0)
+  return theory.head_limited_risk(task, num_heads(config), guess, bias).risk
+
+
+def training_command(config_file: str, fields: Mapping[str, Any]) -> str:
+  """The command that trains a config file with some of its fields set."""
+  flags = [f'--config.{field}={value}' for field, value in fields.items()]
+  return shlex.join(['python', '-m', 'launch.main', f'--config={config_file}', *flags])
+
+
+def _write_card(folder: pathlib.Path, command: str) -> None:
+  """Writes the card of a checkpoint, with figures of the model as it is loaded."""
+  saved = load(folder)
+  config, name = saved.config, folder.name
+  risk = float(theory.exact_risk(saved.model, saved.task))
+  least = infimum(config, saved.task)
+  if risk > (1 + TOLERANCE) * least:
+    raise RunError(
+      f'{name} ends at the exact risk {risk:.6f}, more than {100 * TOLERANCE:g} % '
+      f'above the infimum {least:.6f}; it is not written'
+    )
+  parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
+  described = origin(config)
+  card = {
+    'name': name,
+    'model': config.model.name,
+    'command': command,
+    'seed': config.seed,
+    'step': saved.step,
+    'num_heads': num_heads(config),
+    'num_params': sum(leaf.get_value().size for _, leaf in parameters),
+    'exact_risk': risk,
+    'infimum': least,
+    'relative_excess': risk / least - 1,
+    'optimal_risk': float(
+      theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
+    ),
+    'sha256': hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+    **described,
+  }
+  (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')

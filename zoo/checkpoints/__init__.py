@@ -1,0 +1,5 @@
+"""Checkpoints: models in folders, written by Orbax and covered by checksums."""
+
+from zoo.checkpoints.saved_models import SavedModel as SavedModel
+from zoo.checkpoints.saved_models import load as load
+from zoo.checkpoints.saved_models import save as save

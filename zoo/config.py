@@ -1,0 +1,231 @@
+"""What a config may say: every field is checked before anything is built."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from zoo import registry, theory
+from zoo.errors import UserError, check_count, check_number, unknown_name
+from zoo.optimizers import OPTIMIZERS, SCHEDULES
+
+# An ml_collections.ConfigDict; what its attributes hold no type checker can know.
+Config = Any
+
+Check = Callable[[str, Any], Any]
+
+
+def _count(minimum: int, below: int = sys.maxsize) -> Check:
+  def check(name: str, value: Any) -> None:
+    if check_count(name, value, minimum) >= below:
+      raise UserError(f'{name} is {value}; it must be below {below}')
+
+  return check
+
+
+def _positive(name: str, value: Any) -> float:
+  return check_number(name, value, above=0.0)
+
+
+def _optional(check: Check) -> Check:
+  return lambda name, value: None if value is None else check(name, value)
+
+
+def _one_of(kind: str, *allowed: str) -> Check:
+  def check(name: str, value: Any) -> None:
+    if value not in allowed:
+      raise unknown_name(f'{kind} in {name}:', value, allowed)
+
+  return check
+
+
+def _truth(name: str, value: Any) -> None:
+  if not isinstance(value, bool):
+    raise UserError(f'{name} is {value!r}; it must be True or False')
+
+
+def _axis_size(name: str, value: Any) -> None:
+  if value != -1:
+    check_count(f'{name} (-1 for all devices left)', value)
+
+
+# The sections `model` and `task` are checked by what they build.
+_CHECKS: dict[str, Check] = {
+  'seed': _count(0, below=2**32),  # a larger one would be cut to 32 bits
+  'objective.name': _one_of('objective', 'sampled', 'exact'),
+  'optimizer.name': _one_of('optimizer', *OPTIMIZERS),
+  'optimizer.learning_rate': _positive,
+  'optimizer.schedule': _one_of('schedule', *SCHEDULES),
+  'optimizer.warmup_steps': _count(0),
+  'optimizer.clip_norm': _optional(_positive),
+  'train.num_steps': _count(1, below=2**31),  # steps are counted in int32
+  'train.batch_size': _count(1),
+  'train.log_every': _count(1),
+  'train.matmul_precision': _one_of('matmul precision', 'default', 'high', 'highest'),
+  'mesh.data': _axis_size,
+  'mesh.model': _count(1),
+  'mesh.heartbeat_timeout': _count(1),
+  'mesh.start_timeout': _count(1),
+  'mesh.fsdp': _truth,
+  'checkpoint.every': _count(1),
+  'checkpoint.keep': _count(1),
+  'eval.every': _count(1),
+  'eval.num_batches': _count(0),
+}
+
+# Needed by several processes only. The configs in older checkpoints lack them.
+_OF_PROCESSES = {'mesh.heartbeat_timeout', 'mesh.start_timeout'}
+
+
+def validate_fields(config: Config, several_processes: bool = False) -> None:
+  """Checks each field by itself, as `validate` does, and starts no JAX backend."""
+  fields = flat(config.to_dict())
+  _check_names(set(fields), optional=set() if several_processes else _OF_PROCESSES)
+  for field, check in _CHECKS.items():
+    if field in fields:
+      check(f'config.{field}', fields[field])
+
+
+def validate(config: Config, num_devices: int | None = None) -> None:
+  """Checks a whole config; raises UserError at the first field that is wrong.
+
+  Nothing is written and no array is made. The mesh has to fit on the devices, which
+  are counted where `num_devices` is None.
+  """
+  validate_fields(config)
+  warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
+  if warmup > num_steps:
+    raise UserError(
+      f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
+      f'which is {num_steps}'
+    )
+  task = build_task(config)
+  data, model = mesh_shape(config, num_devices)
+  if config.train.batch_size % data:
+    raise UserError(
+      f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
+      f'the data axis of the mesh, which is {data}'
+    )
+  _check_model(config, task, model)
+
+
+def build_task(config: Config) -> Any:
+  """The task that a config names; raises UserError."""
+  return _create(config, 'task', registry.tasks)
+
+
+def build_model(config: Config, rngs: nnx.Rngs) -> Any:
+  """The model that a config names, for the task's number of features."""
+  num_features = build_task(config).num_features
+  return _create(config, 'model', registry.models, num_features=num_features, rngs=rngs)
+
+
+def num_heads(config: Config) -> int:
+  """The model's number of heads; one where the config does not say."""
+  return config.model.get('num_heads', 1)
+
+
+def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
+  """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
+  data, model = config.mesh.data, config.mesh.model
+  devices = jax.device_count() if num_devices is None else num_devices
+  if data == -1:
+    data = max(devices // model, 1)
+  if data * model > devices:
+    raise UserError(
+      f'config.mesh is data {config.mesh.data} × model {model}; it needs '
+      f'{data * model} devices, and there are {devices}'
+    )
+  if jax.process_count() > 1 and data * model < devices:
+    raise UserError(
+      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
+      f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
+      'processes must use all of theirs'
+    )
+  return data, model
+
+
+def to_json(config: Config) -> str:
+  """The config as JSON text; tuples become lists."""
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
+
+
+def differences(saved: dict[str, Any], config: Config) -> list[str]:
+  """The fields in which a config differs from a saved one, with both values.
+
+  The mesh says where to compute and not what, and is left out: a run may go on
+  elsewhere.
+  """
+  old, new = flat(saved), flat(json.loads(to_json(config)))
+  absent = 'absent'
+  return [
+    f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
+    for field in sorted(old.keys() | new.keys())
+    if not field.startswith('mesh.')
+    and old.get(field, absent) != new.get(field, absent)
+  ]
+
+
+def _check_names(given: set[str], optional: set[str]) -> None:
+  own = {field for field in given if field.startswith(('model.', 'task.'))}
+  wanted = {*_CHECKS, 'model.name', 'task.name'}
+  for field in sorted(wanted - given - optional):
+    raise UserError(f'the config has no field {field!r}; it is needed')
+  for field in sorted(given - own - wanted):
+    raise unknown_name('field of the config', field, wanted)
+
+
+def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:
+  hyperparameters = getattr(config, section).to_dict()
+  name = hyperparameters.pop('name')
+  if repeated := hyperparameters.keys() & more.keys():
+    raise UserError(
+      f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
+    )
+  try:
+    return entries.create(name, **hyperparameters, **more)
+  except UserError as error:
+    raise UserError(f'config.{section}: {error}') from None
+
+
+def _check_model(config: Config, task: Any, model_axis: int) -> None:
+  # Shapes alone: nothing is computed and no memory taken.
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  if config.objective.name == 'exact':
+    if not hasattr(model, 'learning_rule'):
+      raise UserError(
+        f"config.objective.name is 'exact'; it must be 'sampled' for "
+        f'{config.model.name!r}, which has no learning rule and so no exact risk'
+      )
+    theory.task_moments(task)  # raises UserError for a task beyond the theory
+  if config.mesh.fsdp:  # fills up what does not divide
+    return
+  abstract = nnx.state(model)
+  for path, variable in nnx.to_flat_state(abstract):
+    axes = variable.get_metadata().get('out_sharding') or ()
+    for size, axis in zip(variable.get_value().shape, axes, strict=False):
+      if axis == 'model' and size % model_axis:
+        name = '.'.join(map(str, path))
+        raise UserError(
+          f'config.model: the {size} heads of {config.model.name!r} (first axis of '
+          f'{name}) must be divisible by config.mesh.model, which is {model_axis}, '
+          'unless config.mesh.fsdp is True'
+        )
+
+
+def flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+  """The leaves of a nested dict by their dotted names."""
+  leaves = {}
+  for name, value in tree.items():
+    if isinstance(value, dict):
+      leaves |= flat(value, f'{prefix}{name}.')
+    else:
+      leaves[prefix + name] = value
+  return leaves
+
+
+def _plain(value: Any) -> Any:
+  return value.tolist()  # NumPy arrays and scalars, as a covariance in a config may be

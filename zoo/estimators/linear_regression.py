@@ -1,0 +1,214 @@
+"""Estimators of regression: called as a model is, and nothing in them is trained.
+
+Each is made by a function that takes the task, whose best choice it then makes, or the
+numbers themselves. All hold float64 and compute in the precision of the prompt.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from zoo.errors import UserError, check_count, check_number, check_vector
+from zoo.estimators.tuning import best_penalty as best_penalty
+from zoo.estimators.tuning import best_schedule as best_schedule
+from zoo.estimators.tuning import best_step_matrix as best_step_matrix
+from zoo.estimators.tuning import best_step_size as best_step_size
+from zoo.learning_rule import LearningRule
+from zoo.prompt import Prompt
+from zoo.tasks import LinearRegression
+
+
+class Estimator:
+  """Predicts `w·x_q` from weights `w` that it fits to the context."""
+
+  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
+    """The weights fitted to each prompt's context."""
+    raise NotImplementedError
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The prediction for each prompt's query."""
+    return jnp.einsum('bd,bd->b', self.weights(prompt), prompt.x_query)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientDescent(Estimator):
+  """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
+
+  start: Float[np.ndarray, ' d']
+  step_sizes: Float[np.ndarray, ' k']
+
+  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
+    weights_bd = _rows(self.start, prompt)
+    for step_size in self.step_sizes.tolist():
+      weights_bd = weights_bd - step_size * _gradient(weights_bd, prompt)
+    return weights_bd
+
+  def learning_rule(self) -> LearningRule:
+    """This estimator as a learning rule; UserError if it takes two steps or more."""
+    if self.step_sizes.size > 1:
+      raise UserError(
+        f'{self.step_sizes.size} steps of gradient descent are no learning rule: only '
+        'up to one step is affine in the second moment G'
+      )
+    return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GDBeta(Estimator):
+  """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
+
+  start: Float[np.ndarray, ' d']
+  step_matrix: Float[np.ndarray, 'd d']
+
+  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
+    weights_bd = _rows(self.start, prompt)
+    step_matrix = jnp.asarray(self.step_matrix, weights_bd.dtype)
+    return weights_bd - _gradient(weights_bd, prompt) @ step_matrix.T
+
+  def learning_rule(self) -> LearningRule:
+    """This estimator as a learning rule."""
+    return LearningRule.gd_beta(self.start, self.step_matrix)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ridge(Estimator):
+  """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
+
+  `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
+  penalty of 0 is the limit from above: of all least squares the one nearest to `start`.
+  """
+
+  start: Float[np.ndarray, ' d']
+  penalty: float
+  root: Float[np.ndarray, 'd d']
+
+  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
+    start_bd = _rows(self.start, prompt)
+    root = jnp.asarray(self.root, start_bd.dtype)
+    # Not by the normal equations: they would square the condition number.
+    u, s, vt = jnp.linalg.svd(prompt.x @ root, full_matrices=False)
+    # Below this a singular value is rounding, by the usual rule for a pseudo-inverse.
+    noise_floor = s[:, :1] * jnp.finfo(s.dtype).eps * max(prompt.x.shape[1:])
+    inverse = jnp.where(s > noise_floor, s / (s * s + self.penalty), 0)
+    coefficients = jnp.einsum('bck,bc->bk', u, _residual(start_bd, prompt)) * inverse
+    return start_bd + jnp.einsum('bk,bkd->bd', coefficients, vt) @ root.T
+
+
+def gradient_descent(
+  task_or_start: LinearRegression | ArrayLike,
+  step_size: float | ArrayLike | None = None,
+  num_steps: int = 1,
+) -> GradientDescent:
+  """Gradient descent from a start `[d]`, or from the prior mean of a task.
+
+  `step_size` is one number for every step, or one for each, `[num_steps]`; None is
+  `best_step_size` of the task. Raises UserError naming the argument that is wrong.
+  """
+  num_steps = check_count('num_steps', num_steps)
+  start, task = _start(task_or_start)
+  if step_size is None:
+    if task is None:
+      raise UserError('step_size is None; it must be given with a start, as for a task')
+    step_size = best_step_size(task, num_steps)
+  return GradientDescent(start, check_vector('step_size', step_size, num_steps))
+
+
+def gd_beta(
+  task_or_start: LinearRegression | ArrayLike, step_matrix: ArrayLike | None = None
+) -> GDBeta:
+  """GD-β from a start `[d]`, or from the prior mean of a task.
+
+  `step_matrix` None is `best_step_matrix` of the task. Raises UserError naming the
+  argument that is wrong.
+  """
+  start, task = _start(task_or_start)
+  if step_matrix is not None:
+    step_matrix = np.asarray(step_matrix, np.float64)
+    if step_matrix.shape != (start.size,) * 2 or not np.isfinite(step_matrix).all():
+      raise UserError(
+        f'step_matrix has shape {step_matrix.shape}; it must be a finite '
+        f'{start.size} × {start.size} matrix'
+      )
+  elif task is not None:
+    step_matrix = best_step_matrix(task)
+  else:
+    raise UserError('step_matrix is None; it must be given with a start')
+  return GDBeta(start, step_matrix)
+
+
+def prior_mean(task: LinearRegression) -> GradientDescent:
+  """Predicts with the prior mean, whatever the context: no step of descent at all."""
+  return GradientDescent(task.prior_mean, np.zeros(0))
+
+
+def ridge(
+  task_or_start: LinearRegression | ArrayLike, penalty: float | None = None
+) -> Ridge:
+  """Ridge regression towards a start `[d]`, or towards the prior mean of a task.
+
+  `penalty` is λ in `Σ_i (w·x_i − y_i)² + λ|w − start|²`; None is `best_penalty` of the
+  task. Raises UserError naming the argument that is wrong.
+  """
+  start, task = _start(task_or_start)
+  if penalty is None:
+    if task is None:
+      raise UserError('penalty is None; it must be given with a start, as for a task')
+    penalty = best_penalty(task)
+  penalty = check_number('penalty', penalty, minimum=0.0)
+  return Ridge(start, penalty, np.eye(start.size))
+
+
+def ols(task_or_start: LinearRegression | ArrayLike) -> Ridge:
+  """Least squares; if the context leaves a choice, the weights nearest to the start.
+
+  The start is `[d]`, or the prior mean of a task.
+  """
+  return ridge(task_or_start, 0.0)
+
+
+def bayes(task: LinearRegression) -> Ridge:
+  """The posterior mean, which no estimator surpasses.
+
+  Its penalty is the noise variance and its norm that of the prior.
+  """
+  root = np.eye(task.num_features)
+  if task.prior_covariance is not None:
+    eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
+    root = vectors * np.sqrt(eigenvalues.clip(0))
+  return Ridge(task.prior_mean, task.noise_std**2, root)
+
+
+def _start(
+  task_or_start: LinearRegression | ArrayLike,
+) -> tuple[Float[np.ndarray, ' d'], LinearRegression | None]:
+  """The start that is meant, and the task if it is one."""
+  if isinstance(task_or_start, LinearRegression):
+    return task_or_start.prior_mean, task_or_start
+  shape = np.shape(task_or_start)
+  if len(shape) != 1:
+    raise UserError(f'the start has shape {shape}; it must be a task or a vector [d]')
+  return check_vector('the start', task_or_start, shape[0]), None
+
+
+def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
+  """The start, once for each prompt and in its precision."""
+  if start.shape != prompt.x.shape[2:]:
+    raise UserError(
+      f'the estimator is for {start.size} features; the prompt has {prompt.x.shape[2]}'
+    )
+  shape = prompt.x.shape[0], start.size
+  return jnp.broadcast_to(jnp.asarray(start, prompt.x.dtype), shape)
+
+
+def _residual(weights_bd: Float[Array, 'b d'], prompt: Prompt) -> Float[Array, 'b c']:
+  return prompt.y - jnp.einsum('bcd,bd->bc', prompt.x, weights_bd)
+
+
+def _gradient(weights_bd: Float[Array, 'b d'], prompt: Prompt) -> Float[Array, 'b d']:
+  """The gradient of `Σ_i (w·x_i − y_i)² / (2C)`."""
+  residual_bc = _residual(weights_bd, prompt)
+  return -jnp.einsum('bcd,bc->bd', prompt.x, residual_bc) / prompt.x.shape[1]

@@ -1,0 +1,187 @@
+"""The best step sizes and penalties of the estimators on a task."""
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import ArrayLike, Float
+
+from zoo.errors import UserError, check_count, check_vector
+from zoo.estimators import wishart
+from zoo.tasks import LinearRegression
+
+
+def second_moments(
+  task: LinearRegression, start: ArrayLike | None = None
+) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
+  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` None is the prior mean."""
+  identity = np.eye(task.num_features)
+  deviation = identity if task.prior_covariance is None else task.prior_covariance
+  features = identity if task.feature_covariance is None else task.feature_covariance
+  if start is not None:
+    bias = check_vector('start', start, task.num_features) - task.prior_mean
+    deviation = deviation + np.outer(bias, bias)
+  return deviation, features
+
+
+def best_step_matrix(
+  task: LinearRegression, start: ArrayLike | None = None
+) -> Float[np.ndarray, 'd d']:
+  """The matrix step Γ of least risk for one step from `start` (None: the prior mean).
+
+  `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
+  """
+  deviation, features = second_moments(task, start)
+  c = task.context_length
+  product = features @ deviation
+  spread = np.trace(product) + task.noise_std**2
+  if spread <= 0:  # there is nothing to learn, nor any noise
+    return np.zeros_like(product)
+  normal = (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
+  return np.linalg.solve(normal.T, deviation).T
+
+
+def best_step_size(
+  task: LinearRegression, num_steps: int = 1, start: ArrayLike | None = None
+) -> float:
+  """The constant step size of least risk; `start` None is the prior mean.
+
+  For one step there is a closed form on every task. Raises UserError for more steps
+  unless the feature covariance is a multiple of the identity.
+  """
+  num_steps = check_count('num_steps', num_steps)
+  if num_steps == 1:
+    # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
+    deviation, features = second_moments(task, start)
+    c = task.context_length
+    square = features @ features
+    spread = np.trace(features @ deviation) + task.noise_std**2
+    curvature = (1 + 1 / c) * np.trace(square @ features @ deviation)
+    curvature += np.trace(square) * spread / c
+    slope = np.trace(square @ deviation)
+    return float(slope / curvature) if curvature > 0 else 0.0
+
+  def risk(step_size: float) -> float:
+    return gradient_descent_risk(task, np.full(num_steps, step_size), start)
+
+  # By Jensen's inequality any step beyond twice the inverse feature variance is worse
+  # than no step. Without noise the risk is convex in between; with noise nothing
+  # is known, so that a grid picks the valley.
+  grid = np.linspace(0, 2 / _feature_variance(task), 201)
+  lowest = int(np.argmin([risk(step_size) for step_size in grid]))
+  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
+  found = scipy.optimize.minimize_scalar(
+    risk, bounds=valley, method='bounded', options={'xatol': 1e-12}
+  )
+  return float(found.x)
+
+
+def best_schedule(
+  task: LinearRegression, num_steps: int, start: ArrayLike | None = None
+) -> Float[np.ndarray, ' k']:
+  """Step sizes, one a step, of least risk; `start` None is the prior mean.
+
+  Their order does not matter. Without noise they are the optimum: the inverse zeros of
+  the orthogonal polynomial of the spectrum weighted by the eigenvalue. With noise a
+  local search goes on from there. Raises UserError unless the feature covariance is a
+  multiple of the identity.
+  """
+  num_steps = check_count('num_steps', num_steps)
+  variance = _feature_variance(task)
+  points, _ = wishart.spectrum(
+    task.num_features, task.context_length, num_steps, power=1
+  )
+  schedule = 1 / (variance * points)
+  if task.noise_std > 0:
+    found = scipy.optimize.least_squares(
+      lambda steps: _residuals(task, steps, start)[0],
+      schedule,
+      jac=lambda steps: _residuals(task, steps, start)[1],  # pyright: ignore
+      method='lm',
+      xtol=1e-12,
+      ftol=1e-15,
+      gtol=1e-12,
+    )
+    schedule = found.x
+  return np.sort(schedule)
+
+
+def gradient_descent_risk(
+  task: LinearRegression, step_sizes: Float[np.ndarray, ' k'], start: ArrayLike | None
+) -> float:
+  """The exact risk of steps of gradient descent; `start` None is the prior mean.
+
+  Raises UserError unless the feature covariance is a multiple of the identity.
+  """
+  return float(np.sum(np.square(_residuals(task, step_sizes, start)[0])))
+
+
+def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
+  """The ridge penalty of least risk, `σ² d / tr N`; `start` None is the prior mean.
+
+  When Σ is a multiple of the identity the risk depends on N only by its trace, and when
+  N is one then ridge is the posterior mean. In neither case nothing is known, and
+  UserError is raised; the posterior mean is better there than any penalty.
+  """
+  if task.noise_std == 0:
+    return 0.0
+  deviation, features = second_moments(task, start)
+  if not (_is_scalar(features) or _is_scalar(deviation)):
+    raise UserError(
+      'penalty is None; for a prior covariance and a feature covariance that both '
+      'differ from a multiple of the identity it must be given'
+    )
+  trace = float(np.trace(deviation))
+  if trace == 0:
+    raise UserError(
+      'penalty is None; no penalty is large enough for a prior covariance of 0: use '
+      'prior_mean'
+    )
+  return task.noise_std**2 * task.num_features / trace
+
+
+def _residuals(
+  task: LinearRegression, step_sizes: Float[np.ndarray, ' k'], start: ArrayLike | None
+) -> tuple[Float[np.ndarray, ' r'], Float[np.ndarray, 'r k']]:
+  """Numbers whose squares sum to the risk of gradient descent, and their gradient.
+
+  With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
+  `P(S)(start − ŵ) + Q(S) Xᵀn/C`. Turning the features does not change the law of S, so
+  that only the trace of N counts, and the risk is an average over the spectrum of S.
+  """
+  variance = _feature_variance(task)
+  deviation, _ = second_moments(task, start)
+  d, c = task.num_features, task.context_length
+  points, weights = wishart.spectrum(d, c, step_sizes.size + 1)
+  points = variance * points
+  factors = 1 - np.outer(points, step_sizes)
+  before = np.cumprod(np.insert(factors, 0, 1, axis=1), axis=1)
+  # others[:, j]: the product of all factors but the j-th, which may be 0.
+  others = np.stack(
+    [np.delete(factors, j, axis=1).prod(axis=1) for j in range(step_sizes.size)], axis=1
+  )
+  prior = np.sqrt(variance * np.trace(deviation) * weights)
+  noise = np.sqrt(variance * task.noise_std**2 * d / c * points * weights)
+  residuals = np.concatenate(
+    [prior * before[:, -1], noise * (before[:, :-1] @ step_sizes)]
+  )
+  gradient = np.concatenate(
+    [-(prior * points)[:, None] * others, noise[:, None] * others]
+  )
+  return residuals, gradient
+
+
+def _feature_variance(task: LinearRegression) -> float:
+  features = task.feature_covariance
+  if features is None:
+    return 1.0
+  if not _is_scalar(features) or features[0, 0] == 0:
+    raise UserError(
+      'feature_covariance is not a positive multiple of the identity; two or more '
+      'steps of gradient descent have an exact risk only if it is'
+    )
+  return float(features[0, 0])
+
+
+def _is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
+  """Whether a matrix is a multiple of the identity, up to rounding."""
+  identity = matrix[0, 0] * np.eye(len(matrix))
+  return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))

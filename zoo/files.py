@@ -1,0 +1,93 @@
+"""Files: read within limits whatever they hold, and written whole or not at all.
+
+Nothing is assumed of a file that may come from somebody else: its kind and its size are
+checked before it is read, and JSON is bounded in its depth.
+"""
+
+import json
+import pathlib
+import stat
+from typing import Any
+
+from zoo.errors import UserError
+
+MIB = 2**20
+MAX_JSON_DEPTH = 64  # of nested lists and objects
+
+
+class UnreadableFile(UserError):
+  """A file that cannot be read, is too large, or does not hold what it should."""
+
+
+def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
+  """The content of a regular file of at most `max_bytes`; raises UnreadableFile."""
+  try:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+      raise UnreadableFile(f'{path} is not a regular file')
+    with path.open('rb') as file:
+      content = file.read(max_bytes + 1)
+  except OSError as error:
+    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
+  except ValueError as error:  # a path with a zero byte
+    raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
+  if len(content) > max_bytes:
+    raise UnreadableFile(
+      f'{path} has {max(status.st_size, len(content))} bytes; it may have at most '
+      f'{max_bytes}'
+    )
+  return content
+
+
+def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
+  """The text of a UTF-8 file of at most `max_bytes`; raises UnreadableFile."""
+  try:
+    return read_bytes(path, max_bytes).decode()
+  except UnicodeDecodeError as error:
+    raise UnreadableFile(f'{path} is not UTF-8 text: {error.reason}') from error
+
+
+def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
+  """What a JSON file of at most `max_bytes` holds; raises UnreadableFile."""
+  return parse_json(read_text(path, max_bytes), str(path))
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+  """What JSON text holds; `source` names it in the message of UnreadableFile."""
+  try:
+    value = json.loads(text)
+  except RecursionError as error:
+    raise UnreadableFile(_too_deep(source)) from error
+  except ValueError as error:  # also a number of too many digits
+    raise UnreadableFile(f'{source} is not JSON: {error}') from error
+  level = [value]
+  for _ in range(MAX_JSON_DEPTH):
+    level = [
+      child
+      for node in level
+      if isinstance(node, dict | list)
+      for child in (node.values() if isinstance(node, dict) else node)
+    ]
+    if not level:
+      return value
+  raise UnreadableFile(_too_deep(source))
+
+
+def _too_deep(source: str) -> str:
+  return f'{source} nests lists or objects more than {MAX_JSON_DEPTH} deep'
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Writes a whole UTF-8 file, or leaves the old one as it was; raises OSError."""
+  temporary = path.with_name(temporary_name(path))
+  try:
+    temporary.write_text(text, encoding='utf-8')
+    temporary.replace(path)
+  except OSError:
+    temporary.unlink(missing_ok=True)
+    raise
+
+
+def temporary_name(path: pathlib.Path) -> str:
+  """The name of a file while `write_atomically` writes it."""
+  return f'.{path.name}.tmp'

@@ -1,0 +1,62 @@
+"""Means over samples: their standard errors, and confidence intervals of differences.
+
+Variances divide by n − 1, so that they are unbiased.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike
+from scipy import stats
+
+from zoo.errors import UserError
+
+
+class Estimate(NamedTuple):
+  """A mean over samples."""
+
+  mean: float
+  stderr: float  # standard error of the mean; NaN for a single sample
+
+
+class Interval(NamedTuple):
+  """A mean over samples with a two-sided Student t confidence interval."""
+
+  mean: float
+  low: float
+  high: float
+
+
+def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
+  """The mean of samples `[n]` and its standard error, in float64."""
+  values = np.asarray(values, np.float64)
+  if values.size == 1:
+    return Estimate(float(values.mean()), math.nan)
+  return Estimate(float(values.mean()), float(stats.sem(values.ravel())))
+
+
+def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
+  """As `estimate`, from the mean of `count` samples and that of their squares."""
+  if count == 1:
+    return Estimate(mean, math.nan)
+  # Rounding may leave a little less than nothing of the difference.
+  return Estimate(mean, math.sqrt(max(mean_square - mean**2, 0.0) / (count - 1)))
+
+
+def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
+  """The mean of samples `[n]` with its t interval; unbounded for a single sample.
+
+  Of differences on the same prompts it is the interval of the paired t test.
+  """
+  values = np.asarray(values, np.float64)
+  if not values.size:
+    raise UserError('there are no samples; an interval needs at least one')
+  if values.size == 1:
+    return Interval(float(values[0]), -math.inf, math.inf)
+  mean, stderr = estimate(values)
+  half = float(stats.t.ppf((1 + confidence) / 2, values.size - 1)) * stderr
+  return Interval(mean, mean - half, mean + half)

@@ -1,0 +1,57 @@
+"""The mesh of devices: the batch is split over `data`, the heads over `model`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zoo.config import Config, mesh_shape
+from zoo.errors import UserError
+
+
+def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
+  """The config's mesh: the batch is split over `data`, the heads over `model`.
+
+  `devices` None are those of this process and its peers. Raises UserError for a mesh
+  that they do not form.
+  """
+  devices = jax.devices() if devices is None else devices
+  data, model = mesh_shape(config, len(devices))
+  try:
+    placed = mesh_utils.create_device_mesh(
+      (data, model),
+      devices[: data * model],
+      # `jax.make_mesh` allows it on v5e alone, and fails for 64 × 4 devices of v6e.
+      allow_split_physical_axes=True,
+    )
+  except (AssertionError, NotImplementedError, ValueError):
+    raise UserError(
+      f'config.mesh is data {data} × model {model}; {data * model} of the '
+      f'{len(devices)} devices of kind {devices[0].device_kind!r} form no such mesh'
+    ) from None
+  # Not the default Explicit: under it an ordinary einsum needs annotations.
+  return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+
+
+def replicate(values: Any, mesh: Mesh) -> Any:
+  """Values that every process has, as arrays that are whole on each device."""
+  sharding = NamedSharding(mesh, P())
+  if sharding.is_fully_addressable:
+    return jax.device_put(values, sharding)
+
+  def put(value: Any) -> jax.Array:
+    if isinstance(value, jax.Array) and jnp.issubdtype(
+      value.dtype, jax.dtypes.prng_key
+    ):
+      data = put(jax.random.key_data(value))
+      return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    # `device_put` would compare what the processes have, each time, and wait for it.
+    value = np.asarray(value)
+    return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
+
+  return jax.tree.map(put, values)

@@ -1,0 +1,105 @@
+"""The way from one model to another one, and the risk along it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from zoo import theory
+from zoo.errors import check_count
+from zoo.estimators.tuning import best_step_matrix
+from zoo.models import LTB, MultiHeadLSA, YqLSA
+from zoo.theory import constructions
+from zoo.theory.exact import float64_rule, in_float64
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpolation:
+  """Exact risks on the straight lines from a subject, at 0, to another one, at 1."""
+
+  fraction: Float[np.ndarray, ' n']
+  # The line through the space of learning rules, on which the risk is a parabola.
+  rule_risk: Float[np.ndarray, ' n']
+  # The line through the weights; None unless both are models of one class and shape.
+  weight_risk: Float[np.ndarray, ' n'] | None
+
+
+def interpolation(
+  subject: Any, other: Any, task: Any, num_points: int = 21
+) -> Interpolation:
+  """Walks from a model to another one, through the rules and through the weights.
+
+  Raises UserError as `theory.exact_risk` does: both must have learning rules.
+  """
+  num_points = check_count('num_points', num_points, minimum=2)
+  fraction = np.linspace(0, 1, num_points)
+  one, two = (float(theory.exact_risk(end, task)) for end in (subject, other))
+  # A parabola with the mean squared difference of the ends for its curvature.
+  gap = float(theory.squared_difference(subject, other, task).prediction)
+  rule_risk = (1 - fraction) * one + fraction * two - fraction * (1 - fraction) * gap
+  return Interpolation(
+    fraction, rule_risk, _weight_risk(subject, other, task, fraction)
+  )
+
+
+def _weight_risk(
+  subject: Any, other: Any, task: Any, fraction: Float[np.ndarray, ' n']
+) -> Float[np.ndarray, ' n'] | None:
+  if not (isinstance(subject, nnx.Module) and isinstance(other, nnx.Module)):
+    return None
+  with jax.enable_x64(True):
+    (graph, one), (_, two) = (nnx.split(in_float64(end)) for end in (subject, other))
+    shapes, other_shapes = (jax.tree.map(np.shape, state) for state in (one, two))
+    if type(subject) is not type(other) or shapes != other_shapes:
+      return None
+    risks = []
+    for part in fraction.tolist():
+      state = jax.tree.map(lambda a, b, part=part: (1 - part) * a + part * b, one, two)
+      rule = float64_rule(nnx.merge(graph, state))
+      risks.append(float(theory.exact_risk(rule, task)))
+  return np.array(risks)
+
+
+def constructed_optimum(model: Any, task: Any) -> Any:
+  """The model of the same class and shapes whose weights are set to the optimum.
+
+  The matrix step from the prior mean for yq-LSA and LTB; for multi-head LSA the optimum
+  with its fixed guess, in its first heads. None where theory knows no such weights: too
+  few heads, or another class.
+  """
+  if isinstance(model, YqLSA | LTB):
+    step = best_step_matrix(task)
+    # As eq. 7 has it, where it can; the same product stands for other weights too.
+    isotropic = np.allclose(step, step[0, 0] * np.eye(len(step)), rtol=0, atol=1e-12)
+    made = constructions.gd_transformer(
+      task.prior_mean, step[0, 0] if isotropic else step
+    )
+    if isinstance(model, LTB):
+      made = constructions.ltb_from_yq_lsa(made)
+  elif isinstance(model, MultiHeadLSA):
+    guess, bias = model.initial_guess()
+    made = constructions.multi_head_lsa(
+      theory.optimal_rule(task, np.asarray(guess), float(bias))
+    )
+  else:
+    return None
+  graph, state = nnx.split(model)
+  rooms, parts = jax.tree.leaves(state), jax.tree.leaves(nnx.state(made))
+  if any(
+    part > room
+    for one, other in zip(rooms, parts, strict=True)
+    for room, part in zip(one.shape, other.shape, strict=True)
+  ):
+    return None
+  # Heads and hidden features that are not needed are 0.
+  padded = [
+    jnp.zeros_like(room).at[tuple(map(slice, part.shape))].set(part.astype(room.dtype))
+    for room, part in zip(rooms, parts, strict=True)
+  ]
+  return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), padded))
