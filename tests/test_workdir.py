@@ -1,4 +1,4 @@
-"""A workdir is claimed by one config, or refused untouched."""
+"""A workdir belongs to one config and one program, or is refused untouched."""
 
 import json
 import pathlib
@@ -8,57 +8,106 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
+from zoo import workdir
 from zoo.files import write_atomically
 from zoo.training.records import Records, read_lines
-from zoo.workdir import claim, locked
+from zoo.workdir import locked, open_workdir
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 def test_a_new_workdir_is_made_with_its_config(tmp_path):
-  claim(tmp_path / 'a' / 'b', small_config())
+  open_workdir(tmp_path / 'a' / 'b', small_config())
   config = json.loads((tmp_path / 'a' / 'b' / 'config.json').read_text())
   assert config['model']['name'] == 'yq_lsa'
-  claim(tmp_path / 'a' / 'b', small_config())  # and known again
+  open_workdir(tmp_path / 'a' / 'b', small_config())  # and known again
 
 
 def test_a_folder_with_something_else_in_it_is_refused_untouched(tmp_path):
   (tmp_path / 'thesis.tex').write_text('do not touch')
   with refuses(str(tmp_path), 'is not empty and holds no run'):
-    claim(tmp_path, small_config())
+    open_workdir(tmp_path, small_config())
   assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
 
 
 def test_a_workdir_under_a_file_is_refused(tmp_path):
   (tmp_path / 'file').write_text('')
   with refuses('file/run', 'cannot be written'):
-    claim(tmp_path / 'file' / 'run', small_config())
+    open_workdir(tmp_path / 'file' / 'run', small_config())
   with refuses('file', 'is not a folder'):
-    claim(tmp_path / 'file', small_config())
+    open_workdir(tmp_path / 'file', small_config())
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='/proc is of Linux')
 def test_a_workdir_that_cannot_be_written_is_refused():
   with refuses('/proc/zoo', 'cannot be written'):
-    claim(pathlib.Path('/proc/zoo'), small_config())
+    open_workdir(pathlib.Path('/proc/zoo'), small_config())
 
 
 @pytest.mark.parametrize('content', [b'{', b'[1]', b'\xff'])
 def test_a_damaged_config_is_refused(tmp_path, content, unchecked):
   (tmp_path / 'config.json').write_bytes(content)
   with refuses('config.json is damaged'):
-    claim(tmp_path, small_config())
+    open_workdir(tmp_path, small_config())
 
 
 def test_checkpoints_without_a_config_are_refused(tmp_path):
   (tmp_path / 'checkpoints').mkdir()
   with refuses('holds checkpoints, but no config.json'):
-    claim(tmp_path, small_config())
+    open_workdir(tmp_path, small_config())
 
 
-def test_a_claim_that_was_killed_can_be_made_again(tmp_path):
+def test_a_workdir_whose_making_was_killed_can_be_made_again(tmp_path):
   (tmp_path / '.config.json.tmp').write_text('{"se')
-  claim(tmp_path, small_config())
+  open_workdir(tmp_path, small_config())
+
+
+@pytest.mark.parametrize(
+  ('mark', 'own', 'other'),
+  [
+    ('points', 'sweep', 'run'),
+    ('metrics.jsonl', 'run', 'sweep'),
+    ('checkpoints', 'run', 'language-model experiment'),
+    ('prompts.jsonl', 'language-model experiment', 'run'),
+  ],
+)
+def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):
+  open_workdir(tmp_path, small_config(), own)
+  (tmp_path / mark).mkdir()
+  with refuses(str(tmp_path), f'workdir of a {own}, not of a {other}'):
+    open_workdir(tmp_path, small_config(), other)
+  open_workdir(tmp_path, small_config(), own)
+
+
+def test_a_point_cannot_be_trained_while_its_sweep_is_and_the_other_way_round(tmp_path):
+  one, other = tmp_path / 'points' / 'seed=0', tmp_path / 'points' / 'seed=1'
+  one.mkdir(parents=True)
+  other.mkdir()
+  with locked(tmp_path), refuses(str(tmp_path), 'is in use'), locked(one):
+    pass
+  with locked(one):
+    with refuses(str(tmp_path), 'is in use'), locked(tmp_path):
+      pass
+    with locked(other):  # two points at once are fine
+      pass
+  with locked(tmp_path):
+    pass
+
+
+def test_where_there_are_no_locks_it_is_said(tmp_path, monkeypatch, caplog):
+  def unsupported(file, mode):
+    raise OSError(95, 'Operation not supported')
+
+  monkeypatch.setattr(workdir.fcntl, 'flock', unsupported)
+  with locked(tmp_path):
+    pass
+  monkeypatch.setattr(workdir, 'fcntl', None)  # as on Windows
+  with locked(tmp_path):
+    pass
+  messages = [record.getMessage() for record in caplog.records]
+  assert len(messages) == 2
+  assert all(f'{tmp_path} cannot be locked' in text for text in messages)
+  assert 'not supported' in messages[0]
 
 
 def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):

@@ -15,13 +15,27 @@ from zoo.errors import RunError as RunError
 from zoo.errors import UserError as UserError
 from zoo.learning_rule import LearningRule as LearningRule
 from zoo.prompt import Prompt as Prompt
+from zoo.protocols import Model, Task
 
-create_model = _registry.models.create
-create_task = _registry.tasks.create
 list_models = _registry.models.names
 list_tasks = _registry.tasks.names
 register_model = _registry.models.register
 register_task = _registry.tasks.register
+
+
+def create_model(name: str, **hyperparameters: Any) -> Model:
+  """Makes the model registered under `name`, in float32 unless x64 is enabled.
+
+  All take `num_features` and `rngs`. Raises UserError for an unknown name, and for a
+  hyper-parameter that is missing, unknown to that class, or out of its range.
+  """
+  return _registry.models.create(name, **hyperparameters)
+
+
+def create_task(name: str, **hyperparameters: Any) -> Task:
+  """Makes the task registered under `name`; raises UserError as `create_model` does."""
+  return _registry.tasks.create(name, **hyperparameters)
+
 
 if TYPE_CHECKING:  # imported when first used, since they take time or few need them
   from zoo import aot as aot

@@ -15,17 +15,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.config import Config, build_task, mesh_shape, validate
+from zoo.config import Config, mesh_shape, validate
 from zoo.errors import UserError
 from zoo.mesh import make_mesh
-from zoo.training.layout import Layout
-from zoo.training.objective import make_objective, sees_statistics, setting_of
-from zoo.training.step import abstract_state, make_train_steps
+from zoo.training.objective import moments_of
+from zoo.training.program import make_plan
 
 # Slices that can be rented, up to 256 chips, the smaller first.
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
@@ -220,18 +218,13 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     jax.set_mesh(mesh),
     jax.default_matmul_precision(config.train.matmul_precision),
   ):
-    graphs, state = abstract_state(config, mesh)
-    layout = Layout(state, config.mesh.fsdp)
-    task = build_task(config)
-    model = nnx.merge(graphs['model'], state['model'])
-    objective = make_objective(config, task, sees_statistics(model, task))
-    steps: Any = make_train_steps(graphs, layout, objective, mesh)
+    plan = make_plan(config, mesh)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
-    setting = jax.tree.map(abstract, setting_of(task))
+    moments = jax.tree.map(abstract, moments_of(plan.task))
     limit = abstract(np.int32(0))
-    traced = steps.trace(layout.kept, key, limit, limit, setting)
-    return traced.lower(lowering_platforms=('tpu',)), layout.kept
+    traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, moments)
+    return traced.lower(lowering_platforms=('tpu',)), plan.layout.kept
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:

@@ -35,16 +35,10 @@ from tqdm import tqdm
 from zoo.config import Config, build_model, build_task, num_heads, validate
 from zoo.mesh import make_mesh
 from zoo.prompt import Prompt
-from zoo.training.layout import Layout
 from zoo.training.loop import train
-from zoo.training.objective import draw, make_objective, sees_statistics, setting_of
-from zoo.training.step import (
-  TRAIN_STREAM,
-  abstract_state,
-  init_state,
-  make_train_steps,
-  stream_key,
-)
+from zoo.training.objective import moments_of, sample
+from zoo.training.program import make_plan
+from zoo.training.step import TRAIN_STREAM, init_state, stream_key
 from zoo.training.sweeps import at_point, grid, sweep
 
 CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
@@ -123,19 +117,15 @@ class Contest:
     self._task = build_task(config)
     self.model = config.model.name
     self.heads = num_heads(config)
-    model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
     self._mesh = make_mesh(config)
     self._key = self._put(stream_key(config, TRAIN_STREAM))
     self._literal, self._literal_state = literal_step(config)
     with jax.set_mesh(self._mesh):
-      graphs, abstract = abstract_state(config, self._mesh)
-      layout = Layout(abstract, config.mesh.fsdp)
-      self._state = init_state(config, layout)
-      self._statistics = sees_statistics(model, self._task)
-      objective = make_objective(config, self._task, self._statistics)
-      self._steps = make_train_steps(graphs, layout, objective, self._mesh)
-      self._setting = self._put(setting_of(self._task))
-      self._draws = jax.jit(functools.partial(self._draw, self._statistics))
+      plan = make_plan(config, self._mesh)
+      self._state = init_state(config, plan.layout)
+      self._steps = plan.train_steps
+      self._moments = self._put(moments_of(self._task))
+      self._draws = jax.jit(functools.partial(self._draw, plan.statistics))
       self._examples = jax.jit(functools.partial(self._draw, False))
 
   def time(self, contender: str, seconds: float) -> Timing:
@@ -169,7 +159,10 @@ class Contest:
       summary = train(self._config, pathlib.Path(folder) / 'run')
     if summary is None:
       raise KeyboardInterrupt
-    return Timing(summary['steps_per_second'], summary['cpu_ms_per_step'])
+    speed = summary['steps_per_second'], summary['cpu_ms_per_step']
+    assert speed[0] is not None  # it took steps
+    assert speed[1] is not None
+    return Timing(*speed)
 
   def _put(self, value: Any) -> Any:
     return jax.device_put(value, NamedSharding(self._mesh, P()))
@@ -182,7 +175,7 @@ class Contest:
 
   def _run_chunk(self, steps: int) -> None:
     start, stop = self._put(np.int32(0)), self._put(np.int32(steps))
-    self._state, _ = self._steps(self._state, self._key, start, stop, self._setting)
+    self._state, _ = self._steps(self._state, self._key, start, stop, self._moments)
     jax.block_until_ready(self._state)
 
   def _run_draws(self, draws: Callable[..., Any], steps: int) -> None:
@@ -193,7 +186,7 @@ class Contest:
 
     def drawn(step: jax.Array | int) -> Any:
       stream = jax.random.fold_in(key, step)
-      return draw(self._task, stream, batch_size, statistics)
+      return sample(self._task, stream, batch_size, statistics)
 
     # All that is drawn is carried from step to step: what nobody reads is not computed.
     nothing = jax.tree.map(

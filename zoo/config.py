@@ -1,19 +1,84 @@
 """What a config may say: every field is checked before anything is built."""
 
+from __future__ import annotations
+
+import contextlib
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from zoo import registry, theory
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
+from zoo.protocols import FollowsRule, Model, Task
 
-# An ml_collections.ConfigDict; what its attributes hold no type checker can know.
-Config = Any
+if TYPE_CHECKING:
+  from zoo.optimizers import OptimizerConfig
+
+  class Section(Protocol):
+    """A part of a config that names a class; its other fields are hyper-parameters."""
+
+    name: str
+
+    def __getattr__(self, field: str) -> Any: ...
+    def get(self, field: str, default: Any = None) -> Any: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+  class ObjectiveConfig(Protocol):
+    name: str
+
+  class TrainConfig(Protocol):
+    num_steps: int
+    batch_size: int
+    log_every: int
+    matmul_precision: str
+
+  class MeshConfig(Protocol):
+    data: int
+    model: int
+    fsdp: bool
+    heartbeat_timeout: int
+    start_timeout: int
+
+  class CheckpointConfig(Protocol):
+    every: int
+    keep: int
+
+  class EvalConfig(Protocol):
+    every: int
+    num_batches: int
+
+  class AnyConfig(Protocol):
+    """An ml_collections.ConfigDict of any program that computes on a mesh."""
+
+    seed: int
+    mesh: MeshConfig
+
+    def __getitem__(self, field: str) -> Any: ...
+    def __setitem__(self, field: str, value: Any) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def lock(self) -> Any: ...
+    def unlocked(self) -> contextlib.AbstractContextManager[None]: ...
+
+  class Config(AnyConfig, Protocol):
+    """The config of a training run, with the fields of configs/defaults.py."""
+
+    model: Section
+    task: Section
+    objective: ObjectiveConfig
+    optimizer: OptimizerConfig
+    train: TrainConfig
+    checkpoint: CheckpointConfig
+    eval: EvalConfig
+else:
+  from ml_collections import ConfigDict as Config
+
+  AnyConfig = Config
 
 Check = Callable[[str, Any], Any]
 
@@ -82,7 +147,7 @@ _OF_PROCESSES = {'mesh.heartbeat_timeout', 'mesh.start_timeout'}
 
 def validate_fields(config: Config, several_processes: bool = False) -> None:
   """Checks each field by itself, as `validate` does, and starts no JAX backend."""
-  fields = flat(config.to_dict())
+  fields = flatten_dict(config.to_dict(), sep='.')
   _check_names(set(fields), optional=set() if several_processes else _OF_PROCESSES)
   for field, check in _CHECKS.items():
     if field in fields:
@@ -110,14 +175,16 @@ def validate(config: Config, num_devices: int | None = None) -> None:
       f'the data axis of the mesh, which is {data}'
     )
   _check_model(config, task, model)
+  if theory.covers(task):
+    theory.check_rule(build_model(config, nnx.Rngs(0)), task)
 
 
-def build_task(config: Config) -> Any:
+def build_task(config: Config) -> Task:
   """The task that a config names; raises UserError."""
   return _create(config, 'task', registry.tasks)
 
 
-def build_model(config: Config, rngs: nnx.Rngs) -> Any:
+def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   """The model that a config names, for the task's number of features."""
   num_features = build_task(config).num_features
   return _create(config, 'model', registry.models, num_features=num_features, rngs=rngs)
@@ -128,7 +195,7 @@ def num_heads(config: Config) -> int:
   return config.model.get('num_heads', 1)
 
 
-def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int]:
+def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
   data, model = config.mesh.data, config.mesh.model
   devices = jax.device_count() if num_devices is None else num_devices
@@ -148,18 +215,20 @@ def mesh_shape(config: Config, num_devices: int | None = None) -> tuple[int, int
   return data, model
 
 
-def to_json(config: Config) -> str:
+def to_json(config: AnyConfig) -> str:
   """The config as JSON text; tuples become lists."""
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
 
 
-def differences(saved: dict[str, Any], config: Config) -> list[str]:
+def differences(saved: dict[str, Any], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
   The mesh says where to compute and not what, and is left out: a run may go on
   elsewhere.
   """
-  old, new = flat(saved), flat(json.loads(to_json(config)))
+  old, new = (
+    flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
+  )
   absent = 'absent'
   return [
     f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
@@ -191,11 +260,11 @@ def _create(config: Config, section: str, entries: registry.Registry, **more) ->
     raise UserError(f'config.{section}: {error}') from None
 
 
-def _check_model(config: Config, task: Any, model_axis: int) -> None:
+def _check_model(config: Config, task: Task, model_axis: int) -> None:
   # Shapes alone: nothing is computed and no memory taken.
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   if config.objective.name == 'exact':
-    if not hasattr(model, 'learning_rule'):
+    if not isinstance(model, FollowsRule):
       raise UserError(
         f"config.objective.name is 'exact'; it must be 'sampled' for "
         f'{config.model.name!r}, which has no learning rule and so no exact risk'
@@ -214,17 +283,6 @@ def _check_model(config: Config, task: Any, model_axis: int) -> None:
           f'{name}) must be divisible by config.mesh.model, which is {model_axis}, '
           'unless config.mesh.fsdp is True'
         )
-
-
-def flat(tree: dict[str, Any], prefix: str = '') -> dict[str, Any]:
-  """The leaves of a nested dict by their dotted names."""
-  leaves = {}
-  for name, value in tree.items():
-    if isinstance(value, dict):
-      leaves |= flat(value, f'{prefix}{name}.')
-    else:
-      leaves[prefix + name] = value
-  return leaves
 
 
 def _plain(value: Any) -> Any:

@@ -10,11 +10,11 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.config import Config, mesh_shape
+from zoo.config import AnyConfig, mesh_shape
 from zoo.errors import UserError
 
 
-def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
   `devices` None are those of this process and its peers. Raises UserError for a mesh

@@ -1,6 +1,6 @@
 """The optimizer that a config names, from optax."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
@@ -9,8 +9,19 @@ OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
 SCHEDULES = ('constant', 'cosine')
 
 
+@runtime_checkable
+class OptimizerConfig(Protocol):
+  """A section `optimizer` of a config."""
+
+  name: str
+  learning_rate: float
+  schedule: str
+  warmup_steps: int
+  clip_norm: float | None
+
+
 def build_optimizer(
-  config: Any, num_steps: int, in_shape: bool = False
+  config: OptimizerConfig, num_steps: int, in_shape: bool = False
 ) -> optax.GradientTransformation:
   """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
@@ -41,7 +52,7 @@ def with_shapes_of(tree: Any, flat: Any) -> Any:
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
-def build_schedule(config: Any, num_steps: int) -> optax.Schedule:
+def build_schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
   """The learning rate by step: a linear warm-up, then constant or a cosine to 0."""
   peak, warmup = config.learning_rate, config.warmup_steps
   if config.schedule == 'cosine':

@@ -1,8 +1,8 @@
-"""What a task and a model have to have, as types; any class that has it will do."""
+"""What a model and a task have to have, as types; any class that has it will do."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
@@ -20,10 +20,17 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
-class FollowsRule(Protocol):
-  """A predictor of the linear family: it can say which learning rule it follows."""
+class Model(Predictor, Protocol):
+  """A predictor with parameters: an NNX module. What else it has its class says."""
 
-  def __call__(self, prompt: Prompt, /) -> Float[Array, ' b']: ...
+  if TYPE_CHECKING:
+
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+@runtime_checkable
+class FollowsRule(Predictor, Protocol):
+  """A predictor of the linear family: it can say which learning rule it follows."""
 
   def learning_rule(self) -> LearningRule:
     """The rule that predicts the same for every prompt."""
@@ -39,3 +46,7 @@ class Task(Protocol):
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws prompts, each a pure function of the key and its position in the batch."""
     ...
+
+  if TYPE_CHECKING:
+
+    def __getattr__(self, name: str, /) -> Any: ...

@@ -1,38 +1,53 @@
-"""A workdir belongs to one config, and to one run at a time."""
+"""A workdir belongs to one config, and to one program at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
-import json
 import os
 import pathlib
 import socket
 import time
 from collections.abc import Iterator
+from typing import TextIO
+
+from absl import logging
 
 from zoo import processes
-from zoo.config import Config, differences, to_json
+from zoo.config import AnyConfig, differences, to_json
 from zoo.errors import UserError
-from zoo.files import temporary_name, write_atomically
+from zoo.files import UnreadableFile, read_json, temporary_name, write_atomically
+
+try:
+  import fcntl
+except ModuleNotFoundError:  # Windows has none
+  fcntl = None
+
+POINTS = 'points'  # the folder of a sweep in which each point has its workdir
 
 _OTHER = 'give another --workdir'
-_LOCK = '.lock'  # says, too, which process holds it
+_LOCK = '.lock'  # also says which process holds it
+# What is found in the workdirs of each kind of program, and in no others.
+_MARKS = {
+  'run': ('checkpoints', 'metrics.jsonl'),
+  'sweep': (POINTS, 'table.json'),
+  'language-model experiment': ('prompts.jsonl',),
+}
 
 
-def claim(workdir: pathlib.Path, config: Config) -> None:
-  """Makes `workdir` this config's own, or finds that it is already; process 0 does.
+def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') -> None:
+  """Creates the workdir of a config, or checks that it is the one; process 0 does.
 
-  Raises UserError, with nothing written, when it holds a run of another config, holds
-  something else, or cannot be written.
+  Raises UserError, with nothing written, when it belongs to another config or another
+  kind of program, holds something else, or cannot be written.
   """
-  processes.on_first(functools.partial(_claim, workdir, config))
+  processes.on_first(functools.partial(_open, workdir, config, kind))
 
 
-def _claim(workdir: pathlib.Path, config: Config) -> None:
+def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
   saved = workdir / 'config.json'
   try:
+    _check_kind(workdir, kind)
     if saved.is_file():
       _compare(saved, config)
       if not os.access(workdir, os.W_OK):
@@ -58,27 +73,36 @@ def _claim(workdir: pathlib.Path, config: Config) -> None:
     ) from error
 
 
-def _compare(saved: pathlib.Path, config: Config) -> None:
+def _check_kind(workdir: pathlib.Path, kind: str) -> None:
+  for other, marks in _MARKS.items():
+    if other != kind and any((workdir / mark).exists() for mark in marks):
+      raise UserError(
+        f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
+      )
+
+
+def _compare(saved: pathlib.Path, config: AnyConfig) -> None:
   try:
-    differing = differences(json.loads(saved.read_text()), config)
-  except (ValueError, AttributeError) as error:
+    content = read_json(saved)
+  except UnreadableFile:
+    content = None
+  if not isinstance(content, dict):
+    raise UserError(f'{saved} is damaged, no config can be read from it; {_OTHER}')
+  if differing := differences(content, config):
     raise UserError(
-      f'{saved} is damaged, no config can be read from it; {_OTHER}'
-    ) from (error)
-  if differing:
-    raise UserError(
-      f'{saved.parent} holds a run of another config; it differs in '
+      f'{saved.parent} belongs to another config; it differs in '
       f'{", ".join(differing)}; {_OTHER}'
     )
 
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Holds the workdir for this run; UserError if another one trains in it.
+  """Locks the workdir for this program; UserError if another one holds it.
 
-  The system frees the lock when process 0 ends, however it ends. Where the file system
-  knows no locks, none is held. Raises UserError, too, when the processes of the run do
-  not share the folder.
+  The workdir of a point is locked with the whole sweep, while it trains. The system
+  frees the lock when process 0 ends, however it ends. Where the file system has no
+  locks there is a warning. Raises UserError, too, when the processes of the run do not
+  share the folder.
   """
   with contextlib.ExitStack() as stack:
     holder = processes.on_first(functools.partial(_lock, workdir, stack))
@@ -92,22 +116,39 @@ def locked(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
-  """Holds the lock until the stack is closed; returns what now stands in its file."""
-  file = stack.enter_context((workdir / _LOCK).open('a'))
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise UserError(
-      f'{workdir} is in use: another process is training in it; wait for it, or '
-      f'{_OTHER}'
-    ) from None
-  except OSError:  # not supported there
-    pass
+  """Locks until the stack is closed; returns what the file of the lock now says."""
+  sweep = workdir.resolve().parent.parent
+  if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
+    _flock(sweep, stack, shared=True)
+  file = _flock(workdir, stack)
   holder = f'{socket.gethostname()} {os.getpid()} {time.time_ns()}\n'
   file.truncate(0)
   file.write(holder)
   file.flush()
   return holder
+
+
+def _flock(
+  workdir: pathlib.Path, stack: contextlib.ExitStack, shared: bool = False
+) -> TextIO:
+  file = stack.enter_context((workdir / _LOCK).open('a'))
+  try:
+    if fcntl is None:
+      raise OSError(None, 'this system has none')
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    fcntl.flock(file, mode | fcntl.LOCK_NB)
+  except BlockingIOError:
+    raise UserError(
+      f'{workdir} is in use: another process is training in it; wait for it, or '
+      f'{_OTHER}'
+    ) from None
+  except OSError as error:
+    logging.warning(
+      '%s cannot be locked (%s): make sure that nothing else trains in it',
+      workdir,
+      error.strerror or error,
+    )
+  return file
 
 
 def _read(path: pathlib.Path) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from launch import cli, main
 from zoo.config import build_task
 from zoo.mesh import make_mesh, replicate
-from zoo.training.objective import draw
+from zoo.training.objective import sample
 from zoo.training.step import TRAIN_STREAM, stream_key
 
 
@@ -22,7 +22,7 @@ def train_and_draw() -> None:
     key = replicate(stream_key(config, TRAIN_STREAM), mesh)
 
     def prompts(key: jax.Array) -> dict[str, jax.Array]:
-      drawn = draw(task, jax.random.fold_in(key, 7), config.train.batch_size, False)
+      drawn = sample(task, jax.random.fold_in(key, 7), config.train.batch_size, False)
       return vars(drawn)
 
     drawn = jax.jit(prompts)(key)

@@ -17,7 +17,7 @@ from tests.training.test_step import Run
 from zoo import registry
 from zoo.config import build_model, build_task
 from zoo.training import train, validate
-from zoo.training.objective import sees_statistics
+from zoo.training.objective import uses_statistics
 
 
 def fsdp(data, model, name='multi_head_lsa', **changes):
@@ -69,7 +69,7 @@ def test_a_state_that_is_flat_between_steps_is_not_gathered_for_it():
   )
   with jax.set_mesh(run.mesh):
     step = run.put(np.int32(0))
-    compiled = run.steps.lower(run.state, run.key, step, step, run.setting).compile()
+    compiled = run.steps.lower(run.state, run.key, step, step, run.moments).compile()
   assert ' all-reduce(' in compiled.as_text()
   assert ' all-gather(' not in compiled.as_text()
 
@@ -137,7 +137,7 @@ def test_the_config_of_scale_trains_where_it_is_made_small(tmp_path):
   assert model.num_heads == model.num_features + 1 == 513
   parameters = jax.tree.leaves(nnx.state(model, nnx.Param))
   assert sum(leaf.size for leaf in parameters) == 4 * 513**3
-  assert not sees_statistics(model, build_task(config))
+  assert not uses_statistics(model, build_task(config))
   config.task.num_features = config.task.context_length = 16
   config.model.num_heads, config.model.init_scale = 17, 0.0746
   config.optimizer.learning_rate = 3e-3

@@ -17,7 +17,7 @@ from zoo.config import build_model, build_task
 from zoo.errors import RunError, UserError
 from zoo.mesh import make_mesh
 from zoo.training import loop, train
-from zoo.training.objective import make_objective, setting_of
+from zoo.training.objective import make_objective, moments_of
 
 
 @pytest.fixture
@@ -25,28 +25,24 @@ def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
   next_stop = loop._next_stop
 
-  class Signalled(loop.Interruption):
-    step: int | None = None
-    seen = 0
+  class Stopped(loop.Interruption):
+    at: int | None = None
+    reached: int | None = 0
 
-    @property
-    def requested(self):
-      return signal.SIGTERM if Signalled.seen == Signalled.step else None
-
-    @requested.setter
-    def requested(self, number):
-      pass
+    def due(self):
+      return Stopped.reached == Stopped.at
 
   def watched(step, config):
-    stop = next_stop(step, config)
-    Signalled.seen = stop if Signalled.step is None else min(stop, Signalled.step)
-    return Signalled.seen
+    Stopped.reached = next_stop(step, config)
+    if Stopped.at is not None:
+      Stopped.reached = min(Stopped.reached, Stopped.at)
+    return Stopped.reached
 
-  monkeypatch.setattr(loop, 'Interruption', Signalled)
+  monkeypatch.setattr(loop, 'Interruption', Stopped)
   monkeypatch.setattr(loop, '_next_stop', watched)
 
   def set_step(step):
-    Signalled.step, Signalled.seen = step, 0
+    Stopped.at, Stopped.reached = step, 0
 
   return set_step
 
@@ -375,7 +371,7 @@ def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
   exact = make_objective(small_config(objective__name='exact'), task, statistics)
   config = small_config(train__batch_size=256)
   sampled = make_objective(config, task, statistics)
-  key, setting = jax.random.key(3), setting_of(task)
+  key, setting = jax.random.key(3), moments_of(task)
   wanted = jax.tree.leaves(nnx.grad(exact)(model, key, setting))
   with jax.set_mesh(make_mesh(small_config())):
     one = nnx.jit(nnx.grad(sampled))

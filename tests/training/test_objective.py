@@ -11,7 +11,7 @@ from tests.training.runs import small_config
 from zoo.mesh import make_mesh
 from zoo.tasks import LinearRegression
 from zoo.training import train
-from zoo.training.objective import draw, sees_statistics, setting_of, squared_errors
+from zoo.training.objective import moments_of, sample, squared_errors, uses_statistics
 
 
 def _model(d, heads):
@@ -32,7 +32,7 @@ def _model(d, heads):
 )
 def test_statistics_are_seen_where_they_are_cheaper(d, c, heads, statistics):
   task = zoo.create_task('linear_regression', num_features=d, context_length=c)
-  assert sees_statistics(_model(d, heads), task) == statistics
+  assert uses_statistics(_model(d, heads), task) == statistics
 
 
 def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
@@ -45,9 +45,9 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
     num_heads = 100
 
   task = zoo.create_task('linear_regression', num_features=3, context_length=4)
-  assert not sees_statistics(Softmax(), task)
-  assert sees_statistics(_model(3, 4), task)
-  assert not sees_statistics(_model(3, 4), Uniform(num_features=3, context_length=4))
+  assert not uses_statistics(Softmax(), task)
+  assert uses_statistics(_model(3, 4), task)
+  assert not uses_statistics(_model(3, 4), Uniform(num_features=3, context_length=4))
 
 
 @pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
@@ -59,9 +59,9 @@ def test_errors_are_the_same_either_way(name):
   )
   with jax.set_mesh(make_mesh(config)):
     seen = [
-      draw(task, jax.random.key(2), 64, statistics) for statistics in (False, True)
+      sample(task, jax.random.key(2), 64, statistics) for statistics in (False, True)
     ]
-  prompts, statistics = (squared_errors(model, each, setting_of(task)) for each in seen)
+  prompts, statistics = (squared_errors(model, each, moments_of(task)) for each in seen)
   # Predictions and targets near 10, in float32, after some 50 roundings; squared.
   np.testing.assert_allclose(prompts, statistics, rtol=1e-3, atol=1e-3)
 

@@ -6,20 +6,16 @@ import re
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
-from zoo.config import build_model, build_task
 from zoo.mesh import make_mesh
-from zoo.training.layout import Layout
-from zoo.training.objective import make_objective, sees_statistics, setting_of
+from zoo.training.objective import moments_of
+from zoo.training.program import make_plan
 from zoo.training.step import (
   TRAIN_STREAM,
-  abstract_state,
   init_state,
-  make_train_steps,
   stream_key,
 )
 
@@ -30,14 +26,10 @@ class Run:
   def __init__(self, config):
     self.mesh = make_mesh(config)
     with jax.set_mesh(self.mesh):
-      graphs, abstract = abstract_state(config, self.mesh)
-      self.layout = Layout(abstract, config.mesh.fsdp)
+      plan = make_plan(config, self.mesh)
+      self.layout, self.steps = plan.layout, plan.train_steps
       self.state = init_state(config, self.layout)
-      task = build_task(config)
-      model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-      objective = make_objective(config, task, sees_statistics(model, task))
-      self.setting = self.put(setting_of(task))
-      self.steps = make_train_steps(graphs, self.layout, objective, self.mesh)
+      self.moments = self.put(moments_of(plan.task))
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 
   def put(self, value):
@@ -48,7 +40,7 @@ class Run:
       start, stop = self.put(np.int32(start)), self.put(np.int32(stop))
       with jax.transfer_guard('disallow'):
         self.state, metrics = self.steps(
-          self.state, self.key, start, stop, self.setting
+          self.state, self.key, start, stop, self.moments
         )
     return metrics
 
@@ -128,7 +120,7 @@ def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes
   run = Run(small_config(**{'mesh__data': 8, 'train__batch_size': 104, **changes}))
   step = run.put(np.int32(0))
   with jax.set_mesh(run.mesh):
-    arguments = run.state, run.key, step, step, run.setting
+    arguments = run.state, run.key, step, step, run.moments
     text = run.steps.lower(*arguments).compile().as_text()
   names = 'all-reduce|all-gather|all-to-all|reduce-scatter|collective-[a-z]+'
   sent = re.findall(rf'= (.*) ({names})(?:-start)?\(', text)

@@ -3,6 +3,8 @@
 import csv
 import json
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.compare import refuses
+from tests.launch.processes import ROOT
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import grid, loop, sweeps, train
@@ -45,7 +48,9 @@ def trained(monkeypatch) -> list[int]:
   monkeypatch.setattr(
     sweeps,
     'run',
-    lambda configs, *rest: sizes.append(len(configs)) or run(configs, *rest),
+    lambda program, *rest, **more: (
+      sizes.append(len(program.configs)) or run(program, *rest, **more)
+    ),
   )
   return sizes
 
@@ -188,7 +193,7 @@ def test_heads_that_fill_up_never_move(tmp_path, monkeypatch):
   ended = []
   run = loop.run
   monkeypatch.setattr(
-    sweeps, 'run', lambda *given: ended.append(run(*given)) or ended[-1]
+    sweeps, 'run', lambda *given, **more: ended.append(run(*given, **more)) or ended[-1]
   )
   config = _config(optimizer__name='adamw')
   sweep(config, [{'model.num_heads': n} for n in (1, 4, 2)], tmp_path)
@@ -241,6 +246,42 @@ def test_a_sweep_of_another_config_keeps_its_folder(tmp_path):
   sweep(_config(), _POINTS[:1], tmp_path)
   with refuses('another config', 'train.num_steps'):
     sweep(_config(train__num_steps=13), _POINTS[:1], tmp_path)
+
+
+def test_runs_and_sweeps_do_not_share_a_folder(tmp_path):
+  sweep(_config(), _POINTS[:1], tmp_path / 'sweep')
+  with refuses('workdir of a sweep, not of a run'):
+    train(_config(), tmp_path / 'sweep')
+  train(_config(), tmp_path / 'run')
+  with refuses('workdir of a run, not of a sweep'):
+    sweep(_config(), _POINTS[:1], tmp_path / 'run')
+
+
+def test_a_sweep_opens_no_file_for_each_of_its_points(tmp_path):
+  """More points than a process may have open files."""
+  program = f"""
+import resource
+from tests.launch.processes import ROOT
+from tests.training.runs import small_config
+from zoo.training import sweeps
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+config = small_config('multi_head_lsa', model__num_heads=1, train__num_steps=4)
+points = [{{'task.prior_mean': i / 120}} for i in range(120)]
+rows = sweeps._train_stacked
+found = []
+sweeps.Checkpoints.save = lambda self, step, state: found.append(step)  # quick
+sweeps.sweep(config, points, {str(tmp_path / 'sweep')!r})
+print(found.count(4))
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=250,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert int(done.stdout) >= 120
 
 
 def test_a_sweep_of_several_processes_is_refused_untouched(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from zoo.llm.readouts import Model, read_all
 from zoo.llm.report import ARMS, plot, summarise
 from zoo.llm.settings import check_sizes, validate, weights_path, wording_of
 from zoo.mesh import make_mesh
-from zoo.workdir import claim, locked
+from zoo.workdir import locked, open_workdir
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
 
@@ -57,7 +57,9 @@ def run(
   guess_models.check(config.guess, benchmark)
   config = _with_checksum(config, benchmark)
   if (out / 'config.json').is_file():
-    claim(out, config)  # or refuse it, before anything takes time
+    open_workdir(
+      out, config, 'language-model experiment'
+    )  # or refuse it, before anything takes time
     if (finished := _read_json(out / SUMMARY)) is not None:
       return finished
   weights = weights_path('model.weights', config.model.weights)
@@ -76,7 +78,7 @@ def run(
   guesses = _read_json(out / GUESSES) or _make_guesses(config, benchmark, wording)
   prompts = Prompts(config, benchmark, wording, guesses)
   _check_lengths(prompts, model, wording, config)
-  claim(out, config)
+  open_workdir(out, config, 'language-model experiment')
   try:
     with locked(out), Interruption() as interruption:
       write_atomically(out / GUESSES, json.dumps(guesses) + '\n')

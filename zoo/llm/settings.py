@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 
-from zoo.config import Config, flat, mesh_shape
+from flax.traverse_util import flatten_dict
+
+from zoo.config import Config, mesh_shape
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.llm import guesses
 from zoo.llm.benchmarks import SPLITS, Benchmark
@@ -49,7 +51,7 @@ FIELDS = {*_CHOICES, *_COUNTS, *_TEXTS, *_OTHERS}
 
 def validate(config: Config) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong."""
-  fields = flat(config.to_dict())
+  fields = flatten_dict(config.to_dict(), sep='.')
   for field in sorted(FIELDS - fields.keys()):
     raise UserError(f'the config has no field {field!r}; it is needed')
   for field in sorted(fields.keys() - FIELDS):

@@ -14,3 +14,4 @@ from zoo.theory.moments import covers as covers
 from zoo.theory.moments import population_risk as population_risk
 from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
+from zoo.theory.trust import check_rule as check_rule

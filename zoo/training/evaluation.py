@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,162 +12,211 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Key
 
 from zoo import estimators, theory
 from zoo.config import Config
+from zoo.intervals import Estimate, estimate_from_moments
+from zoo.learning_rule import LearningRule
 from zoo.mesh import replicate
-from zoo.training.objective import draw, settings_of, side_by_side, squared_errors
+from zoo.protocols import FollowsRule
+from zoo.training.layout import Layout
+from zoo.training.objective import sample, squared_errors, stack, stacked_moments
 from zoo.training.step import EVAL_STREAM, stream_key
+
+# For each quantity its mean over every batch, and the mean of its square.
+SampledMoments = dict[str, tuple[Array, Array]]
 
 
 class Risks(NamedTuple):
-  """What is known of a state; a sampled risk is a mean and its standard error."""
+  """What is known of the risk of a model."""
 
   exact: float | None  # None where the model or the task is beyond the theory
-  sampled: tuple[float, float] | None  # None where no prompts were drawn
-  sampled_gd: tuple[float, float] | None  # on the same prompts; None beyond the theory
-  sampled_difference: tuple[float, float] | None  # model less GD, prompt by prompt
+  sampled: Estimate | None  # None where no prompts were sampled
+  sampled_gd: Estimate | None  # on the same prompts; None beyond the theory
+  sampled_difference: Estimate | None  # model less GD, prompt by prompt
+
+
+class References(NamedTuple):
+  """Tasks that exact theory covers, along a first axis, and what models should reach.
+
+  Gradient descent takes one step of the best size from the prior mean. Predicting the
+  same prompts as the model, it makes their difference far less noisy than either.
+  """
+
+  moments: theory.Moments
+  gd: LearningRule
+  gd_risks: list[float]
+  optimal_risks: list[float]  # of the best rule of the linear family
+
+
+def references(tasks: Sequence[Any]) -> References | None:
+  """The references of tasks; None unless exact theory covers them."""
+  if not all(map(theory.covers, tasks)):
+    return None
+  rules = [estimators.gradient_descent(task).learning_rule() for task in tasks]
+  optima = [theory.optimal_rule(task) for task in tasks]
+
+  def risks(rules: list[LearningRule]) -> list[float]:
+    pairs = zip(rules, tasks, strict=True)
+    return [float(theory.exact_risk(rule, task)) for rule, task in pairs]
+
+  return References(
+    stacked_moments(tasks),
+    stack(rules),
+    gd_risks=risks(rules),
+    optimal_risks=risks(optima),
+  )
 
 
 class Evaluation:
-  """Measures models on prompts that training never draws, the same ones every time.
-
-  There is a model for each task; they share all but what `setting_of` tells. One-step
-  gradient descent from the prior mean, with the task's best step, predicts the same
-  prompts, so that the difference of the two is far less noisy than either. `gd_risks`
-  and `optimal_risks` are the exact risks of that step and of the best of all learning
-  rules, None for a task that exact theory does not cover.
-  """
+  """Measures models on prompts that training never draws, the same ones every time."""
 
   def __init__(
     self,
-    configs: Sequence[Config],
+    rules_of: Callable[[Any], LearningRule | None],
+    sample_moments: Callable[..., SampledMoments],
     tasks: Sequence[Any],
-    graph: Any,
+    keys: Key[Array, ' n'],
+    num_prompts: int,
     sharding: Any,
     mesh: Mesh,
-    statistics: bool,
-    many_points: bool = False,
   ):
-    """With `many_points` the state has a first axis, for the tasks."""
-    num_batches, batch_size = configs[0].eval.num_batches, configs[0].train.batch_size
-    self.num_prompts = num_batches * batch_size
-    self._many_points = many_points
-    covered = theory.covers(tasks[0])
-    self.gd_risks: list[float | None] = [None] * len(tasks)
-    self.optimal_risks: list[float | None] = [None] * len(tasks)
-    reference = None
-    if covered:
-      rules = [estimators.gradient_descent(task).learning_rule() for task in tasks]
-      optima = [theory.optimal_rule(task) for task in tasks]
-      pairs = zip(tasks, rules, optima, strict=True)
-      for i, (task, rule, optimum) in enumerate(pairs):
-        self.gd_risks[i] = float(theory.exact_risk(rule, task))
-        self.optimal_risks[i] = float(theory.exact_risk(optimum, task))
-      reference = settings_of(tasks), side_by_side(rules)
-    self._settings: Any = reference[0] if reference else None
-    if reference and not many_points:
-      reference = jax.tree.map(lambda leaf: leaf[0], reference)
+    """Of `n` models, one a task, whose arrays are in one state with this sharding.
 
-    def rule_of(state: Any) -> Any:
-      model = nnx.merge(graph, state)
-      if not (covered and hasattr(model, 'learning_rule')):
-        return None
-      rule = model.learning_rule()
-      return rule if many_points else jax.tree.map(lambda leaf: leaf[None], rule)
-
-    def sample(task: Any, state: Any, key: jax.Array, reference: Any) -> dict[str, Any]:
-      model = nnx.merge(graph, state)
-      setting, gd = reference or (None, None)
-
-      def batch(_, index):
-        stream = jax.random.fold_in(key, index)
-        drawn = draw(task, stream, batch_size, statistics)
-        errors = {'model': squared_errors(model, drawn, setting)}
-        if gd is not None:
-          errors['gd'] = squared_errors(gd, drawn, setting)
-          errors['difference'] = errors['model'] - errors['gd']
-        moments = {k: (jnp.mean(e), jnp.mean(jnp.square(e))) for k, e in errors.items()}
-        return None, moments
-
-      return jax.lax.scan(batch, None, jnp.arange(num_batches))[1]
-
-    def sample_stacked(states: Any, keys: jax.Array, references: Any) -> dict[str, Any]:
-      """As `sample`, point by point; points with the same prompts share their draw."""
-      groups: dict[Any, list[int]] = {}
-      for i, task in enumerate(tasks):
-        groups.setdefault(task.statistics_key, []).append(i)
-      found = []
-      for members in groups.values():
-        at = np.array(members)
-        points = jax.tree.map(lambda leaf, at=at: leaf[at], (states, keys, references))
-        one = functools.partial(sample, tasks[at[0]])
-        if len({configs[i].seed for i in members}) == 1:
-          states_, keys_, references_ = points
-          found.append(jax.vmap(one, (0, None, 0))(states_, keys_[0], references_))
-        else:
-          found.append(jax.lax.map(lambda point, one=one: one(*point), points))
-      back = np.argsort(np.concatenate([*groups.values()]))
-      return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
-
-    replicated = NamedSharding(mesh, P())
+    `rules_of` gives their learning rules, along a first axis, or None where they follow
+    none; `sample_moments` takes the state, `keys`, and the moments and gradient
+    descents of the tasks, and samples all errors, along a first axis too.
+    """
+    self.num_models = len(tasks)
+    self.num_prompts = num_prompts
+    self.references = references(tasks)
     self._mesh = mesh
-    keys = jnp.stack([stream_key(config, EVAL_STREAM) for config in configs])
-    self._key = replicate(keys if many_points else keys[0], mesh)
-    self._reference = replicate(reference, mesh)
-    self._rule_of: Any = jax.jit(
-      jax.vmap(rule_of) if many_points else rule_of,
-      in_shardings=(sharding,),
-      out_shardings=replicated,
+    known = self.references and (self.references.moments, self.references.gd)
+    self._inputs = replicate((keys, known), mesh)
+    whole = NamedSharding(mesh, P())
+    if self.references is None:
+      rules_of = _no_rules
+    self._rules_of: Any = jax.jit(
+      rules_of, in_shardings=(sharding,), out_shardings=whole
     )
     self._sample: Any = jax.jit(
-      sample_stacked if many_points else functools.partial(sample, tasks[0]),
-      in_shardings=(sharding, replicated, replicated),
-      out_shardings=replicated,
+      sample_moments, in_shardings=(sharding, whole, whole), out_shardings=whole
     )
 
   def compile(self, abstract_model: Any) -> None:
     """Compiles what is measured, ahead of its first use."""
-    self._rule_of = self._rule_of.lower(abstract_model).compile()
+    self._rules_of = self._rules_of.lower(abstract_model).compile()
     if self.num_prompts:
-      sample = self._sample.lower(abstract_model, self._key, self._reference)
-      self._sample = sample.compile()
-    rules = self._rule_of.out_info
+      self._sample = self._sample.lower(abstract_model, *self._inputs).compile()
+    rules = self._rules_of.out_info
     if rules is not None:
       zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
       self._exact_risks(replicate(zeros, self._mesh))
 
-  def start(self, model_state: Any, draw_prompts: bool) -> Any:
-    """Sets the measuring off on the device; the state may be donated at once."""
+  def start(self, model_state: Any, sampled: bool) -> Any:
+    """Starts the measuring on the devices; the state may be donated at once."""
     moments = {}
-    if draw_prompts and self.num_prompts:
-      moments = self._sample(model_state, self._key, self._reference)
-    return moments, self._exact_risks(self._rule_of(model_state))
-
-  def _exact_risks(self, rules: Any) -> Any:
-    return None if rules is None else theory.exact_risks(rules, self._settings)
+    if sampled and self.num_prompts:
+      moments = self._sample(model_state, *self._inputs)
+    return moments, self._exact_risks(self._rules_of(model_state))
 
   def finish(self, fetched: Any) -> list[Risks]:
-    """The risks for each task, from what `start` returned, once it is on the host."""
+    """The risks of each model, from what `start` returned, once it is on the host."""
     moments, exact = fetched
-    if not self._many_points:
-      moments = jax.tree.map(lambda leaf: leaf[None], moments)
-    exact = [None] * len(self.gd_risks) if exact is None else exact.tolist()
+    exact = [None] * self.num_models if exact is None else exact.tolist()
 
-    def sampled(name: str, i: int) -> tuple[float, float] | None:
+    def estimate(name: str, i: int) -> Estimate | None:
       if name not in moments:
         return None
       mean, mean_square = (
-        float(np.mean(m[i], dtype=np.float64)) for m in moments[name]
+        float(np.mean(batches[i], dtype=np.float64)) for batches in moments[name]
       )
-      return mean, math.sqrt(max(mean_square - mean**2, 0.0) / self.num_prompts)
+      return estimate_from_moments(mean, mean_square, self.num_prompts)
 
     return [
       Risks(
-        exact=exact[i],
-        sampled=sampled('model', i),
-        sampled_gd=sampled('gd', i),
-        sampled_difference=sampled('difference', i),
+        exact[i], estimate('model', i), estimate('gd', i), estimate('difference', i)
       )
-      for i in range(len(exact))
+      for i in range(self.num_models)
     ]
+
+  def _exact_risks(self, rules: LearningRule | None) -> Array | None:
+    if rules is None or self.references is None:
+      return None
+    return theory.exact_risks(rules, self.references.moments)
+
+
+def make_evaluation(
+  config: Config, task: Any, graph: Any, statistics: bool, layout: Layout, mesh: Mesh
+) -> Evaluation:
+  """The evaluation of one model."""
+  rule_of = functools.partial(learning_rule, graph)
+  errors = functools.partial(sample_errors, graph, task, config, statistics)
+
+  def sample_moments(state: Any, keys: Any, known: Any) -> SampledMoments:
+    return _stacked(errors(state, *_only((keys, known))))
+
+  return Evaluation(
+    lambda state: _stacked(rule_of(state)),
+    sample_moments,
+    [task],
+    stream_key(config, EVAL_STREAM)[None],
+    config.eval.num_batches * config.train.batch_size,
+    model_sharding(layout),
+    mesh,
+  )
+
+
+def model_sharding(layout: Layout) -> Any:
+  """Where the arrays of a model are that is evaluated."""
+  return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
+
+
+def learning_rule(graph: Any, state: Any) -> LearningRule | None:
+  """The rule that a model follows, whatever the precision of training; or None."""
+  model = nnx.merge(graph, state)
+  if not isinstance(model, FollowsRule):
+    return None
+  with jax.default_matmul_precision('highest'):
+    return model.learning_rule()
+
+
+def sample_errors(
+  graph: Any,
+  task: Any,
+  config: Config,
+  statistics: bool,
+  state: Any,
+  key: Any,
+  known: Any,
+) -> SampledMoments:
+  """The squared errors of a model on held-out prompts, beside gradient descent's.
+
+  `known` has the moments of the task and its gradient descent, or is None.
+  """
+  model = nnx.merge(graph, state)
+  moments, gd = known or (None, None)
+
+  def measure(_: None, index: Array) -> tuple[None, SampledMoments]:
+    stream = jax.random.fold_in(key, index)
+    batch = sample(task, stream, config.train.batch_size, statistics)
+    errors = {'model': squared_errors(model, batch, moments)}
+    if gd is not None:
+      errors['gd'] = squared_errors(gd, batch, moments)
+      errors['difference'] = errors['model'] - errors['gd']
+    return None, {k: (jnp.mean(e), jnp.mean(jnp.square(e))) for k, e in errors.items()}
+
+  return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]
+
+
+def _no_rules(state: Any) -> None:
+  """Of models on tasks that the theory of learning rules does not cover."""
+
+
+def _stacked(tree: Any) -> Any:
+  return jax.tree.map(lambda leaf: leaf[None], tree)
+
+
+def _only(tree: Any) -> Any:
+  return jax.tree.map(lambda leaf: leaf[0], tree)

@@ -1,4 +1,6 @@
-"""What training minimises."""
+"""What training minimises: the in-context risk, over sampled prompts or exactly."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,95 +14,114 @@ from jaxtyping import Array, Float, Key
 from zoo import draws, theory
 from zoo.config import Config
 from zoo.learning_rule import LearningRule
+from zoo.losses import squared_error
 from zoo.prompt import Prompt
+from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.statistics import Statistics
 
-Objective = Callable[[Any, Key[Array, ''], Any], Float[Array, '']]
+# From a model, the key of the step and the moments of the task to the loss. What tasks
+# of one program may differ in is in their moments; None for a task beyond exact theory.
+Objective = Callable[
+  [Predictor, Key[Array, ''], theory.Moments | None], Float[Array, '']
+]
 
 
-def setting_of(task: Any) -> theory.Moments | None:
-  """What may differ between tasks that share a compiled program; None: nothing may."""
+def moments_of(task: Task) -> theory.Moments | None:
+  """The moments of a task that exact theory covers, None for others."""
   return theory.task_moments(task) if theory.covers(task) else None
 
 
-def settings_of(tasks: Sequence[Any]) -> theory.Moments:
-  """The settings of tasks that exact theory covers, side by side."""
-  settings = [theory.task_moments(task) for task in tasks]
-  if any(setting.feature_covariance is not None for setting in settings):
-    settings = [
-      setting._replace(feature_covariance=np.eye(setting.prior_mean.size))
-      if setting.feature_covariance is None
-      else setting
-      for setting in settings
+def stacked_moments(tasks: Sequence[Task]) -> theory.Moments:
+  """The moments of tasks that exact theory covers, along a new first axis."""
+  all_moments = [theory.task_moments(task) for task in tasks]
+  if any(moments.feature_covariance is not None for moments in all_moments):
+    all_moments = [
+      moments._replace(feature_covariance=np.eye(moments.prior_mean.size))
+      if moments.feature_covariance is None
+      else moments
+      for moments in all_moments
     ]
-  return side_by_side(settings)
+  return stack(all_moments)
 
 
-def side_by_side(trees: Iterable[Any]) -> Any:
-  """Trees of numbers stacked along a new first axis, on the host."""
+def stack(trees: Iterable[Any]) -> Any:
+  """Pytrees of numbers stacked along a new first axis, on the host."""
   return jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *trees)
 
 
-def sees_statistics(model: Any, task: Any) -> bool:
-  """Whether a model is trained and measured on the statistics of prompts.
+def uses_statistics(model: Any, task: Any) -> bool:
+  """Whether a model is trained and evaluated on sufficient statistics of prompts.
 
   It is where they suffice, and are cheaper than the examples: where the context is
   long, or the model has heads enough.
   """
-  if not (theory.covers(task) and hasattr(model, 'learning_rule')):
+  if not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
   heads = getattr(model, 'num_heads', None)
   if heads is None or task.has_long_context:
     return True
   c, e = task.context_length, task.num_features + 1
-  # Their transforms cost e⁴ whatever the batch, which no two devices share, and to take
-  # a large triangle apart takes long to compile.
+  # Transforming them costs e⁴ whatever the batch, which devices cannot share, and a
+  # large triangle takes long to compile.
   if e > 256:
     return False
-  # Multiplications a prompt, which in statistics are about five times as cheap.
+  # Multiplications per prompt, which in statistics are about five times as cheap.
   return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
-def draw(task: Any, key: Key[Array, ''], batch_size: int, statistics: bool) -> Any:
-  """A batch of prompts, or of statistics, its positions split over the axis `data`."""
+def sample(
+  task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
+) -> Prompt | Statistics:
+  """A batch of prompts, or of their statistics, split over the mesh axis `data`."""
   if statistics:
-    drawn = task.sample_statistics(key, batch_size)
+    batch = task.sample_statistics(key, batch_size)
     positions_last = jax.tree.map(
-      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), drawn
+      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), batch
     )
-    return jax.lax.with_sharding_constraint(drawn, positions_last)
+    return jax.lax.with_sharding_constraint(batch, positions_last)
   prompt = task.sample(key, batch_size)
   prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
   return draws.kept(key, lambda prompt: prompt, prompt)
 
 
 def squared_errors(
-  subject: Any, drawn: Prompt | Statistics, setting: Any
+  predictor: Predictor, batch: Prompt | Statistics, moments: theory.Moments | None
 ) -> Float[Array, ' b']:
-  """`(f(X, y, x_q) − ŵ·x_q)²`, whose expectation is the in-context risk (eq. 4).
+  """The squared error on each prompt of a batch.
 
-  `subject` is a model, or a learning rule where statistics are drawn.
+  Of a batch of statistics the predictor has to follow a learning rule, and `moments`
+  has the prior mean and the noise of the task.
   """
-  if isinstance(drawn, Statistics):
-    rule = subject if isinstance(subject, LearningRule) else subject.learning_rule()
-    noise_std = jnp.sqrt(setting.noise_variance)
-    return jnp.square(drawn.errors(rule, setting.prior_mean, noise_std))
-  return jnp.square(subject(drawn) - drawn.y_query)
+  if isinstance(batch, Prompt):
+    return squared_error(predictor(batch), batch.y_query)
+  assert moments is not None  # statistics are of tasks that exact theory covers
+  rule = predictor if isinstance(predictor, LearningRule) else _rule_of(predictor)
+  noise_std = jnp.sqrt(moments.noise_variance)
+  return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
 
 
-def make_objective(config: Config, task: Any, statistics: bool) -> Objective:
-  """The config's objective, as a function of a model, the step's key and the setting.
+def make_objective(config: Config, task: Task, statistics: bool) -> Objective:
+  """The objective that a config names.
 
-  `sampled` is the mean squared error over fresh prompts, `exact` its expectation, the
-  exact risk: the gradient is then that of the whole population, and the key is unused.
-  With `statistics` prompts are drawn as such.
+  `sampled` is the mean squared error over fresh prompts, or over statistics of prompts
+  with `statistics`; `exact` is its expectation, the exact risk, and draws nothing.
   """
 
-  def exact(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
-    return theory.population_risk(model.learning_rule(), setting)
+  def exact(
+    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+  ) -> Float[Array, '']:
+    assert moments is not None  # the config is checked for it
+    return theory.population_risk(_rule_of(model), moments)
 
-  def sampled(model: Any, key: Key[Array, ''], setting: Any) -> Float[Array, '']:
-    drawn = draw(task, key, config.train.batch_size, statistics)
-    return jnp.mean(squared_errors(model, drawn, setting))
+  def sampled(
+    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+  ) -> Float[Array, '']:
+    batch = sample(task, key, config.train.batch_size, statistics)
+    return jnp.mean(squared_errors(model, batch, moments))
 
   return exact if config.objective.name == 'exact' else sampled
+
+
+def _rule_of(model: Predictor) -> LearningRule:
+  assert isinstance(model, FollowsRule)
+  return model.learning_rule()

@@ -83,8 +83,9 @@ class Records:
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
+    self.workdir = workdir
     self._primary = jax.process_index() == 0
-    path = workdir / 'metrics.jsonl'
+    self._path = path = workdir / 'metrics.jsonl'
     lines = []
     if self._primary:
       lines = [line for line in read_lines(path) if line['step'] <= step]
@@ -94,7 +95,6 @@ class Records:
     if not self._primary:
       return
     write_atomically(path, ''.join(json.dumps(line) + '\n' for line in lines))
-    self._file = self._stack.enter_context(path.open('a', buffering=1))
     if not tensorboard:
       return
     board = workdir / 'tensorboard'
@@ -129,7 +129,9 @@ class Records:
     if not self._primary:
       return
     line = {**line, 'wall_time': self.wall_time}
-    self._file.write(json.dumps(line) + '\n')
+    # Opened for each line: a sweep has more records than a process may have open files.
+    with self._path.open('a') as file:
+      file.write(json.dumps(line) + '\n')
     if self._board is None:
       return
     for name, value in line.items():

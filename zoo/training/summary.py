@@ -5,37 +5,61 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from typing import Any
+from typing import TypedDict, cast
 
 import jax
 from flax import nnx
 
-from zoo.config import Config, build_model
-from zoo.files import write_atomically
-from zoo.training.evaluation import Evaluation, Risks
+from zoo.config import build_model
+from zoo.files import UnreadableFile, read_json, write_atomically
+from zoo.tables import format_table
+from zoo.training.evaluation import Risks
+from zoo.training.program import Program
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
 
+class Summary(TypedDict):
+  """The content of `summary.json`; what does not exist for a model is None."""
+
+  model: str
+  num_params: int
+  step: int
+  eval_risk: float | None
+  eval_risk_stderr: float | None
+  gd_eval_risk: float | None
+  gd_eval_risk_stderr: float | None
+  eval_excess_over_gd: float | None
+  eval_excess_over_gd_stderr: float | None
+  exact_risk: float | None
+  gd_risk: float | None
+  optimal_risk: float | None
+  excess_risk: float | None
+  steps_per_second: float | None
+  cpu_ms_per_step: float | None
+  wall_time: float  # s
+  jax_version: str
+  device_kind: str
+  num_devices: int  # of the mesh
+  num_processes: int
+
+
 def summarise(
-  config: Config,
-  evaluation: Evaluation,
-  point: int,
+  program: Program,
+  i: int,
   risks: Risks,
   speed: tuple[float | None, float | None],
   wall_time: float,
-) -> dict[str, Any]:
-  """The summary of a finished run; what does not exist for a model is None.
-
-  `point` counts the tasks of the evaluation.
-  """
+) -> Summary:
+  """The summary of the i-th model of a program; `speed` as `Progress.speed` has it."""
+  config, references = program.configs[i], program.evaluation.references
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   gd, gd_stderr = risks.sampled_gd or unknown
   difference, difference_stderr = risks.sampled_difference or unknown
-  optimum = evaluation.optimal_risks[point]
+  optimum = references and references.optimal_risks[i]
   excess = None
   if risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
@@ -50,53 +74,70 @@ def summarise(
     'eval_excess_over_gd': difference,
     'eval_excess_over_gd_stderr': difference_stderr,
     'exact_risk': risks.exact,
-    'gd_risk': evaluation.gd_risks[point],
+    'gd_risk': references and references.gd_risks[i],
     'optimal_risk': optimum,
     'excess_risk': excess,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
     'wall_time': wall_time,
     'jax_version': jax.__version__,
-    'device_kind': jax.devices()[0].device_kind,
-    'num_devices': jax.device_count(),
+    'device_kind': program.mesh.devices.flat[0].device_kind,
+    'num_devices': program.mesh.size,
     'num_processes': jax.process_count(),
   }
 
 
-def write_summary(workdir: pathlib.Path, summary: dict[str, Any]) -> None:
+def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
   """Writes `summary.json`; only process 0 does."""
   if jax.process_index() == 0:
     write_atomically(workdir / SUMMARY, json.dumps(summary, indent=2) + '\n')
 
 
-def read_summary(path: pathlib.Path) -> dict[str, Any] | None:
+def read_summary(path: pathlib.Path) -> Summary | None:
   """A `summary.json`, or None if there is none that can be read."""
   try:
-    summary = json.loads(path.read_text())
-    table(summary)
-  except (OSError, ValueError, KeyError, TypeError):
+    summary = read_json(path)
+  except UnreadableFile:
     return None
-  return summary
+  return cast(Summary, summary) if _is_summary(summary) else None
 
 
-def table(summary: dict[str, Any]) -> str:
+def _is_summary(content: object) -> bool:
+  """Whether JSON has all fields of a summary, texts and numbers where these belong."""
+  texts = {'model', 'jax_version', 'device_kind'}
+  whole = {'num_params', 'step', 'num_devices', 'num_processes'}
+  kinds = {
+    name: str if name in texts else int if name in whole else float | int | None
+    for name in Summary.__annotations__
+  }
+  return isinstance(content, dict) and all(
+    name in content
+    and isinstance(content[name], kind)
+    and not isinstance(content[name], bool)
+    for name, kind in kinds.items()
+  )
+
+
+def table(summary: Summary) -> str:
   """The closing table of a run: the model's risk beside one-step GD's."""
 
-  def sampled(name: str) -> str:
-    if summary[name] is None:
-      return '-'
-    return f'{summary[name]:.4f} ± {summary[f"{name}_stderr"]:.4f}'
+  def sampled(mean: float | None, stderr: float | None) -> str:
+    return '-' if mean is None or stderr is None else f'{mean:.4f} ± {stderr:.4f}'
 
-  def exact(name: str) -> str:
-    return '-' if summary[name] is None else f'{summary[name]:.6f}'
+  def exact(risk: float | None) -> str:
+    return '-' if risk is None else f'{risk:.6f}'
 
-  rows = [
-    (f'risk after step {summary["step"]}', 'sampled ± s.e.', 'exact'),
-    (summary['model'], sampled('eval_risk'), exact('exact_risk')),
-    ('one step of GD from the prior mean', sampled('gd_eval_risk'), exact('gd_risk')),
-    ('difference, same prompts', sampled('eval_excess_over_gd'), ''),
-    ('optimum over all rules', '', exact('optimal_risk')),
-  ]
-  return '\n'.join(
-    f'{name:<36}{left:>20}{right:>14}'.rstrip() for name, left, right in rows
+  one, gd, difference = (
+    sampled(summary['eval_risk'], summary['eval_risk_stderr']),
+    sampled(summary['gd_eval_risk'], summary['gd_eval_risk_stderr']),
+    sampled(summary['eval_excess_over_gd'], summary['eval_excess_over_gd_stderr']),
+  )
+  return format_table(
+    [
+      [summary['model'], one, exact(summary['exact_risk'])],
+      ['one step of GD from the prior mean', gd, exact(summary['gd_risk'])],
+      ['difference, same prompts', difference, ''],
+      ['optimum of the linear family', '', exact(summary['optimal_risk'])],
+    ],
+    header=[f'risk after step {summary["step"]}', 'sampled ± s.e.', 'exact'],
   )

@@ -1,4 +1,4 @@
-"""Sweeps: many points of a config trained at once, and one table of what came out."""
+"""Sweeps: many points of a config trained at once, and one table of their results."""
 
 from __future__ import annotations
 
@@ -16,70 +16,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
-from flax import nnx
+from flax.traverse_util import flatten_dict
 
-from zoo import theory
+from zoo import tables
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import origin
-from zoo.config import (
-  Config,
-  build_model,
-  build_task,
-  num_heads,
-  to_json,
-  validate,
-)
-from zoo.config import flat as flat_fields
+from zoo.config import Config, to_json, validate
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.files import write_atomically
 from zoo.interruption import Interruption
-from zoo.mesh import make_mesh
-from zoo.models import LinearAttention
-from zoo.training.loop import run, train
-from zoo.training.step import abstract_state
+from zoo.training.loop import run, train_locked
+from zoo.training.stacking import (
+  can_be_stacked,
+  make_stacked_program,
+  shared_part,
+  unstack,
+)
 from zoo.training.summary import SUMMARY, read_summary, write_summary
-from zoo.workdir import claim, locked
+from zoo.workdir import POINTS, locked, open_workdir
 
-# In these fields the points of one program may differ: they are numbers in its arrays.
-# Fewer heads than the most are filled up with zeros, of which none ever moves: the
-# gradient of a head whose matrices are all zero is zero.
-STACKED = (
-  'task.prior_mean',
-  'task.noise_std',
-  'model.initial_guess',
-  'model.initial_bias',
-  'model.num_heads',
-)
-# With the exact objective no prompts are drawn to train on, whose shapes and bits
-# depend on these.
-STACKED_IF_EXACT = (
-  *STACKED,
-  'seed',
-  'task.context_length',
-  'task.prior_covariance',
-  'task.feature_covariance',
-)
-
-Point = dict[str, Any]
+# Fields of a config, such as 'task.prior_mean', and their values.
+Point = Mapping[str, Any]
+# A point, the folder of its run, and its summary.
+Row = dict[str, Any]
 
 
 def sweep(
   config: Config, points: Sequence[Point], workdir: str | pathlib.Path
-) -> list[dict[str, Any]] | None:
-  """Trains the config at each point, or goes on with what the workdir holds.
+) -> list[Row] | None:
+  """Trains the config at each point, or resumes from what the workdir holds.
 
-  A point maps fields of the config, such as 'task.prior_mean', to their values. Points
-  that differ in the fields `STACKED` alone, or `STACKED_IF_EXACT` with the exact
-  objective, are trained side by side in one program, on the same prompts. Each has its
-  own folder, that of an ordinary run.
+  Points that differ only in the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with
+  the exact objective, are trained side by side in one program, on the same prompts.
+  Each has its own folder, that of an ordinary run.
 
-  Returns a row a point: its fields, `workdir`, and its summary; they are also in
+  Returns a row for each point: its fields, `workdir`, and its summary; they are also in
   `table.csv` and `table.json`. After SIGTERM it returns None, after Ctrl-C it raises
-  KeyboardInterrupt; the same call goes on. Raises UserError, before anything is
-  written, when the config, a point or the workdir is wrong; RunError when the training
-  of a point ceased to be finite, with all others done, or when the disk is full.
+  KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
+  written, when the config, a point or the workdir is wrong; RunError when a point
+  stopped being finite, with all others done, or when the disk is full.
   """
   if jax.process_count() > 1:
     raise UserError(
@@ -88,16 +64,16 @@ def sweep(
     )
   configs = [at_point(config, point) for point in points]
   workdir = pathlib.Path(workdir).expanduser()
-  folders = [workdir / 'points' / _name(point) for point in points]
+  folders = [workdir / POINTS / _name(point) for point in points]
   _check_points(points, folders)
-  claim(workdir, config)
+  open_workdir(workdir, config, 'sweep')
   try:
-    with locked(workdir):
+    with locked(workdir), Interruption() as interruption:
       for config, folder in zip(configs, folders, strict=True):
-        claim(folder, config)
-      if not _train_missing(configs, folders, workdir):
+        open_workdir(folder, config)
+      if not _train_missing(configs, folders, workdir, interruption):
         return None
-      return _table(points, folders, workdir)
+      return _write_table(points, folders, workdir)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
@@ -112,7 +88,7 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
 def at_point(config: Config, point: Point) -> Config:
   """The config with the fields of a point set, and checked; raises UserError."""
   config = copy.deepcopy(config)
-  known = flat_fields(config.to_dict())
+  known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
     if field not in known:
       raise unknown_name('field of the config', field, known)
@@ -125,143 +101,121 @@ def at_point(config: Config, point: Point) -> Config:
   return config
 
 
-def format_table(rows: Sequence[dict[str, Any]], fields: Sequence[str]) -> str:
+def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   """The rows for a terminal: the points' fields, and their risks."""
-  columns = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
   shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
   shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
-  lines = [columns] + [
+  cells = [
     [str(row.get(field)) for field in fields]
     + ['-' if row[name] is None else format(row[name], form) for name, form in shown]
     for row in rows
   ]
-  widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-  return '\n'.join(
-    '  '.join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-    for line in lines
-  )
+  header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
+  return tables.format_table(cells, header)
 
 
 def _check_points(points: Sequence[Point], folders: Sequence[pathlib.Path]) -> None:
   if not points:
     raise UserError('there is no point to train; at least one is needed')
-  for i, folder in enumerate(folders):
-    if folder in folders[:i]:
-      raise UserError(f'the point {points[i]} is there twice')
+  if len(set(folders)) < len(folders):
+    twice = next(i for i, folder in enumerate(folders) if folder in folders[:i])
+    raise UserError(f'the point {points[twice]} is there twice')
 
 
 def _train_missing(
-  configs: Sequence[Config], folders: Sequence[pathlib.Path], workdir: pathlib.Path
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+  interruption: Interruption,
 ) -> bool:
   """Trains the points that have no summary yet; False if it was told to stop."""
-  groups: dict[str, list[int]] = {}
+  programs: dict[str, list[int]] = {}
   for i, folder in enumerate(folders):
     if read_summary(folder / SUMMARY) is None:
-      groups.setdefault(_program(configs[i]), []).append(i)
+      programs.setdefault(shared_part(configs[i]), []).append(i)
   lost = []
-  for count, members in enumerate(groups.values(), start=1):
-    label = f'{count}/{len(groups)}'
-    group = [configs[i] for i in members], [folders[i] for i in members]
-    if len(members) == 1 or not _can_be_stacked(configs[members[0]]):
-      logging.info('program %s: %s', label, ', '.join(f.name for f in group[1]))
-      if any(train(*pair) is None for pair in zip(*group, strict=True)):
-        return False
-      continue
-    unfinished = _train_group(*group, workdir, label)
+  for count, members in enumerate(programs.values(), start=1):
+    label = f'{count}/{len(programs)}'
+    group = [(configs[i], folders[i]) for i in members]
+    if len(group) > 1 and can_be_stacked(group[0][0]):
+      unfinished = _train_stacked(group, workdir, label, interruption)
+    else:
+      logging.info(
+        'program %s: %s', label, ', '.join(folder.name for _, folder in group)
+      )
+      unfinished = _train_one_by_one(group, interruption)
     if unfinished is None:
       return False
     lost += unfinished
   if lost:
     raise RunError(
-      f'{len(lost)} of {len(folders)} points ceased to be finite, all others are done: '
-      f'{", ".join(folder.name for folder in lost)}'
+      f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
+      f'done: {", ".join(folder.name for folder in lost)}'
     )
   return True
 
 
-def _train_group(
-  configs: Sequence[Config],
-  folders: Sequence[pathlib.Path],
+def _train_one_by_one(
+  group: Sequence[tuple[Config, pathlib.Path]], interruption: Interruption
+) -> list[pathlib.Path] | None:
+  """Trains points in programs of their own; None if it was told to stop."""
+  for config, folder in group:
+    if train_locked(config, folder, interruption) is None:
+      return None
+  return []
+
+
+def _train_stacked(
+  group: Sequence[tuple[Config, pathlib.Path]],
   workdir: pathlib.Path,
   label: str,
+  interruption: Interruption,
 ) -> list[pathlib.Path] | None:
   """Trains points in one program; returns those that were lost, None to stop."""
-  texts = [to_json(config) for config in configs]
-  digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:16]
-  folder = workdir / 'unfinished' / digest
-  folder.mkdir(parents=True, exist_ok=True)
+  configs, folders = zip(*group, strict=True)
+  digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
+  unfinished = workdir / 'unfinished' / digest
+  unfinished.mkdir(parents=True, exist_ok=True)
   note = {**origin(configs[0]), 'points': [folder.name for folder in folders]}
-  with Interruption() as interruption:
-    with Checkpoints(folder, 1, note) as checkpoints:
-      ended = run(configs, folders, checkpoints, interruption, label)
-    if ended is None:
-      return None
-    state = jax.device_get(ended.state)
-    lost = []
-    abstract: dict[int, Any] = {}
-    for i, (config, summary) in enumerate(zip(configs, ended.summaries, strict=True)):
-      if summary is None:
-        lost.append(folders[i])
-        continue
-      heads = num_heads(config)
-      if heads not in abstract:
-        abstract[heads] = abstract_state(config, make_mesh(config))[1]
-      _save(config, folders[i], abstract[heads], state, i)
-      write_summary(folders[i], summary)
-  shutil.rmtree(folder)
+  program = make_stacked_program(configs)
+  label = f'{label}: {len(configs)} × {configs[0].model.name}'
+  with Checkpoints(unfinished, 1, note) as checkpoints:
+    # Writing each line of each point for TensorBoard takes longer than training them.
+    result = run(program, folders, checkpoints, interruption, label, tensorboard=False)
+  if result is None:
+    return None
+  lost = []
+  finals = unstack(configs, jax.device_get(result.state))
+  for config, folder, summary, state in zip(
+    configs, folders, result.summaries, finals, strict=True
+  ):
+    if summary is None:
+      lost.append(folder)
+      continue
+    with Checkpoints(folder, config.checkpoint.keep, origin(config)) as checkpoints:
+      checkpoints.save(config.train.num_steps, state)
+    write_summary(folder, summary)
+  shutil.rmtree(unfinished)
   if interruption.requested == signal.SIGINT:
     raise KeyboardInterrupt
   return None if interruption.requested else lost
 
 
-def _save(
-  config: Config, folder: pathlib.Path, abstract: Any, stacked: Any, i: int
-) -> None:
-  """Saves one point as the last checkpoint of its run, without the heads added."""
-
-  def cut(leaf: jax.ShapeDtypeStruct, whole: np.ndarray) -> jax.Array:
-    return jax.device_put(whole[(i, *map(slice, leaf.shape))], leaf.sharding)
-
-  with Checkpoints(folder, config.checkpoint.keep, origin(config)) as checkpoints:
-    checkpoints.save(config.train.num_steps, jax.tree.map(cut, abstract, stacked))
-
-
-def _program(config: Config) -> str:
-  """What points must have in common to be trained in one program."""
-  fields = flat_fields(json.loads(to_json(config)))
-  exact = config.objective.name == 'exact'
-  free = STACKED_IF_EXACT if exact else STACKED
-  common = {name: value for name, value in fields.items() if name not in free}
-  if not exact:  # noise is drawn or it is not, whatever its size
-    common['noisy'] = fields.get('task.noise_std', 0) > 0
-  return json.dumps(common)
-
-
-def _can_be_stacked(config: Config) -> bool:
-  if config.mesh.fsdp:  # one model alone fills the devices
-    return False
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-  return isinstance(model, LinearAttention) and theory.covers(build_task(config))
-
-
-def _table(
+def _write_table(
   points: Sequence[Point], folders: Sequence[pathlib.Path], workdir: pathlib.Path
-) -> list[dict[str, Any]]:
-  rows = [
+) -> list[Row]:
+  rows: list[Row] = [
     {**point, 'workdir': folder, **(read_summary(folder / SUMMARY) or {})}
     for point, folder in zip(points, folders, strict=True)
   ]
-  if jax.process_index() == 0:
-    plain = [
-      {**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows
-    ]
-    write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
-    text = io.StringIO()
-    names = dict.fromkeys(name for row in plain for name in row)
-    writer = csv.DictWriter(text, names, lineterminator='\n')
-    writer.writeheader()
-    writer.writerows(plain)
-    write_atomically(workdir / 'table.csv', text.getvalue())
+  plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
+  write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
+  text = io.StringIO()
+  names = dict.fromkeys(name for row in plain for name in row)
+  writer = csv.DictWriter(text, names, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(plain)
+  write_atomically(workdir / 'table.csv', text.getvalue())
   return rows
 
 

@@ -1,0 +1,143 @@
+"""What a run computes: compiled steps, their evaluation, and where the state is."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Key
+
+from zoo import processes, theory
+from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.config import Config, build_task
+from zoo.mesh import make_mesh, replicate
+from zoo.protocols import Task
+from zoo.training.evaluation import Evaluation, make_evaluation
+from zoo.training.layout import Layout, State
+from zoo.training.objective import make_objective, moments_of, uses_statistics
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  init_state,
+  make_step,
+  make_train_steps,
+  stream_key,
+)
+
+
+class Plan(NamedTuple):
+  """What a config trains on a mesh; nothing is compiled yet, and no array made."""
+
+  task: Task
+  graphs: State  # of model and optimizer
+  layout: Layout
+  statistics: bool  # whether the model sees sufficient statistics of prompts
+  train_steps: jax.stages.Wrapped  # as `make_train_steps` compiles it
+
+
+def make_plan(config: Config, mesh: Mesh) -> Plan:
+  """Plans the training of one model."""
+  task = build_task(config)
+  graphs, abstract = abstract_state(config, mesh)
+  layout = Layout(abstract, config.mesh.fsdp)
+  model = nnx.merge(graphs['model'], abstract['model'])
+  statistics = uses_statistics(model, task)
+  step = make_step(graphs, layout, make_objective(config, task, statistics))
+  train_steps = make_train_steps(step, layout, mesh)
+  return Plan(task, graphs, layout, statistics, train_steps)
+
+
+@dataclasses.dataclass
+class Program:
+  """A plan with its data on the devices, for one model or for many side by side."""
+
+  configs: Sequence[Config]  # one a model; they share all that this module reads
+  mesh: Mesh
+  layout: Layout
+  train_steps: jax.stages.Wrapped
+  key: Key[Array, '']  # of the prompts to train on
+  moments: theory.Moments | None  # of the tasks
+  evaluation: Evaluation
+  init: Callable[[], State]  # makes the state at step 0
+
+  def prepare(self, step: int, checkpoints: Checkpoints) -> tuple[State, np.ndarray]:
+    """The state at a step, saved or initial, with everything compiled.
+
+    Also returns which models are finite, `[n]`.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must start programs in the same order
+      if step:
+        logging.info('resuming at step %d of %d', step, self.configs[0].train.num_steps)
+        state = self.layout.opened(checkpoints.load(step, self.layout.saved))
+      else:
+        state = self.init()
+      state, metrics = self.advance(state, step, step)  # no step: it is compiled
+      compiling.result()
+    return state, np.atleast_1d(jax.device_get(metrics['finite']))
+
+  def advance(
+    self, state: State, start: int, stop: int
+  ) -> tuple[State, dict[str, Array]]:
+    """Starts the steps from `start` to `stop`; the state given is used up."""
+    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
+    return self.train_steps(state, self.key, *limits, self.moments)
+
+  def evaluate(self, state: State, sampled: bool) -> Any:
+    """Starts the evaluation of a state, on held-out prompts if `sampled`."""
+    model = self.layout.saveable({'model': state['model']})['model']
+    return self.evaluation.start(model, sampled)
+
+  def _compile_evaluation(self) -> None:
+    with on_mesh(self.mesh, self.configs[0]):
+      self.evaluation.compile(self.layout.saved['model'])
+
+
+def make_program(config: Config) -> Program:
+  """The program that trains one model; to be called and used within `on_mesh`."""
+  mesh = make_mesh(config)
+  with on_mesh(mesh, config):
+    plan = make_plan(config, mesh)
+    task, layout = plan.task, plan.layout
+    if plan.statistics:
+      log_long_contexts(config, [task])
+    return Program(
+      configs=[config],
+      mesh=mesh,
+      layout=layout,
+      train_steps=plan.train_steps,
+      key=replicate(stream_key(config, TRAIN_STREAM), mesh),
+      moments=replicate(moments_of(task), mesh),
+      evaluation=make_evaluation(
+        config, task, plan.graphs['model'], plan.statistics, layout, mesh
+      ),
+      init=lambda: init_state(config, layout),
+    )
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  """Computes on a mesh, in the precision that the config asks for."""
+  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
+    yield
+
+
+def log_long_contexts(config: Config, tasks: Sequence[Any]) -> None:
+  """Tells for which context lengths second moments are sampled and not prompts."""
+  if config.objective.name == 'sampled' or config.eval.num_batches:
+    for c in sorted({task.context_length for task in tasks if task.has_long_context}):
+      logging.info(
+        'the second moment of each context of %d examples is sampled directly, which '
+        'has the same distribution and costs less (Bartlett)',
+        c,
+      )

@@ -1,0 +1,226 @@
+"""Many models in one program: their states stacked, and trained side by side.
+
+Models that differ only in numbers – the prior mean, the noise, a fixed guess – are one
+computation over a first axis. Models with fewer heads are filled up with heads of
+zeros, of which none ever moves: where all matrices of a head are zero, so is its
+gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from flax.traverse_util import flatten_dict
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zoo import theory
+from zoo.config import Config, build_model, build_task, mesh_shape, num_heads, to_json
+from zoo.mesh import make_mesh, replicate
+from zoo.models import LinearAttention
+from zoo.training.evaluation import (
+  Evaluation,
+  SampledMoments,
+  learning_rule,
+  model_sharding,
+  sample_errors,
+)
+from zoo.training.layout import Layout, State
+from zoo.training.objective import make_objective, stacked_moments
+from zoo.training.program import Program, log_long_contexts, on_mesh
+from zoo.training.step import (
+  EVAL_STREAM,
+  INIT_STREAM,
+  TRAIN_STREAM,
+  abstract_state,
+  create,
+  make_step,
+  make_train_steps,
+  states,
+  stream_key,
+)
+
+# The fields in which the models of one program may differ.
+STACKED = (
+  'task.prior_mean',
+  'task.noise_std',
+  'model.initial_guess',
+  'model.initial_bias',
+  'model.num_heads',
+)
+# On the exact risk no prompts are drawn to train on, whose shapes and bits depend on
+# these.
+STACKED_IF_EXACT = (
+  *STACKED,
+  'seed',
+  'task.context_length',
+  'task.prior_covariance',
+  'task.feature_covariance',
+)
+
+
+def can_be_stacked(config: Config) -> bool:
+  """Whether models of a config can be trained side by side at all."""
+  if config.mesh.fsdp:  # one model alone fills the devices
+    return False
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  return isinstance(model, LinearAttention) and theory.covers(build_task(config))
+
+
+def shared_part(config: Config) -> str:
+  """What configs must have in common to be trained side by side, as text."""
+  fields: dict[str, Any] = flatten_dict(json.loads(to_json(config)), sep='.')
+  exact = config.objective.name == 'exact'
+  free = STACKED_IF_EXACT if exact else STACKED
+  common = {name: value for name, value in fields.items() if name not in free}
+  if not exact:  # noise is drawn or it is not, whatever its size
+    common['noisy'] = fields.get('task.noise_std', 0) > 0
+  return json.dumps(common)
+
+
+def make_stacked_program(configs: Sequence[Config]) -> Program:
+  """The program that trains a model for each config, whose shared parts are equal.
+
+  The models are on prompts with common random numbers, whatever their prior means.
+  """
+  config = max(configs, key=num_heads)
+  mesh = make_mesh(config)
+  with on_mesh(mesh, config):
+    tasks = [build_task(config) for config in configs]
+    log_long_contexts(config, tasks)
+    graphs, abstract = abstract_state(config, mesh)
+    abstract = _stacked(abstract, len(configs), _mesh_axis(config, len(configs)))
+    layout = Layout(abstract)
+    step = make_step(graphs, layout, make_objective(config, tasks[0], statistics=True))
+    # The key is one for all models: what they draw is drawn once.
+    step = jax.vmap(step, (0, None, 0))
+    return Program(
+      configs=configs,
+      mesh=mesh,
+      layout=layout,
+      train_steps=make_train_steps(step, layout, mesh),
+      key=replicate(stream_key(config, TRAIN_STREAM), mesh),
+      moments=replicate(stacked_moments(tasks), mesh),
+      evaluation=_make_evaluation(configs, tasks, graphs['model'], layout, mesh),
+      init=functools.partial(_init_stacked, configs, abstract),
+    )
+
+
+def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
+  """The states one by one, each on the mesh of its config, without heads added.
+
+  The stacked state is on the host.
+  """
+  abstract: dict[int, State] = {}
+  for i, config in enumerate(configs):
+    heads = num_heads(config)
+    if heads not in abstract:
+      abstract[heads] = abstract_state(config, make_mesh(config))[1]
+    yield jax.tree.map(functools.partial(_cut, i), abstract[heads], stacked)
+
+
+def _cut(i: int, leaf: jax.ShapeDtypeStruct, stacked: np.ndarray) -> jax.Array:
+  return jax.device_put(stacked[(i, *map(slice, leaf.shape))], leaf.sharding)
+
+
+def _mesh_axis(config: Config, num_models: int) -> str | None:
+  """The mesh axis that models are split over: prompts need `data` for themselves."""
+  data, _ = mesh_shape(config)
+  exact = config.objective.name == 'exact'
+  return 'data' if exact and num_models % data == 0 else None
+
+
+def _stacked(abstract: State, num_models: int, axis: str | None) -> State:
+  """The abstract state of many models at once, split over a mesh axis or over none."""
+
+  def stack(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
+    return jax.ShapeDtypeStruct(
+      (num_models, *leaf.shape), leaf.dtype, sharding=sharding
+    )
+
+  return jax.tree.map(stack, abstract)
+
+
+def _init_stacked(configs: Sequence[Config], abstract: State) -> State:
+  """The states at step 0 side by side, with zeros for the heads that a model lacks.
+
+  A model's heads are the first of those that a model with the most heads draws from the
+  same key; to draw each number of heads by itself would compile as many programs.
+  """
+  most = max(map(num_heads, configs))
+  shapes: dict[int, State] = {}
+  all_states = []
+  for config in configs:  # one by one: to compile them all together takes seconds
+    heads = num_heads(config)
+    if heads not in shapes:
+      key = jax.random.key(0)
+      shapes[heads] = states(nnx.eval_shape(lambda c=config, k=key: create(c, k)))
+    if heads < most:
+      config = copy.deepcopy(config)
+      config['model'].num_heads = most
+    whole = states(create(config, stream_key(config, INIT_STREAM)))
+    all_states.append(jax.tree.map(_first_entries, whole, shapes[heads]))
+  shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+  stack = jax.tree.map(lambda *leaves: np.stack(leaves), *all_states)
+  return jax.device_put(stack, shardings)
+
+
+def _first_entries(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
+  """Zeros but for the first entries, as many as there are in the shape."""
+  kept = np.zeros(whole.shape, whole.dtype)
+  first = tuple(map(slice, shape.shape))
+  kept[first] = np.asarray(whole)[first]
+  return kept
+
+
+def _make_evaluation(
+  configs: Sequence[Config],
+  tasks: Sequence[Any],
+  graph: Any,
+  layout: Layout,
+  mesh: Mesh,
+) -> Evaluation:
+  return Evaluation(
+    jax.vmap(functools.partial(learning_rule, graph)),
+    functools.partial(_sample_stacked, graph, configs, tasks),
+    tasks,
+    jnp.stack([stream_key(config, EVAL_STREAM) for config in configs]),
+    configs[0].eval.num_batches * configs[0].train.batch_size,
+    model_sharding(layout),
+    mesh,
+  )
+
+
+def _sample_stacked(
+  graph: Any,
+  configs: Sequence[Config],
+  tasks: Sequence[Any],
+  states: Any,
+  keys: Any,
+  known: Any,
+) -> SampledMoments:
+  """As `sample_errors`, model by model; those with the same prompts share them."""
+  groups: dict[Any, list[int]] = {}
+  for i, task in enumerate(tasks):
+    groups.setdefault(task.statistics_key, []).append(i)
+  found = []
+  for members in groups.values():
+    at = np.array(members)
+    models = jax.tree.map(lambda leaf, at=at: leaf[at], (states, keys, known))
+    one = functools.partial(sample_errors, graph, tasks[at[0]], configs[0], True)
+    if len({configs[i].seed for i in members}) == 1:
+      states_, keys_, known_ = models
+      found.append(jax.vmap(one, (0, None, 0))(states_, keys_[0], known_))
+    else:
+      found.append(jax.lax.map(lambda model, one=one: one(*model), models))
+  back = np.argsort(np.concatenate([*groups.values()]))
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
