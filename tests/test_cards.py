@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_what_ships_is_what_was_promised():
 def test_a_card_is_true(name):
   card, folder = SHIPPED[name], FOLDER / name
   saved = zoo.load(folder)
-  config = saved.config.copy_and_resolve_references()
+  config: Any = saved.config
+  config = config.copy_and_resolve_references()
   with config.unlocked():  # where to compute each launch says by itself
     config.mesh = defaults.get_config().mesh
   validate(config)

@@ -101,6 +101,8 @@ def test_what_is_kept_is_what_was_computed():
     return {'twice': 2 * x}
 
   x = jnp.arange(6.0)
-  np.testing.assert_array_equal(draws.kept(_KEY, double, x)['twice'], 2 * x)
-  many = jax.vmap(lambda x: draws.kept(_KEY, double, x)['twice'])(x[:, None])
+  np.testing.assert_array_equal(draws.materialize_once(_KEY, double, x)['twice'], 2 * x)
+  many = jax.vmap(lambda x: draws.materialize_once(_KEY, double, x)['twice'])(
+    x[:, None]
+  )
   np.testing.assert_array_equal(many, 2 * x[:, None])

@@ -6,7 +6,7 @@ prediction = model(task.sample(jax.random.key(0), batch_size=2048))
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from zoo import models as models
 from zoo import registry as _registry
@@ -23,6 +23,18 @@ register_model = _registry.models.register
 register_task = _registry.tasks.register
 
 
+@overload
+def create_model(name: Literal['lsa'], **hyperparameters: Any) -> models.LSA: ...
+@overload
+def create_model(
+  name: Literal['multi_head_lsa'], **hyperparameters: Any
+) -> models.MultiHeadLSA: ...
+@overload
+def create_model(name: Literal['yq_lsa'], **hyperparameters: Any) -> models.YqLSA: ...
+@overload
+def create_model(name: Literal['ltb'], **hyperparameters: Any) -> models.LTB: ...
+@overload
+def create_model(name: str, **hyperparameters: Any) -> Model: ...
 def create_model(name: str, **hyperparameters: Any) -> Model:
   """Makes the model registered under `name`, in float32 unless x64 is enabled.
 
@@ -32,6 +44,12 @@ def create_model(name: str, **hyperparameters: Any) -> Model:
   return _registry.models.create(name, **hyperparameters)
 
 
+@overload
+def create_task(
+  name: Literal['linear_regression'], **hyperparameters: Any
+) -> tasks.LinearRegression: ...
+@overload
+def create_task(name: str, **hyperparameters: Any) -> Task: ...
 def create_task(name: str, **hyperparameters: Any) -> Task:
   """Makes the task registered under `name`; raises UserError as `create_model` does."""
   return _registry.tasks.create(name, **hyperparameters)

@@ -32,7 +32,7 @@ def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n
   def transform(pairs: Any) -> Float[Array, 'n b']:
     return jnp.concatenate(box_muller(*pairs))[:count]
 
-  return kept(key, transform, words(key, (count + 1) // 2, batch_size))
+  return materialize_once(key, transform, words(key, (count + 1) // 2, batch_size))
 
 
 def chi(
@@ -76,7 +76,7 @@ def words(
     index = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     return threefry(_words_of(key), position, index)
 
-  return kept(key, draw)
+  return materialize_once(key, draw)
 
 
 def threefry(
@@ -128,12 +128,14 @@ def box_muller(
   return radius * one, radius * other
 
 
-def kept(key: Key[Array, ''], function: Callable[..., Any], *arguments: Any) -> Any:
-  """`function(*arguments)`, computed once however many read it.
+def materialize_once(
+  key: Key[Array, ''], function: Callable[..., Any], *arguments: Any
+) -> Any:
+  """`function(*arguments)`, computed once however many consumers read the result.
 
   XLA:CPU drops optimization barriers before it fuses, and so would run the generator
   again in each fusion that reads its numbers. It does not fuse across a condition, and
-  of this one it cannot know that it always holds.
+  cannot know that this one always holds.
   """
 
   def on_cpu(*arguments: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
@@ -23,10 +23,6 @@ class Predictor(Protocol):
 class Model(Predictor, Protocol):
   """A predictor with parameters: an NNX module. What else it has its class says."""
 
-  if TYPE_CHECKING:
-
-    def __getattr__(self, name: str, /) -> Any: ...
-
 
 @runtime_checkable
 class FollowsRule(Predictor, Protocol):
@@ -46,7 +42,3 @@ class Task(Protocol):
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Draws prompts, each a pure function of the key and its position in the batch."""
     ...
-
-  if TYPE_CHECKING:
-
-    def __getattr__(self, name: str, /) -> Any: ...

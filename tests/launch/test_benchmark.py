@@ -6,7 +6,7 @@ import pytest
 
 from tests.launch.processes import launch
 from tests.training.runs import small_config
-from zoo.workdir import claim
+from zoo.workdir import open_workdir
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_a_mistake_is_one_line(cache, module, arguments, said):
 
 
 def test_a_run_without_lines_has_nothing_to_plot(tmp_path, cache):
-  claim(tmp_path / 'run', small_config())
+  open_workdir(tmp_path / 'run', small_config())
   answer = launch(f'--workdir={tmp_path}/run', cache=cache, module='launch.plot')
   assert answer.returncode == 2
   assert 'has logged no risk yet' in answer.stderr

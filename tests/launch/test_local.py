@@ -11,7 +11,7 @@ import pytest
 from tests.launch.processes import ROOT, environment
 from tests.launch.test_processes import SMALL, errors_in, wait_for_progress
 from tests.training.runs import small_config
-from zoo.workdir import claim
+from zoo.workdir import open_workdir
 
 SCRIPT = str(ROOT / 'launch' / 'cluster' / 'local.sh')
 
@@ -62,7 +62,7 @@ def test_a_signal_is_passed_on_and_no_process_is_left(tmp_path, start, number, c
 
 @pytest.mark.slow
 def test_the_exit_code_is_that_of_the_processes(tmp_path, start):
-  claim(tmp_path / 'run', small_config())
+  open_workdir(tmp_path / 'run', small_config())
   process = start('2', *SMALL, f'--workdir={tmp_path}/run')
   said, _ = process.communicate(timeout=120)
   assert process.returncode == 2, said

@@ -13,7 +13,7 @@ from tests.compare import assert_close
 from tests.launch.processes import finish, start_together
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.checkpoints.steps import fault, step_folders
-from zoo.workdir import claim
+from zoo.workdir import open_workdir
 
 pytestmark = pytest.mark.slow
 
@@ -147,7 +147,7 @@ def answers(tmp_path_factory, cache):
 
   def ask(mistake):
     folder = tmp_path_factory.mktemp('mistake')
-    claim(folder / 'used', small_config())
+    open_workdir(folder / 'used', small_config())
     own = [[flag.format(folder=folder) for flag in own] for own in MISTAKES[mistake][0]]
     workdir = f'--workdir={folder}/run'
     return finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))

@@ -51,7 +51,7 @@ def _model(name: str, heads: int, d: int, seed: int = 0, **changes) -> Any:
     given |= {'initial_guess': _guess(d), 'initial_bias': 0.7}
   if name == 'ltb':
     given['hidden_features'] = d + 3
-  model = zoo.create_model(name, **(given | changes))
+  model: Any = zoo.create_model(name, **(given | changes))
   if name == 'yq_lsa':
     model.w[...] = jnp.asarray(_guess(d), model.w.dtype)
   return model

@@ -227,6 +227,7 @@ def test_the_identity_given_is_the_identity_meant():
 
 def test_attributes_keep_float64_without_x64():
   task = _task(prior_mean=0.1, prior_covariance=_PRIOR, noise_std=0.3)
+  assert task.prior_covariance is not None
   assert task.prior_mean.dtype == task.prior_covariance.dtype == np.float64
   np.testing.assert_array_equal(task.prior_mean, [0.1] * _D)
   np.testing.assert_array_equal(task.prior_covariance, _PRIOR)

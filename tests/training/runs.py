@@ -8,10 +8,8 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from zoo.config import Config
 
-
-def small_config(name: str = 'yq_lsa', **changes: Any) -> Config:
+def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
   """A config of d = 3, C = 4 and 12 steps; `changes` are `section__field=value`."""
   config = importlib.import_module(f'configs.{name}').get_config('smoke')
   config.task.num_features, config.task.context_length = 3, 4

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import threading
+from typing import Any
 
 import jax
 import numpy as np
@@ -109,7 +110,7 @@ def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(tmp_path, stop_a
 
 
 def test_a_run_leaves_what_the_design_promises(tmp_path):
-  summary = train(small_config(), tmp_path)
+  summary: Any = train(small_config(), tmp_path)
   assert summary == json.loads((tmp_path / 'summary.json').read_text())
   assert summary is not None
   fields = (
@@ -150,7 +151,7 @@ def test_a_step_explains_itself(tmp_path):
 
 def test_a_finished_run_is_left_as_it_is(tmp_path):
   config = small_config()
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
   assert train(config, tmp_path) == summary
   after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
@@ -161,7 +162,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 
 def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path):
   config = small_config()
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   assert summary is not None
   (tmp_path / 'summary.json').unlink()
   again = train(config, tmp_path)
@@ -171,7 +172,7 @@ def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path):
 
 def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path):
   config = small_config()
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   shutil.rmtree(tmp_path / 'checkpoints')
   lines = lines_of(tmp_path)
   assert train(config, tmp_path) == summary
@@ -181,7 +182,7 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path):
 @pytest.mark.parametrize('content', ['{', '{}', '[]'])
 def test_a_damaged_summary_is_made_anew(tmp_path, content):
   config = small_config()
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   assert summary is not None
   (tmp_path / 'summary.json').write_text(content)
   again = train(config, tmp_path)
@@ -222,7 +223,7 @@ def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
   )
   config.train.log_every, config.checkpoint.every, config.eval.every = 100, 1500, 1500
   config.eval.num_batches = 64
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   assert summary is not None
   # The same prompts for both, and the optimum is GD itself: what is left over is what
   # training has not reached, not noise.
@@ -238,7 +239,7 @@ def test_the_held_out_prompts_are_the_same_at_every_evaluation(tmp_path):
 
 
 def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path):
-  summary = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
+  summary: Any = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
   assert summary is not None
   assert summary['eval_risk'] is summary['gd_eval_risk'] is None
   assert summary['exact_risk'] > summary['optimal_risk']
@@ -349,7 +350,7 @@ def test_on_the_exact_risk_models_reach_their_infimum(tmp_path, name, infimum):
   config = small_config(name, objective__name='exact', optimizer__learning_rate=2e-2)
   config.train.num_steps, config.train.log_every = 2000, 500
   config.checkpoint.every = config.eval.every = 2000
-  summary = train(config, tmp_path)
+  summary: Any = train(config, tmp_path)
   assert summary is not None
   if infimum is None:
     heads = config.model.get('num_heads', 1)

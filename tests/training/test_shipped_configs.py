@@ -1,6 +1,7 @@
 """The configs that ship: what they say, and what they reach."""
 
 import importlib
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_an_unknown_variant_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize('name', REACHED)
 def test_by_default_a_model_comes_within_half_a_percent_of_its_infimum(tmp_path, name):
-  summary = train(config_of(name), tmp_path)
+  summary: Any = train(config_of(name), tmp_path)
   assert summary is not None
   # Below the infimum it can only be by the float32 rounding of the weights.
   assert -1e-5 < summary['exact_risk'] / REACHED[name] - 1 < 0.005

@@ -16,8 +16,9 @@ from zoo.prompt import Prompt
 from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
 
-# Op by op, each would be compiled by itself. Equal tasks share what is compiled; JAX
-# keeps a copy, lest an attribute that is set anew changes what it has compiled for.
+# Compiled as a whole, since op by op each operation would be compiled by itself. Equal
+# tasks share programs. JAX keeps a copy of the task, so that setting an attribute later
+# does not change what a program was compiled for.
 _compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 
 
@@ -58,7 +59,7 @@ class LinearRegression:
     for name in ('prior_mean', 'prior_covariance', 'feature_covariance'):
       if (array := getattr(self, name)) is not None:
         array = array.copy()
-        array.flags.writeable = False  # JAX takes constants to be constant
+        array.flags.writeable = False  # compiled programs have it as a constant
         setattr(self, name, array)
 
   def __eq__(self, other: object) -> bool:
@@ -115,7 +116,7 @@ class LinearRegression:
       parts = [x, _dot(x, deviation[None])[:, None]]
       return jnp.concatenate(parts if noise is None else [*parts, noise[:, None]], 1)
 
-    u_cub = draws.kept(key, vectors, x, deviation, noise)
+    u_cub = draws.materialize_once(key, vectors, x, deviation, noise)
     return Statistics(
       moment=triangle(u_cub) / self.context_length,
       x_query=x_query,
@@ -128,7 +129,9 @@ class LinearRegression:
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
   # Positions in the batch come last, as in `draws`. Label noise has streams of its own,
-  # so that tasks that differ in σ alone share all else.
+  # so that tasks that differ only in σ share everything else. The key of the noise,
+  # fold_in(key, 1), equals two words that prompt 0 uses as well; keys are hashed before
+  # they are used, and so nothing is correlated.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, examples: Callable[..., Any]

@@ -81,7 +81,7 @@ def sample(
     return jax.lax.with_sharding_constraint(batch, positions_last)
   prompt = task.sample(key, batch_size)
   prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
-  return draws.kept(key, lambda prompt: prompt, prompt)
+  return draws.materialize_once(key, lambda prompt: prompt, prompt)
 
 
 def squared_errors(
