@@ -121,9 +121,7 @@ class Plot:
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
-def series(
-  name: str, kind: str, colour: str, x: Numbers, y: Numbers
-) -> Series:
+def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
   """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
