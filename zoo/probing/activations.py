@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
 
 from flax import nnx
+from jaxtyping import Array, PyTree
 
 from zoo.errors import UserError
+from zoo.models.linear_attention import LinearAttention
 from zoo.prompt import Prompt
+from zoo.protocols import Predictor
 
 
-def intermediates(model: Any, prompt: Prompt) -> dict[str, Any]:
+def intermediates(model: Predictor, prompt: Prompt) -> dict[str, PyTree[Array]]:
   """What each method returned in one pass over the prompts, by the method's name.
 
   Of a linear attention model they are those of the paper's equation: `embed`, `keys`,
@@ -35,8 +37,8 @@ def intermediates(model: Any, prompt: Prompt) -> dict[str, Any]:
   }
 
 
-def _forward(model: Any, prompt: Prompt) -> Any:
-  if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
+def _forward(model: Predictor, prompt: Prompt) -> Array:
+  if isinstance(model, LinearAttention):
     return model.forward_tokens(model.embed(prompt))
   return model(prompt)
 

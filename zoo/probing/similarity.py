@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
 from zoo.errors import UserError
+from zoo.intervals import Estimate
 from zoo.learning_rule import LearningRule
-from zoo.probing.sampling import Answer, Estimate, sample_means
+from zoo.probing.sampling import Answer, sample_means
 from zoo.prompt import Prompt
+from zoo.protocols import FollowsRule, Predictor, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,11 @@ class ExactAlignment:
 
 
 def alignment(
-  subject: Any, other: Any, task: Any, num_prompts: int = 65536, seed: int = 0
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  num_prompts: int = 65536,
+  seed: int = 0,
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
@@ -59,7 +64,7 @@ def alignment(
   return Alignment(num_prompts, **means, exact=exact)
 
 
-def exact_alignment(subject: Any, other: Any, task: Any) -> ExactAlignment:
+def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAlignment:
   """The exact part of `alignment`; UserError as of `theory.squared_difference`."""
   difference = theory.squared_difference(subject, other, task)
   nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
@@ -77,11 +82,11 @@ def exact_alignment(subject: Any, other: Any, task: Any) -> ExactAlignment:
   )
 
 
-def has_rule(subject: Any) -> bool:
-  """Whether a subject is a learning rule or follows one."""
+def has_rule(subject: Predictor) -> bool:
+  """Whether a predictor is a learning rule or follows one."""
   if isinstance(subject, LearningRule):
     return True
-  if not hasattr(subject, 'learning_rule'):
+  if not isinstance(subject, FollowsRule):
     return False
   try:
     subject.learning_rule()
