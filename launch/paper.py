@@ -5,16 +5,21 @@
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
   python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
 
-Run the same command again to go on after an interruption.
+Rerun the same command to resume after an interruption.
 """
 
+from __future__ import annotations
+
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from launch import cli
 from zoo.errors import check_count
+
+if TYPE_CHECKING:
+  from zoo.config import Config
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -58,7 +63,7 @@ def main() -> None:
   print(f'\nall of it is in {out}/report.html')
 
 
-def _get_config(name: str, variant: str) -> Any:
+def _get_config(name: str, variant: str) -> Config:
   get_config = importlib.import_module(f'configs.{name}').get_config
   return get_config('smoke' if _SMOKE.value else variant)
 

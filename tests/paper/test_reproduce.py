@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import errno
+import importlib
 import json
 import os
 import re
@@ -182,7 +183,9 @@ def test_a_signal_while_figures_are_drawn_ends_it_before_the_next(
     drawn.append(plot.name)
     signal.raise_signal(number)
 
-  monkeypatch.setattr('zoo.paper.reproduce.write_plot', draw)
+  # The function of that name hides the module.
+  module = importlib.import_module('zoo.paper.reproduce')
+  monkeypatch.setattr(module, 'write_plot', draw)
   before = (out / 'claims.json').stat().st_mtime_ns
   with pytest.raises(KeyboardInterrupt) if stopped else contextlib.nullcontext():
     assert reproduce(out, get_config, MADE, num_seeds=1, objective='exact') is None

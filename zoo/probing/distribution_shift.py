@@ -197,14 +197,16 @@ def shift(
   for shifted in shifted_tasks(task, name):
     optimal = exact_shifted_risk(theory.optimal_rule(shifted.task), shifted)
     assert optimal is not None  # a rule on a task that is covered
-    sampled, exact, failure = _attempt(subject, shifted, num_prompts, seed)
-    other_sampled, other_exact, other_failure = _attempt(
-      other, shifted, num_prompts, seed
-    )
+    predictors = [subject, other]
+    sampled, failures = _attempt(predictors, shifted, num_prompts, seed)
+    exact = [
+      None if estimate is None else exact_shifted_risk(predictor, shifted)
+      for predictor, estimate in zip(predictors, sampled, strict=True)
+    ]
     found.append(
       ShiftedRisk(
-        *(shifted.value, sampled, exact, other_sampled, other_exact, optimal),
-        failure=failure or other_failure,
+        *(shifted.value, sampled[0], exact[0], sampled[1], exact[1], optimal),
+        failure='; '.join(failures) or None,
       )
     )
   assert isinstance(task, LinearRegression)
@@ -212,15 +214,20 @@ def shift(
 
 
 def _attempt(
-  predictor: Predictor, shifted: ShiftedTask, num_prompts: int, seed: int
-) -> tuple[Estimate | None, float | None, str | None]:
-  """The sampled and the exact risk, and None; or why the predictor has failed."""
+  predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
+) -> tuple[list[Estimate | None], list[str]]:
+  """The sampled risks, None for a predictor that fails, and why those fail."""
   try:
-    (sampled,) = sampled_shifted_risks([predictor], shifted, num_prompts, seed)
+    return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
   except Exception as error:  # of a model that may be anybody's
-    reason = ' '.join(str(error).split())[:200]
-    return None, None, f'{type(predictor).__name__}: {type(error).__name__}: {reason}'
-  return sampled, exact_shifted_risk(predictor, shifted), None
+    if len(predictors) == 1:
+      reason = ' '.join(str(error).split())[:200]
+      name = type(predictors[0]).__name__
+      return [None], [f'{name}: {type(error).__name__}: {reason}']
+  alone = [_attempt([one], shifted, num_prompts, seed) for one in predictors]
+  return [risk for risks, _ in alone for risk in risks], [
+    failure for _, failures in alone for failure in failures
+  ]
 
 
 def sampled_shifted_risks(
