@@ -8,6 +8,7 @@ import pytest
 
 import zoo
 from tests.paper.settings import figure_6
+from tests.settings import isotropic
 from zoo import theory
 from zoo.paper import setting
 from zoo.paper.claims import CLAIMS, judge
@@ -18,6 +19,7 @@ from zoo.paper.claims.claim import (
   Claim,
   nothing_exact,
   nothing_measured,
+  rule_source,
   sources,
   verdict,
 )
@@ -115,12 +117,12 @@ def test_the_three_verdicts_and_none():
   assert verdict(a_claim(less), {'a': 1.0, 'b': 2.0, 'c': None}) == HOLDS
 
 
-def test_the_source_of_a_rule_is_shown(judged):
-  found = judged('theorem-1')
-  assert found['holds_if'] == 'close(eleven, any_number)'
-  assert found['sharp_if'] == 'ten > eleven and (not close(ten, eleven))'
-  assert judged('equation-7')['sharp_if'] == 'True'
-  call = found['calls']['trained_9']
+def test_the_source_of_numbers_and_rules_is_that_of_the_functions():
+  claim = BY_KEY['theorem-1']
+  assert rule_source(claim.holds) == 'close(eleven, any_number)'
+  assert rule_source(claim.sharp) == 'ten > eleven and (not close(ten, eleven))'
+  assert rule_source(BY_KEY['equation-7'].sharp) == 'True'
+  call = sources(claim.measured)['trained_9']
   assert call == "figures['2'].at('b', 'trained', 9)"
   assert sources(nothing_measured) == {}
 
@@ -178,9 +180,9 @@ def test_gradients_are_those_by_hand(judged, key, name, expected):
 
 
 def test_gradients_in_the_weights_are_differences_of_risks():
-  task = setting.task()
+  task = isotropic(2, 3, prior_mean=2.0)
   with jax.enable_x64(True):
-    model = setting.gd_transformer(0.3)
+    model = constructions.gd_transformer(task.prior_mean, 0.3)
     slope = 0.0
     for name in ('w', 'w_k', 'w_q', 'w_v', 'w_p'):
       parameter = getattr(model, name)

@@ -68,8 +68,9 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 
 
-def test_what_has_no_learning_rule_is_judged_by_samples():
+def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   task = TASK
+  monkeypatch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
   model = Softmax(3)
   report = probe(model, task, 'bayes', **FEW)
   assert report.verdict.startswith('No: its mean squared difference')

@@ -88,8 +88,8 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
     'exact': exact,
     'measured': measured,
     'calls': {**sources(claim.exact), **calls},
-    'holds_if': _source(claim.holds),
-    'sharp_if': _source(claim.sharp),
+    'holds_if': rule_source(claim.holds),
+    'sharp_if': rule_source(claim.sharp),
     'figures': list(claim.figures),
     'note': claim.note,
   }
@@ -122,7 +122,7 @@ def sources(function: Callable[..., object]) -> dict[str, str]:
   }
 
 
-def _source(rule: Callable[..., bool]) -> str:
+def rule_source(rule: Callable[..., bool]) -> str:
   """The source of a rule in one line."""
   return '; '.join(map(ast.unparse, _body(rule)))
 
