@@ -17,6 +17,7 @@ from absl import flags
 
 from launch import cli
 from zoo.errors import check_count
+from zoo.tables import format_table
 
 if TYPE_CHECKING:
   from zoo.config import Config
@@ -58,9 +59,8 @@ def main() -> None:
   if judged is None:
     print(f'stopped; the same command goes on from what is saved in {out}')
     return
-  for claim in judged:
-    print(f'{claim["source"]:<44}{claim["verdict"] or "not measured"}')
-  print(f'\nall of it is in {out}/report.html')
+  rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
+  print(f'{format_table(rows)}\n\nthe report is {out}/report.html')
 
 
 def _get_config(name: str, variant: str) -> Config:

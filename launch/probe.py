@@ -52,9 +52,9 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  if not _CHECKPOINT.value:
+  if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
-  checkpoint = pathlib.Path(_CHECKPOINT.value).expanduser()
+  checkpoint = cli.folder_of(_CHECKPOINT, '')
   default = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
   out = cli.folder_of(_OUT, default)
   if out.exists() and not out.is_dir():
@@ -94,8 +94,8 @@ def main() -> None:
 def _json_file(out: pathlib.Path) -> pathlib.Path:
   if _JSON.value is None:
     return out / 'probe.json'
-  path = pathlib.Path(_JSON.value).expanduser()
-  if not _JSON.value or path.is_dir():
+  path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
+  if path.is_dir():
     raise UserError(f'--json is {_JSON.value!r}; it must name a file')
   if not path.parent.is_dir():
     raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
@@ -109,8 +109,9 @@ def _other(task: Task) -> tuple[Predictor, str]:
   name = _AGAINST.value
   if name in zoo.probing.REFERENCES:
     return zoo.probing.reference(name, task), name
-  if pathlib.Path(name).expanduser().is_dir():
-    return zoo.load(name).model, pathlib.Path(name).expanduser().resolve().name
+  folder = cli.folder_of(_AGAINST, '')
+  if folder.is_dir():
+    return zoo.load(folder).model, folder.resolve().name
   known = ', '.join(zoo.probing.REFERENCES)
   raise UserError(
     f'--against is {name!r}; it must be one of {known}, or a folder of a checkpoint'

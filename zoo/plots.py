@@ -1,4 +1,4 @@
-"""Figures as data: what is drawn, its CSV, reading that back, and drawing it."""
+"""Figures as data: written to CSV, read back, and drawn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zoo.files import write_atomically
 KINDS = 'dots', 'curve', 'line', 'dashed'
 SCALES = 'linear', 'log'
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
 PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
 PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
@@ -198,33 +198,33 @@ def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
   return Panel(key, x_axis, y_axis, shown, x_scale, y_scale, names)
 
 
-def _read_row(row: list[str], place: str) -> tuple[_Texts, _Texts, _Point]:
+def _read_row(row: list[str], where: str) -> tuple[_Texts, _Texts, _Point]:
   """The axes, the style and the point of a line; UserError unless it can be drawn."""
   if len(row) != len(_COLUMNS):
-    raise UserError(f'{place} has {len(row)} cells; it must have {len(_COLUMNS)}')
+    raise UserError(f'{where} has {len(row)} cells; it must have {len(_COLUMNS)}')
   cells = dict(zip(_COLUMNS, row, strict=True))
   for name, (pattern, words) in _ALLOWED.items():
     if not (re.fullmatch(pattern, cells[name]) and cells[name].isprintable()):
-      raise UserError(f'{place}: {name} is {cells[name][:80]!r}; it must be {words}')
-  x, y, low, high = (_read_number(name, cells[name], place) for name in _COLUMNS[9:])
+      raise UserError(f'{where}: {name} is {cells[name][:80]!r}; it must be {words}')
+  x, y, low, high = (_read_number(name, cells[name], where) for name in _COLUMNS[9:])
   if not low <= y <= high:
     raise UserError(
-      f'{place}: y is {y}; it must be between low, {low}, and high, {high}'
+      f'{where}: y is {y}; it must be between low, {low}, and high, {high}'
     )
   for name, value in (('x', x), ('y', low)):
     if cells[f'{name}_scale'] == 'log' and value <= 0:
-      raise UserError(f'{place}: {value} is on a log scale of {name}; it must be > 0')
+      raise UserError(f'{where}: {value} is on a log scale of {name}; it must be > 0')
   return tuple(row[:6]), tuple(row[6:9]), (x, y, low, high)
 
 
-def _read_number(name: str, text: str, place: str) -> float:
+def _read_number(name: str, text: str, where: str) -> float:
   try:
     value = float(text)
   except ValueError:
     value = math.nan
   if not abs(value) <= MAX_NUMBER:  # NaN is refused, too
     raise UserError(
-      f'{place}: {name} is {text[:80]!r}; it must be a number of at most {MAX_NUMBER:g}'
+      f'{where}: {name} is {text[:80]!r}; it must be a number of at most {MAX_NUMBER:g}'
     )
   return value
 

@@ -1,4 +1,4 @@
-"""Training that ends soon, and a figure 6 that nobody has measured."""
+"""Short training, and a made-up figure 6."""
 
 import importlib
 

@@ -186,16 +186,16 @@ def test_gradients_in_the_weights_are_differences_of_risks():
     slope = 0.0
     for name in ('w', 'w_k', 'w_q', 'w_v', 'w_p'):
       parameter = getattr(model, name)
-      kept = np.array(parameter[...])
-      for index in np.ndindex(kept.shape):
+      before = np.array(parameter[...])
+      for index in np.ndindex(before.shape):
         risks = []
         for step in (1e-4, -1e-4):
-          moved = kept.copy()
+          moved = before.copy()
           moved[index] += step
           parameter[...] = jax.numpy.asarray(moved)
           risks.append(theory.exact_risk(model, task))
         slope += ((risks[0] - risks[1]) / 2e-4) ** 2
-      parameter[...] = jax.numpy.asarray(kept)
+      parameter[...] = jax.numpy.asarray(before)
     found = setting.weight_gradient(model, task)
   # Central differences of a polynomial of degree 8: 1e-8 of its third derivative.
   assert found == pytest.approx(math.sqrt(slope), rel=1e-6)

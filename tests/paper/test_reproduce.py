@@ -68,6 +68,8 @@ def test_a_file_is_no_output_folder(tmp_path):
   with refuses('cannot be the output folder'):
     reproduce(tmp_path / 'file', get_config)
   assert (tmp_path / 'file').read_text() == 'mine'
+  with refuses('~nobody-of-that-name cannot be the output folder'):
+    reproduce('~nobody-of-that-name', get_config)
 
 
 @pytest.mark.slow
@@ -249,13 +251,13 @@ def test_the_report_reads_on_a_laptop_and_on_a_phone_light_and_dark(made):
         assert page.evaluate(_OVERFLOWING) == []
         background = page.evaluate('getComputedStyle(document.body).backgroundColor')
         assert background == ('rgb(13, 17, 23)' if dark else 'rgb(255, 255, 255)')
-  told = [
+  messages = [
     event
     for event in page.events
     if event['method']
     in ('Runtime.consoleAPICalled', 'Runtime.exceptionThrown', 'Log.entryAdded')
   ]
-  assert told == []
+  assert messages == []
   requests = [
     event['params']['request']['url']
     for event in page.events

@@ -136,7 +136,7 @@ def test_claims_show_verdict_numbers_and_source():
 def test_an_id_is_a_name():
   picture = reports.Picture(Figure(), 'empty')
   figure = reports.Figure('t', 'c', [picture])
-  with pytest.raises(ValueError, match='no name of a picture'):
+  with pytest.raises(ValueError, match='cannot be an id'):
     reports.render('t', 'l', [reports.Section('f', figures={'"x': figure})])
 
 

@@ -29,12 +29,12 @@ def read_run(folder: str | os.PathLike[str]) -> LanguageModelRun:
 
   Raises UserError unless it is a finished run whose summary and figure can be shown.
   """
-  folder = pathlib.Path(folder).expanduser()
   try:
+    folder = pathlib.Path(folder).expanduser()
     summary = _Fields(read_json(folder / 'summary.json', _MAX_BYTES), 'summary.json')
     plot = from_csv('6', read_text(folder / 'figure_6.csv', _MAX_BYTES))
     return LanguageModelRun(plot, _caption(summary), _facts(summary))
-  except UserError as error:
+  except (UserError, RuntimeError) as error:  # as of ~nobody
     raise UserError(f'{folder} holds no finished run of launch.llm: {error}') from error
 
 

@@ -62,11 +62,11 @@ def reproduce(
   if objective not in OBJECTIVES:
     raise unknown_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
-  out = pathlib.Path(out).expanduser()
   try:
+    out = pathlib.Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    reason = error.strerror or error
+  except (OSError, RuntimeError) as error:  # as of ~nobody
+    reason = getattr(error, 'strerror', None) or error
     raise UserError(f'{out} cannot be the output folder: {reason}') from error
   request = _Request(out, get_config, figures, num_seeds, objective, language_model)
   with Interruption() as interruption:
@@ -82,7 +82,7 @@ def reproduce(
 
 
 class _Request(NamedTuple):
-  """What `reproduce` was asked for, once it is checked."""
+  """The checked arguments of `reproduce`."""
 
   out: pathlib.Path
   get_config: GetConfig

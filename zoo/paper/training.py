@@ -1,4 +1,4 @@
-"""What the figures need trained, trained with as few programs as possible."""
+"""Trains the models of the figures, with as few compiled programs as possible."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Study(NamedTuple):
 
   config: str
   variant: str  # of the config; '' is the one that converges
-  evaluations: int = 1  # how often in training the sampled risk is measured
+  evaluations: int = 1  # number of times in training that the risk is sampled
   eval_batches: int = 4
-  checkpoints: int = 1  # that stay: of the end, or evenly over training
+  checkpoints: int = 1  # number of them: at the end, or evenly over training
 
 
 class Point(NamedTuple):
@@ -54,7 +54,7 @@ class Runs:
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
-    """The logged steps at which a field is known, and it for each seed at these."""
+    """The logged steps that have a field, and its values at these, a list a seed."""
     seeds = [
       {
         line['step']: line[field]
@@ -135,7 +135,7 @@ def _one_by_one(
 
 
 def _folder(study: Study) -> str:
-  """A folder name that no other study has."""
+  """A folder name of its own for each study."""
   settings = study.evaluations, study.eval_batches, study.checkpoints
   variant = study.variant or 'default'
   return '-'.join([study.config, variant, *map(str, settings)])

@@ -1,4 +1,4 @@
-"""Probing: what a model has learned, beside what theory says it could."""
+"""Probing: what a model has learned, compared with what theory says it could learn."""
 
 from zoo.probing.activations import intermediates as intermediates
 from zoo.probing.attention_heads import Head as Head

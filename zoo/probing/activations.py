@@ -15,12 +15,13 @@ from zoo.protocols import Predictor
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, PyTree[Array]]:
-  """What each method returned in one pass over the prompts, by the method's name.
+  """The return value of each method in one pass over the prompts, by the method's name.
 
-  Of a linear attention model they are those of the paper's equation: `embed`, `keys`,
-  `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry is the
-  prediction. Any other model is called as it is; methods of its submodules are named
-  by their path, `block.attend`. Raises UserError for what is no NNX module.
+  For a linear attention model these are the terms of the paper's equation: `embed`,
+  `keys`, `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry
+  is the prediction. Any other model is simply called. Methods of submodules are named
+  by their path, as in `block.attend`. Raises UserError unless the model is an NNX
+  module.
   """
   if not isinstance(model, nnx.Module):
     raise UserError(
@@ -45,7 +46,7 @@ def _forward(model: Predictor, prompt: Prompt) -> Array:
 
 @functools.cache
 def _with_own_methods(cls: type) -> type:
-  """A subclass that defines all methods that `cls` has below nnx.Module."""
+  """A subclass that itself defines all methods that `cls` adds to nnx.Module."""
   inherited = set(dir(nnx.Module))
   methods = {
     name: method

@@ -1,4 +1,4 @@
-"""What each head of a linear attention model does, and what it is worth."""
+"""What each head of a linear attention model does, and what pruning it costs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from zoo.theory.exact import float64_rule, in_float64
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-  """One head. Only the product of its value vector and its form is ever seen."""
+  """One head; predictions depend on the product of its value vector and form alone."""
 
   value: Float[np.ndarray, ' e']  # b_h = W_Vᵀ W_Pᵀ r
   form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
-  # E f_h Δ / E Δ² for what this head, and what all heads, add to the prediction: the
-  # shares sum to 1, and are negative for a head that works against the others.
+  # E f_h Δ / E Δ², where f_h is what this head adds to the prediction and Δ what all
+  # heads add. Shares sum to 1; one is negative if its head works against the others.
   share: float | None  # None where the heads together add nothing
   pruning_cost: float  # exact risk without this head, less the risk with it
 
 
 def heads(model: Predictor, task: Task) -> list[Head]:
-  """The heads of a linear attention model, exactly, in float64.
+  """The heads of a linear attention model, computed in float64.
 
   Raises UserError for other models, and as `theory.exact_risk` does.
   """

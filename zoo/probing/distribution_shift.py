@@ -1,4 +1,4 @@
-"""How a predictor fares on prompts that it was not trained for."""
+"""The risk of a predictor on tasks that it was not trained for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.theory.exact import float64_rule
 
 
 class ShiftedTask(NamedTuple):
-  """A task at one value of what is shifted, and the factor on its queries."""
+  """A task with one property changed to a value, and the factor on its queries."""
 
   value: float
   task: LinearRegression
@@ -33,13 +33,14 @@ class ShiftedTask(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShiftedRisk:
-  """The risks on one shifted task; None for what is not known there.
+  """The risks on one shifted task.
 
-  A predictor that fails, say since it has a table of positions and the context is
-  longer, has neither risk; `failure` says why.
+  An exact risk is None without a closed form. Both risks are None for a predictor that
+  fails there, for example one with a table of positions on a longer context; `failure`
+  has its error.
   """
 
-  value: float  # of what is shifted
+  value: float  # of the property that is shifted
   sampled: Estimate | None  # E (f − ŵ·x_q)²
   exact: float | None
   other_sampled: Estimate | None  # of the predictor compared with, on the same prompts
@@ -50,11 +51,11 @@ class ShiftedRisk:
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-  """One way to leave the training task, and the risks along it."""
+  """One property of the training task, and the risks as it is shifted."""
 
   name: str  # key of SHIFTS
   description: str  # with the unit of the values
-  trained: float  # the value at which the task is the one given
+  trained: float  # the value that the training task has
   risks: list[ShiftedRisk]
 
 
@@ -103,7 +104,7 @@ def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
 
 
 class _Kind(NamedTuple):
-  """A way to shift a task: the values, which depend on it, and the task at one."""
+  """How to shift a property: its value in a task, others around it, and the change."""
 
   description: str
   trained: Callable[[LinearRegression], float]
@@ -152,21 +153,21 @@ _KINDS = {
   ),
 }
 
-# What is shifted, and how its value is to be read.
+# The properties that can be shifted, and the meaning of their values.
 SHIFTS = {name: kind.description for name, kind in _KINDS.items()}
 
 
 def shifted_tasks(
   task: Task, name: str, values: Sequence[float] | None = None
 ) -> list[ShiftedTask]:
-  """A task, shifted: at the values given, or at some around it.
+  """The task with one property changed to each of some values.
 
-  `name` is one of SHIFTS. Raises UserError for another name, and for a task that exact
-  theory does not cover.
+  `name` is one of SHIFTS; without `values` there are some around that of the task.
+  Raises UserError for another name, and for a task that exact theory does not cover.
   """
   if name not in _KINDS:
     raise UserError(f'unknown shift {name!r}; known: {", ".join(SHIFTS)}')
-  theory.task_moments(task)  # refuses what is no linear regression
+  theory.task_moments(task)  # raises UserError for other tasks
   assert isinstance(task, LinearRegression)
   kind = _KINDS[name]
   found = []
@@ -174,7 +175,7 @@ def shifted_tasks(
     if kind.shift is None:
       found.append(ShiftedTask(value, task, value))
     else:
-      # The task itself, whose sampling is compiled, where nothing is shifted.
+      # Where nothing is shifted, the task itself: its sampling is compiled already.
       same = value == kind.trained(task)
       found.append(ShiftedTask(value, task if same else kind.shift(task, value)))
   return found
@@ -216,10 +217,10 @@ def shift(
 def _attempt(
   predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
 ) -> tuple[list[Estimate | None], list[str]]:
-  """The sampled risks, None for a predictor that fails, and why those fail."""
+  """The sampled risks, None for a predictor that fails, and the errors of those."""
   try:
     return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
-  except Exception as error:  # of a model that may be anybody's
+  except Exception as error:  # the model may be a user's, and raise anything
     if len(predictors) == 1:
       reason = ' '.join(str(error).split())[:200]
       name = type(predictors[0]).__name__
@@ -245,7 +246,7 @@ def sampled_shifted_risks(
 
 
 def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | None:
-  """The exact risk on a shifted task, or None where there is no closed form."""
+  """The exact risk on a shifted task; None without a closed form."""
   _, task, query_scale = shifted
   risk = known_risk(predictor, task)
   if risk is None or query_scale == 1:

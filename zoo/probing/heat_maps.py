@@ -81,5 +81,5 @@ def _heat(axes: Axes, matrix: Float[np.ndarray, 'r c'], limit: float) -> AxesIma
   axes.set_axis_on()
   axes.set_xticks([])
   axes.set_yticks([])
-  # Orange and purple, which colour-blind readers tell apart; white is 0.
+  # Orange and purple, which colour-blind readers can distinguish; white is 0.
   return axes.imshow(matrix, cmap='PuOr', vmin=-limit, vmax=limit)

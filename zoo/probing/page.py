@@ -1,4 +1,4 @@
-"""The probe's report on one page."""
+"""The report of a probe as one HTML page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CAPTIONS = {
 def page(
   report: Report, title: str, drawings: Mapping[str, matplotlib.figure.Figure]
 ) -> str:
-  """HTML of a report and its pictures, which lie beside it as `NAME.png`."""
+  """The HTML of a report; its pictures are expected beside it as `NAME.png`."""
   figures = {}
   for name, drawing in drawings.items():
     heading, caption = _CAPTIONS[name]

@@ -1,4 +1,4 @@
-"""The way from one model to another one, and the risk along it."""
+"""The risk on straight lines from one model to another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zoo.theory.exact import float64_rule, in_float64
 
 @dataclasses.dataclass(frozen=True)
 class Interpolation:
-  """Exact risks on the straight lines from a subject, at 0, to another one, at 1."""
+  """Exact risks on straight lines from a subject, at 0, to another predictor, at 1."""
 
   fraction: Float[np.ndarray, ' n']
   # The line through the space of learning rules, on which the risk is a parabola.
@@ -34,7 +34,7 @@ class Interpolation:
 def interpolation(
   subject: Predictor, other: Predictor, task: Task, num_points: int = 21
 ) -> Interpolation:
-  """Walks from a model to another one, through the rules and through the weights.
+  """The risk between two predictors, in the space of rules and in that of weights.
 
   Raises UserError as `theory.exact_risk` does: both must have learning rules.
   """

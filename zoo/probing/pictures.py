@@ -1,4 +1,4 @@
-"""Pictures of what probing finds."""
+"""The pictures of a probe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zoo.protocols import Predictor, Task
 def pictures(
   report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by the name that a file of each should have."""
+  """The figures of a report, by the names of their files."""
   figures = {'alignment': draw_alignment(subject, other, task, report.against)}
   if report.algorithm is not None:
     figures['step_matrix'] = draw_step_matrix(report.algorithm)

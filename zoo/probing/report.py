@@ -38,7 +38,7 @@ REFERENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What `probe` found; None for what does not exist for a predictor or a task."""
+  """The results of `probe`; None where a predictor or a task has no such result."""
 
   is_gradient_descent: bool
   verdict: str
@@ -53,7 +53,7 @@ class Report:
   score: Score | None = None  # on a frozen set, where one was given
 
   def to_json(self) -> str:
-    """The report as JSON; what is not finite is null."""
+    """The report as JSON; numbers that are not finite are null."""
     return json.dumps(_plain(dataclasses.asdict(self)), indent=2, allow_nan=False)
 
 
@@ -86,9 +86,9 @@ def probe(
 ) -> Report:
   """Probes a model, an estimator or a rule on a task, beside another predictor.
 
-  `against` is one of REFERENCES, or a predictor. Both are scored on the prompts of an
-  `evaluation_set` too, as they are: a reference stays that of this task. Raises
-  UserError for what cannot be called on the task's prompts, or names no reference.
+  `against` is one of REFERENCES, or a predictor. Both are also scored on the prompts of
+  an `evaluation_set`; a reference stays that of `task`. Raises UserError for an unknown
+  reference, and for a predictor that cannot be called on the task's prompts.
   """
   other = reference(against, task) if isinstance(against, str) else against
   if against_name is None:
@@ -132,7 +132,7 @@ def probe(
 
 
 def _plain(value: object) -> object:
-  """What JSON has: NumPy's numbers as numbers, estimates by name, no NaN."""
+  """The value in types of JSON; None for a number that is not finite."""
   if isinstance(value, Estimate):
     value = value._asdict()
   if isinstance(value, dict):

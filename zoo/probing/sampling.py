@@ -43,9 +43,9 @@ def sample_means(
 ) -> dict[str, Estimate]:
   """The mean of every quantity that `measure` gives a prompt, over `num_prompts`.
 
-  It is given the prompts and each predictor's answers to them. `seed` chooses the
-  prompts; they are the same for all predictors, and whatever is measured. Raises
-  UserError for what cannot be called on a prompt.
+  `measure` is given the prompts and each predictor's answers to them. The prompts
+  depend on `seed` alone, and are the same for all predictors. Raises UserError for a
+  predictor that cannot be called on a prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   key = jax.random.key(check_count('seed', seed, minimum=0))
@@ -72,7 +72,7 @@ def means(
   num_features: int,
   batches: Iterable[Prompt],
 ) -> dict[str, Estimate]:
-  """As `sample_means`, over given batches of prompts: two prompts or more."""
+  """As `sample_means`, over given batches that have two prompts or more together."""
   for predictor in predictors:
     found = getattr(predictor, 'num_features', num_features)
     if found != num_features:
@@ -114,7 +114,7 @@ def _measure(
 
 
 def answer(predictor: Predictor, prompt: Prompt) -> Answer:
-  """A predictor's answers, the gradients in the query by differentiation."""
+  """A predictor's predictions, and their gradients in the query."""
 
   def total(x_query: Float[Array, 'b d']) -> tuple[Float[Array, ''], Array]:
     prediction = predictor(dataclasses.replace(prompt, x_query=x_query))

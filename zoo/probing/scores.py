@@ -24,7 +24,7 @@ _BATCH_SIZE = 1024  # divides the sets, so that one program does
 class Risks:
   """The risks of a predictor f and of another one, f', on the same prompts.
 
-  What is exact is of the prompts' task, and None where there is no closed form.
+  Exact risks are those of the prompts' task, and None without a closed form.
   """
 
   risk: Estimate  # E (f − target)²
@@ -53,9 +53,9 @@ def risks(
   num_prompts: int = 65536,
   seed: int = 0,
 ) -> Risks:
-  """Samples the risks of two predictors on any task, exact ones beside them.
+  """The risks of two predictors on fresh prompts of any task.
 
-  Raises UserError for what cannot be called on the task's prompts.
+  Raises UserError for a predictor that cannot be called on the task's prompts.
   """
   sampled = sample_means(squared_errors, [subject, other], task, num_prompts, seed)
   return _risks(subject, other, task, sampled)
@@ -64,7 +64,7 @@ def risks(
 def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -> Score:
   """The risks of two predictors on a frozen set.
 
-  Raises UserError for what cannot be called on the set's prompts.
+  Raises UserError for a predictor that cannot be called on the set's prompts.
   """
   task, prompt = evaluation_set.task, evaluation_set.prompt
   num_prompts = len(prompt.y_query)
@@ -86,7 +86,7 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
 
 
 def known_risk(predictor: Predictor, task: Task) -> float | None:
-  """The exact risk, or None where there is no closed form."""
+  """The exact risk; None without a closed form."""
   try:
     return float(theory.exact_risk(predictor, task))
   except UserError:
@@ -96,7 +96,7 @@ def known_risk(predictor: Predictor, task: Task) -> float | None:
 def squared_errors(
   prompt: Prompt, answers: list[Answer]
 ) -> dict[str, Float[Array, ' b']]:
-  """Of two predictors, and their difference."""
+  """The squared errors of two predictors, and their differences."""
   one_b, two_b = (jnp.square(answer.prediction - prompt.y_query) for answer in answers)
   return {'risk': one_b, 'other_risk': two_b, 'risk_difference': one_b - two_b}
 

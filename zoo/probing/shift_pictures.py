@@ -102,5 +102,5 @@ def _curve(
 
 
 def _positive(risk: float | None) -> float:
-  """The risk, or NaN, which is not drawn, for what has no place on a log scale."""
+  """The risk; NaN, which is not drawn, where a log scale cannot show it."""
   return risk or math.nan

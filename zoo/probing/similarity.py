@@ -1,4 +1,4 @@
-"""Alignment: how near two predictors are, on the same prompts."""
+"""Alignment: how close two predictors are on the same prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zoo.protocols import FollowsRule, Predictor, Task
 class Alignment:
   """How a predictor f differs from another one, f' (arXiv 2512.04268, appendix C.2).
 
-  The gradients are in the query: of a learning rule, the weights learned in context.
+  Gradients are in the query; that of a learning rule is the weights learned in context.
   """
 
   num_prompts: int
@@ -53,9 +53,9 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  What has no learning rule is differentiated; see `sampling.sample_means` for the
-  prompts. The exact part takes no samples; it is there for two learning rules on a task
-  that exact theory covers. Raises UserError for arguments that are none of these.
+  See `sampling.sample_means` for the prompts. The exact part is that of two learning
+  rules on a task that exact theory covers. Raises UserError for a predictor that cannot
+  be called on the task's prompts.
   """
   means = sample_means(_measure, [subject, other], task, num_prompts, seed)
   exact = None
@@ -65,7 +65,7 @@ def alignment(
 
 
 def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAlignment:
-  """The exact part of `alignment`; UserError as of `theory.squared_difference`."""
+  """The exact part of `alignment`; raises UserError as `theory.exact_risk` does."""
   difference = theory.squared_difference(subject, other, task)
   nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
   one, two = (

@@ -1,4 +1,4 @@
-"""What a report says, in one table a part: for a terminal and for a page."""
+"""A report as tables, for a terminal and for an HTML page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCESS = {
 
 
 def summary(report: Report) -> str:
-  """The report in words and in one table a part, for a terminal."""
+  """The verdict and the tables of a report, as text for a terminal."""
   parts = [f'Is it doing gradient descent? {report.verdict}']
   for table in tables(report):
     text = format_table(table.rows, table.header)
@@ -39,7 +39,7 @@ def summary(report: Report) -> str:
 
 
 def tables(report: Report) -> list[Table]:
-  """The tables of a report; the first cell of a header says what is in it."""
+  """The tables of a report; the first cell of the header is the title of each."""
   found = [_risk_table(report.risks, 'risk', report.against)]
   if report.algorithm is not None:
     found.append(_algorithm_table(report.algorithm))
@@ -169,7 +169,7 @@ def _shift_table(shifts: list[Shift], against: str) -> Table:
 
 
 def _over_optimum(risk: ShiftedRisk) -> float:
-  """How many times the optimum the model's risk is; least where it is not known."""
+  """The model's risk over that of the optimum; -inf if the model has failed."""
   if risk.sampled is None:
     return -math.inf
   if risk.optimal == 0:  # prompts from which ŵ is known

@@ -1,4 +1,4 @@
-"""Whether a predictor is one step of gradient descent, in a sentence."""
+"""The verdict: is a predictor one step of gradient descent?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ UNEXPLAINED = 0.01
 
 
 def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
-  """Whether an algorithm is one step of gradient descent, and why, in a sentence."""
+  """Whether an algorithm is one step of gradient descent, and a sentence that says why.
+
+  `task` gives the prior mean, from which the start of the nearest step is measured.
+  """
   nearest, matrix = found.nearest_gd, found.nearest_gd_beta
   if nearest.unexplained is None:
     return False, 'No: it ignores its context.'
@@ -41,7 +44,7 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
 def judge_by_samples(
   subject: Predictor, task: LinearRegression, num_prompts: int, seed: int
 ) -> tuple[bool, str]:
-  """The verdict on what has no learning rule: its distance from the best step."""
+  """The verdict on a predictor without a learning rule, from sampled predictions."""
   descent = estimators.gradient_descent(task)
   start = estimators.prior_mean(task)
   moved = float(theory.squared_difference(descent, start, task).prediction)

@@ -1,4 +1,4 @@
-"""Reports: one HTML page that needs nothing else, for whatever has been measured."""
+"""Reports as one self-contained HTML page."""
 
 from zoo.reports.page import Claim as Claim
 from zoo.reports.page import Figure as Figure

@@ -1,4 +1,4 @@
-"""The one page that every report is: text, tables, claims and drawings."""
+"""One HTML page for every report: text, tables, claims and drawings."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Claim(TypedDict):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-  """A heading, and below it what there is: a text with links, claims, figures, tables.
+  """A heading with a text and links, claims, figures and tables below it.
 
-  `files` are links by name, relative to the page; `figures` are by their id on it.
+  `files` are links by name, relative to the page; `figures` have their ids for names.
   """
 
   heading: str
@@ -93,7 +93,7 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
       ],
     )
   """
-  import jinja2  # takes a while, and few need it
+  import jinja2  # slow to import, and rarely needed
 
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
@@ -123,9 +123,11 @@ def figure_of(plot: Plot, title: str, caption: str) -> Figure:
 def _svg(picture: Picture, prefix: str) -> str:
   """The inside of an SVG element, its ids made unique on the page by a prefix."""
   if not re.fullmatch(r'\w+', prefix, re.ASCII):
-    raise ValueError(f'{prefix!r} is no name of a picture')
+    raise ValueError(
+      f'{prefix!r} cannot be an id; it may have letters, digits and underscores'
+    )
   text = io.StringIO()
-  # Texts are drawn as paths, and where they are named, in comments, escaped.
+  # Matplotlib draws texts as paths, and escapes them in comments.
   metadata = {'Date': None, 'Creator': None}
   picture.drawing.savefig(text, format='svg', metadata=metadata)
   svg = text.getvalue()

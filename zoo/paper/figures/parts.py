@@ -1,4 +1,4 @@
-"""What figures are made of: runs as series, in the same names and colours."""
+"""What the figures share: names of axes and series, and runs as series."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINED, INFIMUM, GD = 'trained', 'exact infimum', 'one step of gradient descent
 
 
 class Figure(NamedTuple):
-  """What a figure shows, what it needs trained and computed, and how it is plotted."""
+  """Title and caption of a figure, the models that it needs, and how it is plotted."""
 
   title: str
   caption: str
@@ -45,7 +45,7 @@ def dots(
   points: Mapping[int, Point] | Mapping[float, Point],
   less: ArrayLike = 0.0,
 ) -> Series:
-  """The exact risks at the end of points by x, less something of theirs."""
+  """The exact risk at the end of each point, by x, minus `less`."""
   finals = np.transpose([runs.final(at) for at in points.values()])
   return series(name, 'dots', colour, list(points), finals - np.asarray(less))
 
