@@ -5,16 +5,22 @@
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
   python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
 
-Run the same command again to go on after an interruption.
+Rerun the same command to resume after an interruption.
 """
 
+from __future__ import annotations
+
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from launch import cli
 from zoo.errors import check_count
+from zoo.tables import format_table
+
+if TYPE_CHECKING:
+  from zoo.config import Config
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -53,12 +59,11 @@ def main() -> None:
   if judged is None:
     print(f'stopped; the same command goes on from what is saved in {out}')
     return
-  for claim in judged:
-    print(f'{claim["source"]:<44}{claim["verdict"] or "not measured"}')
-  print(f'\nall of it is in {out}/report.html')
+  rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
+  print(f'{format_table(rows)}\n\nthe report is {out}/report.html')
 
 
-def _get_config(name: str, variant: str) -> Any:
+def _get_config(name: str, variant: str) -> Config:
   get_config = importlib.import_module(f'configs.{name}').get_config
   return get_config('smoke' if _SMOKE.value else variant)
 

@@ -6,12 +6,19 @@ python -m launch.probe --checkpoint=runs/a --against=runs/b --json=probe.json
 python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 """
 
+from __future__ import annotations
+
 import pathlib
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from launch import cli
 from zoo.errors import UserError
+from zoo.files import write_atomically
+
+if TYPE_CHECKING:
+  from zoo.protocols import Predictor, Task
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
@@ -39,41 +46,29 @@ _JSON = flags.DEFINE_string(
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for probe.json and the pictures. Default: checkpoints/runs/ and the name of '
-  'the checkpoint with -probe.',
+  'Folder for report.html, probe.json and the pictures. Default: checkpoints/runs/ and '
+  'the name of the checkpoint with -probe.',
 )
 
 
 def main() -> None:
-  if not _CHECKPOINT.value:
+  if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
-  checkpoint = pathlib.Path(_CHECKPOINT.value).expanduser()
-  out = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
-  if _OUT.value:
-    out = pathlib.Path(_OUT.value).expanduser()
-  json_file = pathlib.Path(_JSON.value or out / 'probe.json').expanduser()
-  if _JSON.value and not json_file.parent.is_dir():
-    raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
+  checkpoint = cli.folder_of(_CHECKPOINT, '')
+  default = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
+  out = cli.folder_of(_OUT, default)
   if out.exists() and not out.is_dir():
     raise UserError(f'--out is {str(out)!r}, which is not a folder')
+  json_file = _json_file(out)
   # Imported here so that a mistyped flag is answered at once.
   import zoo
+  from zoo.probing.page import page
   from zoo.probing.pictures import pictures
 
   if _EVAL_SET.value is not None:
     zoo.evaluation_sets.setting_of(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
-  name = _AGAINST.value
-  if name in zoo.probing.REFERENCES:
-    other = zoo.probing.reference(name, saved.task)
-  elif pathlib.Path(name).expanduser().is_dir():
-    other = zoo.load(name).model
-    name = pathlib.Path(name).resolve().name
-  else:
-    known = ', '.join(zoo.probing.REFERENCES)
-    raise UserError(
-      f'--against is {name!r}; it must be one of {known}, or a folder of a checkpoint'
-    )
+  other, name = _other(saved.task)
   evaluation_set = None
   if _EVAL_SET.value is not None:
     evaluation_set = zoo.evaluation_sets.load(_EVAL_SET.value)
@@ -81,18 +76,46 @@ def main() -> None:
     saved.model, saved.task, other, name, evaluation_set=evaluation_set
   )
   figures = pictures(report, saved.model, other, saved.task)
+  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
   try:
     out.mkdir(parents=True, exist_ok=True)
-    json_file.write_text(report.to_json() + '\n')
-    for title, figure in figures.items():
-      figure.savefig(out / f'{title}.png', dpi=150)
+    write_atomically(json_file, report.to_json() + '\n')
+    for picture, figure in figures.items():
+      figure.savefig(out / f'{picture}.png', dpi=150)
+    write_atomically(out / 'report.html', page(report, title, figures))
   except OSError as error:
     raise UserError(
       f'{error.filename or out} cannot be written: {error.strerror}'
-    ) from (error)
-  print(f'{saved.config.model.name} after step {saved.step}, of {checkpoint}\n')
-  print(zoo.probing.summary(report))
-  print(f'\nall of it is in {json_file}, with {len(figures)} pictures in {out}')
+    ) from error
+  print(f'{title}\n\n{zoo.probing.summary(report)}')
+  print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
+
+
+def _json_file(out: pathlib.Path) -> pathlib.Path:
+  if _JSON.value is None:
+    return out / 'probe.json'
+  path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
+  if path.is_dir():
+    raise UserError(f'--json is {_JSON.value!r}; it must name a file')
+  if not path.parent.is_dir():
+    raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
+  return path
+
+
+def _other(task: Task) -> tuple[Predictor, str]:
+  """What to compare with, and its name."""
+  import zoo
+
+  name = _AGAINST.value
+  if name in zoo.probing.REFERENCES:
+    return zoo.probing.reference(name, task), name
+  folder = cli.folder_of(_AGAINST, '')
+  if folder.is_dir():
+    return zoo.load(folder).model, folder.resolve().name
+  known = ', '.join(zoo.probing.REFERENCES)
+  raise UserError(
+    f'--against is {name!r}; it must be one of {known}, or a folder of a checkpoint'
+  )
 
 
 if __name__ == '__main__':

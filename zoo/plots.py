@@ -1,30 +1,60 @@
-"""A figure as data: all that is drawn, what is in its CSV, and how to read it back."""
+"""Figures as data: written to CSV, read back, and drawn."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import io
+import math
+import pathlib
+import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-KINDS = 'dots', 'curve', 'line', 'dashed'
+from zoo.errors import UserError
+from zoo.files import write_atomically
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+KINDS = 'dots', 'curve', 'line', 'dashed'
+SCALES = 'linear', 'log'
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
-PURPLE, ORANGE, BLACK = '#CC79A7', '#E69F00', '#000000'
+PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
+PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 _MARKERS = {BLUE: 'o', VERMILION: 's', GREEN: '^', PURPLE: 'D', ORANGE: 'v'}
 
 _COLUMNS = (
   *('panel', 'x_axis', 'x_scale', 'x_names', 'y_axis', 'y_scale'),
   *('series', 'kind', 'colour', 'x', 'y', 'low', 'high'),
 )
+
+
+# What a figure may hold that is read from a file: a pattern, and the same in words.
+_LABEL = '(?!_).{1,200}', '1 to 200 printable characters, the first no underscore'
+_SCALE = '|'.join(SCALES), ' or '.join(SCALES)
+_ALLOWED = {
+  'panel': ('[a-z]', 'a letter from a to z'),
+  'x_axis': _LABEL,
+  'x_scale': _SCALE,
+  'x_names': ('.{0,400}', 'at most 400 printable characters'),
+  'y_axis': _LABEL,
+  'y_scale': _SCALE,
+  'series': _LABEL,  # Matplotlib leaves what begins with an underscore out of a legend
+  'kind': ('|'.join(KINDS), f'one of {", ".join(KINDS)}'),
+  'colour': ('#[0-9A-Fa-f]{6}', 'like #0072B2'),
+}
+MAX_POINTS = 100_000
+MAX_NUMBER = 1e100  # so that the range of an axis, with its margins, is finite
+
+Numbers = ArrayLike | Sequence
+_Point = tuple[float, ...]  # x, y, low, high
+_Texts = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +121,7 @@ class Plot:
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
-def series(
-  name: str,
-  kind: str,
-  colour: str,
-  x: Any,
-  y: Any,
-) -> Series:
+def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
   """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
@@ -105,8 +129,16 @@ def series(
   return Series(name, kind, colour, *map(_floats, (x, *summary)))
 
 
-def _floats(values: Any) -> tuple[float, ...]:
+def _floats(values: Numbers) -> tuple[float, ...]:
   return tuple(np.asarray(values, np.float64).tolist())
+
+
+def write_plot(plot: Plot, folder: pathlib.Path) -> None:
+  """Writes `figure_NAME.csv`, `.svg` and `.png` into a folder; raises OSError."""
+  write_atomically(folder / f'figure_{plot.name}.csv', to_csv(plot))
+  figure = draw(plot.panels)
+  figure.savefig(folder / f'figure_{plot.name}.svg', metadata={'Date': None})
+  figure.savefig(folder / f'figure_{plot.name}.png', dpi=150)
 
 
 def to_csv(plot: Plot) -> str:
@@ -127,31 +159,80 @@ def to_csv(plot: Plot) -> str:
 
 
 def from_csv(name: str, text: str) -> Plot:
-  """The figure that `to_csv` wrote, bit for bit."""
-  panels: dict[tuple, dict[tuple, list]] = {}
-  for row in csv.DictReader(io.StringIO(text)):
-    axes = tuple(row[column] for column in _COLUMNS[:6])
-    style = tuple(row[column] for column in _COLUMNS[6:9])
-    point = tuple(float(row[column]) for column in _COLUMNS[9:])
-    panels.setdefault(axes, {}).setdefault(style, []).append(point)
-  return Plot(
-    name,
-    tuple(
-      Panel(
-        key,
-        x_axis,
-        y_axis,
-        tuple(
-          Series(*style, *map(tuple, zip(*points, strict=True)))
-          for style, points in found.items()
-        ),
-        x_scale,
-        y_scale,
-        tuple(x_names.split('|')) if x_names else (),
+  """The figure that `to_csv` wrote, bit for bit.
+
+  Nothing is assumed of the text, which may come from somebody else: raises UserError,
+  naming the line, unless all of it can be drawn.
+  """
+  source = f'figure_{name}.csv'
+  reader = csv.reader(io.StringIO(text, newline=''))
+  panels: dict[_Texts, dict[_Texts, list[_Point]]] = {}
+  try:
+    if (header := next(reader, None)) != list(_COLUMNS):
+      raise UserError(
+        f'{source} begins with {str(header)[:80]}; its columns must be '
+        f'{", ".join(_COLUMNS)}'
       )
-      for (key, x_axis, x_scale, x_names, y_axis, y_scale), found in panels.items()
-    ),
+    for count, row in enumerate(reader, start=1):
+      axes, style, point = _read_row(row, f'{source}, line {reader.line_num}')
+      panels.setdefault(axes, {}).setdefault(style, []).append(point)
+      if count > MAX_POINTS:
+        raise UserError(f'{source} has more than {MAX_POINTS} points')
+  except csv.Error as error:  # as of a cell of more than 131,072 characters
+    raise UserError(f'{source}, line {reader.line_num}: {error}') from error
+  if not panels:
+    raise UserError(f'{source} has no points')
+  _check_unique('panel', [axes[0] for axes in panels], source)
+  for found in panels.values():
+    _check_unique('series', [style[0] for style in found], source)
+  return Plot(name, tuple(_panel(axes, found) for axes, found in panels.items()))
+
+
+def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
+  key, x_axis, x_scale, x_names, y_axis, y_scale = axes
+  shown = tuple(
+    Series(name, kind, colour, *map(tuple, zip(*points, strict=True)))
+    for (name, kind, colour), points in found.items()
   )
+  names = tuple(x_names.split('|')) if x_names else ()
+  return Panel(key, x_axis, y_axis, shown, x_scale, y_scale, names)
+
+
+def _read_row(row: list[str], where: str) -> tuple[_Texts, _Texts, _Point]:
+  """The axes, the style and the point of a line; UserError unless it can be drawn."""
+  if len(row) != len(_COLUMNS):
+    raise UserError(f'{where} has {len(row)} cells; it must have {len(_COLUMNS)}')
+  cells = dict(zip(_COLUMNS, row, strict=True))
+  for name, (pattern, words) in _ALLOWED.items():
+    if not (re.fullmatch(pattern, cells[name]) and cells[name].isprintable()):
+      raise UserError(f'{where}: {name} is {cells[name][:80]!r}; it must be {words}')
+  x, y, low, high = (_read_number(name, cells[name], where) for name in _COLUMNS[9:])
+  if not low <= y <= high:
+    raise UserError(
+      f'{where}: y is {y}; it must be between low, {low}, and high, {high}'
+    )
+  for name, value in (('x', x), ('y', low)):
+    if cells[f'{name}_scale'] == 'log' and value <= 0:
+      raise UserError(f'{where}: {value} is on a log scale of {name}; it must be > 0')
+  return tuple(row[:6]), tuple(row[6:9]), (x, y, low, high)
+
+
+def _read_number(name: str, text: str, where: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not abs(value) <= MAX_NUMBER:  # NaN is refused, too
+    raise UserError(
+      f'{where}: {name} is {text[:80]!r}; it must be a number of at most {MAX_NUMBER:g}'
+    )
+  return value
+
+
+def _check_unique(what: str, names: list[str], source: str) -> None:
+  for name in names:
+    if names.count(name) > 1:
+      raise UserError(f'{source}: {what} {name!r} is there in two styles')
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
@@ -161,31 +242,31 @@ def draw(panels: Sequence[Panel]) -> Figure:
   figure = Figure(figsize=(4.8 * columns, 4.2 * rows), layout='constrained')
   for position, panel in enumerate(panels, start=1):
     axes = figure.add_subplot(
-      rows,
-      columns,
-      position,
-      xlabel=panel.x_axis,
-      ylabel=panel.y_axis,
-      xscale=panel.x_scale,
-      yscale=panel.y_scale,
+      rows, columns, position, xscale=panel.x_scale, yscale=panel.y_scale
     )
+    # Names are plain text: a $ in them begins no formula.
+    axes.set_xlabel(panel.x_axis, parse_math=False)
+    axes.set_ylabel(panel.y_axis, parse_math=False)
     axes.set_title(panel.key, loc='left', fontweight='bold')
     for one in panel.series:
       _draw_series(axes, one)
     axes.grid(alpha=0.3)
     if panel.x_names:
-      axes.set_xticks(range(len(panel.x_names)), panel.x_names)
+      ticks = range(len(panel.x_names))
+      axes.set_xticks(ticks, panel.x_names, parse_math=False)
     for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
       if scale == 'log':
         _label_decades(axis)
     # Below the axes a legend hides no data.
-    axes.legend(
+    legend = axes.legend(
       loc='upper center',
       bbox_to_anchor=(0.5, -0.16),
       ncols=2,
       fontsize='small',
       frameon=False,
     )
+    for text in legend.get_texts():
+      text.set_parse_math(False)
   return figure
 
 

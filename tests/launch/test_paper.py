@@ -68,12 +68,12 @@ def test_stopped_and_started_again_it_goes_on_to_the_same_figure(
     module=MODULE,
     number=number,
     code=code,
-    # All of one seed is done, and the other one has begun.
+    # All of one seed is done; the other one may end before the signal is there.
     ready=lambda: len(finished(tmp_path)) >= 16,
   )
   assert not (tmp_path / 'figure_2.csv').exists()
   done = finished(tmp_path)
-  assert 16 <= len(done) < 32
+  assert 16 <= len(done) <= 32
   answer = launch(*ARGUMENTS, f'--out={tmp_path}', cache=cache, module=MODULE)
   assert answer.returncode == 0, answer.stderr
   assert answer.stdout.replace(str(tmp_path), str(whole[0])) == whole[1].stdout

@@ -34,9 +34,14 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   found = json.loads(numbers.read_text())
   assert found['is_gradient_descent'] is True
   assert found['against'] == 'gd'
-  pictures = {path.name: path.read_bytes()[:4] for path in out.iterdir()}
+  assert found['risks']['risk'] == found['risks']['other_risk']  # it is itself
+  pictures = {path.name: path.read_bytes()[:4] for path in out.glob('*.png')}
   names = 'alignment', 'heads', 'interpolation', 'shift', 'step_matrix'
   assert pictures == {f'{name}.png': b'\x89PNG' for name in names}
+  assert {path.name for path in out.iterdir()} == {*pictures, 'report.html'}
+  page = (out / 'report.html').read_text()
+  assert 'Is it doing gradient descent? Yes: one step of size 0.5000' in page
+  assert page.count('<svg') == len(names)
 
 
 @pytest.mark.slow
@@ -50,7 +55,10 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
     (['--checkpoint=GD', '--eval_set=tabel_1'], "unknown evaluation set 'tabel_1'"),
     (['--checkpoint=GD', '--step=3'], 'has no step 3; it has [0]'),
     (['--checkpoint=GD', '--json=no/where.json'], 'its folder does not exist'),
+    (['--checkpoint=GD', '--json='], "--json is ''; it must name a file"),
+    (['--checkpoint=GD', '--json=docs'], "--json is 'docs'; it must name a file"),
     (['--checkpoint=GD', '--out=README.md'], 'which is not a folder'),
+    (['--checkpoint=GD', '--out='], '--out is empty; it must name a folder'),
   ],
 )
 def test_a_mistake_is_one_line(checkpoint, cache, arguments, said):

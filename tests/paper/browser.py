@@ -26,7 +26,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Page:
-  """A page that was opened; `events` has all that it has told."""
+  """A page that was opened, and the events that it has sent."""
 
   def __init__(self, commands: int, answers: int):
     self._commands, self._answers = commands, os.fdopen(answers, 'rb')

@@ -53,6 +53,7 @@ def test_risks_along_both_lines_are_those_of_the_models_there():
 @pytest.mark.parametrize('task', [isotropic(3, 4, prior_mean=0.5), general()])
 def test_the_constructed_optimum_is_the_infimum_of_its_class(model, task):
   optimum = constructed_optimum(model, task)
+  assert optimum is not None
   assert type(optimum) is type(model)
   guess, bias = None, 0.0
   if not hasattr(model, 'w') and not hasattr(model, 'w_1'):

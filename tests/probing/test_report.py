@@ -14,8 +14,9 @@ from tests.probing.models import Softmax, biased
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import implicit_algorithm, probe, summary
+from zoo.probing.page import page
 from zoo.probing.pictures import pictures
-from zoo.probing.report import judge, judge_by_samples
+from zoo.probing.verdicts import judge, judge_by_samples
 from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}
@@ -40,13 +41,16 @@ def test_a_gd_transformer_is_gradient_descent():
   assert found['algorithm']['nearest_gd']['step'] == pytest.approx(0.5, abs=1e-9)
   assert found['alignment']['exact']['squared_prediction_difference'] < 1e-15
   assert [one['name'] for one in found['shifts']] == list(zoo.probing.SHIFTS)
-  assert set(pictures(report, model, zoo.estimators.gradient_descent(task), task)) == {
-    'alignment',
-    'step_matrix',
-    'heads',
-    'interpolation',
-    'shift',
-  }
+  assert found['risks']['risk'].keys() == {'mean', 'stderr'}
+  drawings = pictures(report, model, zoo.estimators.gradient_descent(task), task)
+  names = 'alignment', 'step_matrix', 'heads', 'interpolation', 'shift'
+  assert set(drawings) == set(names)
+  html = page(report, 'a <model>', drawings)
+  assert '<h1>a &lt;model&gt;</h1>' in html
+  assert report.verdict in html
+  for name in names:
+    assert f'id="{name}"' in html
+    assert f'href="{name}.png"' in html
 
 
 def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
@@ -64,13 +68,16 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 
 
-def test_what_has_no_learning_rule_is_judged_by_samples():
+def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   task = TASK
+  monkeypatch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
   model = Softmax(3)
   report = probe(model, task, 'bayes', **FEW)
   assert report.verdict.startswith('No: its mean squared difference')
   assert report.algorithm is None
-  assert 'sampled' in summary(report)
+  said = summary(report)
+  assert 'optimum of the linear family' in said
+  assert 'best rule' not in said
   json.loads(report.to_json())
   assert set(pictures(report, model, zoo.estimators.bayes(task), task)) == {
     'alignment',
@@ -98,7 +105,13 @@ def test_a_task_beyond_theory_is_compared_with_a_model_alone():
   report = probe(biased(), task, biased(3), **FEW)
   assert report.verdict.startswith('Unknown')
   assert report.shifts == []
-  with refuses('exact theory covers LinearRegression'):
+  said = summary(report)
+  for estimate in report.risks.risk, report.risks.other_risk:
+    assert f'{estimate.mean:.6f} ± {estimate.stderr:.6f}' in said
+  assert report.risks.exact_risk is None
+  assert 'optimum' not in said
+  json.loads(report.to_json())
+  with refuses('gd cannot be made', 'another model', 'theory covers LinearRegression'):
     probe(biased(), task)
 
 

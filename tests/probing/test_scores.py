@@ -10,11 +10,12 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.probing.models import Softmax, assert_within
 from tests.settings import isotropic
 from zoo import estimators, probing, theory
 from zoo.evaluation_sets import EvaluationSet
 from zoo.learning_rule import LearningRule
-from zoo.probing.report import probe, summary
+from zoo.probing import probe, summary
 
 
 def frozen(task, num_prompts=3000):
@@ -49,17 +50,40 @@ def test_a_score_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk(
     assert abs(exact - sampled.mean) < 4 * sampled.stderr
   assert found.exact_risk == pytest.approx(theory.exact_risk(subject, task))
   assert found.other_exact_risk is not None
+  assert found.optimal_risk is not None
   assert found.optimal_risk <= found.other_exact_risk + 1e-12
   assert found.num_prompts == 3000
 
 
-def test_without_a_learning_rule_nothing_is_exact():
+def test_what_has_no_closed_form_has_no_exact_risk():
   task = isotropic(3, 4)
-  found = probing.score(
-    estimators.bayes(task), estimators.prior_mean(task), frozen(task)
-  )
+  found = probing.score(Softmax(3), estimators.bayes(task), frozen(task))
   assert found.exact_risk is None
-  assert found.other_exact_risk is not None
+  # With 4 examples for 3 features and no noise the posterior mean knows ŵ.
+  assert found.other_exact_risk == 0
+
+
+def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():
+  class Shuffled(zoo.tasks.LinearRegression):
+    """As linear regression, but theory does not know that."""
+
+    def sample(self, key, batch_size):
+      return super().sample(key, batch_size)
+
+  given = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
+  unknown = Shuffled(3, 4, prior_mean=0.5, noise_std=0.3)
+  gd, start = estimators.gradient_descent(given), estimators.prior_mean(given)
+  known = probing.risks(gd, start, given, num_prompts=2000)
+  other = probing.risks(gd, start, unknown, num_prompts=2000)
+  assert known.exact_risk == pytest.approx(theory.exact_risk(gd, given))
+  assert known.optimal_risk == pytest.approx(theory.exact_risk(gd, given))
+  assert (known.risk, known.other_risk) == (other.risk, other.other_risk)
+  assert [other.exact_risk, other.other_exact_risk, other.optimal_risk] == [None] * 3
+  assert_within(known.risk, known.exact_risk)
+  assert_within(known.other_risk, 3.0)
+  assert known.risk_difference.mean == pytest.approx(
+    known.risk.mean - known.other_risk.mean
+  )
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Alignment: sampled against loops in NumPy, exact against sampled."""
 
+from typing import Any, cast
+
 import jax
 import numpy as np
 import pytest
@@ -111,11 +113,11 @@ def test_what_has_no_rule_is_sampled_alone():
     assert found.prediction_difference.mean > 0.01
 
 
-def test_mistakes_are_named():
+def test_mistakes_are_named(unchecked):
   task = isotropic(3, 4)
   with refuses('YqLSA has 2 features; the task has 3'):
     alignment(constructions.gd_transformer(np.zeros(2), 0.4), biased(), task)
   with refuses('str cannot be probed'):
-    alignment('gd', biased(), task)
+    alignment(cast(Any, 'gd'), biased(), task)
   with refuses('num_prompts is 1'):
     alignment(biased(), biased(), task, num_prompts=1)

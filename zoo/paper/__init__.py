@@ -1,6 +1,6 @@
 """The paper in one call: figures and claims of arXiv 2512.04268, exact and trained."""
 
 from zoo.paper.claims import CLAIMS as CLAIMS
+from zoo.paper.claims import judge as judge
 from zoo.paper.figures import FIGURES as FIGURES
-from zoo.paper.reproduce import recompute as recompute
 from zoo.paper.reproduce import reproduce as reproduce

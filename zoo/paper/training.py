@@ -1,4 +1,4 @@
-"""What the figures need trained, trained with as few programs as possible."""
+"""Trains the models of the figures, with as few compiled programs as possible."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from zoo.training.records import read_lines
 from zoo.training.sweeps import at_point
 
 GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
+Field = int | float | tuple  # of a config, as a point sets it
+Row = dict[str, Any]  # of a sweep: the fields of a run, its summary and its workdir
 
 
 class Study(NamedTuple):
@@ -22,25 +24,26 @@ class Study(NamedTuple):
 
   config: str
   variant: str  # of the config; '' is the one that converges
-  evaluations: int = 1  # how often in training the sampled risk is measured
+  evaluations: int = 1  # number of times in training that the risk is sampled
   eval_batches: int = 4
-  checkpoints: int = 1  # that are kept: of the end, or evenly over training
+  checkpoints: int = 1  # number of them: at the end, or evenly over training
 
 
 class Point(NamedTuple):
   """A model to be trained, once for every seed."""
 
   study: Study
-  fields: tuple[tuple[str, Any], ...]
+  fields: tuple[tuple[str, Field], ...]
 
 
 class Runs:
-  """Finished runs by point; a run is its row of the sweep."""
+  """Finished runs by point, and the objective that they were trained on."""
 
-  def __init__(self, rows: dict[Point, list[dict[str, Any]]]):
+  def __init__(self, rows: dict[Point, list[Row]], objective: str = 'sampled'):
     self._rows = rows
+    self.objective = objective
 
-  def __getitem__(self, point: Point) -> list[dict[str, Any]]:
+  def __getitem__(self, point: Point) -> list[Row]:
     """The runs of a point, one a seed."""
     return self._rows[point]
 
@@ -51,7 +54,7 @@ class Runs:
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
-    """The logged steps at which a field is known, and it for each seed at these."""
+    """The logged steps that have a field, and its values at these, a list a seed."""
     seeds = [
       {
         line['step']: line[field]
@@ -63,7 +66,7 @@ class Runs:
     return list(seeds[0]), [list(seed.values()) for seed in seeds]
 
 
-def point(study: Study, **fields: Any) -> Point:
+def point(study: Study, **fields: Field) -> Point:
   """A point from fields written `section__name=value`."""
   named = {field.replace('__', '.'): value for field, value in fields.items()}
   return Point(study, tuple(sorted(named.items())))
@@ -79,7 +82,7 @@ def train_all(
 ) -> Runs | None:
   """Trains every point once for each seed, or finds it trained in `workdir`.
 
-  `bar` tells what is running, and advances by one a run. Returns None after SIGTERM,
+  `bar` shows what is running, and advances by one a run. Returns None after SIGTERM,
   with all saved; raises as `zoo.training.sweep` does.
   """
   studies: dict[Study, list[Point]] = {}
@@ -87,7 +90,7 @@ def train_all(
     studies.setdefault(one.study, []).append(one)
   configs = {s: configure(s, objective, get_config) for s in studies}
   seeds = range(num_seeds)
-  rows: dict[Point, list[dict[str, Any]]] = {}
+  rows: dict[Point, list[Row]] = {}
   for study, members in studies.items():
     bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
     settings = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
@@ -98,7 +101,7 @@ def train_all(
     for start, one in enumerate(members):
       rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
     bar.update(len(settings))
-  return Runs(rows)
+  return Runs(rows, objective)
 
 
 def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
@@ -118,9 +121,9 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
 
 
 def _one_by_one(
-  config: Config, settings: list[dict[str, Any]], workdir: pathlib.Path
-) -> list[dict[str, Any]] | None:
-  """As a sweep, by ordinary runs, which keep checkpoints along the way."""
+  config: Config, settings: list[dict[str, Field]], workdir: pathlib.Path
+) -> list[Row] | None:
+  """As a sweep, by ordinary runs, which save checkpoints along the way."""
   rows = []
   for fields in settings:
     name = ','.join(f'{field}={value}' for field, value in fields.items())
@@ -132,7 +135,7 @@ def _one_by_one(
 
 
 def _folder(study: Study) -> str:
-  """A folder name that no other study has."""
+  """A folder name of its own for each study."""
   settings = study.evaluations, study.eval_batches, study.checkpoints
   variant = study.variant or 'default'
   return '-'.join([study.config, variant, *map(str, settings)])

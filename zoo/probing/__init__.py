@@ -1,16 +1,24 @@
-"""Probing: what a model has learned, beside what theory says it could."""
+"""Probing: what a model has learned, compared with what theory says it could learn."""
 
 from zoo.probing.activations import intermediates as intermediates
+from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune
 from zoo.probing.distribution_shift import SHIFTS as SHIFTS
+from zoo.probing.distribution_shift import exact_shifted_risk as exact_shifted_risk
+from zoo.probing.distribution_shift import (
+  sampled_shifted_risks as sampled_shifted_risks,
+)
 from zoo.probing.distribution_shift import shift as shift
+from zoo.probing.distribution_shift import shifted_tasks as shifted_tasks
 from zoo.probing.implicit import implicit_algorithm as implicit_algorithm
 from zoo.probing.paths import constructed_optimum as constructed_optimum
 from zoo.probing.paths import interpolation as interpolation
 from zoo.probing.report import REFERENCES as REFERENCES
 from zoo.probing.report import probe as probe
 from zoo.probing.report import reference as reference
-from zoo.probing.report import summary as summary
+from zoo.probing.scores import risks as risks
 from zoo.probing.scores import score as score
+from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
+from zoo.probing.summaries import summary as summary

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import Any
 
 from flax import nnx
+from jaxtyping import Array, PyTree
 
 from zoo.errors import UserError
+from zoo.models.linear_attention import LinearAttention
 from zoo.prompt import Prompt
+from zoo.protocols import Predictor
 
 
-def intermediates(model: Any, prompt: Prompt) -> dict[str, Any]:
-  """What each method returned in one pass over the prompts, by the method's name.
+def intermediates(model: Predictor, prompt: Prompt) -> dict[str, PyTree[Array]]:
+  """The return value of each method in one pass over the prompts, by the method's name.
 
-  Of a linear attention model they are those of the paper's equation: `embed`, `keys`,
-  `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry is the
-  prediction. Any other model is called as it is; methods of its submodules are named
-  by their path, `block.attend`. Raises UserError for what is no NNX module.
+  For a linear attention model these are the terms of the paper's equation: `embed`,
+  `keys`, `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry
+  is the prediction. Any other model is simply called. Methods of submodules are named
+  by their path, as in `block.attend`. Raises UserError unless the model is an NNX
+  module.
   """
   if not isinstance(model, nnx.Module):
     raise UserError(
@@ -35,15 +38,15 @@ def intermediates(model: Any, prompt: Prompt) -> dict[str, Any]:
   }
 
 
-def _forward(model: Any, prompt: Prompt) -> Any:
-  if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
+def _forward(model: Predictor, prompt: Prompt) -> Array:
+  if isinstance(model, LinearAttention):
     return model.forward_tokens(model.embed(prompt))
   return model(prompt)
 
 
 @functools.cache
 def _with_own_methods(cls: type) -> type:
-  """A subclass that defines all methods that `cls` has below nnx.Module."""
+  """A subclass that itself defines all methods that `cls` adds to nnx.Module."""
   inherited = set(dir(nnx.Module))
   methods = {
     name: method

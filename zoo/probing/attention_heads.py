@@ -1,10 +1,9 @@
-"""What each head of a linear attention model does, and what it is worth."""
+"""What each head of a linear attention model does, and what pruning it costs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,27 +14,28 @@ from zoo import theory
 from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
 from zoo.models.linear_attention import LinearAttention
+from zoo.protocols import Predictor, Task
 from zoo.theory.exact import float64_rule, in_float64
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-  """One head. Only the product of its value vector and its form is ever seen."""
+  """One head; predictions depend on the product of its value vector and form alone."""
 
   value: Float[np.ndarray, ' e']  # b_h = W_Vᵀ W_Pᵀ r
   form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
-  # E f_h Δ / E Δ² for what this head, and what all heads, add to the prediction: the
-  # shares sum to 1, and are negative for a head that works against the others.
+  # E f_h Δ / E Δ², where f_h is what this head adds to the prediction and Δ what all
+  # heads add. Shares sum to 1; one is negative if its head works against the others.
   share: float | None  # None where the heads together add nothing
   pruning_cost: float  # exact risk without this head, less the risk with it
 
 
-def heads(model: Any, task: Any) -> list[Head]:
-  """The heads of a linear attention model, exactly, in float64.
+def heads(model: Predictor, task: Task) -> list[Head]:
+  """The heads of a linear attention model, computed in float64.
 
   Raises UserError for other models, and as `theory.exact_risk` does.
   """
-  _check_has_heads(model)
+  model = _with_heads(model)
   risk = float(theory.exact_risk(model, task))
   every = range(model.num_heads)
   found = []
@@ -63,13 +63,13 @@ def heads(model: Any, task: Any) -> list[Head]:
   return found
 
 
-def prune(model: Any, heads: Sequence[int]) -> Any:
+def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
   """A copy of a linear attention model without the heads named, counted from 0.
 
   Their projection W_P is set to 0; the shapes stay. Raises UserError for a head that is
-  not there.
+  not there, and for other models.
   """
-  _check_has_heads(model)
+  model = _with_heads(model)
   for head in heads:
     if head not in range(model.num_heads):
       raise UserError(
@@ -81,13 +81,14 @@ def prune(model: Any, heads: Sequence[int]) -> Any:
   return copy
 
 
-def _check_has_heads(model: Any) -> None:
+def _with_heads(model: Predictor) -> LinearAttention:
   if not isinstance(model, LinearAttention):
     raise UserError(
       f'{type(model).__name__} has no heads that act on their own; it must be a '
       'linear attention model'
     )
+  return model
 
 
-def _square(one: LearningRule, other: LearningRule, task: Any) -> float:
+def _square(one: LearningRule, other: LearningRule, task: Task) -> float:
   return float(theory.squared_difference(one, other, task).prediction)

@@ -1,99 +1,66 @@
-"""How a predictor fares on prompts that it was not trained for."""
+"""The risk of a predictor on tasks that it was not trained for."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo import theory
 from zoo.errors import UserError
-from zoo.probing.sampling import Answer, Estimate, sample_means
+from zoo.intervals import Estimate
+from zoo.probing.sampling import Answer, sample_means
+from zoo.probing.scores import known_risk
 from zoo.probing.similarity import has_rule
 from zoo.prompt import Prompt
+from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.theory.exact import float64_rule
 
 
+class ShiftedTask(NamedTuple):
+  """A task with one property changed to a value, and the factor on its queries."""
+
+  value: float
+  task: LinearRegression
+  query_scale: float = 1.0
+
+
 @dataclasses.dataclass(frozen=True)
 class ShiftedRisk:
-  """The risk on one shifted task; None for what has no exact risk there."""
+  """The risks on one shifted task.
 
-  value: float  # of what is shifted
-  sampled: Estimate  # E (f − ŵ·x_q)²
+  An exact risk is None without a closed form. Both risks are None for a predictor that
+  fails there, for example one with a table of positions on a longer context; `failure`
+  has its error.
+  """
+
+  value: float  # of the property that is shifted
+  sampled: Estimate | None  # E (f − ŵ·x_q)²
   exact: float | None
-  other_sampled: Estimate  # of the predictor compared with, on the same prompts
+  other_sampled: Estimate | None  # of the predictor compared with, on the same prompts
   other_exact: float | None
-  optimal: float  # exact, of the best learning rule for the shifted task
+  optimal: float  # exact, of the optimum of the linear family for the shifted task
+  failure: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-  """One way to leave the training task, and the risks along it."""
+  """One property of the training task, and the risks as it is shifted."""
 
   name: str  # key of SHIFTS
   description: str  # with the unit of the values
-  trained: float  # the value at which the task is the one given
+  trained: float  # the value that the training task has
   risks: list[ShiftedRisk]
 
 
-# What is shifted, and how its value is to be read.
-SHIFTS = {
-  'context_length': 'context length C',
-  'prior_mean': 'distance by which the prior mean is moved, along w*',
-  'feature_scale': 'factor on all features',
-  'feature_condition': 'condition number put on the feature covariance, trace kept',
-  'noise_std': 'standard deviation of the label noise',
-  'query_scale': 'factor on the query alone, out of distribution',
-}
-
-
-def shift(
-  subject: Any,
-  other: Any,
-  task: Any,
-  name: str,
-  num_prompts: int = 8192,
-  seed: int = 0,
-) -> Shift:
-  """The risk of two predictors as the task moves away from the one given.
-
-  `name` is one of SHIFTS. Neither predictor is changed; the optimum is that of the
-  shifted task. Raises UserError for another name, and for a task that exact theory does
-  not cover.
-  """
-  if name not in SHIFTS:
-    raise UserError(f'unknown shift {name!r}; known: {", ".join(SHIFTS)}')
-  theory.task_moments(task)  # refuses what is no linear regression
-  risks = []
-  for value, shifted, query_scale in _shifted(task, name):
-    drawn = _ScaledQuery(shifted, query_scale) if query_scale != 1 else shifted
-    means = sample_means(_squared_errors, [subject, other], drawn, num_prompts, seed)
-    optimum = theory.optimal_rule(shifted)
-    exact, other_exact, optimal = (
-      _exact(predictor, shifted, query_scale) for predictor in (subject, other, optimum)
-    )
-    assert optimal is not None  # a rule on a task that is covered
-    risks.append(
-      ShiftedRisk(value, means['0'], exact, means['1'], other_exact, optimal)
-    )
-  trained = {
-    'context_length': float(task.context_length),
-    'prior_mean': 0.0,
-    'noise_std': task.noise_std,
-  }
-  return Shift(name, SHIFTS[name], trained.get(name, 1.0), risks)
-
-
-def _shifted(
-  task: LinearRegression, name: str
-) -> Iterator[tuple[float, LinearRegression, float]]:
-  """Values of what is shifted, the task at each, and the factor on its query."""
+def _changed(task: LinearRegression, **change: ArrayLike) -> LinearRegression:
+  """The task with some of its arguments changed."""
   arguments = {
     'num_features': task.num_features,
     'context_length': task.context_length,
@@ -102,75 +69,213 @@ def _shifted(
     'feature_covariance': task.feature_covariance,
     'noise_std': task.noise_std,
   }
-  d, c, mean = task.num_features, task.context_length, task.prior_mean
-  features = np.eye(d) if task.feature_covariance is None else task.feature_covariance
-
-  def changed(**change: Any) -> LinearRegression:
-    return type(task)(**{**arguments, **change})
-
-  # At the training task it is the task itself, whose draws are compiled once.
-  if name == 'context_length':
-    for length in sorted({max(1, round(c * scale)) for scale in (0.25, 0.5, 1, 2, 4)}):
-      yield float(length), task if length == c else changed(context_length=length), 1.0
-  elif name == 'prior_mean':
-    size = float(np.linalg.norm(mean))
-    along = mean / size if size > 0 else np.full(d, d**-0.5)
-    for distance in (-4.0, -2.0, 0.0, 2.0, 4.0):
-      moved = mean + distance * along
-      yield distance, changed(prior_mean=moved) if distance else task, 1.0
-  elif name == 'feature_scale':
-    for scale in (0.5, 0.75, 1.0, 1.25, 1.5):
-      scaled = scale**2 * features
-      yield scale, task if scale == 1 else changed(feature_covariance=scaled), 1.0
-  elif name == 'feature_condition':
-    eigenvalues, vectors = np.linalg.eigh(features)
-    for condition in (1.0, 2.0, 4.0, 16.0):
-      stretched = eigenvalues * np.geomspace(1, condition, d)
-      stretched *= eigenvalues.sum() / stretched.sum()
-      covariance = (vectors * stretched) @ vectors.T
-      same = condition == 1
-      yield condition, task if same else changed(feature_covariance=covariance), 1.0
-  elif name == 'noise_std':
-    for more in (0.0, 0.5, 1.0, 2.0):
-      noise = task.noise_std + more
-      yield noise, changed(noise_std=noise) if more else task, 1.0
-  else:
-    for scale in (0.5, 1.0, 2.0):
-      yield scale, task, scale
+  return type(task)(**{**arguments, **change})
 
 
+def _features(task: LinearRegression) -> Float[np.ndarray, 'd d']:
+  covariance = task.feature_covariance
+  return np.eye(task.num_features) if covariance is None else covariance
+
+
+def _with_context(task: LinearRegression, length: float) -> LinearRegression:
+  return _changed(task, context_length=round(length))
+
+
+def _with_moved_mean(task: LinearRegression, distance: float) -> LinearRegression:
+  mean = task.prior_mean
+  size = float(np.linalg.norm(mean))
+  along = mean / size if size > 0 else np.full(mean.size, mean.size**-0.5)
+  return _changed(task, prior_mean=mean + distance * along)
+
+
+def _with_scaled_features(task: LinearRegression, scale: float) -> LinearRegression:
+  return _changed(task, feature_covariance=scale**2 * _features(task))
+
+
+def _with_condition(task: LinearRegression, condition: float) -> LinearRegression:
+  eigenvalues, vectors = np.linalg.eigh(_features(task))
+  stretched = eigenvalues * np.geomspace(1, condition, len(eigenvalues))
+  stretched *= eigenvalues.sum() / stretched.sum()
+  return _changed(task, feature_covariance=(vectors * stretched) @ vectors.T)
+
+
+def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
+  return _changed(task, noise_std=noise_std)
+
+
+class _Kind(NamedTuple):
+  """How to shift a property: its value in a task, others around it, and the change."""
+
+  description: str
+  trained: Callable[[LinearRegression], float]
+  values: Callable[[LinearRegression], Sequence[float]]
+  shift: Callable[[LinearRegression, float], LinearRegression] | None  # None: the query
+
+
+_KINDS = {
+  'context_length': _Kind(
+    'context length C',
+    lambda task: float(task.context_length),
+    lambda task: sorted(
+      {float(max(1, round(task.context_length * f))) for f in (0.25, 0.5, 1, 2, 4)}
+    ),
+    _with_context,
+  ),
+  'prior_mean': _Kind(
+    'distance by which the prior mean is moved, along w*',
+    lambda task: 0.0,
+    lambda task: (-4.0, -2.0, 0.0, 2.0, 4.0),
+    _with_moved_mean,
+  ),
+  'feature_scale': _Kind(
+    'factor on all features',
+    lambda task: 1.0,
+    lambda task: (0.5, 0.75, 1.0, 1.25, 1.5),
+    _with_scaled_features,
+  ),
+  'feature_condition': _Kind(
+    'condition number put on the features, trace unchanged',
+    lambda task: 1.0,
+    lambda task: (1.0, 2.0, 4.0, 16.0),
+    _with_condition,
+  ),
+  'noise_std': _Kind(
+    'standard deviation of the label noise',
+    lambda task: task.noise_std,
+    lambda task: [task.noise_std + more for more in (0.0, 0.5, 1.0, 2.0)],
+    _with_noise,
+  ),
+  'query_scale': _Kind(
+    'factor on the query alone, out of distribution',
+    lambda task: 1.0,
+    lambda task: (0.5, 1.0, 2.0),
+    None,
+  ),
+}
+
+# The properties that can be shifted, and the meaning of their values.
+SHIFTS = {name: kind.description for name, kind in _KINDS.items()}
+
+
+def shifted_tasks(
+  task: Task, name: str, values: Sequence[float] | None = None
+) -> list[ShiftedTask]:
+  """The task with one property changed to each of some values.
+
+  `name` is one of SHIFTS; without `values` there are some around that of the task.
+  Raises UserError for another name, and for a task that exact theory does not cover.
+  """
+  if name not in _KINDS:
+    raise UserError(f'unknown shift {name!r}; known: {", ".join(SHIFTS)}')
+  theory.task_moments(task)  # raises UserError for other tasks
+  assert isinstance(task, LinearRegression)
+  kind = _KINDS[name]
+  found = []
+  for value in kind.values(task) if values is None else values:
+    if kind.shift is None:
+      found.append(ShiftedTask(value, task, value))
+    else:
+      # Where nothing is shifted, the task itself: its sampling is compiled already.
+      same = value == kind.trained(task)
+      found.append(ShiftedTask(value, task if same else kind.shift(task, value)))
+  return found
+
+
+def shift(
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  name: str,
+  num_prompts: int = 8192,
+  seed: int = 0,
+) -> Shift:
+  """The risk of two predictors as the task moves away from the one given.
+
+  `name` is one of SHIFTS. Neither predictor is changed; the optimum is that of the
+  shifted task. Raises UserError as `shifted_tasks` does.
+  """
+  found = []
+  for shifted in shifted_tasks(task, name):
+    optimal = exact_shifted_risk(theory.optimal_rule(shifted.task), shifted)
+    assert optimal is not None  # a rule on a task that is covered
+    predictors = [subject, other]
+    sampled, failures = _attempt(predictors, shifted, num_prompts, seed)
+    exact = [
+      None if estimate is None else exact_shifted_risk(predictor, shifted)
+      for predictor, estimate in zip(predictors, sampled, strict=True)
+    ]
+    found.append(
+      ShiftedRisk(
+        *(shifted.value, sampled[0], exact[0], sampled[1], exact[1], optimal),
+        failure='; '.join(failures) or None,
+      )
+    )
+  assert isinstance(task, LinearRegression)
+  return Shift(name, SHIFTS[name], _KINDS[name].trained(task), found)
+
+
+def _attempt(
+  predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
+) -> tuple[list[Estimate | None], list[str]]:
+  """The sampled risks, None for a predictor that fails, and the errors of those."""
+  try:
+    return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
+  except Exception as error:  # the model may be a user's, and raise anything
+    if len(predictors) == 1:
+      reason = ' '.join(str(error).split())[:200]
+      name = type(predictors[0]).__name__
+      return [None], [f'{name}: {type(error).__name__}: {reason}']
+  alone = [_attempt([one], shifted, num_prompts, seed) for one in predictors]
+  return [risk for risks, _ in alone for risk in risks], [
+    failure for _, failures in alone for failure in failures
+  ]
+
+
+def sampled_shifted_risks(
+  predictors: Sequence[Predictor],
+  shifted: ShiftedTask,
+  num_prompts: int = 8192,
+  seed: int = 0,
+) -> list[Estimate]:
+  """The risk of each predictor, on the same prompts of a shifted task."""
+  task: Task = shifted.task
+  if shifted.query_scale != 1:
+    task = _ScaledQuery(task.num_features, shifted.task, shifted.query_scale)
+  means = sample_means(_squared_errors, predictors, task, num_prompts, seed)
+  return [means[str(count)] for count in range(len(predictors))]
+
+
+def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | None:
+  """The exact risk on a shifted task; None without a closed form."""
+  _, task, query_scale = shifted
+  risk = known_risk(predictor, task)
+  if risk is None or query_scale == 1:
+    return risk
+  constant = 0.0
+  if has_rule(predictor):
+    # The query has mean 0: the offset b(G) adds its mean square, which is not scaled.
+    with jax.enable_x64(True):
+      rule = float64_rule(predictor)
+      offset = dataclasses.replace(rule, init=0 * rule.init, update=0 * rule.update)
+      constant = float(theory.squared_difference(offset, rule * 0.0, task).prediction)
+  return query_scale**2 * (risk - constant) + constant
+
+
+@dataclasses.dataclass(unsafe_hash=True)  # equal ones share what is compiled
 class _ScaledQuery:
   """A task whose queries, and with them the targets, are scaled."""
 
-  def __init__(self, task: LinearRegression, scale: float):
-    self.num_features = task.num_features
-    self._task, self._scale = task, scale
+  num_features: int
+  task: LinearRegression
+  scale: float
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    prompt = jax.jit(self._task.sample, static_argnums=1)(key, batch_size)
+    prompt = jax.jit(self.task.sample, static_argnums=1)(key, batch_size)
     return dataclasses.replace(
       prompt,
-      x_query=self._scale * prompt.x_query,
-      y_query=self._scale * prompt.y_query,
+      x_query=self.scale * prompt.x_query,
+      y_query=self.scale * prompt.y_query,
     )
-
-
-def _exact(predictor: Any, task: LinearRegression, query_scale: float) -> float | None:
-  """The exact risk with scaled queries, or None where there is no closed form."""
-  if not has_rule(predictor):
-    try:
-      return query_scale**2 * float(theory.exact_risk(predictor, task))
-    except UserError:
-      return None
-  risk = float(theory.exact_risk(predictor, task))
-  if query_scale == 1:
-    return risk
-  # The query has mean 0: the offset b(G) adds its mean square, which is not scaled.
-  with jax.enable_x64(True):
-    rule = float64_rule(predictor)
-    offset = dataclasses.replace(rule, init=0 * rule.init, update=0 * rule.update)
-    constant = float(theory.squared_difference(offset, rule * 0.0, task).prediction)
-  return query_scale**2 * (risk - constant) + constant
 
 
 def _squared_errors(

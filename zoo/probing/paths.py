@@ -1,9 +1,8 @@
-"""The way from one model to another one, and the risk along it."""
+"""The risk on straight lines from one model to another."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,15 @@ from zoo import theory
 from zoo.errors import check_count
 from zoo.estimators.tuning import best_step_matrix
 from zoo.models import LTB, MultiHeadLSA, YqLSA
+from zoo.protocols import Predictor, Task
+from zoo.tasks import LinearRegression
 from zoo.theory import constructions
 from zoo.theory.exact import float64_rule, in_float64
 
 
 @dataclasses.dataclass(frozen=True)
 class Interpolation:
-  """Exact risks on the straight lines from a subject, at 0, to another one, at 1."""
+  """Exact risks on straight lines from a subject, at 0, to another predictor, at 1."""
 
   fraction: Float[np.ndarray, ' n']
   # The line through the space of learning rules, on which the risk is a parabola.
@@ -31,9 +32,9 @@ class Interpolation:
 
 
 def interpolation(
-  subject: Any, other: Any, task: Any, num_points: int = 21
+  subject: Predictor, other: Predictor, task: Task, num_points: int = 21
 ) -> Interpolation:
-  """Walks from a model to another one, through the rules and through the weights.
+  """The risk between two predictors, in the space of rules and in that of weights.
 
   Raises UserError as `theory.exact_risk` does: both must have learning rules.
   """
@@ -49,7 +50,7 @@ def interpolation(
 
 
 def _weight_risk(
-  subject: Any, other: Any, task: Any, fraction: Float[np.ndarray, ' n']
+  subject: Predictor, other: Predictor, task: Task, fraction: Float[np.ndarray, ' n']
 ) -> Float[np.ndarray, ' n'] | None:
   if not (isinstance(subject, nnx.Module) and isinstance(other, nnx.Module)):
     return None
@@ -66,12 +67,12 @@ def _weight_risk(
   return np.array(risks)
 
 
-def constructed_optimum(model: Any, task: Any) -> Any:
+def constructed_optimum(model: Predictor, task: LinearRegression) -> Predictor | None:
   """The model of the same class and shapes whose weights are set to the optimum.
 
   The matrix step from the prior mean for yq-LSA and LTB; for multi-head LSA the optimum
   with its fixed guess, in its first heads. None where theory knows no such weights: too
-  few heads, or another class.
+  few heads, or another class. Raises UserError for a task that theory does not cover.
   """
   if isinstance(model, YqLSA | LTB):
     step = best_step_matrix(task)
@@ -90,16 +91,16 @@ def constructed_optimum(model: Any, task: Any) -> Any:
   else:
     return None
   graph, state = nnx.split(model)
-  rooms, parts = jax.tree.leaves(state), jax.tree.leaves(nnx.state(made))
+  given, needed = jax.tree.leaves(state), jax.tree.leaves(nnx.state(made))
   if any(
-    part > room
-    for one, other in zip(rooms, parts, strict=True)
-    for room, part in zip(one.shape, other.shape, strict=True)
+    size > largest
+    for one, other in zip(given, needed, strict=True)
+    for largest, size in zip(one.shape, other.shape, strict=True)
   ):
     return None
   # Heads and hidden features that are not needed are 0.
   padded = [
-    jnp.zeros_like(room).at[tuple(map(slice, part.shape))].set(part.astype(room.dtype))
-    for room, part in zip(rooms, parts, strict=True)
+    jnp.zeros_like(one).at[tuple(map(slice, part.shape))].set(part.astype(one.dtype))
+    for one, part in zip(given, needed, strict=True)
   ]
   return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), padded))

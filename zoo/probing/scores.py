@@ -1,48 +1,70 @@
-"""Scores on a frozen evaluation set, beside the exact risks of its task."""
+"""Risks of two predictors on the same prompts, fresh ones or a frozen set."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
+from zoo.errors import UserError
 from zoo.evaluation_sets import EvaluationSet
-from zoo.probing.sampling import Answer, Estimate, means
-from zoo.probing.similarity import has_rule
+from zoo.intervals import Estimate
+from zoo.probing.sampling import Answer, means, sample_means
 from zoo.prompt import Prompt
+from zoo.protocols import Predictor, Task
 
 _BATCH_SIZE = 1024  # divides the sets, so that one program does
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
-  """How a predictor f does on a frozen set, and another one, f', on the same prompts.
+class Risks:
+  """The risks of a predictor f and of another one, f', on the same prompts.
 
-  What is exact is of the set's task, and None without a learning rule.
+  Exact risks are those of the prompts' task, and None without a closed form.
   """
+
+  risk: Estimate  # E (f − target)²
+  other_risk: Estimate
+  risk_difference: Estimate  # the first less the second
+  exact_risk: float | None
+  other_exact_risk: float | None
+  optimal_risk: float | None  # of the optimum of the linear family
+
+
+@dataclasses.dataclass(frozen=True)
+class Score(Risks):
+  """Risks on a frozen evaluation set."""
 
   evaluation_set: str
   version: str
   sha256: str
   same_bits: bool  # whether the set has the recorded bits, or other roundings
   num_prompts: int
-  risk: Estimate  # E (f − y)²
-  other_risk: Estimate
-  risk_difference: Estimate  # of the first from the second
-  exact_risk: float | None
-  other_exact_risk: float | None
-  optimal_risk: float  # the least exact risk of all learning rules
 
 
-def score(subject: Any, other: Any, evaluation_set: EvaluationSet) -> Score:
-  """Scores a model, rule or estimator beside another one on a frozen set.
+def risks(
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  num_prompts: int = 65536,
+  seed: int = 0,
+) -> Risks:
+  """The risks of two predictors on fresh prompts of any task.
 
-  Raises UserError for what cannot be called on the set's prompts.
+  Raises UserError for a predictor that cannot be called on the task's prompts.
+  """
+  sampled = sample_means(squared_errors, [subject, other], task, num_prompts, seed)
+  return _risks(subject, other, task, sampled)
+
+
+def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -> Score:
+  """The risks of two predictors on a frozen set.
+
+  Raises UserError for a predictor that cannot be called on the set's prompts.
   """
   task, prompt = evaluation_set.task, evaluation_set.prompt
   num_prompts = len(prompt.y_query)
@@ -52,26 +74,42 @@ def score(subject: Any, other: Any, evaluation_set: EvaluationSet) -> Score:
       stop = start + _BATCH_SIZE
       yield jax.tree.map(lambda array: array[start:stop], prompt)  # noqa: B023
 
-  found = means(_squared_errors, [subject, other], task.num_features, batches())
-  exact = [
-    float(theory.exact_risk(one, task)) if has_rule(one) else None
-    for one in (subject, other)
-  ]
+  sampled = means(squared_errors, [subject, other], task.num_features, batches())
   return Score(
+    **vars(_risks(subject, other, task, sampled)),
     evaluation_set=evaluation_set.name,
     version=evaluation_set.version,
     sha256=evaluation_set.sha256,
     same_bits=evaluation_set.same_bits,
     num_prompts=num_prompts,
-    **found,
-    exact_risk=exact[0],
-    other_exact_risk=exact[1],
-    optimal_risk=float(theory.exact_risk(theory.optimal_rule(task), task)),
   )
 
 
-def _squared_errors(
+def known_risk(predictor: Predictor, task: Task) -> float | None:
+  """The exact risk; None without a closed form."""
+  try:
+    return float(theory.exact_risk(predictor, task))
+  except UserError:
+    return None
+
+
+def squared_errors(
   prompt: Prompt, answers: list[Answer]
 ) -> dict[str, Float[Array, ' b']]:
+  """The squared errors of two predictors, and their differences."""
   one_b, two_b = (jnp.square(answer.prediction - prompt.y_query) for answer in answers)
   return {'risk': one_b, 'other_risk': two_b, 'risk_difference': one_b - two_b}
+
+
+def _risks(
+  subject: Predictor, other: Predictor, task: Task, sampled: dict[str, Estimate]
+) -> Risks:
+  optimal_risk = None
+  if theory.covers(task):
+    optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
+  return Risks(
+    **sampled,
+    exact_risk=known_risk(subject, task),
+    other_exact_risk=known_risk(other, task),
+    optimal_risk=optimal_risk,
+  )

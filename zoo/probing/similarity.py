@@ -1,25 +1,26 @@
-"""Alignment: how near two predictors are, on the same prompts."""
+"""Alignment: how close two predictors are on the same prompts."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
 from zoo.errors import UserError
+from zoo.intervals import Estimate
 from zoo.learning_rule import LearningRule
-from zoo.probing.sampling import Answer, Estimate, sample_means
+from zoo.probing.sampling import Answer, sample_means
 from zoo.prompt import Prompt
+from zoo.protocols import FollowsRule, Predictor, Task
 
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
   """How a predictor f differs from another one, f' (arXiv 2512.04268, appendix C.2).
 
-  The gradients are in the query: of a learning rule, the weights learned in context.
+  Gradients are in the query; that of a learning rule is the weights learned in context.
   """
 
   num_prompts: int
@@ -44,13 +45,17 @@ class ExactAlignment:
 
 
 def alignment(
-  subject: Any, other: Any, task: Any, num_prompts: int = 65536, seed: int = 0
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  num_prompts: int = 65536,
+  seed: int = 0,
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  What has no learning rule is differentiated; see `sampling.sample_means` for the
-  prompts. The exact part takes no samples; it is there for two learning rules on a task
-  that exact theory covers. Raises UserError for arguments that are none of these.
+  See `sampling.sample_means` for the prompts. The exact part is that of two learning
+  rules on a task that exact theory covers. Raises UserError for a predictor that cannot
+  be called on the task's prompts.
   """
   means = sample_means(_measure, [subject, other], task, num_prompts, seed)
   exact = None
@@ -59,8 +64,8 @@ def alignment(
   return Alignment(num_prompts, **means, exact=exact)
 
 
-def exact_alignment(subject: Any, other: Any, task: Any) -> ExactAlignment:
-  """The exact part of `alignment`; UserError as of `theory.squared_difference`."""
+def exact_alignment(subject: Predictor, other: Predictor, task: Task) -> ExactAlignment:
+  """The exact part of `alignment`; raises UserError as `theory.exact_risk` does."""
   difference = theory.squared_difference(subject, other, task)
   nothing = LearningRule.gradient_descent(jnp.zeros(task.num_features), 0.0)
   one, two = (
@@ -77,11 +82,11 @@ def exact_alignment(subject: Any, other: Any, task: Any) -> ExactAlignment:
   )
 
 
-def has_rule(subject: Any) -> bool:
-  """Whether a subject is a learning rule or follows one."""
+def has_rule(subject: Predictor) -> bool:
+  """Whether a predictor is a learning rule or follows one."""
   if isinstance(subject, LearningRule):
     return True
-  if not hasattr(subject, 'learning_rule'):
+  if not isinstance(subject, FollowsRule):
     return False
   try:
     subject.learning_rule()

@@ -1,0 +1,14 @@
+"""The code in docs/paper.md does what the page says."""
+
+import re
+
+from tests.launch.processes import ROOT
+
+
+def test_the_code_on_the_paper_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+  text = (ROOT / 'docs' / 'paper.md').read_text()
+  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  monkeypatch.chdir(tmp_path)
+  exec(compile(code, 'paper.md', 'exec'), {})
+  said = capsys.readouterr().out
+  assert re.fullmatch(r'holds 6\.0224\d+\nbest_risk\(task\(\)\)\n', said)

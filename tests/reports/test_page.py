@@ -1,0 +1,145 @@
+"""The page of a report: whole, escaped, and with ids that are its own."""
+
+import collections
+import html.parser
+import re
+import subprocess
+import sys
+from typing import cast
+
+import pytest
+from matplotlib.figure import Figure
+
+from zoo import reports
+from zoo.plots import BLUE, Panel, Plot, series
+
+ODD = '"><script>alert(1)</script>&\'{{ 7 * 7 }}$x_'
+
+
+class Outline(html.parser.HTMLParser):
+  """The tags that were opened, the attributes by tag, and all the text."""
+
+  def __init__(self, page):
+    super().__init__()
+    self.tags = collections.Counter()
+    self.attributes = collections.defaultdict(list)
+    self.text = ''
+    self.open = []
+    self.feed(page)
+
+  def handle_starttag(self, tag, attrs):
+    self.tags[tag] += 1
+    for name, value in attrs:
+      self.attributes[name].append(value)
+    if tag not in ('meta', 'link', 'path', 'use', 'rect', 'stop', 'image', 'br'):
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    if tag in self.open:
+      assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    self.text += data
+
+
+def claim(**fields) -> reports.Claim:
+  made = {
+    'key': 'a-claim',
+    'source': 'Theorem 1',
+    'statement': 'One is less than two.',
+    'verdict': 'holds',
+    'exact': {'one': 1.0, 'noise': -3e-16},
+    'measured': {'two': None},
+    'calls': {'one': 'float(1)', 'noise': '1 - 1', 'two': 'end()'},
+    'holds_if': 'one < two',
+    'sharp_if': 'True',
+    'figures': [],
+    'note': 'So it is.',
+    **fields,
+  }
+  return cast(reports.Claim, made)
+
+
+def plot(text):
+  dots = series(text, 'dots', BLUE, [1, 2], [3, 4])
+  panel = Panel('a', text, text, (dots,))
+  return Plot('6', (panel, Panel('b', 'x', 'y', (dots,))))
+
+
+@pytest.fixture(scope='module')
+def page():
+  """A page all of whose texts try to leave their places."""
+  odd = claim(**dict.fromkeys(('key', 'source', 'statement', 'note', 'holds_if'), ODD))
+  unmeasured = claim(verdict=None, sharp_if='one > 0')
+  table = reports.Table([[ODD, ODD]], [ODD, ODD], ODD, ODD)
+  figure = reports.figure_of(plot(ODD), ODD, ODD)
+  return reports.render(
+    ODD,
+    ODD,
+    [
+      reports.Section(ODD, ODD, {ODD: 'claims.json'}, [odd, unmeasured]),
+      reports.Section('Figures', figures={'one': figure, 'two': figure}),
+      reports.Section('Tables', tables=[table]),
+    ],
+  )
+
+
+def test_no_text_leaves_its_place(page):
+  found = Outline(page)
+  assert not found.open, 'each tag that is opened is closed'
+  assert found.tags['script'] == 0
+  assert not [name for name in found.attributes if name.startswith('on')]
+  # As text: title twice, lead, heading, text, link, six of the claim, caption and title
+  # of two figures, and six of the table. Those of the figures' axes are drawn.
+  assert found.text.count(ODD) == 5 + 1 + 4 + 4 + 6
+
+
+def test_it_needs_nothing_from_elsewhere(page):
+  addresses = set(re.findall(r'https?://[^\s"<]+', page))
+  assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}
+  assert '<!--' not in re.sub(r'<svg.*?</svg>', '', page, flags=re.DOTALL)
+
+
+def test_ids_are_unique_and_what_refers_to_them_finds_them(page):
+  names = collections.Counter(Outline(page).attributes['id'])
+  assert max(names.values()) == 1
+  assert {'one', 'two', 'a-claim', ODD} <= names.keys()
+  referred = re.findall(r'(?:href="#|url\(#)([^")]+)', page)
+  assert referred
+  assert set(referred) <= names.keys()
+
+
+def test_each_picture_says_what_it_shows(page):
+  labels = Outline(page).attributes['aria-label']
+  assert labels[:2] == [
+    f'Panel a: {ODD} against {ODD}. Shown: {ODD}.',
+    f'Panel b: y against x. Shown: {ODD}.',
+  ]
+
+
+def test_claims_show_verdict_numbers_and_source():
+  text = Outline(
+    reports.render('t', 'l', [reports.Section('c', claims=[claim()])])
+  ).text
+  words = ' '.join(text[text.index('Theorem 1') :].split())
+  assert words == (
+    'Theorem 1 One is less than two.So it is. holdsrule holds if one < two one = 1 '
+    'exact noise = 0 exact two = not in this run measured calls one = float(1) '
+    'noise = 1 - 1 two = end()'
+  )
+  text = Outline(
+    reports.render('t', 'l', [reports.Section('c', claims=[claim(verdict=None)])])
+  ).text
+  assert 'not measured' in text
+
+
+def test_an_id_is_a_name():
+  picture = reports.Picture(Figure(), 'empty')
+  figure = reports.Figure('t', 'c', [picture])
+  with pytest.raises(ValueError, match='cannot be an id'):
+    reports.render('t', 'l', [reports.Section('f', figures={'"x': figure})])
+
+
+def test_jinja_is_imported_by_what_renders_alone():
+  code = 'import sys, zoo.reports; sys.exit("jinja2" in sys.modules)'
+  assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

@@ -1,0 +1,14 @@
+"""The claims of arXiv 2512.04268, each with a verdict that follows from numbers.
+
+A claim is a function that makes a `Claim` of plain functions: what is computed exactly,
+what is read off the figures, and the rule. None of the numbers is typed in.
+"""
+
+from zoo.paper.claims import figures_1_to_4, figures_5_and_6, heads, initial_guess
+from zoo.paper.claims.claim import Claim as Claim
+from zoo.paper.claims.claim import judge as judge
+
+CLAIMS = (
+  *(*heads.CLAIMS, *initial_guess.CLAIMS),
+  *(*figures_1_to_4.CLAIMS, *figures_5_and_6.CLAIMS),
+)

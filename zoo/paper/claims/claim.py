@@ -1,0 +1,141 @@
+"""What a claim is, and how numbers decide it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import SupportsFloat
+
+import jax
+
+from zoo import reports
+from zoo.plots import Plot
+
+HOLDS, NOT_SHARP, FAILS = 'holds', 'holds, not sharp', 'fails'
+
+Numbers = Mapping[str, SupportsFloat]
+Measured = Mapping[str, SupportsFloat | None]
+Figures = Mapping[str, Plot]  # by name
+
+
+def nothing_exact() -> Numbers:
+  """Of a claim on what can be measured alone."""
+  return {}
+
+
+def nothing_measured(figures: Figures) -> Measured:
+  """Of a claim that no training bears on."""
+  return {}
+
+
+def sharp_as_stated() -> bool:
+  """Of a claim of which nothing more is known than it says."""
+  return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """What the paper claims, the numbers on it, and the rule by which they decide.
+
+  `exact` and `measured` return numbers by name, in one dict that they write out; their
+  source is shown beside the numbers. `holds` and `sharp` take the numbers that decide,
+  by name. What is measured is read off the `figures` named.
+  """
+
+  key: str
+  source: str
+  statement: str
+  exact: Callable[[], Numbers]
+  holds: Callable[..., bool]
+  measured: Callable[[Figures], Measured] = nothing_measured
+  sharp: Callable[..., bool] = sharp_as_stated
+  figures: tuple[str, ...] = ()
+  note: str = ''
+
+
+def close(one: float, other: float) -> bool:
+  """Whether two exact numbers are the same but for rounding in float64."""
+  return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def within(share: float, one: float, other: float) -> bool:
+  """Whether a number is off another one by at most that share of it."""
+  return abs(one / other - 1) <= share
+
+
+def judge(claim: Claim, figures: Figures) -> reports.Claim:
+  """The claim with its numbers, in float64, and its verdict: see `claims.json`.
+
+  What is measured in figures that are not there is None, and so is a verdict that
+  needs it.
+  """
+  with jax.enable_x64(True):
+    exact = {name: float(value) for name, value in claim.exact().items()}
+  calls = sources(claim.measured)
+  measured: dict[str, float | None] = dict.fromkeys(calls)
+  if all(name in figures for name in claim.figures):
+    for name, value in claim.measured(figures).items():
+      measured[name] = None if value is None else float(value)
+  return {
+    'key': claim.key,
+    'source': claim.source,
+    'statement': claim.statement,
+    'verdict': verdict(claim, {**exact, **measured}),
+    'exact': exact,
+    'measured': measured,
+    'calls': {**sources(claim.exact), **calls},
+    'holds_if': rule_source(claim.holds),
+    'sharp_if': rule_source(claim.sharp),
+    'figures': list(claim.figures),
+    'note': claim.note,
+  }
+
+
+def verdict(claim: Claim, numbers: Mapping[str, float | None]) -> str | None:
+  """What the rule of a claim says; None if a number that it takes is missing."""
+
+  def decide(rule: Callable[..., bool]) -> bool | None:
+    given = {name: numbers[name] for name in inspect.signature(rule).parameters}
+    return None if None in given.values() else rule(**given)
+
+  holds = decide(claim.holds)
+  if not holds:
+    return None if holds is None else FAILS
+  sharp = decide(claim.sharp)
+  if sharp is None:
+    return None
+  return HOLDS if sharp else NOT_SHARP
+
+
+def sources(function: Callable[..., object]) -> dict[str, str]:
+  """The source of each number that a function returns in a dict, by its name."""
+  *steps, value = _body(function)
+  assert isinstance(value, ast.Dict)
+  return {
+    ast.literal_eval(key): '; '.join(map(ast.unparse, [*steps, number]))
+    for key, number in zip(value.keys, value.values, strict=True)
+    if key is not None
+  }
+
+
+def rule_source(rule: Callable[..., bool]) -> str:
+  """The source of a rule in one line."""
+  return '; '.join(map(ast.unparse, _body(rule)))
+
+
+def _body(function: Callable[..., object]) -> list[ast.AST]:
+  """The statements of a function, the value that it returns last."""
+  tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+  assert isinstance(tree, ast.FunctionDef)
+  *steps, last = tree.body
+  assert isinstance(last, ast.Return)
+  assert last.value is not None
+  return [*(step for step in steps if not _is_docstring(step)), last.value]
+
+
+def _is_docstring(step: ast.AST) -> bool:
+  return isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant)

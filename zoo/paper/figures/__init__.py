@@ -1,0 +1,18 @@
+"""The figures of arXiv 2512.04268, and three more: what each trains and plots."""
+
+from zoo.paper.figures import beyond, fixed_guess, shift, trained_guess
+from zoo.paper.figures.parts import Figure as Figure
+from zoo.paper.training import Runs
+from zoo.plots import Plot
+
+FIGURES: dict[str, Figure] = {
+  **fixed_guess.FIGURES,
+  **trained_guess.FIGURES,
+  **beyond.FIGURES,
+  **shift.FIGURES,
+}
+
+
+def plot(name: str, runs: Runs) -> Plot:
+  """The data of a figure, from its finished runs."""
+  return Plot(name, FIGURES[name].plot(runs))

@@ -1,0 +1,59 @@
+"""The report of a probe as one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.figure
+
+from zoo import reports
+from zoo.probing.report import Report
+from zoo.probing.summaries import tables
+
+# The title and the caption of each picture.
+_CAPTIONS = {
+  'alignment': (
+    'Alignment',
+    'The model and what it is compared with on 512 prompts: predictions, gradients in '
+    'the query, and the cosine of the two gradients of a prompt.',
+  ),
+  'step_matrix': (
+    'Step matrix',
+    "The matrix Γ of the model's step in context, that of the optimum of the linear "
+    'family, and their difference.',
+  ),
+  'heads': (
+    'Heads',
+    'The value vector b_h and the bilinear form A_h of each head, each over its '
+    'largest entry.',
+  ),
+  'interpolation': (
+    'The way to the optimum',
+    'The exact risk on straight lines from the model to the optimum that its class '
+    'can have, through the weights and through the learning rules.',
+  ),
+  'shift': (
+    'Shifts',
+    'The risk as the task moves away from the one that the model was trained on. '
+    'Lines are exact, points sampled with one standard error.',
+  ),
+}
+
+
+def page(
+  report: Report, title: str, drawings: Mapping[str, matplotlib.figure.Figure]
+) -> str:
+  """The HTML of a report; its pictures are expected beside it as `NAME.png`."""
+  figures = {}
+  for name, drawing in drawings.items():
+    heading, caption = _CAPTIONS[name]
+    picture = reports.Picture(drawing, f'{heading}. {caption}')
+    figures[name] = reports.Figure(heading, caption, [picture], {'PNG': f'{name}.png'})
+  return reports.render(
+    title,
+    f'Is it doing gradient descent? {report.verdict}',
+    [
+      reports.Section('Numbers', tables=tables(report)),
+      reports.Section('Pictures', figures=figures),
+    ],
+  )

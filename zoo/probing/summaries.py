@@ -1,0 +1,191 @@
+"""A report as tables, for a terminal and for an HTML page."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from zoo.intervals import Estimate
+from zoo.probing.attention_heads import Head
+from zoo.probing.distribution_shift import Shift, ShiftedRisk
+from zoo.probing.implicit import ImplicitAlgorithm
+from zoo.probing.paths import Interpolation
+from zoo.probing.report import Report
+from zoo.probing.scores import Risks, Score
+from zoo.probing.similarity import Alignment
+from zoo.probing.verdicts import percent
+from zoo.reports import Table
+from zoo.tables import format_table
+
+_LINEAR_OPTIMUM = 'optimum of the linear family'
+_EXCESS = {
+  'guess_mean': 'guess off on average',
+  'guess_spread': "guess's correction varies",
+  'offset': 'offset that ignores the query',
+  'step_size': 'step too long or too short',
+  'step_shape': "rest of the step's matrix",
+}
+
+
+def summary(report: Report) -> str:
+  """The verdict and the tables of a report, as text for a terminal."""
+  parts = [f'Is it doing gradient descent? {report.verdict}']
+  for table in tables(report):
+    text = format_table(table.rows, table.header)
+    parts.append(f'{text}\n{table.note}' if table.note else text)
+  return '\n\n'.join(parts)
+
+
+def tables(report: Report) -> list[Table]:
+  """The tables of a report; the first cell of the header is the title of each."""
+  found = [_risk_table(report.risks, 'risk', report.against)]
+  if report.algorithm is not None:
+    found.append(_algorithm_table(report.algorithm))
+  found.append(_alignment_table(report.alignment, report.against))
+  if report.score is not None:
+    found.append(_score_table(report.score, report.against))
+  if report.heads is not None and len(report.heads) > 1:
+    found.append(_head_table(report.heads))
+  if report.to_optimum is not None and report.to_optimum.weight_risk is not None:
+    found.append(_path_table(report.to_optimum))
+  if report.shifts:
+    found.append(_shift_table(report.shifts, report.against))
+  return found
+
+
+def _risk_table(found: Risks, title: str, against: str, note: str = '') -> Table:
+  rows = [
+    ('this model', _sampled(found.risk), _exact(found.exact_risk)),
+    (against, _sampled(found.other_risk), _exact(found.other_exact_risk)),
+    ('difference, same prompts', _sampled(found.risk_difference), ''),
+  ]
+  if found.optimal_risk is not None:
+    rows.append((_LINEAR_OPTIMUM, '', _exact(found.optimal_risk)))
+  return Table(rows, (title, 'sampled ± s.e.', 'exact'), note=note)
+
+
+def _score_table(found: Score, against: str) -> Table:
+  note = '(some of its numbers are rounded otherwise than in the recorded set)'
+  return _risk_table(
+    found,
+    f'on {found.evaluation_set} {found.version}, {found.num_prompts} prompts',
+    against,
+    '' if found.same_bits else note,
+  )
+
+
+def _algorithm_table(found: ImplicitAlgorithm) -> Table:
+  excess = dataclasses.asdict(found.excess)
+  total = sum(excess.values())
+  best = np.trace(found.best_step_matrix) / len(found.best_step_matrix)
+  rows = [
+    ('risk of the nearest step', _exact(found.nearest_gd.risk), ''),
+    (f'excess over the {_LINEAR_OPTIMUM}', _exact(total), ''),
+    *(
+      # Of an excess of rounding size the shares say nothing.
+      (f'  {_EXCESS[name]}', _exact(value), percent(value / total))
+      if total > 1e-9
+      else (f'  {_EXCESS[name]}', _exact(value), '')
+      for name, value in excess.items()
+    ),
+    ('|initial guess − prior mean|', _exact(found.start_distance), ''),
+    ('step size, tr Γ / d', _exact(found.step_size), f'best {best:.6f}'),
+    ('|Γ − that multiple of I| / |Γ|', _exact(found.anisotropy), ''),
+  ]
+  constant = found.pseudo_constant
+  # Of a guess that is right but for rounding there is nothing to make up for.
+  wrong = found.start_distance > 0.01 * max(np.linalg.norm(found.mean_weights), 1.0)
+  note = ''
+  if constant is not None and constant.unexplained is not None and wrong:
+    name = 'pseudo-constant p of p·tr(XᵀX)/C'
+    rows.append((name, _exact(constant.value), f'best {constant.optimum:.6f}'))
+    note = f'p leaves {percent(constant.unexplained)} of the correction of the guess'
+  return Table(rows, ('implicit algorithm', 'exact', ''), note=note)
+
+
+def _alignment_table(found: Alignment, against: str) -> Table:
+  exact = found.exact
+  squares = None, None
+  if exact is not None:
+    squares = exact.squared_prediction_difference, exact.squared_gradient_difference
+  rows = [
+    ('E |f − f′|', found.prediction_difference, None),
+    ('E |∂f/∂x_q − ∂f′/∂x_q|', found.gradient_difference, None),
+    ('E cos(∂f/∂x_q, ∂f′/∂x_q)', found.cosine_similarity, None),
+    ('E (f − f′)²', found.squared_prediction_difference, squares[0]),
+    ('E |∂f/∂x_q − ∂f′/∂x_q|²', found.squared_gradient_difference, squares[1]),
+  ]
+  return Table(
+    [(name, _sampled(estimate), _exact(value)) for name, estimate, value in rows],
+    (f'alignment with {against}', 'sampled ± s.e.', 'exact'),
+  )
+
+
+def _head_table(found: list[Head]) -> Table:
+  rows = [
+    (
+      str(number),
+      '-' if head.share is None else percent(head.share),
+      _exact(head.pruning_cost),
+    )
+    for number, head in enumerate(found)
+  ]
+  return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
+
+
+def _path_table(path: Interpolation) -> Table:
+  assert path.weight_risk is not None
+  top = int(np.argmax(path.weight_risk))
+  rows = [
+    ('the model', '0', _exact(path.weight_risk[0])),
+    ('highest risk', f'{path.fraction[top]:.2f}', _exact(path.weight_risk[top])),
+    ('the constructed optimum', '1', _exact(path.weight_risk[-1])),
+  ]
+  return Table(rows, ('line through the weights', 'part of the way', 'exact risk'))
+
+
+def _shift_table(shifts: list[Shift], against: str) -> Table:
+  rows, failures = [], []
+  for one in shifts:
+    worst = max(one.risks, key=_over_optimum)
+    rows.append(
+      (
+        one.name,
+        f'{worst.value:g}',
+        _best_known(worst.sampled, worst.exact),
+        _best_known(worst.other_sampled, worst.other_exact),
+        f'{worst.optimal:.4f}',
+      )
+    )
+    failures += [
+      f'{one.name} at {risk.value:g} failed: {risk.failure}'
+      for risk in one.risks
+      if risk.failure is not None
+    ]
+  header = 'worst shift, over the optimum', 'at', 'this model', against, _LINEAR_OPTIMUM
+  return Table(rows, header, note='\n'.join(failures))
+
+
+def _over_optimum(risk: ShiftedRisk) -> float:
+  """The model's risk over that of the optimum; -inf if the model has failed."""
+  if risk.sampled is None:
+    return -math.inf
+  if risk.optimal == 0:  # prompts from which ŵ is known
+    return math.inf if risk.sampled.mean > 0 else 1.0
+  return risk.sampled.mean / risk.optimal
+
+
+def _best_known(sampled: Estimate | None, exact: float | None) -> str:
+  if exact is None:
+    return '-' if sampled is None else f'{sampled.mean:.4f}'
+  return f'{exact:.4f}'
+
+
+def _sampled(estimate: Estimate) -> str:
+  return f'{estimate.mean:.6f} ± {estimate.stderr:.6f}'
+
+
+def _exact(value: float | None) -> str:
+  return '' if value is None else f'{value:.6f}'

@@ -1,0 +1,144 @@
+"""One HTML page for every report: text, tables, claims and drawings."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import matplotlib.figure
+
+from zoo.plots import Plot, draw
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """A matplotlib figure, drawn on white; `label` says in words what it shows."""
+
+  drawing: matplotlib.figure.Figure
+  label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+  """Pictures under one title; `files` are links by name, relative to the page."""
+
+  title: str
+  caption: str
+  pictures: Sequence[Picture]
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Rows of cells, each as long as the header if there is one."""
+
+  rows: Sequence[Sequence[str]]
+  header: Sequence[str] = ()
+  title: str = ''
+  note: str = ''
+
+
+class Claim(TypedDict):
+  """A claim with its numbers and verdict, as it stands in `claims.json`.
+
+  `calls` is the source by which each number is computed, and `holds_if` and `sharp_if`
+  that of the rules, in the names of the numbers. What is not measured is None.
+  """
+
+  key: str
+  source: str
+  statement: str
+  verdict: str | None
+  exact: dict[str, float]
+  measured: dict[str, float | None]
+  calls: dict[str, str]
+  holds_if: str
+  sharp_if: str
+  figures: list[str]
+  note: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """A heading with a text and links, claims, figures and tables below it.
+
+  `files` are links by name, relative to the page; `figures` have their ids for names.
+  """
+
+  heading: str
+  text: str = ''
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  claims: Sequence[Claim] = ()
+  figures: Mapping[str, Figure] = dataclasses.field(default_factory=dict)
+  tables: Sequence[Table] = ()
+
+
+def render(title: str, lead: str, sections: Sequence[Section]) -> str:
+  """One HTML page without scripts that opens without a network.
+
+  It is light or dark as the reader's system is, and reads on a phone. All texts are
+  escaped, so that they may come from anywhere. Raises ValueError for an id of a figure
+  that has more than letters, digits and underscores.
+
+    reports.render(
+      'Probe of yq_lsa',
+      'Is it doing gradient descent? Yes.',
+      [
+        reports.Section('Risk', tables=[reports.Table([['risk', '5.238']])]),
+        reports.Section('Figures', figures={'figure_1': reports.figure_of(plot, …)}),
+      ],
+    )
+  """
+  import jinja2  # slow to import, and rarely needed
+
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
+  environment.filters['number'] = _number
+  environment.globals['svg'] = _svg
+  template = environment.get_template('page.html')
+  return template.render(title=title, lead=lead, sections=sections)
+
+
+def figure_of(plot: Plot, title: str, caption: str) -> Figure:
+  """A plot on the page, a picture a panel, with links to the files of `write_plot`."""
+  pictures = []
+  for panel in plot.panels:
+    names = ', '.join(one.name for one in panel.series)
+    label = f'Panel {panel.key}: {panel.y_axis} against {panel.x_axis}. Shown: {names}.'
+    pictures.append(Picture(draw([panel]), label))
+  name = f'figure_{plot.name}'
+  files = {f'{name}.csv': f'{name}.csv', 'SVG': f'{name}.svg', 'PNG': f'{name}.png'}
+  return Figure(title, caption, pictures, files)
+
+
+def _svg(picture: Picture, prefix: str) -> str:
+  """The inside of an SVG element, its ids made unique on the page by a prefix."""
+  if not re.fullmatch(r'\w+', prefix, re.ASCII):
+    raise ValueError(
+      f'{prefix!r} cannot be an id; it may have letters, digits and underscores'
+    )
+  text = io.StringIO()
+  # Matplotlib draws texts as paths, and escapes them in comments.
+  metadata = {'Date': None, 'Creator': None}
+  picture.drawing.savefig(text, format='svg', metadata=metadata)
+  svg = text.getvalue()
+  svg = re.sub(r'<metadata>.*?</metadata>', '', svg, flags=re.DOTALL)
+  svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+  svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+  svg = re.sub(r'url\(#', f'url(#{prefix}-', svg)
+  return svg[svg.index('<svg') + len('<svg') :]
+
+
+def _number(value: float | None) -> str:
+  if value is None:
+    return 'not in this run'
+  return f'{0 if abs(value) < 1e-12 else value:.6g}'  # rounding noise is shown as 0
