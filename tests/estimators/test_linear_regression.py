@@ -252,8 +252,24 @@ def test_what_has_no_exact_risk_says_so():
       theory.exact_risk(estimator, 'linear_regression')
 
 
-def test_bad_arguments():
+class OtherTask:
+  """A task that is no linear regression."""
+
+  num_features = 3
+
+  def sample(self, key, batch_size):
+    raise NotImplementedError
+
+
+def test_bad_arguments(unchecked):
   task = isotropic(3, 4)
+  for make in (estimators.bayes, estimators.ols, estimators.prior_mean):
+    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
+      make(OtherTask())
+  with pytest.raises(zoo.UserError, match='step_matrix is'):
+    estimators.gd_beta(np.zeros(2), 1j * np.eye(2))
+  with pytest.raises(zoo.UserError, match='step_matrix holds a value that is not fin'):
+    estimators.gd_beta(np.zeros(2), np.nan * np.eye(2))
   with pytest.raises(zoo.UserError, match='step_size is None'):
     estimators.gradient_descent(np.zeros(3))
   with pytest.raises(zoo.UserError, match=r'step_size has shape \(2,\)'):

@@ -88,7 +88,9 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
     powers = points[:, None] ** np.arange(degree)
     prior = np.sqrt(2.0 * square * weights)
     noise = np.sqrt(2.0 * noise_std**2 * 3 / 4 * points * weights)
-    system = np.concatenate([(prior * points)[:, None] * powers, noise[:, None] * powers])
+    system = np.concatenate(
+      [(prior * points)[:, None] * powers, noise[:, None] * powers]
+    )
     right = np.concatenate([prior, np.zeros_like(noise)])
     coefficients, *_ = np.linalg.lstsq(system, right)
     least = float(np.sum(np.square(system @ coefficients - right)))
@@ -120,7 +122,7 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros(
   assert found == pytest.approx(risk, abs=5.1e-7)
   optimum = tuning.polynomial_optimum(task, num_steps)
   assert optimum.risk == pytest.approx(bound, abs=5.1e-7)
-  assert np.abs(optimum.steps.imag).max() > 0.1
+  assert np.abs(np.imag(optimum.steps)).max() > 0.1
 
 
 @pytest.mark.parametrize('noise_std', [0.3, 1.0, 2.0, 4.0])

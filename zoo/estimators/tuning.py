@@ -136,7 +136,7 @@ def best_schedule(
   """
   num_steps = check_count('num_steps', num_steps)
   optimum = polynomial_optimum(task, num_steps, start)
-  schedule = np.sort(optimum.steps.real)
+  schedule = np.sort(np.real(optimum.steps))
   # A double zero is computed as a pair that rounding has made complex.
   if gradient_descent_risk(task, schedule, start) <= optimum.risk * (1 + 1e-12):
     return schedule
