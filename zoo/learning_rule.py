@@ -25,6 +25,7 @@ from zoo.errors import UserError, check_matrix, check_number, check_vector
 from zoo.prompt import Prompt
 
 AnyArray = Array | np.ndarray  # on the device, or float64 on the host
+ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 
 @typing.no_type_check  # JAX also builds one of placeholders, or of stacked rules
@@ -150,7 +151,7 @@ class LearningRule:
     return sum((part**2).sum() for part in parts) ** 0.5
 
 
-def symmetric(matrix: Float[AnyArray, '*n e e']) -> Float[AnyArray, '*n e e']:
+def symmetric(matrix: Float[ArrayT, '*n e e']) -> Float[ArrayT, '*n e e']:
   """The symmetric part of a matrix, over the last two axes."""
   return (matrix + matrix.swapaxes(-1, -2)) / 2
 
