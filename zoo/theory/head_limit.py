@@ -78,8 +78,8 @@ class Conditions(NamedTuple):
     inverse[..., r, r] += slope
     return inverse
 
-  def cost(self, hidden: Float[np.ndarray, '*s e m']) -> Float[np.ndarray, '*s']:
-    """What the risk gains if values cannot see the span of the columns of `hidden`."""
+  def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
+    """What the risk gains if values cannot see the span of the columns of a matrix."""
     _, _, values, multipliers = self._solve(hidden)
     return np.sum(values * multipliers, axis=(-1, -2))
 
@@ -228,7 +228,7 @@ def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
   e = len(problem.constant)
   size = max(_CHUNK // (num_hidden * (num_hidden + 1) // 2 * e * e), 1)
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
-  costs = np.concatenate([problem.cost(part) for part in parts])
+  costs = np.concatenate([problem.costs(part) for part in parts])
   best = np.argsort(costs)[:_POLISHED]
   return float(min(costs.min(), *(_descend(problem, starts[i]) for i in best)))
 
