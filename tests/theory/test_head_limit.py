@@ -101,8 +101,10 @@ def least_risk(problem: Quadratic, span):
   # Directions that no feature has are flat.
   inverse = np.linalg.pinv(hessian, rcond=1e-12, hermitian=True)
   best = -problem.slopes @ free.T @ inverse @ free
-  risk = problem.base + np.sum(best * problem.slopes) / 2
-  gradient = np.tensordot(best @ problem.hessian + problem.slopes, basis, 1)
+  # Not half the linear term alone, which is off by as much as `best` is.
+  curved = best @ problem.hessian
+  risk = problem.base + np.sum(best * (problem.slopes + curved / 2))
+  gradient = np.tensordot(curved + problem.slopes, basis, 1)
   # U = sym(B Aᵀ) with B the first columns of q.
   blocks = (q.T @ np.tensordot(best, basis, 1) @ q)[:, :, :num_heads]
   blocks[:, num_heads:] *= 2
@@ -327,8 +329,9 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
   d = task.num_features
   problem = quadratic(task, guess, bias)
   features = task.feature_covariance
-  setting = head_limit.whiten(theory.task_moments(task), task.prior_mean - guess, bias)
-  conditions = head_limit.conditions(setting)
+  moments = theory.task_moments(task)
+  whitened = head_limit.whiten(moments, task.prior_mean - guess, bias)
+  conditions = head_limit.conditions(whitened)
   unlimited = theory.exact_risk(theory.optimal_rule(task, guess, bias), task)
   # n·z for z = [x; y] is (root⁻¹n_x + w*n_y)·x' in whitened features x' and labels less
   # w*·x, here with the labels in units of √τ.
@@ -337,7 +340,7 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
     eigenvalues, vectors = np.linalg.eigh(features)
     change[:d, :d] = (vectors * np.sqrt(eigenvalues)).T
   change[:d, d] = change[:d, :d] @ task.prior_mean
-  change[d, d] = setting.unit**0.5
+  change[d, d] = whitened.unit**0.5
   rng = np.random.default_rng(seed)
   for num_heads in range(1, d + 1):
     span = rng.normal(size=(d + 1, num_heads))
@@ -345,7 +348,7 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
     expected, _ = least_risk(problem, span)
     step = 1e-6 * rng.normal(size=hidden.shape)
     costs = conditions.costs(np.stack([hidden, hidden + step, hidden - step]))
-    assert unlimited + setting.unit * costs[0] == pytest.approx(expected, rel=1e-8)
+    assert unlimited + whitened.unit * costs[0] == pytest.approx(expected, rel=1e-8)
     cost, slope = conditions.cost_and_slope(hidden)
     assert cost == pytest.approx(costs[0], rel=1e-12)
     # A central difference is off by the square of the step, and by rounding.

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Float, Int
 
 from zoo.errors import check_count, check_number, check_vector
 from zoo.protocols import Task
@@ -12,7 +12,7 @@ from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
 
 _POLISHED = 10  # of the subspaces that are screened
-_CHUNK = 2**22  # numbers that one array holds while subspaces are screened
+_CHUNK = 2**18  # numbers that one array holds while subspaces are screened
 
 
 class HeadLimit(NamedTuple):
@@ -27,7 +27,7 @@ class HeadLimit(NamedTuple):
     return self.upper
 
 
-class Setting(NamedTuple):
+class Whitened(NamedTuple):
   """A task and a guess, features whitened, labels less w*·x in units in which E q = 1.
 
   Labels that do not vary at all keep their unit.
@@ -41,9 +41,14 @@ class Setting(NamedTuple):
   unit: float  # of risks
 
   @property
+  def rank(self) -> int:
+    """The number r of features that are left."""
+    return len(self.prior)
+
+  @property
   def moments(self) -> Moments:
     """The moments of the task."""
-    mean = np.zeros(len(self.prior))
+    mean = np.zeros(self.rank)
     return Moments(self.context_length, mean, self.prior, None, self.noise)
 
 
@@ -53,25 +58,23 @@ class Conditions(NamedTuple):
   The notation is that of docs/theory.md, section 5.
   """
 
+  task: Whitened
   optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with heads enough
   constant: Float[np.ndarray, 'e e']  # the best estimate of the constant 1
-  context_length: float
-  prior: Float[np.ndarray, 'r r']
-  noise: float
-  variance_label: float
-  moment_inverse: Float[np.ndarray, 'r r']  # of E r rᵀ
+  kappa: float  # its mean squared error
+  variance_label: float  # D
+  moment_inverse: Float[np.ndarray, 'r r']  # of M = E r rᵀ
 
   def invert(self, form: Float[np.ndarray, '*p e e']) -> Float[np.ndarray, '*p e e']:
     """Symmetric matrices under the inverse of the risk's quadratic form."""
-    r = len(self.prior)
+    c, prior, noise, *_ = self.task
+    r = self.task.rank
     features, label = form[..., :r, :r], form[..., r, r]
-    slope = label - np.sum(features * self.prior, axis=(-1, -2))
+    slope = label - np.sum(features * prior, axis=(-1, -2))
     slope = slope / self.variance_label
-    mean = self.context_length / 2 * features.trace(axis1=-2, axis2=-1)
-    mean = mean + self.noise * slope
+    mean = c / 2 * features.trace(axis1=-2, axis2=-1) + noise * slope
     inverse = -mean[..., None, None] * self.constant
-    inverse[..., :r, :r] += self.context_length / 2 * features
-    inverse[..., :r, :r] -= slope[..., None, None] * self.prior
+    inverse[..., :r, :r] += c / 2 * features - slope[..., None, None] * prior
     column = form[..., :r, r] @ self.moment_inverse / 2
     inverse[..., :r, r] += column
     inverse[..., r, :r] += column
@@ -80,41 +83,66 @@ class Conditions(NamedTuple):
 
   def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
     """What the risk gains if values cannot see the span of the columns of a matrix."""
-    _, _, values, multipliers = self._solve(hidden)
+    values, multipliers = self._solve(hidden)
     return np.sum(values * multipliers, axis=(-1, -2))
 
   def cost_and_slope(
     self, hidden: Float[np.ndarray, 'e m']
   ) -> tuple[float, Float[np.ndarray, 'e m']]:
     """The cost of a subspace, and its gradient in the entries of the basis."""
-    images, (one, two), values, multipliers = self._solve(hidden)
-    updates = self.optimum - np.tensordot(multipliers.T, images, 1)
+    values, multipliers = self._solve(hidden)
     m = hidden.shape[1]
-    weights = np.zeros((len(updates), m, m))
+    one, two = np.triu_indices(m)
+    weights = np.zeros((len(self.optimum), m, m))
     weights[:, one, two] += multipliers.T / 2
     weights[:, two, one] += multipliers.T / 2
+    updates = self.optimum - self.invert(hidden @ weights @ hidden.T)
     slope = 4 * np.sum(updates @ hidden @ weights, axis=0)
     return float(np.sum(values * multipliers)), slope
 
-  def _solve(self, hidden: Float[np.ndarray, '*s e m']) -> tuple:
-    """The pairs of hidden directions n, n', their values `nᵀUn'` and what undoes them.
-
-    To make the values 0 takes the multiples `K⁻¹ values` of the images of the pairs
-    under the inverse form, K being their Gram matrix.
-    """
-    columns = hidden.swapaxes(-1, -2)
-    one, two = np.triu_indices(columns.shape[-2])
-    pairs = columns[..., one, :, None] * columns[..., two, None, :]
-    pairs = (pairs + pairs.swapaxes(-1, -2)) / 2
-    images = self.invert(pairs)
-    flat = pairs.reshape(*pairs.shape[:-2], -1)
-    gram = flat @ images.reshape(flat.shape).swapaxes(-1, -2)
-    values = flat @ self.optimum.reshape(len(self.optimum), -1).T
+  def _solve(
+    self, hidden: Float[np.ndarray, '*s e m']
+  ) -> tuple[Float[np.ndarray, '*s p n'], Float[np.ndarray, '*s p n']]:
+    """The values `nᵀUn'` for pairs of hidden directions, and K⁻¹ times them."""
+    transposed = hidden.swapaxes(-1, -2)
+    one, two = np.triu_indices(transposed.shape[-2])
+    forms = transposed[..., None, :, :] @ self.optimum @ hidden[..., None, :, :]
+    values = forms[..., one, two].swapaxes(-1, -2)
+    gram = self._gram(transposed[..., :-1], transposed[..., -1:], one, two)
     # Scaled to a diagonal of ones, so that rows of other units are solved as well.
     scale = 1 / np.sqrt(gram.diagonal(axis1=-2, axis2=-1))[..., None]
     scaled = scale * gram * scale.swapaxes(-1, -2)
-    multipliers = scale * np.linalg.solve(scaled, scale * values)
-    return images, (one, two), values, multipliers
+    return values, scale * np.linalg.solve(scaled, scale * values)
+
+  def _gram(
+    self,
+    features: Float[np.ndarray, '*s m r'],
+    label: Float[np.ndarray, '*s m 1'],
+    one: Int[np.ndarray, ' p'],
+    two: Int[np.ndarray, ' p'],
+  ) -> Float[np.ndarray, '*s p p']:
+    """K: products of the symmetric parts of `n n'ᵀ` under the inverse form."""
+
+    def products(
+      a: Float[np.ndarray, '*s m m'], b: Float[np.ndarray, '*s m m']
+    ) -> Float[np.ndarray, '*s p p']:
+      straight = a[..., one[:, None], one] * b[..., two[:, None], two]
+      crossed = a[..., one[:, None], two] * b[..., two[:, None], one]
+      return (straight + crossed) / 2
+
+    c, prior, noise, *_ = self.task
+    transposed = features.swapaxes(-1, -2)
+    square = features @ transposed
+    labels = label @ label.swapaxes(-1, -2)
+    steps = features @ self.moment_inverse @ transposed
+    slope = (labels - features @ prior @ transposed)[..., one, two]
+    mean = c / 2 * square[..., one, two] + noise / self.variance_label * slope
+    return (
+      c / 2 * products(square, square)
+      + (products(steps, labels) + products(labels, steps)) / 2
+      + slope[..., None] * slope[..., None, :] / self.variance_label
+      - self.kappa * mean[..., None] * mean[..., None, :]
+    )
 
 
 def head_limited_risk(
@@ -131,27 +159,28 @@ def head_limited_risk(
   the closed form. Elsewhere the lower one is that of docs/theory.md, section 5, and the
   upper one the end of a search over the subspaces that H value vectors may span: of
   `num_starts` random ones, and those along axes, the best are improved by local
-  searches. Raises UserError naming the argument that is wrong.
+  searches. O((d + 1 − H)⁶) time a start. Raises UserError naming the argument that is
+  wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
   moments = task_moments(task)
   guess = check_vector('initial_guess', initial_guess, moments.prior_mean.size)
   bias = check_number('initial_bias', initial_bias)
-  setting = whiten(moments, moments.prior_mean - guess, bias)
-  lower = _lower_bound(setting, num_heads)
-  if _is_attained(setting, num_heads):
-    return HeadLimit(setting.unit * lower, setting.unit * lower)
-  hidden = len(setting.prior) + 1 - num_heads
-  cost = _search(conditions(setting), hidden, num_starts)
-  upper = _lower_bound(setting, len(setting.prior) + 1) + cost
-  return HeadLimit(setting.unit * lower, setting.unit * max(lower, upper))
+  whitened = whiten(moments, moments.prior_mean - guess, bias)
+  lower = _lower_bound(whitened, num_heads)
+  upper = lower
+  if not _is_attained(whitened, num_heads):
+    enough = whitened.rank + 1
+    cost = _search(conditions(whitened), enough - num_heads, num_starts)
+    upper = max(lower, _lower_bound(whitened, enough) + cost)
+  return HeadLimit(whitened.unit * lower, whitened.unit * upper)
 
 
 def whiten(
   moments: Moments, deviation: Float[np.ndarray, ' d'], bias: float
-) -> Setting:
-  """A task and a guess in the coordinates in which heads are counted."""
+) -> Whitened:
+  """A task and a guess in the coordinates of docs/theory.md, section 5."""
   c, _, prior, features, noise = moments
   if features is not None:
     eigenvalues, vectors = np.linalg.eigh(features)
@@ -160,64 +189,66 @@ def whiten(
     prior, deviation = root.T @ prior @ root, root.T @ deviation
   unit = float(np.trace(prior) + noise) or 1.0
   root = unit**0.5
-  return Setting(
+  return Whitened(
     *(float(c), prior / unit, float(noise / unit)),
     *(deviation / root, bias / root, unit),
   )
 
 
-def _lower_bound(setting: Setting, num_heads: int) -> float:
+def _lower_bound(whitened: Whitened, num_heads: int) -> float:
   """A risk below which no model with so many heads is; with r + 1 heads the infimum.
 
-  The best step is free, and the constant 1 is to be estimated where k = r − H feature
-  directions are hidden, those of the largest prior variance.
+  The step is the best one, and the constant 1 is estimated while k = r − H directions
+  of the features are hidden, those of the largest prior variance.
   """
-  c, prior, noise, deviation, bias, _ = setting
-  context = context_moments(setting.moments)
+  c, prior, noise, deviation, bias, _ = whitened
+  context = context_moments(whitened.moments)
   step = np.linalg.lstsq(context.second_moment_r, prior)[0]
   optimal = np.trace(prior) - np.sum(step * prior)
-  num_hidden = max(len(prior) - num_heads, 0)
-  largest = np.linalg.eigvalsh(prior)[len(prior) - num_hidden :].sum()
+  num_seen = min(num_heads, whitened.rank)
+  num_hidden = whitened.rank - num_seen
+  largest = np.linalg.eigvalsh(prior)[num_seen:].sum()
   signal = largest + noise
   variance = context.variance_label
   if num_hidden:
     variance += 2 / c * largest**2 / num_hidden
-  ratio = (len(prior) - num_hidden) * c / 2
+  ratio = num_seen * c / 2
   ratio += signal**2 / variance if variance > 0 else 0.0
   return float(optimal + (deviation @ deviation + bias**2) / (1 + ratio))
 
 
-def _is_attained(setting: Setting, num_heads: int) -> bool:
+def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   """Whether the infimum is known to be the lower bound (docs/theory.md, section 5)."""
-  _, prior, noise, deviation, bias, _ = setting
-  rank = len(prior)
+  _, prior, noise, deviation, bias, _ = whitened
+  rank = whitened.rank
   if num_heads > rank or not (bias or deviation.any()):
     return True
   if noise == 0 and (num_heads == rank or not prior.any()):
     return True
   if num_heads < rank or bias:
     return False
-  # One direction is to be hidden: (uᵀ, 1) with u a multiple of γ = Γ*⁻¹δ.
-  moment = context_moments(setting.moments).second_moment_r
+  # One direction is to be hidden: (u; 1) with u a multiple of γ = Γ*⁻¹δ.
+  moment = context_moments(whitened.moments).second_moment_r
   inverse = np.linalg.pinv(prior, rcond=RANK_TOLERANCE, hermitian=True)
   if np.abs(prior @ inverse @ deviation - deviation).max() > 1e-9:
     return False
   gamma = moment @ inverse @ deviation
-  constant = constant_estimate(setting.moments).update(np.eye(rank), prior)
+  constant = constant_estimate(whitened.moments).update(np.eye(rank), prior)
   return bool(4 * constant[-1, -1] * gamma @ constant[:-1, :-1] @ gamma <= 1)
 
 
-def conditions(setting: Setting) -> Conditions:
-  """The conditions under which heads, fewer than enough, minimise the risk."""
-  c, prior, noise, deviation, bias, _ = setting
-  context = context_moments(setting.moments)
-  r = len(prior)
-  constant = constant_estimate(setting.moments).update(np.eye(r), prior)
-  optimum = np.append(deviation, -bias)[:, None, None] * constant
+def conditions(whitened: Whitened) -> Conditions:
+  """The conditions for a task and a guess for which H heads are not enough."""
+  context = context_moments(whitened.moments)
+  r, prior = whitened.rank, whitened.prior
+  estimate = constant_estimate(whitened.moments)
+  constant = estimate.update(np.eye(r), prior)
+  targets = np.append(whitened.deviation, -whitened.bias)
+  optimum = targets[:, None, None] * constant
   inverse = np.linalg.inv(context.second_moment_r)
   optimum[:r, :r, r] = optimum[:r, r, :r] = prior @ inverse / 2
   return Conditions(
-    *(optimum, constant, c, prior, noise),
+    *(whitened, optimum, constant, estimate.kappa),
     *(float(context.variance_label), inverse),
   )
 
@@ -225,8 +256,8 @@ def conditions(setting: Setting) -> Conditions:
 def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
   """The lowest cost found of hiding a subspace of some dimension."""
   starts = _starts(problem, num_hidden, num_starts)
-  e = len(problem.constant)
-  size = max(_CHUNK // (num_hidden * (num_hidden + 1) // 2 * e * e), 1)
+  num_pairs = num_hidden * (num_hidden + 1) // 2
+  size = max(_CHUNK // num_pairs**2, 1)
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
   costs = np.concatenate([problem.costs(part) for part in parts])
   best = np.argsort(costs)[:_POLISHED]
@@ -240,7 +271,7 @@ def _starts(
 
   Half of the random ones lie nearer to, or further from, the label's axis.
   """
-  _, vectors = np.linalg.eigh(problem.prior)
+  _, vectors = np.linalg.eigh(problem.task.prior)
   e = len(vectors) + 1
   axes = np.eye(e)
   axes[:-1, :-1] = vectors
@@ -255,25 +286,19 @@ def _starts(
 def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
   """The cost at the end of a local search over subspaces.
 
-  Near an orthonormal basis Q of a subspace, with complement Q', the subspaces are those
-  spanned by `Q + Q'Z`. The entries of Z stay within ±1, where this basis is
-  well-conditioned; a search that ends at this bound goes on from the new basis.
+  Near the span of an orthonormal Q, with complement Q', the subspaces are those spanned
+  by `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
+  search that ends at this bound goes on from there.
   """
   m = start.shape[1]
   lowest = np.inf
   while True:
     q, _ = np.linalg.qr(start, mode='complete')
     basis, complement = q[:, :m], q[:, m:]
-
-    def function(
-      z: Float[np.ndarray, ' n'], basis=basis, complement=complement
-    ) -> tuple[float, Float[np.ndarray, ' n']]:
-      cost, slope = problem.cost_and_slope(basis + complement @ z.reshape(-1, m))
-      return cost, (complement.T @ slope).ravel()
-
     found = scipy.optimize.minimize(
-      function,
+      _cost_nearby,
       np.zeros(complement.shape[1] * m),
+      args=(problem, basis, complement),
       jac=True,
       method='L-BFGS-B',
       bounds=scipy.optimize.Bounds(-1, 1),
@@ -284,3 +309,15 @@ def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
     if np.abs(found.x).max() < 1 or cost > lowest * (1 - 1e-12):
       return min(cost, lowest)
     start, lowest = basis + complement @ found.x.reshape(-1, m), cost
+
+
+def _cost_nearby(
+  entries: Float[np.ndarray, ' n'],
+  problem: Conditions,
+  basis: Float[np.ndarray, 'e m'],
+  complement: Float[np.ndarray, 'e h'],
+) -> tuple[float, Float[np.ndarray, ' n']]:
+  """The cost of the span of `basis + complement Z`, and its gradient in Z."""
+  z = entries.reshape(-1, basis.shape[1])
+  cost, slope = problem.cost_and_slope(basis + complement @ z)
+  return cost, (complement.T @ slope).ravel()
