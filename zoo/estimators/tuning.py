@@ -33,13 +33,10 @@ def best_step_matrix(
 
   `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
   """
-  deviation, features = second_moments(task, start)
-  c = task.context_length
-  product = features @ deviation
-  spread = np.trace(product) + task.noise_std**2
-  if spread <= 0:  # there is nothing to learn, nor any noise
-    return np.zeros_like(product)
-  normal = (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
+  deviation, _ = second_moments(task, start)
+  normal = _normal_matrix(task, start)
+  if not normal.any():  # there is nothing to learn, nor any noise
+    return np.zeros_like(deviation)
   return np.linalg.solve(normal.T, deviation).T
 
 
@@ -55,12 +52,8 @@ def best_step_size(
   if num_steps == 1:
     # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
     deviation, features = second_moments(task, start)
-    c = task.context_length
-    square = features @ features
-    spread = np.trace(features @ deviation) + task.noise_std**2
-    curvature = (1 + 1 / c) * np.trace(square @ features @ deviation)
-    curvature += np.trace(square) * spread / c
-    slope = np.trace(square @ deviation)
+    slope = np.trace(features @ features @ deviation)
+    curvature = np.trace(features @ _normal_matrix(task, start) @ features)
     return float(slope / curvature) if curvature > 0 else 0.0
 
   def risk(step_size: float) -> float:
@@ -204,6 +197,19 @@ def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> floa
       'prior_mean'
     )
   return task.noise_std**2 * task.num_features / trace
+
+
+def _normal_matrix(
+  task: LinearRegression, start: ArrayLike | None
+) -> Float[np.ndarray, 'd d']:
+  """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
+
+  It is docs/theory.md, section 2, with N in place of Λ, as the start may be any.
+  """
+  deviation, features = second_moments(task, start)
+  product, c = features @ deviation, task.context_length
+  spread = np.trace(product) + task.noise_std**2
+  return (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
 
 
 def _residuals(
