@@ -248,8 +248,8 @@ def test_what_has_no_exact_risk_says_so():
   with pytest.raises(zoo.UserError, match='feature_covariance is not'):
     theory.exact_risk(estimators.gradient_descent(np.zeros(3), 0.1, 2), few)
   for estimator in (estimators.ols(few), estimators.gradient_descent(np.zeros(3), 0.1)):
-    with pytest.raises(zoo.UserError, match='the task is of type str'):
-      theory.exact_risk(estimator, 'linear_regression')
+    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
+      theory.exact_risk(estimator, OtherTask())
 
 
 class OtherTask:

@@ -8,6 +8,7 @@ from jaxtyping import ArrayLike, Complex, Float
 
 from zoo.errors import UserError, check_count, check_vector
 from zoo.estimators import wishart
+from zoo.estimators.search import lowest_point
 from zoo.tasks import LinearRegression
 
 _NUM_STARTS = 12  # of the search for a schedule where no closed form is attained
@@ -62,13 +63,8 @@ def best_step_size(
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
   # than no step. Without noise the risk is convex in between; with noise it may have
   # several valleys, and a grid picks the lowest.
-  grid = np.linspace(0, 2 / _feature_variance(task), 201)
-  lowest = int(np.argmin([risk(step_size) for step_size in grid]))
-  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
-  found = scipy.optimize.minimize_scalar(
-    risk, bounds=valley, method='bounded', options={'xatol': 1e-12}
-  )
-  return float(found.x)
+  step_size, _ = lowest_point(risk, np.linspace(0, 2 / _feature_variance(task), 201))
+  return step_size
 
 
 class PolynomialOptimum(NamedTuple):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float
 
 from zoo import theory
+from zoo.estimators.search import lowest_point
 from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule, symmetric
 from zoo.protocols import Predictor, Task
@@ -68,7 +68,7 @@ class ExcessParts:
 
 @dataclasses.dataclass(frozen=True)
 class ImplicitAlgorithm:
-  """What a learning rule does on a task, beside the best that any rule could do."""
+  """What a learning rule does on a task, beside the optimum of the linear family."""
 
   risk: float
   optimal_risk: float
@@ -273,13 +273,7 @@ def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
     return odd + _even_difference(rule, step_size * identity)
 
   reach = np.sqrt(_even_difference(rule, middle * identity) / scale)
-  grid = middle + reach * np.linspace(-1, 1, 101)
-  lowest = int(np.argmin([excess(step_size) for step_size in grid]))
-  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
-  found = scipy.optimize.minimize_scalar(
-    excess, bounds=valley, method='bounded', options={'xatol': 1e-12}
-  )
-  step_size = float(found.x)
+  step_size, _ = lowest_point(excess, middle + reach * np.linspace(-1, 1, 101))
   return rule.mean + _best_start(rule, step_size * identity), step_size
 
 

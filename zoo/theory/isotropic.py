@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float
 
 from zoo.errors import check_count, check_number
+from zoo.estimators.search import lowest_point
 
 _ANGLES = np.linspace(0, math.pi, 2001)
 
@@ -41,23 +41,18 @@ def isotropic_head_limit(
   used = np.array([True, others > 0, True, True])
   q, inverse = q[used], np.linalg.inv(quadratic[used][:, used])
 
-  def risk(angles: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' n']:
+  def risks(angles: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' n']:
     sine, cosine = np.sin(angles), np.cos(angles)
     zero = np.zeros_like(sine)
-    a = np.stack([sine**2, zero, -2 * sine * cosine, cosine**2], axis=-1)[..., used]
+    a = np.stack([sine**2, zero, -2 * sine * cosine, cosine**2], axis=-1)[:, used]
     # min uᵀQu − 2qᵀu subject to aᵀu = 0.
-    bound = np.square(a @ inverse @ q) / np.einsum('...i,ij,...j', a, inverse, a)
+    bound = np.square(a @ inverse @ q) / np.einsum('ni,ij,nj->n', a, inverse, a)
     first = delta**2 + 1 - q @ inverse @ q + bound
     # 1 − 1/(m + cot²θ/C) for each direction that has no head.
     rest = 1 - sine**2 / (m * sine**2 + cosine**2 / c)
     return first + others * (1 - 1 / m) + (d - heads) * rest
 
-  risks = risk(_ANGLES)
-  lowest = int(np.argmin(risks))
-  found = scipy.optimize.minimize_scalar(
-    lambda angle: float(risk(np.array([angle]))[0]),
-    bounds=(_ANGLES[max(lowest - 1, 0)], _ANGLES[min(lowest + 1, len(_ANGLES) - 1)]),
-    method='bounded',
-    options={'xatol': 1e-12},
-  )
-  return min(float(found.fun), float(risks[lowest]))
+  nearest = int(np.argmin(risks(_ANGLES)))
+  valley = _ANGLES[max(nearest - 1, 0) : nearest + 2]
+  _, lowest = lowest_point(lambda angle: float(risks(np.array([angle]))[0]), valley)
+  return lowest

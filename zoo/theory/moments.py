@@ -6,7 +6,6 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.errors import UserError
-from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 
 # The types are those on the host; what is mapped over or traced has JAX arrays instead.
@@ -49,7 +48,7 @@ def covers(task: object) -> TypeGuard[LinearRegression]:
   return kind is LinearRegression or kind.__dict__.get('exact_theory') is True
 
 
-def require_covered(task: Task) -> LinearRegression:
+def require_covered(task: object) -> LinearRegression:
   """The task, if exact theory covers it; UserError otherwise."""
   if covers(task):
     return task
@@ -62,7 +61,7 @@ def require_covered(task: Task) -> LinearRegression:
   )
 
 
-def task_moments(task: Task) -> Moments:
+def task_moments(task: object) -> Moments:
   """The moments of a task, float64; UserError unless exact theory covers it."""
   task = require_covered(task)
   prior = task.prior_covariance
