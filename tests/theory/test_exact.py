@@ -123,11 +123,8 @@ def test_excess_risk_is_split_into_even_and_odd_parts(cubature, make_task, kind)
   assert sum(excess) == pytest.approx(total, rel=1e-10)
 
 
-@pytest.mark.parametrize('kind', KINDS)
-def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(
-  make_task, kind, monkeypatch
-):
-  task = make_task(kind, 19, 7)
+def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(make_task, monkeypatch):
+  task = make_task('noise', 19, 7)
   rule, moments = random_rule(19), theory.task_moments(task)
   with jax.enable_x64(True):
     together = theory.population_risk(rule, moments)
@@ -183,19 +180,17 @@ def test_float64_without_switching_the_process():
 
 def test_the_precision_of_the_caller_does_not_matter(make_task):
   """A float64 product in bfloat16 is off by a percent, on a CPU too."""
-  task, rule = make_task('general', 3, 4), random_rule(3)
-  model = models(3)['multi_head_lsa']
+  # In the sizes of other tests, which have compiled most of it.
+  task, rule = make_task('general', 2, 2), random_rule(2)
+  model = zoo.create_model('lsa', num_features=2, init_scale=0.6, rngs=nnx.Rngs(0))
   moments = jax.tree.map(np.asarray, theory.task_moments(task))
   stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
 
   def everything():
     return (
-      theory.exact_risk(rule, task),
       theory.exact_risk(model, task),
       *theory.exact_risks(*stacked),
-      *theory.excess_risk(model, task),
       *theory.squared_difference(model, rule, task),
-      *theory.certificate(model, task),
       *jax.tree.leaves(float64_rule(model)),
     )
 
