@@ -195,18 +195,68 @@ def test_a_step_of_zero_keeps_the_start():
   np.testing.assert_array_equal(rule.weights(_prompt(0)), [[1.0, -2.0, 0.5]] * _B)
 
 
-def test_a_scalar_start_is_refused(unchecked):
-  for make in (zoo.LearningRule.gradient_descent, zoo.LearningRule.gd_beta):
-    with refuses('start', '()', 'vector'):
-      make(jnp.asarray(0.5), 0.1)
+def test_bad_input_is_named(unchecked):
+  gradient_descent = zoo.LearningRule.gradient_descent
+  gd_beta = zoo.LearningRule.gd_beta
+  for make, arguments, said in (
+    (gradient_descent, (jnp.asarray(0.5), 0.1), 'start has shape ()'),
+    (gd_beta, (jnp.asarray(0.5), 0.1), 'start has shape ()'),
+    (gradient_descent, (np.array([1.0, np.nan]), 0.1), 'start holds a value'),
+    (gradient_descent, (np.array([1.0, 1j]), 0.1), 'start is'),
+    (gradient_descent, (np.zeros(2), float('nan')), 'step_size is nan'),
+    (gradient_descent, (np.zeros(2), 0.1j), 'step_size is 0.1j'),
+    (gradient_descent, (np.zeros(2), np.zeros(2)), 'step_size has shape (2,)'),
+    (gd_beta, (np.zeros(2), np.eye(3)), 'step_matrix has shape (3, 3)'),
+    (gd_beta, (np.zeros(2), 1j * np.eye(2)), 'step_matrix is'),
+    (gd_beta, (np.zeros(2), np.inf * np.ones((2, 2))), 'step_matrix holds a value'),
+  ):
+    with refuses(said):
+      make(*arguments)
 
 
-def test_precision_follows_the_mode():
-  start = np.asarray([1.0, 2.0])  # float64 on the host, as a task's prior mean is
-  for x64, expected in ((True, 'float64'), (False, 'float32')):
-    with jax.enable_x64(x64):
-      rule = zoo.LearningRule.gradient_descent(start, 0.1)
-    assert {leaf.dtype for leaf in jax.tree.leaves(rule)} == {jnp.dtype(expected)}
+def test_bad_input_is_named_where_it_is_traced(unchecked):
+  start = jnp.zeros(2)
+  for make, step, said in (
+    (zoo.LearningRule.gradient_descent, jnp.asarray(1j), 'step_size is complex'),
+    (zoo.LearningRule.gradient_descent, jnp.zeros(2), 'step_size has shape (2,)'),
+    (zoo.LearningRule.gd_beta, jnp.zeros((2, 3)), 'step_matrix has shape (2, 3)'),
+    (zoo.LearningRule.gd_beta, jnp.zeros((2, 2), complex), 'step_matrix is complex'),
+  ):
+    with refuses(said):
+      jax.eval_shape(make, start, step)
+
+
+def test_rules_and_prompts_of_other_sizes_are_refused():
+  rule, other = _rule(0), _rule(0, features=2)
+  for combine in (zoo.LearningRule.__add__, zoo.LearningRule.__sub__, rule.distance):
+    arguments = (other,) if combine == rule.distance else (rule, other)
+    with refuses('for 3 and 2 features'):
+      combine(*arguments)
+  prompt = _prompt(0, features=2)
+  for use in (rule, rule.weights):
+    with refuses('for 3 features; the prompt has 2'):
+      use(prompt)
+
+
+@pytest.mark.parametrize('x64', [True, False])
+def test_numbers_lose_nothing_and_traced_ones_keep_their_precision(x64):
+  start = np.asarray([1.0, 1 / 3])
+  with jax.enable_x64(x64):
+    rule = zoo.LearningRule.gradient_descent(start, 0.1)
+    total = (rule + rule) * 0.5 - 0.0 * rule
+    for leaves in jax.tree.leaves(rule), jax.tree.leaves(total):
+      assert {leaf.dtype for leaf in leaves} == {np.dtype('float64')}
+    # −η Γ_ij w_k on the diagonal of the features.
+    assert rule.update[1, 1, 1] == -0.1 * (1 / 3)
+    assert rule.distance(total) == 0
+    traced = jax.jit(zoo.LearningRule.gradient_descent)(start, 0.1)
+  expected = jnp.dtype('float64' if x64 else 'float32')
+  assert {leaf.dtype for leaf in jax.tree.leaves(traced)} == {expected}
+
+
+def test_a_rule_follows_itself():
+  rule = _rule(0)
+  assert rule.learning_rule() is rule
 
 
 def test_rule_is_a_pytree_under_jit_and_vmap():

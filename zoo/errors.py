@@ -73,6 +73,16 @@ def check_vector(name: str, value: Any, length: int) -> np.ndarray:
   return vector
 
 
+def check_matrix(name: str, value: Any, rows: int, columns: int) -> np.ndarray:
+  """Returns `value` as float64 `[rows, columns]`, or raises UserError."""
+  matrix = _as_finite(name, value)
+  if matrix.shape != (rows, columns):
+    raise UserError(
+      f'{name} has shape {matrix.shape}; it must be a {rows} × {columns} matrix'
+    )
+  return matrix
+
+
 def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
   """Returns `value` as a float64 covariance `[length, length]`; None stays None.
 

@@ -11,17 +11,21 @@ so linear attention models and steps of gradient descent are points of one vecto
 from __future__ import annotations
 
 import dataclasses
+import operator
 import typing
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError
+from zoo.errors import UserError, check_matrix, check_number, check_vector
 from zoo.prompt import Prompt
 
 AnyArray = Array | np.ndarray  # on the device, or float64 on the host
+ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 
 @typing.no_type_check  # JAX also builds one of placeholders, or of stacked rules
@@ -39,6 +43,9 @@ class LearningRule:
   bias: Float[AnyArray, '']  # the prediction's offset before any example is seen
   bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
 
+  # Rules made of numbers or arrays are float64 on the host, so that exact theory loses
+  # nothing; those of traced numbers have the precision of the trace.
+
   @classmethod
   def gradient_descent(
     cls, start: Float[ArrayLike, ' d'], step_size: Float[ArrayLike, '']
@@ -47,13 +54,18 @@ class LearningRule:
 
     The loss is `Σ_i (w·x_i − y_i)² / (2C)`, so that the step is
     `start + (step_size / C) Σ_i (y_i − start·x_i) x_i` (arXiv 2212.07677, eq. 4).
+    Raises UserError naming the argument that is wrong.
     """
     start = _vector(start)
     if jnp.ndim(step_size):
       raise UserError(
         f'step_size has shape {jnp.shape(step_size)}; it must be a number'
       )
-    return _one_step(start, step_size)
+    if isinstance(step_size, Tracer):
+      step_size = _traced('step_size', step_size)
+    else:
+      step_size = np.asarray(check_number('step_size', step_size))
+    return _one_step(start, step_size * np.eye(start.size, dtype=step_size.dtype))
 
   @classmethod
   def gd_beta(
@@ -61,15 +73,22 @@ class LearningRule:
   ) -> LearningRule:
     """One step from `start` with a matrix step: `start − Γ (1/C) Xᵀ(X start − y)`.
 
-    GD-β of arXiv 2402.14951, with `step_matrix` for Γ.
+    GD-β of arXiv 2402.14951, with `step_matrix` for Γ. Raises UserError naming the
+    argument that is wrong.
     """
     start = _vector(start)
-    if jnp.shape(step_matrix) != (start.size, start.size):
-      raise UserError(
-        f'step_matrix has shape {jnp.shape(step_matrix)}; it must be {start.size} × '
-        f'{start.size}'
-      )
-    return _one_step(start, step_matrix)
+    d = start.size
+    if isinstance(step_matrix, Tracer):
+      if step_matrix.shape != (d, d):
+        raise UserError(
+          f'step_matrix has shape {step_matrix.shape}; it must be a {d} × {d} matrix'
+        )
+      return _one_step(start, _traced('step_matrix', step_matrix))
+    return _one_step(start, check_matrix('step_matrix', step_matrix, d, d))
+
+  def learning_rule(self) -> LearningRule:
+    """This rule, as models and estimators give theirs."""
+    return self
 
   @property
   def num_features(self) -> int:
@@ -78,13 +97,21 @@ class LearningRule:
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """ω(G), the weights learned in context; also `∂f/∂x_q`."""
-    return self._weights(prompt.second_moment())
+    return self._weights(self._moment(prompt))
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction f for each prompt's query."""
-    moment_bee = prompt.second_moment()
+    moment_bee = self._moment(prompt)
     offset_b = self.bias + jnp.einsum('ij,bij->b', self.bias_update, moment_bee)
     return jnp.einsum('bd,bd->b', self._weights(moment_bee), prompt.x_query) + offset_b
+
+  def _moment(self, prompt: Prompt) -> Float[Array, 'b e e']:
+    if prompt.x.shape[-1] != self.num_features:
+      raise UserError(
+        f'the rule is for {self.num_features} features; the prompt has '
+        f'{prompt.x.shape[-1]}'
+      )
+    return prompt.second_moment()
 
   def _weights(self, moment_bee: Float[Array, 'b e e']) -> Float[Array, 'b d']:
     moves_bd = jnp.einsum('dij,bij->bd', self.update, moment_bee)
@@ -92,11 +119,21 @@ class LearningRule:
 
   def __add__(self, other: LearningRule) -> LearningRule:
     """The rule that predicts the sum of both predictions."""
-    return jax.tree.map(jnp.add, self, other)
+    return self._combine(operator.add, other)
 
   def __sub__(self, other: LearningRule) -> LearningRule:
     """The rule that predicts the difference of both predictions."""
-    return jax.tree.map(jnp.subtract, self, other)
+    return self._combine(operator.sub, other)
+
+  def _combine(
+    self, operation: Callable[[AnyArray, AnyArray], AnyArray], other: LearningRule
+  ) -> LearningRule:
+    if self.num_features != other.num_features:
+      raise UserError(
+        f'the rules are for {self.num_features} and {other.num_features} features; '
+        'both must be for the same number'
+      )
+    return jax.tree.map(operation, self, other)
 
   def __mul__(self, scale: Float[ArrayLike, '']) -> LearningRule:
     """The rule that predicts `scale` times this one's prediction."""
@@ -104,43 +141,49 @@ class LearningRule:
 
   __rmul__ = __mul__
 
-  def distance(self, other: LearningRule) -> Float[Array, '']:
+  def distance(self, other: LearningRule) -> float | Float[Array, '']:
     """The Euclidean distance of two rules, over the symmetric parts.
 
     It is 0 exactly when both predict the same for every prompt of every length.
     """
     gap = self - other
     parts = gap.init, symmetric(gap.update), gap.bias, symmetric(gap.bias_update)
-    return jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in parts))
+    return sum((part**2).sum() for part in parts) ** 0.5
 
 
-def symmetric(matrix: Float[ArrayLike, '*n e e']) -> Float[Array, '*n e e']:
+def symmetric(matrix: Float[ArrayT, '*n e e']) -> Float[ArrayT, '*n e e']:
   """The symmetric part of a matrix, over the last two axes."""
-  matrix = jnp.asarray(matrix)
-  return (matrix + jnp.swapaxes(matrix, -1, -2)) / 2
+  return (matrix + matrix.swapaxes(-1, -2)) / 2
 
 
-def _vector(start: ArrayLike) -> Array:
-  vector = jnp.asarray(start, dtype=jnp.result_type(float, start))
-  if vector.ndim != 1:
-    raise UserError(f'start has shape {vector.shape}; it must be a vector [d]')
-  return vector
+def _vector(start: ArrayLike) -> Float[AnyArray, ' d']:
+  shape = np.shape(start)
+  if len(shape) != 1:
+    raise UserError(f'start has shape {shape}; it must be a vector [d]')
+  if isinstance(start, Tracer):
+    return _traced('start', start)
+  return check_vector('start', start, shape[0])
 
 
-@jax.jit  # op by op, each would be compiled
-def _one_step(start: Float[Array, ' d'], step: Float[ArrayLike, ...]) -> LearningRule:
-  """GD-β; a number for the step is that multiple of the identity."""
-  d = start.size
-  step_matrix = jnp.asarray(step)
-  if step_matrix.ndim == 0:
-    step_matrix = step_matrix * jnp.eye(d, dtype=start.dtype)
+def _traced(name: str, value: Tracer) -> Float[Array, '*n']:
+  if jnp.iscomplexobj(value):
+    raise UserError(f'{name} is complex; it must be real')
+  return jnp.asarray(value, jnp.result_type(float, value))
+
+
+def _one_step(
+  start: Float[AnyArray, ' d'], step_matrix: Float[AnyArray, 'd d']
+) -> LearningRule:
+  """GD-β, in NumPy unless a part is traced."""
+  traced = isinstance(start, Tracer) or isinstance(step_matrix, Tracer)
+  xp = jnp if traced else np
   # ⟨U_i, G⟩ = Γ_i·(Xᵀy/C − (XᵀX/C) start), Γ_i being row i.
-  feature_block = -jnp.einsum('ij,k->ijk', step_matrix, start)
+  feature_block = -xp.einsum('ij,k->ijk', step_matrix, start)
   label_column = step_matrix[:, :, None]
-  top = jnp.concatenate([feature_block, label_column], axis=2)
+  top = xp.concatenate([feature_block, label_column], axis=2)
   return LearningRule(
     init=start,
-    update=symmetric(jnp.pad(top, ((0, 0), (0, 1), (0, 0)))),
-    bias=jnp.zeros((), top.dtype),
-    bias_update=jnp.zeros((d + 1, d + 1), top.dtype),
+    update=symmetric(xp.pad(top, ((0, 0), (0, 1), (0, 0)))),
+    bias=xp.zeros((), top.dtype),
+    bias_update=xp.zeros((start.size + 1,) * 2, top.dtype),
   )

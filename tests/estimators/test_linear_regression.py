@@ -249,12 +249,28 @@ def test_what_has_no_exact_risk_says_so():
   with pytest.raises(zoo.UserError, match='feature_covariance is not'):
     theory.exact_risk(estimators.gradient_descent(np.zeros(3), 0.1, 2), few)
   for estimator in (estimators.ols(few), estimators.gradient_descent(np.zeros(3), 0.1)):
-    with pytest.raises(zoo.UserError, match='the task is of type str'):
-      theory.exact_risk(estimator, 'linear_regression')
+    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
+      theory.exact_risk(estimator, OtherTask())
 
 
-def test_bad_arguments():
+class OtherTask:
+  """A task that is no linear regression."""
+
+  num_features = 3
+
+  def sample(self, key, batch_size):
+    raise NotImplementedError
+
+
+def test_bad_arguments(unchecked):
   task = isotropic(3, 4)
+  for make in (estimators.bayes, estimators.ols, estimators.prior_mean):
+    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
+      make(OtherTask())
+  with pytest.raises(zoo.UserError, match='step_matrix is'):
+    estimators.gd_beta(np.zeros(2), 1j * np.eye(2))
+  with pytest.raises(zoo.UserError, match='step_matrix holds a value that is not fin'):
+    estimators.gd_beta(np.zeros(2), np.nan * np.eye(2))
   with pytest.raises(zoo.UserError, match='step_size is None'):
     estimators.gradient_descent(np.zeros(3))
   with pytest.raises(zoo.UserError, match=r'step_size has shape \(2,\)'):

@@ -4,7 +4,7 @@ import pytest
 import zoo
 from tests.settings import general, isotropic
 from zoo import estimators, theory
-from zoo.estimators import tuning
+from zoo.estimators import tuning, wishart
 
 
 @pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])
@@ -49,9 +49,9 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
     assert constant <= risk(np.full(num_steps, other)) * (1 + 1e-12)
   schedule = tuning.best_schedule(task, num_steps)
   best = risk(schedule)
-  # Under strong noise the best polynomial would have complex zeros, and of real steps
-  # equal ones are then the best: both searches end there, up to rounding.
-  assert best <= constant * (1 + 1e-12)
+  # Under strong noise the best polynomial has complex zeros, and of real steps equal
+  # ones are then the best.
+  assert best <= constant
   assert noise_std > 1 or best < 0.99 * constant
   fewer = tuning.best_schedule(task, num_steps - 1)
   assert best < risk(fewer)
@@ -60,6 +60,85 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
     for _ in range(20):
       other = schedule * (1 + scale * rng.normal(size=num_steps))
       assert best <= risk(other) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+  ('noise_std', 'degrees', 'risks'),
+  [
+    (0.0, (1, 2, 3, 4, 8), (5.238095, 3.673443, 2.902184, 2.434204, 1.583877)),
+    (1.0, (1, 2, 3, 4, 8), (5.454545, 4.123454, 3.559489, 3.272637, 2.927932)),
+  ],
+)
+def test_golden_optima_over_polynomials(noise_std, degrees, risks):
+  """d = C = 10, by other code."""
+  task = isotropic(10, 10, prior_mean=2.0, noise_std=noise_std)
+  found = [tuning.polynomial_optimum(task, degree).risk for degree in degrees]
+  np.testing.assert_allclose(found, risks, rtol=0, atol=5.1e-7)
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.5, 3.0])
+@pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])
+def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
+  """The quadratic function of the coefficients of Q, minimised as it stands."""
+  task = isotropic(3, 4, noise_std=noise_std, feature_covariance=2.0 * np.eye(3))
+  square = 3.0 if start is None else 3.0 + float(np.sum(start**2))
+  for degree in (1, 2, 4):
+    points, weights = wishart.spectrum(3, 4, degree + 1)
+    points = 2.0 * points
+    powers = points[:, None] ** np.arange(degree)
+    prior = np.sqrt(2.0 * square * weights)
+    noise = np.sqrt(2.0 * noise_std**2 * 3 / 4 * points * weights)
+    system = np.concatenate(
+      [(prior * points)[:, None] * powers, noise[:, None] * powers]
+    )
+    right = np.concatenate([prior, np.zeros_like(noise)])
+    coefficients, *_ = np.linalg.lstsq(system, right)
+    least = float(np.sum(np.square(system @ coefficients - right)))
+    found = tuning.polynomial_optimum(task, degree, start)
+    # Powers up to the third of points between 0.1 and 20 are well conditioned.
+    assert found.risk == pytest.approx(least, rel=1e-10)
+    # Q = (1 − P) / s.
+    values = (1 - np.prod(1 - np.outer(points, found.steps), axis=1)) / points
+    np.testing.assert_allclose(values, powers @ coefficients, rtol=1e-7, atol=1e-9)
+
+
+def test_of_a_start_that_is_right_no_step_leads_away():
+  task = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
+  assert tuning.polynomial_optimum(task, 3).risk == 0
+  np.testing.assert_array_equal(tuning.best_schedule(task, 3), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+  ('d', 'c', 'noise_std', 'num_steps', 'risk', 'bound'),
+  [(10, 10, 2.0, 4, 4.899333, 4.796752), (5, 30, 4.0, 6, 1.927127, 1.890784)],
+)
+def test_schedule_where_the_best_polynomial_has_complex_zeros(
+  d, c, noise_std, num_steps, risk, bound
+):
+  """A single local search ended at 4.904156 and at 2.284829."""
+  task = isotropic(d, c, noise_std=noise_std)
+  schedule = tuning.best_schedule(task, num_steps)
+  found = tuning.gradient_descent_risk(task, schedule, None)
+  assert found == pytest.approx(risk, abs=5.1e-7)
+  optimum = tuning.polynomial_optimum(task, num_steps)
+  assert optimum.risk == pytest.approx(bound, abs=5.1e-7)
+  assert np.abs(np.imag(optimum.steps)).max() > 0.1
+
+
+@pytest.mark.parametrize('noise_std', [0.3, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(('d', 'c'), [(1, 3), (5, 30), (10, 10)])
+def test_no_schedule_below_the_bound_nor_above_a_simpler_one(d, c, noise_std):
+  task = isotropic(d, c, noise_std=noise_std)
+  fewer = np.inf
+  for num_steps in (1, 2, 3, 5):
+    schedule = tuning.best_schedule(task, num_steps)
+    best = tuning.gradient_descent_risk(task, schedule, None)
+    bound = tuning.polynomial_optimum(task, num_steps).risk
+    assert bound * (1 - 1e-12) <= best
+    assert best <= fewer * (1 + 1e-12)
+    constant = np.full(num_steps, tuning.best_step_size(task, num_steps))
+    assert best <= tuning.gradient_descent_risk(task, constant, None) * (1 + 1e-12)
+    fewer = best
 
 
 def test_one_step_schedule_is_the_best_step():

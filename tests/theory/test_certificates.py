@@ -6,13 +6,8 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.settings import isotropic
 from zoo import estimators, theory
-
-
-def isotropic(d, c, mean):
-  return zoo.create_task(
-    'linear_regression', num_features=d, context_length=c, prior_mean=mean
-  )
 
 
 @pytest.mark.parametrize('d', [1, 3, 10])

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import zoo
 from tests.compare import refuses
+from tests.settings import isotropic
 from zoo import theory
 
 # arXiv 2512.04268's setting, d = C = 10 and |w*|² = 40, one head to eleven; from a
-# subspace optimisation in other code, to the last digit given.
+# search over subspaces in other code, to the last digit given.
 _GOLDEN = (
   *(14.430617, 9.773786, 8.189708, 7.417059, 6.958767, 6.654441),
   *(6.436445, 6.270866, 6.137874, 6.022409, 6.022409),
@@ -26,16 +26,11 @@ def test_golden_values():
   ('d', 'c', 'distance'), [(1, 1, 1.0), (3, 2, 0.0), (3, 40, 5.0), (4, 4, 1.5)]
 )
 def test_it_is_what_the_search_over_subspaces_finds(d, c, distance):
-  task = zoo.create_task(
-    'linear_regression',
-    num_features=d,
-    context_length=c,
-    prior_mean=distance / np.sqrt(d),
-  )
+  task = isotropic(d, c, prior_mean=distance / np.sqrt(d))
   for heads in range(1, d + 2):
     searched = theory.head_limited_risk(task, heads).risk
     found = theory.isotropic_head_limit(d, c, heads, distance)
-    # A search that ends where its slope is 1e-6 is off by the square of that.
+    # A search that ends where its slope is 1e-9 is off by the square of that.
     assert found == pytest.approx(searched, rel=1e-8)
 
 

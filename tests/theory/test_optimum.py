@@ -146,11 +146,11 @@ def test_gap_vanishes_with_the_context():
   np.testing.assert_allclose(one_head, [550 / c for c in (10, 1000, 100_000)])
 
 
-def test_bad_arguments():
+def test_bad_arguments(unchecked):
   task = isotropic(3, 4)
   with pytest.raises(zoo.UserError, match=r'initial_guess has shape \(2,\)'):
     theory.optimal_rule(task, np.zeros(2))
   with pytest.raises(zoo.UserError, match='initial_bias is inf'):
     theory.optimal_rule(task, 0.0, float('inf'))
   with pytest.raises(zoo.UserError, match='the task is of type NoneType'):
-    theory.optimal_rule(None)
+    theory.optimal_rule(None)  # pyright: ignore[reportArgumentType]

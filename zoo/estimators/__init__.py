@@ -14,3 +14,4 @@ from zoo.estimators.tuning import best_penalty as best_penalty
 from zoo.estimators.tuning import best_schedule as best_schedule
 from zoo.estimators.tuning import best_step_matrix as best_step_matrix
 from zoo.estimators.tuning import best_step_size as best_step_size
+from zoo.estimators.tuning import polynomial_optimum as polynomial_optimum

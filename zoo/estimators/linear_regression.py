@@ -1,7 +1,7 @@
 """Estimators of regression: called as a model is, and nothing in them is trained.
 
-Each is made by a function that takes the task, whose best choice it then makes, or the
-numbers themselves. All hold float64 and compute in the precision of the prompt.
+Each is made by a function of a task, for which it then has the best parameters, or of
+the parameters themselves. All hold float64 and compute in the precision of the prompt.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_number, check_vector
-from zoo.estimators.tuning import best_penalty as best_penalty
-from zoo.estimators.tuning import best_schedule as best_schedule
-from zoo.estimators.tuning import best_step_matrix as best_step_matrix
-from zoo.estimators.tuning import best_step_size as best_step_size
+from zoo.errors import (
+  UserError,
+  check_count,
+  check_matrix,
+  check_number,
+  check_vector,
+)
+from zoo.estimators.tuning import best_penalty, best_step_matrix, best_step_size
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
+from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 
 
@@ -99,7 +103,7 @@ class Ridge(Estimator):
 
 
 def gradient_descent(
-  task_or_start: LinearRegression | ArrayLike,
+  task_or_start: Task | ArrayLike,
   step_size: float | ArrayLike | None = None,
   num_steps: int = 1,
 ) -> GradientDescent:
@@ -118,7 +122,7 @@ def gradient_descent(
 
 
 def gd_beta(
-  task_or_start: LinearRegression | ArrayLike, step_matrix: ArrayLike | None = None
+  task_or_start: Task | ArrayLike, step_matrix: ArrayLike | None = None
 ) -> GDBeta:
   """GD-β from a start `[d]`, or from the prior mean of a task.
 
@@ -127,12 +131,7 @@ def gd_beta(
   """
   start, task = _start(task_or_start)
   if step_matrix is not None:
-    step_matrix = np.asarray(step_matrix, np.float64)
-    if step_matrix.shape != (start.size,) * 2 or not np.isfinite(step_matrix).all():
-      raise UserError(
-        f'step_matrix has shape {step_matrix.shape}; it must be a finite '
-        f'{start.size} × {start.size} matrix'
-      )
+    step_matrix = check_matrix('step_matrix', step_matrix, start.size, start.size)
   elif task is not None:
     step_matrix = best_step_matrix(task)
   else:
@@ -140,14 +139,15 @@ def gd_beta(
   return GDBeta(start, step_matrix)
 
 
-def prior_mean(task: LinearRegression) -> GradientDescent:
-  """Predicts with the prior mean, whatever the context: no step of descent at all."""
-  return GradientDescent(task.prior_mean, np.zeros(0))
+def prior_mean(task: Task) -> GradientDescent:
+  """Predicts with the prior mean, whatever the context: no step of descent at all.
+
+  Raises UserError for a task of another kind.
+  """
+  return GradientDescent(_regression(task).prior_mean, np.zeros(0))
 
 
-def ridge(
-  task_or_start: LinearRegression | ArrayLike, penalty: float | None = None
-) -> Ridge:
+def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
   """Ridge regression towards a start `[d]`, or towards the prior mean of a task.
 
   `penalty` is λ in `Σ_i (w·x_i − y_i)² + λ|w − start|²`; None is `best_penalty` of the
@@ -162,7 +162,7 @@ def ridge(
   return Ridge(start, penalty, np.eye(start.size))
 
 
-def ols(task_or_start: LinearRegression | ArrayLike) -> Ridge:
+def ols(task_or_start: Task | ArrayLike) -> Ridge:
   """Least squares; if the context leaves a choice, the weights nearest to the start.
 
   The start is `[d]`, or the prior mean of a task.
@@ -170,11 +170,13 @@ def ols(task_or_start: LinearRegression | ArrayLike) -> Ridge:
   return ridge(task_or_start, 0.0)
 
 
-def bayes(task: LinearRegression) -> Ridge:
-  """The posterior mean, which no estimator surpasses.
+def bayes(task: Task) -> Ridge:
+  """The posterior mean, the estimator of least risk.
 
-  Its penalty is the noise variance and its norm that of the prior.
+  Its penalty is the noise variance and its norm that of the prior. Raises UserError for
+  a task of another kind.
   """
+  task = _regression(task)
   root = np.eye(task.num_features)
   if task.prior_covariance is not None:
     eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
@@ -183,15 +185,25 @@ def bayes(task: LinearRegression) -> Ridge:
 
 
 def _start(
-  task_or_start: LinearRegression | ArrayLike,
+  task_or_start: Task | ArrayLike,
 ) -> tuple[Float[np.ndarray, ' d'], LinearRegression | None]:
-  """The start that is meant, and the task if it is one."""
-  if isinstance(task_or_start, LinearRegression):
-    return task_or_start.prior_mean, task_or_start
+  """The start, which is a task's prior mean, and the task if there is one."""
+  if isinstance(task_or_start, Task):
+    task = _regression(task_or_start)
+    return task.prior_mean, task
   shape = np.shape(task_or_start)
   if len(shape) != 1:
     raise UserError(f'the start has shape {shape}; it must be a task or a vector [d]')
   return check_vector('the start', task_or_start, shape[0]), None
+
+
+def _regression(task: Task) -> LinearRegression:
+  if not isinstance(task, LinearRegression):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; this estimator is known for '
+      'LinearRegression'
+    )
+  return task
 
 
 def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:

@@ -1,12 +1,17 @@
 """The best step sizes and penalties of the estimators on a task."""
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.optimize
-from jaxtyping import ArrayLike, Float
+from jaxtyping import ArrayLike, Complex, Float
 
 from zoo.errors import UserError, check_count, check_vector
 from zoo.estimators import wishart
+from zoo.estimators.search import lowest_point
 from zoo.tasks import LinearRegression
+
+_NUM_STARTS = 12  # of the search for a schedule where no closed form is attained
 
 
 def second_moments(
@@ -29,13 +34,10 @@ def best_step_matrix(
 
   `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
   """
-  deviation, features = second_moments(task, start)
-  c = task.context_length
-  product = features @ deviation
-  spread = np.trace(product) + task.noise_std**2
-  if spread <= 0:  # there is nothing to learn, nor any noise
-    return np.zeros_like(product)
-  normal = (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
+  deviation, _ = second_moments(task, start)
+  normal = _normal_matrix(task, start)
+  if not normal.any():  # there is nothing to learn, nor any noise
+    return np.zeros_like(deviation)
   return np.linalg.solve(normal.T, deviation).T
 
 
@@ -51,27 +53,62 @@ def best_step_size(
   if num_steps == 1:
     # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
     deviation, features = second_moments(task, start)
-    c = task.context_length
-    square = features @ features
-    spread = np.trace(features @ deviation) + task.noise_std**2
-    curvature = (1 + 1 / c) * np.trace(square @ features @ deviation)
-    curvature += np.trace(square) * spread / c
-    slope = np.trace(square @ deviation)
+    slope = np.trace(features @ features @ deviation)
+    curvature = np.trace(features @ _normal_matrix(task, start) @ features)
     return float(slope / curvature) if curvature > 0 else 0.0
 
   def risk(step_size: float) -> float:
     return gradient_descent_risk(task, np.full(num_steps, step_size), start)
 
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
-  # than no step. Without noise the risk is convex in between; with noise nothing
-  # is known, so that a grid picks the valley.
-  grid = np.linspace(0, 2 / _feature_variance(task), 201)
-  lowest = int(np.argmin([risk(step_size) for step_size in grid]))
-  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
-  found = scipy.optimize.minimize_scalar(
-    risk, bounds=valley, method='bounded', options={'xatol': 1e-12}
-  )
-  return float(found.x)
+  # than no step. Without noise the risk is convex in between; with noise it may have
+  # several valleys, and a grid picks the lowest.
+  step_size, _ = lowest_point(risk, np.linspace(0, 2 / _feature_variance(task), 201))
+  return step_size
+
+
+class PolynomialOptimum(NamedTuple):
+  """The best predictor that is a polynomial of given degree in S, and its risk."""
+
+  risk: float
+  steps: Complex[np.ndarray, ' k']  # the inverse zeros of P; some may be 0
+
+
+def polynomial_optimum(
+  task: LinearRegression, degree: int, start: ArrayLike | None = None
+) -> PolynomialOptimum:
+  """The least risk of weights `w_0 + Q(S) Xᵀ(y − X w_0)/C`, Q of degree k − 1.
+
+  With k the `degree`, `P(s) = 1 − s Q(s)` and p_k the k-th orthogonal polynomial of the
+  spectrum of S weighted by the eigenvalue, it is
+
+      P(s) = (λ + s R(s)) / (s + λ),   R(s) = p_k(s) / p_k(−λ),   λ = σ² d / (C tr N)
+
+  with N as in `second_moments` (docs/theory.md, section 6). k steps of gradient descent
+  are such weights with `P(s) = Π_j (1 − step_j s)`, so that no schedule has a lower
+  risk; the one of these steps attains it where all of them are real. Raises UserError
+  unless the feature covariance is a multiple of the identity.
+  """
+  degree = check_count('degree', degree)
+  variance = _feature_variance(task)
+  deviation = float(np.trace(second_moments(task, start)[0]))
+  if deviation == 0:  # the start is known to be right
+    return PolynomialOptimum(0.0, np.zeros(degree, complex))
+  d, c = task.num_features, task.context_length
+  penalty = task.noise_std**2 * d / (c * deviation * variance)
+  diagonal, off_diagonal = wishart.jacobi(d, c, degree + 1, power=1)
+  points, weights = wishart.spectrum(d, c, degree + 1)
+  values = wishart.polynomials(diagonal, off_diagonal, np.append(points, -penalty))
+  last = values[-1, -1]
+  residual = (penalty + points * values[-1, :-1] / last) / (points + penalty)
+  # The zeros of λ p_k(−λ) + s p_k(s), of which −λ itself is none of P.
+  matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+  matrix[-1] = 0
+  matrix[-1, 0] = -penalty * last
+  zeros = np.linalg.eigvals(matrix).astype(complex)
+  zeros = np.delete(zeros, np.argmin(np.abs(zeros + penalty)))
+  risk = variance * deviation * float(weights @ residual)
+  return PolynomialOptimum(risk, 1 / (variance * zeros))
 
 
 def best_schedule(
@@ -79,29 +116,49 @@ def best_schedule(
 ) -> Float[np.ndarray, ' k']:
   """Step sizes, one a step, of least risk; `start` None is the prior mean.
 
-  Their order does not matter. Without noise they are the optimum: the inverse zeros of
-  the orthogonal polynomial of the spectrum weighted by the eigenvalue. With noise a
-  local search goes on from there. Raises UserError unless the feature covariance is a
+  Their order does not matter. They are the steps of `polynomial_optimum` where these
+  are real, as they are without noise, and then no other schedule has a lower risk.
+  Otherwise they are the best of many local searches: no worse than the best constant
+  step or the best schedule of fewer steps, and above the risk of `polynomial_optimum`,
+  which no schedule attains. Raises UserError unless the feature covariance is a
   multiple of the identity.
   """
   num_steps = check_count('num_steps', num_steps)
-  variance = _feature_variance(task)
-  points, _ = wishart.spectrum(
-    task.num_features, task.context_length, num_steps, power=1
+  optimum = polynomial_optimum(task, num_steps, start)
+  schedule = np.sort(np.real(optimum.steps))
+  # A double zero is computed as a pair that rounding has made complex.
+  if gradient_descent_risk(task, schedule, start) <= optimum.risk * (1 + 1e-12):
+    return schedule
+  constant = np.full(num_steps, best_step_size(task, num_steps, start))
+  starts = [constant, np.abs(optimum.steps)]
+  if num_steps > 1:
+    starts.append(np.append(best_schedule(task, num_steps - 1, start), 0.0))
+  random = np.random.default_rng(0)
+  scale = np.abs(optimum.steps)
+  starts.extend(
+    random.choice(scale, num_steps) * np.exp(random.normal(size=num_steps))
+    for _ in range(_NUM_STARTS)
   )
-  schedule = 1 / (variance * points)
-  if task.noise_std > 0:
-    found = scipy.optimize.least_squares(
-      lambda steps: _residuals(task, steps, start)[0],
-      schedule,
-      jac=lambda steps: _residuals(task, steps, start)[1],  # pyright: ignore
-      method='lm',
-      xtol=1e-12,
-      ftol=1e-15,
-      gtol=1e-12,
-    )
-    schedule = found.x
-  return np.sort(schedule)
+  found = [_descend(task, steps, start) for steps in starts]
+  return min(
+    [constant, *found], key=lambda steps: gradient_descent_risk(task, steps, start)
+  )
+
+
+def _descend(
+  task: LinearRegression, steps: Float[np.ndarray, ' k'], start: ArrayLike | None
+) -> Float[np.ndarray, ' k']:
+  """The schedule at the end of a local search from another one."""
+  found = scipy.optimize.least_squares(
+    lambda steps: _residuals(task, steps, start)[0],
+    steps,
+    jac=lambda steps: _residuals(task, steps, start)[1],  # pyright: ignore
+    method='lm',
+    xtol=1e-12,
+    ftol=1e-13,
+    gtol=1e-12,
+  )
+  return np.sort(found.x)
 
 
 def gradient_descent_risk(
@@ -117,9 +174,9 @@ def gradient_descent_risk(
 def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
   """The ridge penalty of least risk, `σ² d / tr N`; `start` None is the prior mean.
 
-  When Σ is a multiple of the identity the risk depends on N only by its trace, and when
-  N is one then ridge is the posterior mean. In neither case nothing is known, and
-  UserError is raised; the posterior mean is better there than any penalty.
+  If Σ is a multiple of the identity, the risk depends on N only by its trace; if N is
+  one, ridge is the posterior mean. Otherwise there is no closed form, and UserError is
+  raised; the posterior mean is then better than ridge with any penalty.
   """
   if task.noise_std == 0:
     return 0.0
@@ -136,6 +193,19 @@ def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> floa
       'prior_mean'
     )
   return task.noise_std**2 * task.num_features / trace
+
+
+def _normal_matrix(
+  task: LinearRegression, start: ArrayLike | None
+) -> Float[np.ndarray, 'd d']:
+  """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
+
+  It is docs/theory.md, section 2, with N in place of Λ, as the start may be any.
+  """
+  deviation, features = second_moments(task, start)
+  product, c = features @ deviation, task.context_length
+  spread = np.trace(product) + task.noise_std**2
+  return (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
 
 
 def _residuals(

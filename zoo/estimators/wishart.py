@@ -5,7 +5,6 @@ risk is an average of a polynomial over the eigenvalues of S.
 """
 
 import functools
-import math
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -13,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 
+@functools.cache
 def moment(num_features: int, context_length: int, order: int) -> Fraction:
   """`E tr Wᵏ` for `W = XᵀX`, X being `[context_length, num_features]` standard normal.
 
@@ -50,6 +50,46 @@ def _shapes(order: int) -> Iterator[list[int]]:
 
 
 @functools.cache
+def jacobi(
+  num_features: int, context_length: int, size: int, power: int = 0
+) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n-1']]:
+  """The recurrence of the orthogonal polynomials of the expected spectrum of `S`.
+
+  `(a, b)` in `b_j π_{j+1}(x) = (x − a_j) π_j(x) − b_{j−1} π_{j−1}(x)`, for polynomials
+  that are orthonormal under the average `E tr Sᵖ f(S) / E tr Sᵖ`, p being `power`.
+  """
+  moments = [
+    moment(num_features, context_length, order) / context_length**order
+    for order in range(power, power + 2 * size)
+  ]
+  # Chebyshev's algorithm in rational numbers: in floating point all digits are lost.
+  diagonal, squares = [moments[1] / moments[0]], []
+  before, row = [Fraction(0)] * len(moments), moments
+  for k in range(1, size):
+    square = squares[-1] if squares else Fraction(0)
+    after = [Fraction(0)] * len(moments)
+    for j in range(k, 2 * size - k):
+      after[j] = row[j + 1] - diagonal[-1] * row[j] - square * before[j]
+    squares.append(after[k] / row[k - 1])
+    diagonal.append(after[k + 1] / after[k] - row[k] / row[k - 1])
+    before, row = row, after
+  return np.array(diagonal, float), np.sqrt(np.array(squares, float))
+
+
+def polynomials(
+  diagonal: Float[np.ndarray, ' n'],
+  off_diagonal: Float[np.ndarray, ' n-1'],
+  points: Float[np.ndarray, ' m'],
+) -> Float[np.ndarray, 'n m']:
+  """The orthonormal polynomials `π_0, …, π_{n−1}` of a recurrence at some points."""
+  values = [np.ones_like(points)]
+  for j, b in enumerate(off_diagonal):
+    last = off_diagonal[j - 1] * values[j - 1] if j else 0.0
+    values.append(((points - diagonal[j]) * values[j] - last) / b)
+  return np.stack(values)
+
+
+@functools.cache
 def spectrum(
   num_features: int, context_length: int, num_points: int, power: int = 0
 ) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n']]:
@@ -59,24 +99,9 @@ def spectrum(
   polynomial f of a degree below `2 num_points`: a sum of positive terms, where the
   moments themselves would alternate and cancel.
   """
-  orders = range(power, power + 2 * num_points)
-  moments = [
-    moment(num_features, context_length, order) / context_length**order
-    for order in orders
-  ]
-  # Chebyshev's algorithm, in rational numbers: in floating point it is hopeless.
-  diagonal, squares = [moments[1] / moments[0]], []
-  before, row = [Fraction(0)] * len(moments), moments
-  for k in range(1, num_points):
-    square = squares[-1] if squares else Fraction(0)
-    after = [Fraction(0)] * len(moments)
-    for j in range(k, 2 * num_points - k):
-      after[j] = row[j + 1] - diagonal[-1] * row[j] - square * before[j]
-    squares.append(after[k] / row[k - 1])
-    diagonal.append(after[k + 1] / after[k] - row[k] / row[k - 1])
-    before, row = row, after
-  off_diagonal = np.array([math.sqrt(square) for square in squares])
-  jacobi = np.diag(np.array(diagonal, float))
-  jacobi += np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
-  points, vectors = np.linalg.eigh(jacobi)
-  return points, np.square(vectors[0])
+  diagonal, off_diagonal = jacobi(num_features, context_length, num_points, power)
+  matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+  points = np.linalg.eigvalsh(matrix)
+  # Not from the eigenvectors, whose small entries, in the far tail, are rounding.
+  weights = 1 / np.sum(np.square(polynomials(diagonal, off_diagonal, points)), axis=0)
+  return points, weights

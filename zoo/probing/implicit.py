@@ -12,17 +12,20 @@ Everything here is an expectation in closed form, in float64 (docs/probing.md).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-import scipy.optimize
 from jaxtyping import Float
 
 from zoo import theory
+from zoo.estimators.search import lowest_point
 from zoo.estimators.tuning import best_step_matrix
-from zoo.learning_rule import LearningRule
-from zoo.theory.exact import float64_rule
+from zoo.learning_rule import LearningRule, symmetric
+from zoo.protocols import Predictor, Task
+from zoo.tasks import LinearRegression
+from zoo.theory.exact import double_precision, float64_rule
+from zoo.theory.moments import ContextMoments, context_moments, require_covered
 from zoo.theory.optimum import constant_estimate, shift_labels
 
 
@@ -65,7 +68,7 @@ class ExcessParts:
 
 @dataclasses.dataclass(frozen=True)
 class ImplicitAlgorithm:
-  """What a learning rule does on a task, beside the best that any rule could do."""
+  """What a learning rule does on a task, beside the optimum of the linear family."""
 
   risk: float
   optimal_risk: float
@@ -85,32 +88,29 @@ class ImplicitAlgorithm:
 class _Shifted(NamedTuple):
   """A rule in shifted labels, and the moments of the context it meets."""
 
-  deviation: np.ndarray  # [d]: init − w*
-  p: np.ndarray  # [d, d, d]
-  s: np.ndarray  # [d]
-  step_matrix: np.ndarray  # [d, d]: Γ
-  offset: np.ndarray  # []: b(G) = offset + ⟨offset_p, S⟩ + offset_s q + 2 offset_rho·r
-  offset_p: np.ndarray
-  offset_s: np.ndarray
-  offset_rho: np.ndarray
+  deviation: Float[np.ndarray, ' d']  # init − w*
+  p: Float[np.ndarray, 'd d d']
+  s: Float[np.ndarray, ' d']
+  step_matrix: Float[np.ndarray, 'd d']  # Γ
+  # b(G) = offset + ⟨offset_p, S⟩ + offset_s q + 2 offset_rho·r
+  offset: Float[np.ndarray, '']
+  offset_p: Float[np.ndarray, 'd d']
+  offset_s: float
+  offset_rho: Float[np.ndarray, ' d']
   context_length: int
-  mean: np.ndarray  # w*
-  features: np.ndarray  # Σ
-  spread: np.ndarray  # ΣΛΣ
-  tau: float  # E q
-  variance_q: float
-  second_moment_r: np.ndarray  # M = E r rᵀ
+  mean: Float[np.ndarray, ' d']  # w*
+  context: ContextMoments
 
 
-def implicit_algorithm(subject: Any, task: Any) -> ImplicitAlgorithm:
+def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   """Reads the algorithm off a model, an estimator or a rule, for the prompts of a task.
 
-  O(d⁴) time. Raises UserError as `theory.exact_risk` does: what has no learning rule
-  runs no algorithm that could be read.
+  O(d⁴) time. Raises UserError as `theory.exact_risk` does.
   """
+  task = require_covered(task)
   risk = float(theory.exact_risk(subject, task))
   optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
-  with jax.enable_x64(True):
+  with double_precision():
     rule = jax.tree.map(np.asarray, float64_rule(subject))
   shifted = _shift(rule, task)
   gamma = shifted.step_matrix
@@ -139,69 +139,62 @@ def implicit_algorithm(subject: Any, task: Any) -> ImplicitAlgorithm:
   )
 
 
-def _shift(rule: Any, task: Any) -> _Shifted:
-  """The rule in shifted labels, and the moments of docs/theory.md, section 2."""
-  c, mean, prior, features, noise = theory.task_moments(task)
+def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
+  """The rule, in float64 on the host, for labels less w*·x."""
+  moments = theory.task_moments(task)
+  mean = moments.prior_mean
   d = mean.size
-  features = np.eye(d) if features is None else features
-  update = _symmetric(shift_labels(rule.update, mean))
-  offset = _symmetric(shift_labels(rule.bias_update, mean))
-  spread = features @ prior @ features
-  square = float(np.sum((features @ prior) * (features @ prior).T))
-  tau = float(np.trace(features @ prior) + noise)
+  update, offset = (
+    shift_labels(symmetric(np.asarray(form)), mean)
+    for form in (rule.update, rule.bias_update)
+  )
   return _Shifted(
-    deviation=rule.init - mean,
+    deviation=np.asarray(rule.init) - mean,
     p=update[:, :d, :d],
     s=update[:, d, d],
     step_matrix=2 * update[:, :d, d],
-    offset=rule.bias,
+    offset=np.asarray(rule.bias),
     offset_p=offset[:d, :d],
     offset_s=offset[d, d],
     offset_rho=offset[:d, d],
-    context_length=c,
+    context_length=task.context_length,
     mean=mean,
-    features=features,
-    spread=spread,
-    tau=tau,
-    variance_q=2 * square + 2 / c * (tau**2 + 2 * square),
-    second_moment_r=(1 + 1 / c) * spread + tau / c * features,
+    context=context_moments(moments),
   )
-
-
-def _symmetric(matrix: np.ndarray) -> np.ndarray:
-  return (matrix + matrix.swapaxes(-1, -2)) / 2
 
 
 def _mean_correction(rule: _Shifted) -> Float[np.ndarray, ' d']:
   """`E (⟨P_i, S⟩ + s_i q)`."""
-  return np.einsum('iab,ab->i', rule.p, rule.features) + rule.s * rule.tau
+  return (
+    np.einsum('iab,ab->i', rule.p, rule.context.features) + rule.s * rule.context.mean_q
+  )
 
 
 def _mean_offset(rule: _Shifted) -> float:
   """`E b(G)`."""
-  return float(
-    rule.offset + np.sum(rule.offset_p * rule.features) + rule.offset_s * rule.tau
-  )
+  context = rule.context
+  moved = np.sum(rule.offset_p * context.features) + rule.offset_s * context.mean_q
+  return float(rule.offset + moved)
 
 
 def _correction_variance(
   rule: _Shifted, p: np.ndarray, s: np.ndarray, metric: np.ndarray
 ) -> float:
   """The variance of `⟨P_i, S⟩ + s_i q`, summed over the coordinates in a metric."""
-  c = rule.context_length
-  scaled = p @ rule.features
+  c, context = rule.context_length, rule.context
+  scaled = p @ context.features
   products = np.einsum('iab,jba->ij', scaled, scaled)
-  with_q = np.einsum('iab,ab->i', p, rule.spread)
-  covariance = 2 / c * products + rule.variance_q * np.outer(s, s)
+  with_q = np.einsum('iab,ab->i', p, context.spread @ context.features)
+  covariance = 2 / c * products + context.variance_q * np.outer(s, s)
   covariance += 2 / c * (np.outer(s, with_q) + np.outer(with_q, s))
   return float(np.sum(metric * covariance))
 
 
 def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
-  features, second_moment_r = rule.features, rule.second_moment_r
+  features, second_moment_r = rule.context.features, rule.context.second_moment_r
   guess = rule.deviation + _mean_correction(rule)
   variance = _correction_variance(
-    rule, rule.offset_p[None], rule.offset_s[None], np.ones((1, 1))
+    rule, rule.offset_p[None], np.array([rule.offset_s]), np.ones((1, 1))
   )
   rho = rule.offset_rho
   gap = rule.step_matrix - best
@@ -218,23 +211,23 @@ def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
   )
 
 
-def _pseudo_constant(rule: _Shifted, task: Any) -> PseudoConstant | None:
-  features, c = rule.features, rule.context_length
+def _pseudo_constant(rule: _Shifted, task: LinearRegression) -> PseudoConstant | None:
+  features, c = rule.context.features, rule.context_length
   missing = -rule.deviation
   size = float(missing @ features @ missing)
   if size == 0:
     return None
   rank = np.linalg.matrix_rank(features, hermitian=True)
   # E ⟨P, S⟩ tr(Σ⁺S) = tr PΣ (r + 2/C), and E q tr(Σ⁺S) = τr + (2/C) tr ΣΛ.
-  signal = np.trace(np.linalg.pinv(features, hermitian=True) @ rule.spread)  # tr ΣΛ
+  signal = np.trace(rule.context.spread)
   with_constant = np.einsum('iab,ab->i', rule.p, features) * (rank + 2 / c)
-  with_constant += rule.s * (rule.tau * rank + 2 / c * signal)
+  with_constant += rule.s * (rule.context.mean_q * rank + 2 / c * signal)
   product = float(missing @ features @ with_constant)
   square = size * (rank**2 + 2 * rank / c)
   mean = _mean_correction(rule)
   total = float(mean @ features @ mean)
   total += _correction_variance(rule, rule.p, rule.s, features)
-  best = constant_estimate(task)
+  best = constant_estimate(theory.task_moments(task))
   return PseudoConstant(
     value=float(product / square),
     optimum=float(best.scale + best.slope * task.noise_std**2 / (rank + 2 / c)),
@@ -243,25 +236,20 @@ def _pseudo_constant(rule: _Shifted, task: Any) -> PseudoConstant | None:
 
 
 def _measure(
-  rule: Any,
+  rule: LearningRule,
   shifted: _Shifted,
-  task: Any,
+  task: LinearRegression,
   start: Float[np.ndarray, ' d'],
   step: float | Float[np.ndarray, 'd d'],
 ) -> NearestStep:
   """What a step of gradient descent leaves unexplained of a rule."""
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
-  with jax.enable_x64(True):
-    nearest = LearningRule.gd_beta(start, matrix)
-    without_context = LearningRule(
-      init=shifted.mean + shifted.deviation + _mean_correction(shifted),
-      update=np.zeros_like(rule.update),
-      bias=np.zeros(()),
-      bias_update=np.zeros_like(rule.bias_update),
-    )
-    difference = float(theory.squared_difference(rule, nearest, task).prediction)
-    moved = float(theory.squared_difference(rule, without_context, task).prediction)
-    risk = float(theory.exact_risk(nearest, task))
+  nearest = LearningRule.gd_beta(start, matrix)
+  mean_weights = shifted.mean + shifted.deviation + _mean_correction(shifted)
+  without_context = LearningRule.gradient_descent(mean_weights, 0.0)
+  difference = float(theory.squared_difference(rule, nearest, task).prediction)
+  moved = float(theory.squared_difference(rule, without_context, task).prediction)
+  risk = float(theory.exact_risk(nearest, task))
   unexplained = difference / moved if moved > 0 else None
   return NearestStep(step, start, difference, unexplained, risk)
 
@@ -273,7 +261,7 @@ def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
   over η is left. The odd part of the difference alone is `(η − η_Γ)² tr ΣM` more than
   it is at best, which bounds how far from `η_Γ` the search has to go.
   """
-  features, second_moment_r = rule.features, rule.second_moment_r
+  features, second_moment_r = rule.context.features, rule.context.second_moment_r
   scale = float(np.trace(features @ second_moment_r))
   identity = np.eye(len(features))
   if scale == 0:  # no query is ever seen
@@ -285,13 +273,7 @@ def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
     return odd + _even_difference(rule, step_size * identity)
 
   reach = np.sqrt(_even_difference(rule, middle * identity) / scale)
-  grid = middle + reach * np.linspace(-1, 1, 101)
-  lowest = int(np.argmin([excess(step_size) for step_size in grid]))
-  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, grid.size - 1)]
-  found: Any = scipy.optimize.minimize_scalar(
-    excess, bounds=valley, method='bounded', options={'xatol': 1e-12}
-  )
-  step_size = float(found.x)
+  step_size, _ = lowest_point(excess, middle + reach * np.linspace(-1, 1, 101))
   return rule.mean + _best_start(rule, step_size * identity), step_size
 
 
@@ -302,7 +284,7 @@ def _best_start(
 
   It minimises `E |e(G) − (I − ΓS) u|²_Σ`, e(G) being the corrected guess less w*.
   """
-  features, c = rule.features, rule.context_length
+  features, c = rule.context.features, rule.context_length
   square = step_matrix.T @ features @ step_matrix
   cross = features @ step_matrix @ features
   # E SBS = (1 + 1/C) ΣBΣ + (tr BΣ / C) Σ.
@@ -314,7 +296,7 @@ def _best_start(
   p = np.tensordot(weigh, rule.p, 1)
   moved = features @ (weigh @ mean)
   moved += 2 / c * np.einsum('ai,bij,jb->a', features, p, features, optimize=True)
-  moved += 2 / c * rule.spread @ (weigh @ rule.s)
+  moved += 2 / c * rule.context.spread @ features @ (weigh @ rule.s)
   return np.linalg.lstsq(normal, features @ mean - moved, rcond=None)[0]
 
 
@@ -322,8 +304,9 @@ def _even_difference(rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']) -> f
   """The even part of the difference from the nearest step with a given matrix."""
   start = _best_start(rule, step_matrix)
   # The step moves its guess by −ΓSu; coordinate i of ΓSu is ⟨Γ_i uᵀ, S⟩.
-  moves = _symmetric(step_matrix[:, :, None] * start)
+  moves = symmetric(step_matrix[:, :, None] * start)
   gap = rule._replace(deviation=rule.deviation - start, p=rule.p + moves)
   mean = gap.deviation + _mean_correction(gap)
-  variance = _correction_variance(gap, gap.p, gap.s, gap.features)
-  return max(float(mean @ gap.features @ mean) + variance, 0.0)
+  features = gap.context.features
+  variance = _correction_variance(gap, gap.p, gap.s, features)
+  return max(float(mean @ features @ mean) + variance, 0.0)

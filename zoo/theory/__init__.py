@@ -11,7 +11,7 @@ from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.moments import Moments as Moments
 from zoo.theory.moments import covers as covers
-from zoo.theory.moments import population_risk as population_risk
 from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
+from zoo.theory.risk import population_risk as population_risk
 from zoo.theory.trust import check_rule as check_rule

@@ -5,20 +5,21 @@ enough; a positive definite Hessian makes the optimum the only one.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo.theory.exact import excess_risk, float64_rule
-from zoo.theory.moments import (
-  Moments,
-  coordinate_mean_square,
-  population_risk,
-  task_moments,
+from zoo.protocols import Predictor, Task
+from zoo.theory.exact import (
+  double_precision,
+  excess_risk,
+  float64_rule,
 )
+from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.risk import coordinate_mean_square, population_risk
 
 
 class Certificate(NamedTuple):
@@ -29,34 +30,35 @@ class Certificate(NamedTuple):
   excess_risk: float  # the exact risk less that of the global optimum
 
 
-def certificate(subject: Any, task: Any) -> Certificate:
+def certificate(subject: Predictor, task: Task) -> Certificate:
   """Gradient, curvature and excess of the exact risk, in float64.
 
   The Hessian is that of a single coordinate of the weights, O(d⁴) numbers and O(d⁶)
   time: seconds up to d = 30. Raises UserError as `exact_risk` does.
   """
   excess = excess_risk(subject, task)
-  with jax.enable_x64(True):
-    numbers = jax.tree.map(jnp.array, task_moments(task))
-    gradient = _gradient(float64_rule(subject), numbers)
+  moments = task_moments(task)
+  features = moments.feature_covariance
+  with double_precision():
+    moments = jax.tree.map(jnp.array, moments)
+    gradient = _gradient(float64_rule(subject), moments)
     squares = [float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)]
-    hessian = _coordinate_hessian(task.num_features, numbers)
+    hessian = _coordinate_hessian(task.num_features, moments)
     smallest = float(jnp.linalg.eigvalsh(hessian)[0])
   # It is the Hessian of the bias part; that of the weights is its Kronecker product
   # with Σ.
-  if task.feature_covariance is not None:
-    smallest *= min(1.0, float(np.linalg.eigvalsh(task.feature_covariance)[0]))
+  if features is not None:
+    smallest *= min(1.0, float(np.linalg.eigvalsh(features)[0]))
   return Certificate(sum(squares) ** 0.5, smallest, float(sum(excess)))
 
 
-def is_global_optimum(subject: Any, task: Any, tolerance: float = 1e-9) -> bool:
+def is_global_optimum(subject: Predictor, task: Task, tolerance: float = 1e-9) -> bool:
   """Whether no learning rule has a lower risk on the task.
 
   The excess risk may be `tolerance` of the risk of the prior mean: at 1e-9 weights
   that are right to float32 pass. Raises UserError as `exact_risk` does.
   """
-  _, _, prior, features, noise = task_moments(task)
-  scale = np.trace(prior if features is None else features @ prior) + noise
+  scale = context_moments(task_moments(task)).mean_q
   return bool(sum(excess_risk(subject, task)) <= tolerance * scale)
 
 
@@ -64,7 +66,7 @@ _gradient = jax.jit(jax.grad(population_risk))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _coordinate_hessian(num_features: int, numbers: Moments) -> Array:
+def _coordinate_hessian(num_features: int, moments: Moments) -> Array:
   """The Hessian of one coordinate's mean square, in an orthonormal basis."""
   e = num_features + 1
   rows, columns = np.triu_indices(e)
@@ -76,7 +78,7 @@ def _coordinate_hessian(num_features: int, numbers: Moments) -> Array:
     update = update + jnp.triu(update, 1).T
     no_target = jnp.zeros((1, num_features), point.dtype)
     even, odd = coordinate_mean_square(
-      point[:1], update[None], no_target, None, numbers
+      point[:1], update[None], no_target, None, moments
     )
     return even + odd
 

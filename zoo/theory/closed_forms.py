@@ -1,31 +1,31 @@
 """Exact risks of estimators that are no learning rules."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from zoo.errors import UserError
 from zoo.estimators import GradientDescent, Ridge
 from zoo.estimators.tuning import gradient_descent_risk, second_moments
-from zoo.theory.moments import task_moments
+from zoo.protocols import Predictor, Task
+from zoo.tasks import LinearRegression
+from zoo.theory.moments import require_covered
 
 
-def closed_form(subject: Any, task: Any) -> float | None:
+def closed_form(subject: Predictor, task: Task) -> float | None:
   """The exact risk of k-step gradient descent and of least squares; None for others.
 
   Raises UserError saying what about the estimator or the task has no closed form.
   """
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
-    task_moments(task)  # refuses what is no linear regression
-    return gradient_descent_risk(task, subject.step_sizes, subject.start)
+    regression = require_covered(task)
+    return gradient_descent_risk(regression, subject.step_sizes, subject.start)
   if isinstance(subject, Ridge):
-    task_moments(task)
-    return _least_squares_risk(subject, task)
+    return _least_squares_risk(subject, require_covered(task))
   return None
 
 
-def _least_squares_risk(estimator: Ridge, task: Any) -> float:
+def _least_squares_risk(estimator: Ridge, task: LinearRegression) -> float:
   """The risk of least squares, nearest to a start if the context leaves a choice.
 
   The estimator sees the features `rootᵀ x`, of rank r. With C ≥ r it recovers ŵ up to

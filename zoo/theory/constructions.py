@@ -1,7 +1,7 @@
 """Weights of models that realise a given learning rule.
 
-Every function returns a live model, in JAX's default precision: float64 where x64 is
-enabled.
+Every function returns a model that can be trained, with float32 parameters; where x64
+is enabled, by `with jax.enable_x64(True):`, they are float64, as exact numbers need.
 """
 
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import UserError, check_number, check_vector
+from zoo.errors import UserError, check_matrix, check_number, check_vector
 from zoo.learning_rule import LearningRule
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 
@@ -28,13 +28,8 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   step_matrix = np.eye(d)
   if np.ndim(step_size) == 0:
     step_size = check_number('step_size', step_size)
-  elif np.shape(step_size) == (d, d):
-    step_matrix, step_size = np.asarray(step_size, np.float64), 1.0
   else:
-    raise UserError(
-      f'step_size has shape {np.shape(step_size)}; it must be a number or a {d} × {d} '
-      'matrix'
-    )
+    step_matrix, step_size = check_matrix('step_size', step_size, d, d), 1.0
   w_v = np.zeros((d + 1, d + 1))
   w_v[-1] = np.append(start, -1)
   model = YqLSA(d, init_scale=0.0, rngs=nnx.Rngs(0))
@@ -49,10 +44,10 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
 def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   """Multi-head LSA that realises a rule, with `init` and `bias` as its fixed guess.
 
-  Head h has the h-th unit vector for `b_h`, so that d + 1 heads realise every rule of
-  theirs, and d heads those in which no `y_i²` moves anything: the optimum of every task
-  without noise (docs/theory.md, section 4). Raises UserError if `bias` is 0 and
-  `bias_update` is not, for then no such model moves its bias.
+  Head h has the h-th unit vector for `b_h`. So d + 1 heads realise every rule that a
+  multi-head LSA can follow, and d heads those in which no `y_i²` moves anything, as in
+  the optimum of every task without noise (docs/theory.md, section 4). Raises UserError
+  if `bias` is 0 and `bias_update` is not: no such model moves a bias of 0.
   """
   init, update, bias, bias_update = (
     np.asarray(leaf, np.float64)
@@ -64,13 +59,13 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
       'bias is 0 and bias_update is not; multi-head LSA moves its bias only if it is '
       'not 0'
     )
-  # What moves the coefficients of the query's entries: x_q, then y_q = init·x_q + bias.
+  # How G moves the coefficients of the query's entries: x_q and y_q = init·x_q + bias.
   last = bias_update / bias if bias != 0 else bias_update
   moves = np.append(update - init[:, None, None] * last, last[None], axis=0)
   moves = (moves + moves.swapaxes(1, 2)) / 2
   num_heads = d + 1
   if not moves[:, d, d].any():
-    # Only the symmetric parts count: the last row can move into the last column.
+    # Only the symmetric parts count: the last row can be added to the last column.
     num_heads = d
     moves[:, :, d] += moves[:, d]
   model = MultiHeadLSA(d, num_heads, init, float(bias), 0.0, rngs=nnx.Rngs(0))
@@ -80,9 +75,8 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   _set(model.w_v, w_v)
   _set(model.w_p, identity)
   _set(model.w_k, identity)
-  _set(
-    model.w_q, moves[:, :num_heads].transpose(1, 2, 0)
-  )  # A_h: column i is moves[i, h]
+  # Column i of A_h is moves[i, h].
+  _set(model.w_q, moves[:, :num_heads].transpose(1, 2, 0))
   return model
 
 

@@ -1,26 +1,23 @@
 """Exact numbers for whatever follows a learning rule: models, estimators, rules."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
+from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.theory.closed_forms import closed_form
-from zoo.theory.moments import (
-  Moments,
-  float64_risk,
-  mean_square,
-  population_risk,
-  task_moments,
-)
+from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
+from zoo.theory.risk import float64_risk, mean_square, population_risk
 
 Scalar = float | Float[Array, '']
 
@@ -39,7 +36,7 @@ class Difference(NamedTuple):
   gradient: Scalar  # E |∂f/∂x_q − ∂f'/∂x_q|²
 
 
-def exact_risk(subject: Any, task: Any) -> Scalar:
+def exact_risk(subject: Predictor, task: Task) -> Scalar:
   """The in-context risk `E (f − ŵ·x_q)²` (arXiv 2512.04268, eq. 4), without sampling.
 
   `subject` is a LearningRule, a model or an estimator that has one, or an estimator
@@ -59,11 +56,11 @@ def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
 
   As `exact_risk`, in float64 and in one call, whose result is not waited for.
   """
-  with jax.enable_x64(True):
+  with double_precision():
     return _risks(jax.tree.map(_float64, moments), rules)
 
 
-def excess_risk(subject: Any, task: Any) -> ExcessRisk:
+def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   """The exact risk above the global optimum, split; both parts are ≥ 0.
 
   The risk is quadratic in the rule, so that the excess is the mean square of the
@@ -73,7 +70,7 @@ def excess_risk(subject: Any, task: Any) -> ExcessRisk:
   return ExcessRisk(*_evaluate(_square, task, subject, optimal_rule(task)))
 
 
-def squared_difference(subject: Any, other: Any, task: Any) -> Difference:
+def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Difference:
   """The exact expected squared differences between two learning rules on a task.
 
   Raises UserError as `exact_risk` does.
@@ -81,10 +78,32 @@ def squared_difference(subject: Any, other: Any, task: Any) -> Difference:
   return Difference(*_evaluate(_difference, task, subject, other))
 
 
-def in_float64(subject: Any) -> Any:
+def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
+  """The subject, if it has a learning rule; UserError otherwise."""
+  if not isinstance(subject, FollowsRule):
+    raise UserError(
+      f'{type(subject).__name__} has no learning rule, which this needs; only samples '
+      'estimate its risk'
+    )
+  return subject
+
+
+@contextlib.contextmanager
+def double_precision() -> Iterator[None]:
+  """Computes in float64 inside the block, at whatever precision the caller's matrix
+  products are; the caller's settings stay as they are.
+  """
+  with jax.enable_x64(True), jax.default_matmul_precision('highest'):
+    yield
+
+
+Subject = TypeVar('Subject')
+
+
+def in_float64(subject: Subject) -> Subject:
   """A copy of a concrete model with its arrays in float64; all else as it is.
 
-  To be called, and used, where x64 is enabled.
+  To be called, and used, in `double_precision`.
   """
   if not isinstance(subject, nnx.Module):
     return subject
@@ -92,19 +111,18 @@ def in_float64(subject: Any) -> Any:
   return nnx.merge(graph, jax.tree.map(_float64, state))
 
 
-def float64_rule(subject: Any) -> LearningRule:
+def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
-  To be called where x64 is enabled.
+  To be used where x64 is enabled. Raises UserError if the subject has none.
   """
-  subject = in_float64(subject)
-  rule = subject if isinstance(subject, LearningRule) else subject.learning_rule()
-  return jax.tree.map(_float64, rule)
+  with double_precision():
+    return jax.tree.map(_float64, require_rule(in_float64(subject)).learning_rule())
 
 
 @jax.jit
 def _risk(moments: Moments, rule: LearningRule) -> Array:
-  # Concrete rules are in float64 here; who traces, by grad say, has a precision of his.
+  # Concrete rules are in float64 here; traced ones keep the caller's dtype.
   if rule.update.dtype == jnp.float64:
     return float64_risk(rule, moments)
   return population_risk(rule, moments)
@@ -116,44 +134,43 @@ def _risks(moments: Moments, rules: LearningRule) -> Array:
 
 
 @jax.jit
-def _square(moments: Moments, rule: LearningRule, other: LearningRule) -> tuple:
+def _square(
+  moments: Moments, rule: LearningRule, other: LearningRule
+) -> tuple[Array, ...]:
   return tuple(mean_square(rule - other, moments))
 
 
 @jax.jit
-def _difference(moments: Moments, rule: LearningRule, other: LearningRule) -> tuple:
+def _difference(
+  moments: Moments, rule: LearningRule, other: LearningRule
+) -> tuple[Array, ...]:
   gap = rule - other
-  return tuple(
-    even + odd
-    for even, odd in (
-      mean_square(gap, moments),
-      mean_square(gap, moments, gradient=True),
-    )
-  )
+  prediction = mean_square(gap, moments)
+  gradient = mean_square(gap, moments, gradient=True)
+  return prediction.even + prediction.odd, gradient.even + gradient.odd
 
 
-def _evaluate(function: Callable, task: Any, *subjects: Any) -> Any:
+Result = TypeVar('Result')
+
+
+def _evaluate(
+  function: Callable[..., Result], task: Task, *subjects: Predictor
+) -> Result:
   """The function of a task and of rules: floats, or traced scalars if one is traced."""
-  numbers = task_moments(task)
-  for subject in subjects:
-    if not isinstance(subject, LearningRule) and not hasattr(subject, 'learning_rule'):
-      raise UserError(
-        f'{type(subject).__name__} has no learning rule, which this needs; only '
-        'samples estimate its risk'
-      )
-  if any(isinstance(leaf, Tracer) for leaf in _leaves(subjects)):
-    rules = [s if isinstance(s, LearningRule) else s.learning_rule() for s in subjects]
-    _check_features(rules, numbers)
-    return function(numbers, *rules)
-  # float64 for this computation alone: the caller's default stays as it is.
-  with jax.enable_x64(True):
-    numbers = jax.tree.map(_float64, numbers)
-    rules = [float64_rule(subject) for subject in subjects]
-    _check_features(rules, numbers)
-    return jax.tree.map(float, function(numbers, *rules))
+  moments = task_moments(task)
+  followers = [require_rule(subject) for subject in subjects]
+  if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
+    rules = [subject.learning_rule() for subject in followers]
+    _check_features(rules, moments)
+    return function(moments, *rules)
+  with double_precision():
+    rules = [float64_rule(subject) for subject in followers]
+    _check_features(rules, moments)
+    found = function(jax.tree.map(_float64, moments), *rules)
+    return jax.tree.map(float, found)
 
 
-def _leaves(subjects: tuple) -> list:
+def _leaves(subjects: list[FollowsRule]) -> list[PyTree]:
   return [
     leaf
     for subject in subjects
@@ -170,7 +187,7 @@ def _check_features(rules: list[LearningRule], moments: Moments) -> None:
       raise UserError(f'the subject has {rule.num_features} features; the task has {d}')
 
 
-def _float64(leaf: Any) -> Any:
+def _float64(leaf: ArrayLike) -> ArrayLike:
   """The leaf in float64; what is no floating point number stays."""
   if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
     return leaf

@@ -1,171 +1,323 @@
 """How low the risk of multi-head LSA can be with a given number of heads."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float, Int
 
-from zoo.errors import UserError, check_count, check_number, check_vector
-from zoo.theory.moments import task_moments
-from zoo.theory.optimum import constant_estimate
+from zoo.errors import check_count, check_number, check_vector
+from zoo.protocols import Task
+from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
+
+_POLISHED = 10  # of the subspaces that are screened
+_CHUNK = 2**18  # numbers that one array holds while subspaces are screened
 
 
 class HeadLimit(NamedTuple):
-  """The least risk found, and how far the searches for it ended apart."""
+  """Bounds of an infimum, which are equal where it is known in closed form."""
 
-  risk: float
-  spread: float  # the highest minus the lowest risk that the searches ended at
+  lower: float  # proved: no model with so many heads has a lower risk
+  upper: float  # the lowest risk found; some model with so many heads has it
+
+  @property
+  def risk(self) -> float:
+    """The infimum itself where the bounds are equal, and the upper one elsewhere."""
+    return self.upper
 
 
-class _Problem(NamedTuple):
-  """Whitened features, labels less w*·x: see docs/theory.md, section 5."""
+class Whitened(NamedTuple):
+  """A task and a guess, features whitened, labels less w*·x in units in which E q = 1.
 
-  optimum: np.ndarray  # [n, e, e]: what each coordinate's update would be, unlimited
-  prior: np.ndarray  # [r, r]
-  odd_root: np.ndarray  # [r, r]: a root of the inverse of E r rᵀ
-  context_length: int
-  slope_variance: float  # of q − ⟨Λ, S⟩
-  noise_variance: float
-  kappa: float
+  Labels that do not vary at all keep their unit.
+  """
+
+  context_length: float  # C
+  prior: Float[np.ndarray, 'r r']  # Λ
+  noise: float  # σ²
+  deviation: Float[np.ndarray, ' r']  # δ = w* − g
+  bias: float  # β
+  unit: float  # of risks
+
+  @property
+  def rank(self) -> int:
+    """The number r of features that are left."""
+    return len(self.prior)
+
+  @property
+  def moments(self) -> Moments:
+    """The moments of the task."""
+    mean = np.zeros(self.rank)
+    return Moments(self.context_length, mean, self.prior, None, self.noise)
+
+
+class Conditions(NamedTuple):
+  """What an update has to satisfy if the heads' values cannot see a subspace.
+
+  The notation is that of docs/theory.md, section 5.
+  """
+
+  task: Whitened
+  optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with heads enough
+  constant: Float[np.ndarray, 'e e']  # the best estimate of the constant 1
+  kappa: float  # its mean squared error
+  variance_label: float  # D
+  moment_inverse: Float[np.ndarray, 'r r']  # of M = E r rᵀ
+
+  def invert(self, form: Float[np.ndarray, '*p e e']) -> Float[np.ndarray, '*p e e']:
+    """Symmetric matrices under the inverse of the risk's quadratic form."""
+    c, prior, noise, *_ = self.task
+    r = self.task.rank
+    features, label = form[..., :r, :r], form[..., r, r]
+    slope = label - np.sum(features * prior, axis=(-1, -2))
+    slope = slope / self.variance_label
+    mean = c / 2 * features.trace(axis1=-2, axis2=-1) + noise * slope
+    inverse = -mean[..., None, None] * self.constant
+    inverse[..., :r, :r] += c / 2 * features - slope[..., None, None] * prior
+    column = form[..., :r, r] @ self.moment_inverse / 2
+    inverse[..., :r, r] += column
+    inverse[..., r, :r] += column
+    inverse[..., r, r] += slope
+    return inverse
+
+  def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
+    """What the risk gains if values cannot see the span of the columns of a matrix."""
+    values, multipliers = self._solve(hidden)
+    return np.sum(values * multipliers, axis=(-1, -2))
+
+  def cost_and_slope(
+    self, hidden: Float[np.ndarray, 'e m']
+  ) -> tuple[float, Float[np.ndarray, 'e m']]:
+    """The cost of a subspace, and its gradient in the entries of the basis."""
+    values, multipliers = self._solve(hidden)
+    m = hidden.shape[1]
+    one, two = np.triu_indices(m)
+    weights = np.zeros((len(self.optimum), m, m))
+    weights[:, one, two] += multipliers.T / 2
+    weights[:, two, one] += multipliers.T / 2
+    updates = self.optimum - self.invert(hidden @ weights @ hidden.T)
+    slope = 4 * np.sum(updates @ hidden @ weights, axis=0)
+    return float(np.sum(values * multipliers)), slope
+
+  def _solve(
+    self, hidden: Float[np.ndarray, '*s e m']
+  ) -> tuple[Float[np.ndarray, '*s p n'], Float[np.ndarray, '*s p n']]:
+    """The values `nᵀUn'` for pairs of hidden directions, and K⁻¹ times them."""
+    transposed = hidden.swapaxes(-1, -2)
+    one, two = np.triu_indices(transposed.shape[-2])
+    forms = transposed[..., None, :, :] @ self.optimum @ hidden[..., None, :, :]
+    values = forms[..., one, two].swapaxes(-1, -2)
+    gram = self._gram(transposed[..., :-1], transposed[..., -1:], one, two)
+    # Scaled to a diagonal of ones, so that rows of other units are solved as well.
+    scale = 1 / np.sqrt(gram.diagonal(axis1=-2, axis2=-1))[..., None]
+    scaled = scale * gram * scale.swapaxes(-1, -2)
+    return values, scale * np.linalg.solve(scaled, scale * values)
+
+  def _gram(
+    self,
+    features: Float[np.ndarray, '*s m r'],
+    label: Float[np.ndarray, '*s m 1'],
+    one: Int[np.ndarray, ' p'],
+    two: Int[np.ndarray, ' p'],
+  ) -> Float[np.ndarray, '*s p p']:
+    """K: products of the symmetric parts of `n n'ᵀ` under the inverse form."""
+
+    def products(
+      a: Float[np.ndarray, '*s m m'], b: Float[np.ndarray, '*s m m']
+    ) -> Float[np.ndarray, '*s p p']:
+      straight = a[..., one[:, None], one] * b[..., two[:, None], two]
+      crossed = a[..., one[:, None], two] * b[..., two[:, None], one]
+      return (straight + crossed) / 2
+
+    c, prior, noise, *_ = self.task
+    transposed = features.swapaxes(-1, -2)
+    square = features @ transposed
+    labels = label @ label.swapaxes(-1, -2)
+    steps = features @ self.moment_inverse @ transposed
+    slope = (labels - features @ prior @ transposed)[..., one, two]
+    mean = c / 2 * square[..., one, two] + noise / self.variance_label * slope
+    return (
+      c / 2 * products(square, square)
+      + (products(steps, labels) + products(labels, steps)) / 2
+      + slope[..., None] * slope[..., None, :] / self.variance_label
+      - self.kappa * mean[..., None] * mean[..., None, :]
+    )
 
 
 def head_limited_risk(
-  task: Any,
+  task: Task,
   num_heads: int,
   initial_guess: float | ArrayLike = 0.0,
   initial_bias: float = 0.0,
-  num_starts: int = 12,
+  num_starts: int = 2000,
 ) -> HeadLimit:
-  """The infimum of the exact risk over multi-head LSA with H heads.
+  """The infimum of the exact risk over multi-head LSA with H heads, or bounds of it.
 
   `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
-  With d + 1 heads it is the closed form of `optimal_rule`. With fewer the value vectors
-  b_h span a proper subspace; all else is a convex quadratic and is solved for. Local
-  searches for the subspace run from `num_starts` random ones and from those along the
-  principal directions of the prior. The lowest end is an upper bound; in the paper's
-  setting all ends agree, but under general covariances there are local minima, and
-  that all starts agree is no proof: give more. A step solves (d + 1 − H)(d + 2 − H)/2
-  linear equations. Raises UserError naming the argument that is wrong.
+  Where H heads reach what all heads reach, or where g = w* and β = 0, both bounds are
+  the closed form. Elsewhere the lower one is that of docs/theory.md, section 5, and the
+  upper one the end of a search over the subspaces that H value vectors may span: of
+  `num_starts` random ones, and those along axes, the best are improved by local
+  searches. O((d + 1 − H)⁶) time a start. Raises UserError naming the argument that is
+  wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
-  mean = task_moments(task).prior_mean
-  guess = check_vector('initial_guess', initial_guess, mean.size)
+  moments = task_moments(task)
+  guess = check_vector('initial_guess', initial_guess, moments.prior_mean.size)
   bias = check_number('initial_bias', initial_bias)
-  unlimited, problem = _pose(task, mean - guess, bias)
-  e = len(problem.prior) + 1
-  if num_heads >= e:
-    return HeadLimit(unlimited, 0.0)
-  with jax.enable_x64(True):
-    problem = jax.tree.map(jnp.asarray, problem)
-    random = np.random.default_rng(0)
-    starts = list(random.normal(size=(num_starts, e, e - num_heads)))
-    starts += _principal_starts(problem, num_heads)
-    losses = []
-    for start in starts:
-      found = scipy.optimize.minimize(
-        lambda hidden: [
-          np.asarray(part).ravel()
-          for part in _value_and_slope(hidden.reshape(e, -1), problem)
-        ],
-        start.ravel(),
-        jac=True,
-        method='L-BFGS-B',
-        # A long memory: with C large the default of 10 takes three times the steps.
-        options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
-      )
-      losses.append(float(found.fun))
-  return HeadLimit(unlimited + min(losses), max(losses) - min(losses))
+  whitened = whiten(moments, moments.prior_mean - guess, bias)
+  lower = _lower_bound(whitened, num_heads)
+  upper = lower
+  if not _is_attained(whitened, num_heads):
+    enough = whitened.rank + 1
+    cost = _search(conditions(whitened), enough - num_heads, num_starts)
+    upper = max(lower, _lower_bound(whitened, enough) + cost)
+  return HeadLimit(whitened.unit * lower, whitened.unit * upper)
 
 
-def _principal_starts(problem: _Problem, num_heads: int) -> list[np.ndarray]:
-  """Subspaces that hold the label axis and principal directions of the prior.
+def whiten(
+  moments: Moments, deviation: Float[np.ndarray, ' d'], bias: float
+) -> Whitened:
+  """A task and a guess in the coordinates of docs/theory.md, section 5."""
+  c, _, prior, features, noise = moments
+  if features is not None:
+    eigenvalues, vectors = np.linalg.eigh(features)
+    seen = eigenvalues > RANK_TOLERANCE * eigenvalues[-1]
+    root = vectors[:, seen] * np.sqrt(eigenvalues[seen])
+    prior, deviation = root.T @ prior @ root, root.T @ deviation
+  unit = float(np.trace(prior) + noise) or 1.0
+  root = unit**0.5
+  return Whitened(
+    *(float(c), prior / unit, float(noise / unit)),
+    *(deviation / root, bias / root, unit),
+  )
 
-  Each is given by a basis of its complement, a little off a saddle by symmetry.
+
+def _lower_bound(whitened: Whitened, num_heads: int) -> float:
+  """A risk below which no model with so many heads is; with r + 1 heads the infimum.
+
+  The step is the best one, and the constant 1 is estimated while k = r − H directions
+  of the features are hidden, those of the largest prior variance.
   """
-  _, vectors = np.linalg.eigh(problem.prior)
+  c, prior, noise, deviation, bias, _ = whitened
+  context = context_moments(whitened.moments)
+  step = np.linalg.lstsq(context.second_moment_r, prior)[0]
+  optimal = np.trace(prior) - np.sum(step * prior)
+  num_seen = min(num_heads, whitened.rank)
+  num_hidden = whitened.rank - num_seen
+  largest = np.linalg.eigvalsh(prior)[num_seen:].sum()
+  signal = largest + noise
+  variance = context.variance_label
+  if num_hidden:
+    variance += 2 / c * largest**2 / num_hidden
+  ratio = num_seen * c / 2
+  ratio += signal**2 / variance if variance > 0 else 0.0
+  return float(optimal + (deviation @ deviation + bias**2) / (1 + ratio))
+
+
+def _is_attained(whitened: Whitened, num_heads: int) -> bool:
+  """Whether the infimum is known to be the lower bound (docs/theory.md, section 5)."""
+  _, prior, noise, deviation, bias, _ = whitened
+  rank = whitened.rank
+  if num_heads > rank or not (bias or deviation.any()):
+    return True
+  if noise == 0 and (num_heads == rank or not prior.any()):
+    return True
+  if num_heads < rank or bias:
+    return False
+  # One direction is to be hidden: (u; 1) with u a multiple of γ = Γ*⁻¹δ.
+  moment = context_moments(whitened.moments).second_moment_r
+  inverse = np.linalg.pinv(prior, rcond=RANK_TOLERANCE, hermitian=True)
+  if np.abs(prior @ inverse @ deviation - deviation).max() > 1e-9:
+    return False
+  gamma = moment @ inverse @ deviation
+  constant = constant_estimate(whitened.moments).update(np.eye(rank), prior)
+  return bool(4 * constant[-1, -1] * gamma @ constant[:-1, :-1] @ gamma <= 1)
+
+
+def conditions(whitened: Whitened) -> Conditions:
+  """The conditions for a task and a guess for which H heads are not enough."""
+  context = context_moments(whitened.moments)
+  r, prior = whitened.rank, whitened.prior
+  estimate = constant_estimate(whitened.moments)
+  constant = estimate.update(np.eye(r), prior)
+  targets = np.append(whitened.deviation, -whitened.bias)
+  optimum = targets[:, None, None] * constant
+  inverse = np.linalg.inv(context.second_moment_r)
+  optimum[:r, :r, r] = optimum[:r, r, :r] = prior @ inverse / 2
+  return Conditions(
+    *(whitened, optimum, constant, estimate.kappa),
+    *(float(context.variance_label), inverse),
+  )
+
+
+def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
+  """The lowest cost found of hiding a subspace of some dimension."""
+  starts = _starts(problem, num_hidden, num_starts)
+  num_pairs = num_hidden * (num_hidden + 1) // 2
+  size = max(_CHUNK // num_pairs**2, 1)
+  parts = [starts[i : i + size] for i in range(0, len(starts), size)]
+  costs = np.concatenate([problem.costs(part) for part in parts])
+  best = np.argsort(costs)[:_POLISHED]
+  return float(min(costs.min(), *(_descend(problem, starts[i]) for i in best)))
+
+
+def _starts(
+  problem: Conditions, num_hidden: int, num_starts: int
+) -> Float[np.ndarray, 'n e m']:
+  """Bases of subspaces: those along axes, and random ones.
+
+  Half of the random ones lie nearer to, or further from, the label's axis.
+  """
+  _, vectors = np.linalg.eigh(problem.task.prior)
   e = len(vectors) + 1
   axes = np.eye(e)
   axes[:-1, :-1] = vectors
-  random = np.random.default_rng(1)
-  return [
-    np.roll(axes, shift, axis=1)[:, num_heads:]
-    + 0.1 * random.normal(size=(e, e - num_heads))
-    for shift in range(e)
-  ]
+  along_axes = [np.roll(axes, shift, axis=1)[:, -num_hidden:] for shift in range(e)]
+  random = np.random.default_rng(0)
+  starts = random.normal(size=(num_starts, e, num_hidden))
+  half = num_starts // 2
+  starts[:half, -1] *= 10 ** random.uniform(-2, 2, size=(half, 1))
+  return np.concatenate([along_axes, starts])
 
 
-def _pose(
-  task: Any, deviation: Float[np.ndarray, ' d'], bias: float
-) -> tuple[float, _Problem]:
-  """The infimum for enough heads, and the problem for fewer, in whitened features."""
-  c, _, prior, features, noise = task_moments(task)
-  if features is not None:
-    eigenvalues, vectors = np.linalg.eigh(features)
-    kept = eigenvalues > 1e-12 * eigenvalues[-1]
-    root = vectors[:, kept] * np.sqrt(eigenvalues[kept])
-    prior, deviation = root.T @ prior @ root, root.T @ deviation
-  r = len(prior)
-  tau = np.trace(prior) + noise
-  if tau <= 0:
-    raise UserError(
-      'prior_covariance is 0 and noise_std is 0; with nothing to learn no number of '
-      'heads is a limit'
-    )
-  kappa, scale, slope, variance = constant_estimate(task)
-  odd_moment = (1 + 1 / c) * prior + tau / c * np.eye(r)
-  step_matrix = np.linalg.solve(odd_moment, prior)
-  constant = np.zeros((r + 1, r + 1))
-  constant[:r, :r], constant[r, r] = scale * np.eye(r) - slope * prior, slope
-  optimum = np.append(deviation, -bias)[:, None, None] * constant
-  optimum[:r, :r, r] = optimum[:r, r, :r] = step_matrix / 2
-  odd = np.trace(prior) - np.sum(step_matrix * prior)
-  unlimited = float(odd + kappa * (deviation @ deviation + bias * bias))
-  return unlimited, _Problem(
-    optimum=optimum,
-    prior=prior,
-    odd_root=np.linalg.inv(np.linalg.cholesky(odd_moment)),
-    context_length=c,
-    slope_variance=variance,
-    noise_variance=noise,
-    kappa=kappa,
-  )
+def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
+  """The cost at the end of a local search over subspaces.
 
-
-def _loss(hidden: Float[Array, 'e m'], problem: _Problem) -> Float[Array, '']:
-  """What the risk gains when values cannot see the span of `hidden`.
-
-  Heads with value vectors in a subspace make all updates U with `nᵀ U n' = 0` for n, n'
-  orthogonal to it. To meet these conditions costs `vᵀ K⁻¹ v`, v being their values at
-  the optimum and K their Gram matrix under the inverse of the risk's quadratic form.
+  Near the span of an orthonormal Q, with complement Q', the subspaces are those spanned
+  by `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
+  search that ends at this bound goes on from there.
   """
-  optimum, prior, odd_root, c, slope_variance, noise, kappa = problem
-  r = len(prior)
-  normal, _ = jnp.linalg.qr(hidden)
-  one, two = jnp.triu_indices(normal.shape[1])
-  values = jnp.einsum('ia,nij,jb->nab', normal, optimum, normal)[:, one, two]
-  one, two = normal.T[one], normal.T[two]
-  pairs = (one[:, :, None] * two[:, None] + two[:, :, None] * one[:, None]) / 2
-  features, labels = pairs[:, :r, :r], pairs[:, r, r]
-  slopes = labels - jnp.einsum('nij,ij->n', features, prior)
-  coordinates = jnp.concatenate(
-    [
-      jnp.sqrt(c / 2) * features.reshape(len(pairs), -1),
-      slopes[:, None] / jnp.sqrt(slope_variance),
-      pairs[:, :r, r] @ odd_root.T,
-    ],
-    axis=1,
-  )
-  mean = c / 2 * jnp.trace(features, axis1=1, axis2=2) + noise * slopes / slope_variance
-  gram = coordinates @ coordinates.T - kappa * jnp.outer(mean, mean)
-  factor = jnp.linalg.cholesky(gram)
-  return jnp.sum(
-    jnp.square(jax.scipy.linalg.solve_triangular(factor, values.T, lower=True))
-  )
+  m = start.shape[1]
+  lowest = np.inf
+  while True:
+    q, _ = np.linalg.qr(start, mode='complete')
+    basis, complement = q[:, :m], q[:, m:]
+    found = scipy.optimize.minimize(
+      _cost_nearby,
+      np.zeros(complement.shape[1] * m),
+      args=(problem, basis, complement),
+      jac=True,
+      method='L-BFGS-B',
+      bounds=scipy.optimize.Bounds(-1, 1),
+      # A long memory: with C large the default of 10 takes three times the steps.
+      options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
+    )
+    cost = float(found.fun)
+    if np.abs(found.x).max() < 1 or cost > lowest * (1 - 1e-12):
+      return min(cost, lowest)
+    start, lowest = basis + complement @ found.x.reshape(-1, m), cost
 
 
-# At the end, as it needs `_loss`; compiled once for tasks of one size.
-_value_and_slope = jax.jit(jax.value_and_grad(_loss))
+def _cost_nearby(
+  entries: Float[np.ndarray, ' n'],
+  problem: Conditions,
+  basis: Float[np.ndarray, 'e m'],
+  complement: Float[np.ndarray, 'e h'],
+) -> tuple[float, Float[np.ndarray, ' n']]:
+  """The cost of the span of `basis + complement Z`, and its gradient in Z."""
+  z = entries.reshape(-1, basis.shape[1])
+  cost, slope = problem.cost_and_slope(basis + complement @ z)
+  return cost, (complement.T @ slope).ravel()

@@ -1,12 +1,12 @@
 """The infimum of multi-head LSA with few heads, where all is isotropic."""
 
 import math
-from typing import Any
 
 import numpy as np
-import scipy.optimize
+from jaxtyping import Float
 
 from zoo.errors import check_count, check_number
+from zoo.estimators.search import lowest_point
 
 _ANGLES = np.linspace(0, math.pi, 2001)
 
@@ -16,8 +16,8 @@ def isotropic_head_limit(
 ) -> float:
   """As `head_limited_risk` for Σ = Λ = I, σ = 0 and no bias, in milliseconds.
 
-  `distance` is |w* − g|. Up to d − 1 heads only one angle is left to search for: that
-  between the hidden direction and the label's. The reduction to it is not proved; it
+  `distance` is |w* − g|. Up to d − 1 heads one angle is searched for, that between the
+  hidden direction and the label's. That other subspaces are no better is not proved; it
   agrees with the search over all subspaces for d of 3, 4, 5 and 10. From d heads on the
   result is `d (d + 1) / (C + d + 1) + 2 distance² / (dC + 2)`. Raises UserError naming
   the argument that is wrong.
@@ -41,23 +41,18 @@ def isotropic_head_limit(
   used = np.array([True, others > 0, True, True])
   q, inverse = q[used], np.linalg.inv(quadratic[used][:, used])
 
-  def risk(angle: Any) -> Any:
-    sine, cosine = np.sin(angle), np.cos(angle)
+  def risks(angles: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' n']:
+    sine, cosine = np.sin(angles), np.cos(angles)
     zero = np.zeros_like(sine)
-    a = np.stack([sine**2, zero, -2 * sine * cosine, cosine**2], axis=-1)[..., used]
+    a = np.stack([sine**2, zero, -2 * sine * cosine, cosine**2], axis=-1)[:, used]
     # min uᵀQu − 2qᵀu subject to aᵀu = 0.
-    bound = np.square(a @ inverse @ q) / np.einsum('...i,ij,...j', a, inverse, a)
+    bound = np.square(a @ inverse @ q) / np.einsum('ni,ij,nj->n', a, inverse, a)
     first = delta**2 + 1 - q @ inverse @ q + bound
     # 1 − 1/(m + cot²θ/C) for each direction that has no head.
     rest = 1 - sine**2 / (m * sine**2 + cosine**2 / c)
-    return np.asarray(first + others * (1 - 1 / m) + (d - heads) * rest)
+    return first + others * (1 - 1 / m) + (d - heads) * rest
 
-  lowest = int(np.argmin(risk(_ANGLES)))
-  valley = _ANGLES[max(lowest - 1, 0)], _ANGLES[min(lowest + 1, len(_ANGLES) - 1)]
-  found: Any = scipy.optimize.minimize_scalar(
-    risk,
-    bounds=valley,
-    method='bounded',
-    options={'xatol': 1e-12},
-  )
-  return float(min(found.fun, risk(_ANGLES[lowest])))
+  nearest = int(np.argmin(risks(_ANGLES)))
+  valley = _ANGLES[max(nearest - 1, 0) : nearest + 2]
+  _, lowest = lowest_point(lambda angle: float(risks(np.array([angle]))[0]), valley)
+  return lowest

@@ -1,6 +1,6 @@
 """The global optimum of the exact risk over all learning rules."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -8,14 +8,20 @@ from jaxtyping import ArrayLike, Float
 from zoo.errors import check_number, check_vector
 from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule
-from zoo.theory.moments import task_moments
+from zoo.protocols import Task
+from zoo.theory.moments import (
+  Moments,
+  context_moments,
+  require_covered,
+  task_moments,
+)
 
 # Eigenvalues of a covariance below this share of the largest are rounding.
-_RANK_TOLERANCE = 1e-12
+RANK_TOLERANCE = 1e-12
 
 
 def optimal_rule(
-  task: Any,
+  task: Task,
   initial_guess: float | ArrayLike | None = None,
   initial_bias: float = 0.0,
 ) -> LearningRule:
@@ -29,22 +35,20 @@ def optimal_rule(
 
   Raises UserError naming the argument that is wrong.
   """
-  _, mean, prior, features, _ = task_moments(task)
-  d = task.num_features
+  task = require_covered(task)
+  moments = task_moments(task)
+  _, mean, prior, features, _ = moments
+  d = mean.size
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  estimate = constant_estimate(task)
   # In shifted labels: P and s of the constant's estimate, and ρ of the best step.
   inverse = np.eye(d)
   if features is not None:
-    inverse = np.linalg.pinv(features, rcond=_RANK_TOLERANCE, hermitian=True)
-  constant = np.zeros((d + 1, d + 1))
-  constant[:d, :d] = estimate.scale * inverse - estimate.slope * prior
-  constant[d, d] = estimate.slope
-  step_matrix = best_step_matrix(task)
+    inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
+  constant = constant_estimate(moments).update(inverse, prior)
   update = (mean - guess)[:, None, None] * constant
-  update[:, :d, d] = update[:, d, :d] = step_matrix / 2
+  update[:, :d, d] = update[:, d, :d] = best_step_matrix(task) / 2
   return LearningRule(
     init=guess,
     update=shift_labels(update, -mean),
@@ -59,23 +63,33 @@ class ConstantEstimate(NamedTuple):
   kappa: float  # its mean squared error
   scale: float
   slope: float
-  variance: float  # of q − ⟨Λ, S⟩
+
+  def update(
+    self, inverse: Float[np.ndarray, 'd d'], prior: Float[np.ndarray, 'd d']
+  ) -> Float[np.ndarray, 'e e']:
+    """The matrix U of `⟨U, G⟩` that is this estimate, in shifted labels."""
+    d = len(prior)
+    update = np.zeros((d + 1, d + 1))
+    update[:d, :d] = self.scale * inverse - self.slope * prior
+    update[d, d] = self.slope
+    return update
 
 
-def constant_estimate(task: Any) -> ConstantEstimate:
-  """How well the even moments of the context estimate the constant 1."""
-  c, mean, prior, features, noise = task_moments(task)
+def constant_estimate(moments: Moments) -> ConstantEstimate:
+  """How well the even moments of the context estimate the constant 1.
+
+  It is derived in docs/theory.md, section 4.
+  """
+  c, mean, _, features, noise = moments
   rank = mean.size
   if features is not None:
     eigenvalues = np.linalg.eigvalsh(features)
-    rank = int(np.sum(eigenvalues > _RANK_TOLERANCE * eigenvalues[-1]))
-  spread = prior if features is None else features @ prior
-  tau = np.trace(spread) + noise
+    rank = int(np.sum(eigenvalues > RANK_TOLERANCE * eigenvalues[-1]))
   # q − ⟨Λ, S⟩ is uncorrelated with S and has the mean σ².
-  variance = 2 * (1 + 1 / c) * np.sum(spread * spread.T) + 2 * tau * tau / c
+  variance = context_moments(moments).variance_label
   signal = noise / variance if variance > 0 else 0.0
-  kappa = float(1 / (1 + rank * c / 2 + noise * signal))
-  return ConstantEstimate(kappa, c / 2 * kappa, signal * kappa, variance)
+  kappa = 1 / (1 + rank * c / 2 + noise * signal)
+  return ConstantEstimate(float(kappa), float(c / 2 * kappa), float(signal * kappa))
 
 
 def shift_labels(

@@ -1,0 +1,25 @@
+"""Search for the lowest point of a function of one number."""
+
+from collections.abc import Callable
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import Float
+
+
+def lowest_point(
+  function: Callable[[float], float], grid: Float[np.ndarray, ' n']
+) -> tuple[float, float]:
+  """Where a function is lowest, and its value there.
+
+  The lowest point of the grid tells the valley, in which a local search goes on.
+  """
+  values = [function(float(point)) for point in grid]
+  lowest = int(np.argmin(values))
+  valley = grid[max(lowest - 1, 0)], grid[min(lowest + 1, len(grid) - 1)]
+  found = scipy.optimize.minimize_scalar(
+    function, bounds=valley, method='bounded', options={'xatol': 1e-12}
+  )
+  if found.fun > values[lowest]:
+    return float(grid[lowest]), values[lowest]
+  return float(found.x), float(found.fun)

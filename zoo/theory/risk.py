@@ -1,0 +1,122 @@
+"""The exact risk of learning rules on linear regression, without sampling."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from zoo.learning_rule import AnyArray, LearningRule, symmetric
+from zoo.theory.moments import Moments, context_moments
+
+_FEW_FEATURES = 128  # whose update takes 17 MB in float64
+
+
+class Parts(NamedTuple):
+  """A mean square in two parts that sum to it."""
+
+  even: Array  # what stays when ŵ − w* and the label noise change sign
+  odd: Array  # what changes its sign with them
+
+
+def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
+  """`E (f − ŵ·x_q)²` in the precision of the rule; for use under jit, grad and vmap.
+
+  O(d³) time; O(d⁴) when there is a feature covariance.
+  """
+  even, odd = mean_square(rule, moments, truth=1.0)
+  return even + odd
+
+
+def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
+  """`population_risk` in float64, where x64 is enabled, with little memory for large d.
+
+  Unless features are correlated the risk is a sum over coordinates. Where they are many
+  a few at a time are taken to float64: at d = 512 all together take 15 GiB.
+  """
+
+  def float64(leaf: ArrayLike) -> Array:
+    return jnp.asarray(leaf, jnp.float64)
+
+  if rule.num_features <= _FEW_FEATURES or moments.feature_covariance is not None:
+    return population_risk(jax.tree.map(float64, rule), moments)
+  cast: Moments = jax.tree.map(float64, moments)
+
+  def coordinate(row: tuple[AnyArray, AnyArray, AnyArray]) -> Array:
+    constant, update, target = (float64(leaf)[None] for leaf in row)
+    even, odd = coordinate_mean_square(constant, update, target, None, cast)
+    return even + odd
+
+  target = jnp.eye(rule.num_features, dtype=jnp.float64)
+  rows = jnp.asarray(rule.init), jnp.asarray(rule.update), target
+  offset = coordinate((rule.bias, rule.bias_update, jnp.zeros_like(target[0])))
+  return jnp.sum(jax.lax.map(coordinate, rows, batch_size=16)) + offset
+
+
+def mean_square(
+  rule: LearningRule, moments: Moments, truth: float = 0.0, gradient: bool = False
+) -> Parts:
+  """`E (f − truth ŵ·x_q)²`, or of its gradient in `x_q` instead, in its two parts.
+
+  Both are polynomials in the entries of the rule (docs/theory.md, section 2).
+  """
+  dtype = jnp.result_type(float, *jax.tree.leaves(rule))
+  cast: Moments = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), moments)
+  init, update = jnp.asarray(rule.init, dtype), jnp.asarray(rule.update, dtype)
+  target = truth * jnp.eye(rule.num_features, dtype=dtype)
+  metric = None if gradient else cast.feature_covariance
+  parts = coordinate_mean_square(init, update, target, metric, cast)
+  if gradient:
+    return parts
+  bias, bias_update = (
+    jnp.asarray(leaf, dtype)[None] for leaf in (rule.bias, rule.bias_update)
+  )
+  offset = coordinate_mean_square(
+    bias, bias_update, jnp.zeros_like(target[:1]), None, cast
+  )
+  return Parts(parts.even + offset.even, parts.odd + offset.odd)
+
+
+def coordinate_mean_square(
+  constant: Float[Array, ' n'],
+  update: Float[Array, 'n e e'],
+  target: Float[Array, 'n d'],
+  metric: Float[AnyArray, 'n n'] | None,
+  moments: Moments,
+) -> Parts:
+  """`E Σ_ij metric_ij u_i u_j` of `u_i = constant_i + ⟨update_i, G⟩ − target_i·ŵ`."""
+  c, _, prior, features, _ = moments
+  mean = jnp.asarray(moments.prior_mean)
+  d = mean.size
+  # In y − w*·x for y, the blocks of `update` are P, ρ and s, and those of G are
+  # S = XᵀX/C and q, which are even, and r = S(ŵ − w*) + σ Xᵀn/C, which is odd.
+  update = symmetric(update)
+  s = update[:, d, d]
+  label_column = update[:, :d, d]
+  rho = label_column + jnp.outer(s, mean)
+  shift = jnp.einsum('ni,j->nij', label_column + jnp.outer(s / 2, mean), mean)
+  p = update[:, :d, :d] + shift + jnp.swapaxes(shift, 1, 2)
+  if features is not None:
+    p = p @ features
+  context = context_moments(moments)
+
+  def weigh(matrix: Float[Array, 'n m'], other: Float[Array, 'n m']) -> Array:
+    """`Σ_ij metric_ij (row i)·(other row j)`."""
+    return jnp.sum(matrix * (other if metric is None else metric @ other))
+
+  mixed = p if metric is None else jnp.tensordot(metric, p, 1)
+  even_mean = constant - target @ mean + jnp.trace(p, axis1=1, axis2=2)
+  even_mean, s = (even_mean + s * context.mean_q)[:, None], s[:, None]
+  p_spread = jnp.einsum('nij,ij->n', p, context.spread)[:, None]  # tr PΣΛΣ
+  even = (
+    weigh(even_mean, even_mean)
+    + (2 / c) * jnp.sum(mixed * jnp.swapaxes(p, 1, 2))
+    + context.variance_q * weigh(s, s)
+    + (4 / c) * weigh(s, p_spread)
+  )
+  odd = (
+    4 * weigh(rho, rho @ context.second_moment_r)
+    - 4 * weigh(rho, target @ context.spread.T)
+    + weigh(target, target @ prior)
+  )
+  return Parts(even, odd)
