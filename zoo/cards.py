@@ -15,8 +15,9 @@ from typing import Any
 from flax import nnx
 
 from zoo import theory
-from zoo.checkpoints.metadata import origin
-from zoo.checkpoints.saved_models import load, save
+from zoo.checkpoints.metadata import run_metadata
+from zoo.checkpoints.saved_models import load
+from zoo.checkpoints.saving import save
 from zoo.checkpoints.steps import MANIFEST
 from zoo.config import Config, num_heads
 from zoo.errors import RunError, UserError
@@ -154,7 +155,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
       f'above the infimum {least:.6f}; it is not written'
     )
   parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
-  described = origin(config)
+  described = run_metadata(config)
   card = {
     'name': name,
     'model': config.model.name,

@@ -16,6 +16,7 @@ from flax import nnx
 from jax.sharding import AxisType
 
 import zoo
+from tests.checkpoints.states import files_of
 from tests.compare import refuses
 from tests.launch.processes import ROOT, environment
 from tests.settings import general, isotropic
@@ -183,10 +184,7 @@ def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
 def test_damage_is_named_and_the_good_steps_with_it(workdir, tmp_path):
   copy = pathlib.Path(shutil.copytree(workdir, tmp_path / 'run'))
   step = copy / 'checkpoints' / '12'
-  names = [
-    line.split('  ')[1] for line in (step / 'SHA256SUMS').read_text().splitlines()
-  ]
-  for name in names:
+  for name in files_of(step):
     content = (step / name).read_bytes()
     (step / name).write_bytes(content[:-1])
     with pytest.raises(zoo.RunError, match='is damaged') as info:

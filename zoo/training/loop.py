@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from zoo import processes
 from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import origin
+from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
   build_task,
@@ -69,7 +69,7 @@ def train(config: Config, workdir: str | pathlib.Path) -> dict[str, Any] | None:
   try:
     with (
       locked(workdir),
-      Checkpoints(workdir, config.checkpoint.keep, origin(config)) as checkpoints,
+      Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints,
       Interruption() as interruption,
     ):
 

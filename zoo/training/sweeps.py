@@ -22,7 +22,7 @@ from flax import nnx
 
 from zoo import theory
 from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import origin
+from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
   build_model,
@@ -190,7 +190,7 @@ def _train_group(
   digest = hashlib.sha256('\n'.join(texts).encode()).hexdigest()[:16]
   folder = workdir / 'unfinished' / digest
   folder.mkdir(parents=True, exist_ok=True)
-  note = {**origin(configs[0]), 'points': [folder.name for folder in folders]}
+  note = {**run_metadata(configs[0]), 'points': [folder.name for folder in folders]}
   with Interruption() as interruption:
     with Checkpoints(folder, 1, note) as checkpoints:
       ended = run(configs, folders, checkpoints, interruption, label)
@@ -222,7 +222,7 @@ def _save(
   def cut(leaf: jax.ShapeDtypeStruct, whole: np.ndarray) -> jax.Array:
     return jax.device_put(whole[(i, *map(slice, leaf.shape))], leaf.sharding)
 
-  with Checkpoints(folder, config.checkpoint.keep, origin(config)) as checkpoints:
+  with Checkpoints(folder, config.checkpoint.keep, run_metadata(config)) as checkpoints:
     checkpoints.save(config.train.num_steps, jax.tree.map(cut, abstract, stacked))
 
 

@@ -1,0 +1,247 @@
+"""All that is asked of Orbax: to write a folder of arrays, describe it, and read it.
+
+No private part of Orbax is used. What it writes is known to be files of JSON beside
+folders `d` of data, and a marker `commit_success.txt`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import math
+import pathlib
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint
+from absl import logging as absl_logging
+from jaxtyping import PyTree
+from orbax.checkpoint import v1 as ocp
+
+from zoo.checkpoints.steps import find_corruption, write_manifest
+from zoo.errors import RunError, UserError
+from zoo.files import MIB, read_json
+
+# On disk the metadata is the item `origin`, as it was in the first checkpoints.
+METADATA_ITEM = 'origin'
+METADATA_FILE = 'origin/data.json'
+
+# No wait ends by this. Orbax measures it by the clock of the system, which may be set
+# while a save is under way; a process that is lost is noticed by its heartbeat.
+_TIMEOUT_SECONDS = 365 * 24 * 3600
+
+_SECONDS_TO_END = 5.0  # for the other parts of a save of which one has failed
+
+_MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
+# What a checkpoint may take in memory: this much in any case, and so many times the
+# size of its files. Trained weights hardly shrink when they are compressed.
+_MIN_BYTES = 128 * MIB
+_MAX_COMPRESSION = 100
+
+
+class SavedArray(NamedTuple):
+  """What is known of a saved array before it is read."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+
+def start_save(
+  folder: pathlib.Path, items: Mapping[str, PyTree], metadata: Mapping[str, object]
+) -> Callable[[], None]:
+  """Starts to write a new folder; returns as soon as the arrays may be donated.
+
+  What is returned waits until Orbax has written all, and raises whatever it raised.
+  """
+  context = ocp.Context()
+  handlers = ocp.handlers.local_registry()
+  handlers.add(ocp.handlers.JsonHandler, checkpointable_name=METADATA_ITEM)
+  context.checkpointables.registry = handlers
+  context.asynchronous.timeout_secs = _TIMEOUT_SECONDS
+  # Otherwise, if a folder cannot be made, the threads that write into it wait for it
+  # for minutes, and the process with them.
+  context.asynchronous.create_directories_asynchronously = False
+  others = set(threading.enumerate())
+  try:
+    with context:
+      response = ocp.save_checkpointables_async(
+        str(folder), {**items, METADATA_ITEM: dict(metadata)}
+      )
+  except Exception as error:
+    _abandon(error, others)
+    raise
+
+  def wait() -> None:
+    try:
+      response.result()
+    except Exception as error:
+      _abandon(error, others)
+      raise
+
+  return wait
+
+
+def finish_save(folder: pathlib.Path) -> None:
+  """Writes the checksums of a folder that Orbax has written; raises OSError."""
+  # They hold the absolute path of this machine, and no load needs them.
+  for marker in folder.rglob('commit_success.txt'):
+    marker.unlink()
+  write_manifest(folder)
+
+
+def load_metadata(folder: pathlib.Path) -> object:
+  """The metadata of a step; raises RunError unless all its files are as written."""
+  if reason := find_corruption(folder):
+    raise RunError(f'the checkpoint {folder} is damaged: {reason}')
+  try:
+    return read_json(folder / METADATA_FILE, _MAX_JSON_BYTES)
+  except UserError as error:
+    raise RunError(f'the checkpoint {folder} is damaged: {error}') from error
+
+
+def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
+  """The shapes and types of an item's arrays, by name; no array is read.
+
+  Raises RunError if Orbax cannot read them, or if they would take much more memory than
+  the sizes of the files let expect.
+  """
+  try:
+    for path in _json_files(folder, item):
+      read_json(path, _MAX_JSON_BYTES)
+    with quiet_orbax():
+      tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    chunks = {
+      array_name(path): leaf.storage_metadata.chunk_shape for path, leaf in leaves
+    }
+    arrays = {
+      array_name(path): SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
+      for path, leaf in leaves
+    }
+  except Exception as error:
+    raise _unreadable(folder, error) from error
+  _check_memory(folder, item, arrays, chunks)
+  return arrays
+
+
+def load_arrays(
+  folder: pathlib.Path, abstract: Mapping[str, PyTree]
+) -> dict[str, PyTree]:
+  """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
+  try:
+    with quiet_orbax():
+      return ocp.load_checkpointables(str(folder), dict(abstract))
+  except Exception as error:
+    raise _unreadable(folder, error) from error
+
+
+def array_name(path: tuple) -> str:
+  """The name of an array in a state, or in what Orbax tells of one."""
+  # Both end in the field of the variable that holds the array.
+  name = jax.tree_util.keystr(path, simple=True, separator='.')
+  return name.removesuffix('.value')
+
+
+@contextlib.contextmanager
+def quiet_orbax() -> Iterator[None]:
+  """Keeps Orbax from printing the errors that it raises, too, with their tracebacks.
+
+  Where several parts of a save fail, it raises the first error, and leaves the others
+  to its log, to asyncio's, and to the hook of Python for errors in callbacks.
+  """
+  package = pathlib.Path(orbax.checkpoint.__file__).parent
+  logger, asyncio_logger = absl_logging.get_absl_logger(), logging.getLogger('asyncio')
+  hook = sys.unraisablehook
+
+  def is_wanted(record: logging.LogRecord) -> bool:
+    from_orbax = package in pathlib.Path(record.pathname).parents
+    return record.levelno < logging.WARNING or not from_orbax
+
+  def is_retrieved(record: logging.LogRecord) -> bool:
+    return 'exception was never retrieved' not in record.getMessage()
+
+  def call_hook(unraisable: sys.UnraisableHookArgs) -> None:
+    if str(unraisable.exc_value) != 'Event loop is closed':
+      hook(unraisable)
+
+  logger.addFilter(is_wanted)
+  asyncio_logger.addFilter(is_retrieved)
+  sys.unraisablehook = call_hook
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_wanted)
+    asyncio_logger.removeFilter(is_retrieved)
+    if sys.unraisablehook is call_hook:
+      sys.unraisablehook = hook
+
+
+def _abandon(error: BaseException, others: set[threading.Thread]) -> None:
+  """Lets what a failed save has started come to its end, while it is still unheard.
+
+  `others` are the threads that ran before it.
+  """
+  others = others | {threading.current_thread()}
+  deadline = time.monotonic() + _SECONDS_TO_END
+  while started := set(threading.enumerate()) - others:
+    if (seconds := deadline - time.monotonic()) < 0:
+      break
+    started.pop().join(seconds)
+  link: BaseException | None = error
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', RuntimeWarning)  # of what was never awaited
+    while link is not None:  # else the error would keep tasks alive, to be heard later
+      traceback.clear_frames(link.__traceback__)
+      link = link.__cause__ or link.__context__
+    gc.collect()
+
+
+def _json_files(folder: pathlib.Path, item: str) -> Iterator[pathlib.Path]:
+  """The files that Orbax would read whole, of whatever size and depth they are."""
+  yield folder / '_CHECKPOINT_METADATA'
+  yield folder / item / '_METADATA'
+  yield folder / item / '_sharding'
+  yield from (folder / item / 'array_metadatas').iterdir()
+
+
+def _check_memory(
+  folder: pathlib.Path,
+  item: str,
+  arrays: Mapping[str, SavedArray],
+  chunks: Mapping[str, tuple[int, ...]],
+) -> None:
+  for name, chunk in chunks.items():
+    shape = arrays[name].shape
+    # A whole chunk is made in memory, whatever part of it is asked for.
+    if len(chunk) != len(shape) or any(
+      part > max(size, 1) for part, size in zip(chunk, shape, strict=True)
+    ):
+      raise RunError(
+        f'{folder} is damaged: {name} is saved in pieces of {chunk}, which are larger '
+        f'than its shape {shape}'
+      )
+  needed = sum(
+    math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()
+  )
+  on_disk = sum(
+    path.stat().st_size for path in (folder / item).rglob('*') if path.is_file()
+  )
+  allowed = max(_MIN_BYTES, _MAX_COMPRESSION * on_disk)
+  if needed > allowed:
+    raise RunError(
+      f'{folder} is damaged: it says that its arrays have {needed:,} bytes, and its '
+      f'files have {on_disk:,}; for files of that size at most {allowed:,} are allowed'
+    )
+
+
+def _unreadable(folder: pathlib.Path, error: Exception) -> RunError:
+  reason = ' '.join(str(error).split())[:300]
+  return RunError(f'{folder} cannot be read: {type(error).__name__}: {reason}')
