@@ -54,7 +54,7 @@ def check_refused(saved: list[int], error: Exception | None, workdir: pathlib.Pa
 # Together these hit each file and folder of a save, and each of its writes.
 SIZES = [f'size={size}k' for size in range(8, 180, 4)]
 INODES = [f'size=10m,nr_inodes={number}' for number in range(3, 70)]
-FEW = ['size=16k', 'size=80k', 'size=10m,nr_inodes=6', 'size=10m,nr_inodes=40']
+FEW = ['size=16k', 'size=80k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=40']
 
 
 @pytest.mark.parametrize(

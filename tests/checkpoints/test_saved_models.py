@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -19,11 +18,9 @@ import zoo
 from tests.checkpoints.states import files_of
 from tests.compare import refuses
 from tests.launch.processes import ROOT, environment
-from tests.settings import general, isotropic
 from tests.training.runs import small_config
 from zoo import theory
 from zoo.checkpoints.steps import write_manifest
-from zoo.theory import constructions
 from zoo.training import train
 
 
@@ -121,50 +118,6 @@ def test_the_default_mesh_of_jax_will_do_too(workdir):
   with jax.set_mesh(jax.make_mesh((2, 4), ('data', 'model'))):
     saved = zoo.load(workdir)
     saved.model(saved.task.sample(jax.random.key(0), 4))
-
-
-def test_a_model_made_by_hand_is_saved_and_opened(tmp_path):
-  task = general(noise_std=0.7)
-  guess = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
-  rngs = nnx.Rngs(0)
-  models = [
-    constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
-    zoo.create_model('multi_head_lsa', num_features=3, num_heads=2, **guess, rngs=rngs),
-    zoo.create_model('lsa', num_features=3, **guess, rngs=rngs),
-    zoo.create_model('ltb', num_features=3, hidden_features=6, rngs=rngs),
-  ]
-  for count, model in enumerate(models):
-    zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
-    saved = zoo.load(tmp_path / 'deep' / str(count))
-    assert type(saved.model) is type(model)
-    assert saved.step == count
-    assert_same(saved.model, model)
-    assert theory.exact_risk(saved.model, saved.task) == theory.exact_risk(model, task)
-  saved = zoo.load(tmp_path / 'deep' / '1')
-  zoo.save(saved.model, tmp_path / 'again', config=saved.config, step=7)
-  assert zoo.load(tmp_path / 'again').config == saved.config
-  assert not [path for path in tmp_path.iterdir() if path.name not in ('deep', 'again')]
-
-
-def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):
-  model = constructions.gd_transformer(np.zeros(3), 0.3)
-  zoo.save(model, tmp_path / 'model', isotropic(3, 4))
-  for path in (tmp_path / 'model').rglob('*'):
-    if path.is_file():
-      assert str(tmp_path).encode() not in path.read_bytes(), path
-
-
-def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
-  # Not by jax.enable_x64: Orbax reads in threads of its own, which it does not reach.
-  jax.config.update('jax_enable_x64', True)
-  try:
-    model = constructions.gd_transformer(np.zeros(3), 0.3)
-    assert model.w_p.dtype == jnp.float64
-    zoo.save(model, tmp_path / 'model', isotropic(3, 4))
-    assert_same(zoo.load(tmp_path / 'model').model, model)
-  finally:
-    jax.config.update('jax_enable_x64', False)
-  assert zoo.load(tmp_path / 'model').model.w_p.dtype == jnp.float32
 
 
 def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
@@ -271,24 +224,3 @@ def test_a_pickle_or_a_foreign_file_is_never_opened(step_folder, tmp_path):
   assert not [path for path in opened if path.endswith('foreign.pkl')]
   listening.clear()
   assert not (tmp_path / 'sprung').exists()
-
-
-def test_what_cannot_be_saved_is_named(tmp_path):
-  task = isotropic(3, 4)
-  model = constructions.gd_transformer(np.zeros(3), 0.3)
-  with refuses('either a task or a config'):
-    zoo.save(model, tmp_path / 'new')
-  with refuses('exists already'):
-    (tmp_path / 'file').touch()
-    zoo.save(model, tmp_path, task)
-
-  class Unknown(zoo.models.YqLSA):
-    pass
-
-  with refuses('Unknown is not registered as a model'):
-    zoo.save(Unknown(3, rngs=nnx.Rngs(0)), tmp_path / 'new', task)
-  with refuses('the config makes another model', 'w_k (1, 5, 5)', 'w_k (1, 4, 4)'):
-    zoo.save(model, tmp_path / 'new', isotropic(4, 4))
-  with refuses('step is -1'):
-    zoo.save(model, tmp_path / 'new', task, step=-1)
-  assert not (tmp_path / 'new').exists()
