@@ -73,7 +73,7 @@ def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, disks, cap
       check_refused(saved, error, folder)
       assert 'No space left' in str(error), options
       assert capfd.readouterr() == ('', ''), options
-      assert threading.active_count() == before, options
+      assert threading.active_count() <= before, options
 
 
 def test_a_disk_that_becomes_read_only(tmp_path):

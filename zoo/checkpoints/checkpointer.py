@@ -24,6 +24,7 @@ from zoo import processes
 from zoo.checkpoints.orbax_folders import (
   finish_save,
   load_arrays,
+  one_line,
   quiet_orbax,
   start_save,
 )
@@ -141,10 +142,9 @@ class Checkpoints:
       saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
     except OSError:
       saved = 'the folder cannot be read'
-    reason = ' '.join(str(error).split('[source locations', 1)[0].split())[-300:]
     return RunError(
       f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
-      f'{type(error).__name__}: {reason}'
+      f'{one_line(error)}'
     )
 
 

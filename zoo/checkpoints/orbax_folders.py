@@ -43,8 +43,21 @@ _SECONDS_TO_END = 5.0  # for the other parts of a save of which one has failed
 _MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
 # What a checkpoint may take in memory: this much in any case, and so many times the
 # size of its files. Trained weights hardly shrink when they are compressed.
-_MIN_BYTES = 128 * MIB
-_MAX_COMPRESSION = 100
+_SMALL_BYTES = 256 * MIB
+_MAX_COMPRESSION = 1000
+
+
+# Once one array has failed, TensorStore still ends what it does for the others, at some
+# time later, and finds that Orbax no longer listens; Python would print that.
+_print_unraisable = sys.unraisablehook
+
+
+def _print_unless_late(unraisable: sys.UnraisableHookArgs) -> None:
+  if str(unraisable.exc_value) != 'Event loop is closed':
+    _print_unraisable(unraisable)
+
+
+sys.unraisablehook = _print_unless_late
 
 
 class SavedArray(NamedTuple):
@@ -128,6 +141,8 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
     }
   except Exception as error:
     raise _unreadable(folder, error) from error
+  if not arrays:
+    raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
   _check_memory(folder, item, arrays, chunks)
   return arrays
 
@@ -143,6 +158,12 @@ def load_arrays(
     raise _unreadable(folder, error) from error
 
 
+def one_line(error: BaseException) -> str:
+  """The type of an error and what it says, shortened, without TensorStore's sources."""
+  text = ' '.join(str(error).split('[source locations', 1)[0].split())
+  return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
+
+
 def array_name(path: tuple) -> str:
   """The name of an array in a state, or in what Orbax tells of one."""
   # Both end in the field of the variable that holds the array.
@@ -155,11 +176,10 @@ def quiet_orbax() -> Iterator[None]:
   """Keeps Orbax from printing the errors that it raises, too, with their tracebacks.
 
   Where several parts of a save fail, it raises the first error, and leaves the others
-  to its log, to asyncio's, and to the hook of Python for errors in callbacks.
+  to its log and to asyncio's.
   """
   package = pathlib.Path(orbax.checkpoint.__file__).parent
   logger, asyncio_logger = absl_logging.get_absl_logger(), logging.getLogger('asyncio')
-  hook = sys.unraisablehook
 
   def is_wanted(record: logging.LogRecord) -> bool:
     from_orbax = package in pathlib.Path(record.pathname).parents
@@ -168,20 +188,13 @@ def quiet_orbax() -> Iterator[None]:
   def is_retrieved(record: logging.LogRecord) -> bool:
     return 'exception was never retrieved' not in record.getMessage()
 
-  def call_hook(unraisable: sys.UnraisableHookArgs) -> None:
-    if str(unraisable.exc_value) != 'Event loop is closed':
-      hook(unraisable)
-
   logger.addFilter(is_wanted)
   asyncio_logger.addFilter(is_retrieved)
-  sys.unraisablehook = call_hook
   try:
     yield
   finally:
     logger.removeFilter(is_wanted)
     asyncio_logger.removeFilter(is_retrieved)
-    if sys.unraisablehook is call_hook:
-      sys.unraisablehook = hook
 
 
 def _abandon(error: BaseException, others: set[threading.Thread]) -> None:
@@ -234,14 +247,15 @@ def _check_memory(
   on_disk = sum(
     path.stat().st_size for path in (folder / item).rglob('*') if path.is_file()
   )
-  allowed = max(_MIN_BYTES, _MAX_COMPRESSION * on_disk)
+  allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
   if needed > allowed:
     raise RunError(
       f'{folder} is damaged: it says that its arrays have {needed:,} bytes, and its '
-      f'files have {on_disk:,}; for files of that size at most {allowed:,} are allowed'
+      f'files have {on_disk:,}; that many hold at most {allowed:,}'
     )
 
 
-def _unreadable(folder: pathlib.Path, error: Exception) -> RunError:
-  reason = ' '.join(str(error).split())[:300]
-  return RunError(f'{folder} cannot be read: {type(error).__name__}: {reason}')
+def _unreadable(folder: pathlib.Path, error: BaseException) -> RunError:
+  while error.__cause__ is not None:  # Orbax wraps the reason, which it does not say
+    error = error.__cause__
+  return RunError(f'{folder} cannot be read: {one_line(error)}')

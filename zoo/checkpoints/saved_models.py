@@ -12,6 +12,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
@@ -25,6 +26,7 @@ from zoo.checkpoints.orbax_folders import (
   array_name,
   load_arrays,
   load_metadata,
+  one_line,
   saved_arrays,
 )
 from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
@@ -121,10 +123,8 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   except UserError as error:
     raise UserError(f'{folder}: {error}') from None
   except Exception as error:  # a value of a type that no constructor expects
-    reason = ' '.join(str(error).split())[:300]
     raise RunError(
-      f'{folder}: no model can be made from its config: {type(error).__name__}: '
-      f'{reason}'
+      f'{folder}: no model can be made from its config: {one_line(error)}'
     ) from error
   state = _as_saved(folder, state, saved)
   state = load_arrays(folder, {'model': state})['model']
@@ -214,9 +214,11 @@ def _as_saved(
   def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     name = array_name(path)
     axes = variables[name].get_metadata().get('out_sharding') or ()
-    dtype = leaf.dtype
-    if np.issubdtype(dtype, np.inexact):
-      dtype = jax.dtypes.canonicalize_dtype(saved[name].dtype)
+    dtype, saved_dtype = leaf.dtype, saved[name].dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+      if not jnp.issubdtype(saved_dtype, jnp.floating):
+        raise UserError(f'{folder} holds {name} as {saved_dtype}, and not as {dtype}')
+      dtype = jax.dtypes.canonicalize_dtype(saved_dtype)
     return jax.ShapeDtypeStruct(
       leaf.shape, dtype, sharding=_sharding(jax.sharding.get_mesh(), axes, leaf.shape)
     )
@@ -225,8 +227,15 @@ def _as_saved(
 
 
 def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
+  """The shapes of a state's arrays, as they are saved, by name."""
+
+  def shape(leaf: jax.Array | jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return leaf.shape
+
   leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-  return {array_name(path): leaf.shape for path, leaf in leaves}
+  return {array_name(path): shape(leaf) for path, leaf in leaves}
 
 
 def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
