@@ -47,17 +47,23 @@ _SMALL_BYTES = 256 * MIB
 _MAX_COMPRESSION = 1000
 
 
-# Once one array has failed, TensorStore still ends what it does for the others, at some
-# time later, and finds that Orbax no longer listens; Python would print that.
+_PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
+
+# Once one array has failed, Orbax leaves its work for the others behind. When that ends,
+# or is collected as garbage at some time later, Python would print how it failed.
 _print_unraisable = sys.unraisablehook
 
 
-def _print_unless_late(unraisable: sys.UnraisableHookArgs) -> None:
-  if str(unraisable.exc_value) != 'Event loop is closed':
-    _print_unraisable(unraisable)
+def _print_unless_left_behind(unraisable: sys.UnraisableHookArgs) -> None:
+  code = getattr(unraisable.object, 'cr_code', None)  # of a coroutine
+  if str(unraisable.exc_value) == 'Event loop is closed' or (
+    code is not None and _PACKAGE in pathlib.Path(code.co_filename).parents
+  ):
+    return
+  _print_unraisable(unraisable)
 
 
-sys.unraisablehook = _print_unless_late
+sys.unraisablehook = _print_unless_left_behind
 
 
 class SavedArray(NamedTuple):
@@ -126,24 +132,22 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
   Raises RunError if Orbax cannot read them, or if they would take much more memory than
   the sizes of the files let expect.
   """
-  try:
+  with _reading(folder):
     for path in _json_files(folder, item):
       read_json(path, _MAX_JSON_BYTES)
-    with quiet_orbax():
-      tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
+    tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    chunks = {
-      array_name(path): leaf.storage_metadata.chunk_shape for path, leaf in leaves
-    }
+    named = {array_name(path): leaf for path, leaf in leaves}
+    chunks = {name: leaf.storage_metadata.chunk_shape for name, leaf in named.items()}
     arrays = {
-      array_name(path): SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
-      for path, leaf in leaves
+      name: SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
+      for name, leaf in named.items()
     }
-  except Exception as error:
-    raise _unreadable(folder, error) from error
+    files = [path for path in (folder / item).rglob('*') if path.is_file()]
+    num_bytes = sum(path.stat().st_size for path in files)
   if not arrays:
     raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
-  _check_memory(folder, item, arrays, chunks)
+  _check_memory(folder, arrays, chunks, num_bytes)
   return arrays
 
 
@@ -151,11 +155,8 @@ def load_arrays(
   folder: pathlib.Path, abstract: Mapping[str, PyTree]
 ) -> dict[str, PyTree]:
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
-  try:
-    with quiet_orbax():
-      return ocp.load_checkpointables(str(folder), dict(abstract))
-  except Exception as error:
-    raise _unreadable(folder, error) from error
+  with _reading(folder):
+    return ocp.load_checkpointables(str(folder), dict(abstract))
 
 
 def one_line(error: BaseException) -> str:
@@ -178,11 +179,10 @@ def quiet_orbax() -> Iterator[None]:
   Where several parts of a save fail, it raises the first error, and leaves the others
   to its log and to asyncio's.
   """
-  package = pathlib.Path(orbax.checkpoint.__file__).parent
   logger, asyncio_logger = absl_logging.get_absl_logger(), logging.getLogger('asyncio')
 
   def is_wanted(record: logging.LogRecord) -> bool:
-    from_orbax = package in pathlib.Path(record.pathname).parents
+    from_orbax = _PACKAGE in pathlib.Path(record.pathname).parents
     return record.levelno < logging.WARNING or not from_orbax
 
   def is_retrieved(record: logging.LogRecord) -> bool:
@@ -208,13 +208,17 @@ def _abandon(error: BaseException, others: set[threading.Thread]) -> None:
     if (seconds := deadline - time.monotonic()) < 0:
       break
     started.pop().join(seconds)
-  link: BaseException | None = error
   with warnings.catch_warnings():
-    warnings.simplefilter('ignore', RuntimeWarning)  # of what was never awaited
-    while link is not None:  # else the error would keep tasks alive, to be heard later
-      traceback.clear_frames(link.__traceback__)
-      link = link.__cause__ or link.__context__
-    gc.collect()
+    warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+    _release(error)
+
+
+def _release(error: BaseException | None) -> None:
+  """Frees what the tracebacks of an error hold, such as tasks that would yet print."""
+  while error is not None:
+    traceback.clear_frames(error.__traceback__)
+    error = error.__cause__ or error.__context__
+  gc.collect(1)  # what is young: to go through all objects takes long
 
 
 def _json_files(folder: pathlib.Path, item: str) -> Iterator[pathlib.Path]:
@@ -227,9 +231,9 @@ def _json_files(folder: pathlib.Path, item: str) -> Iterator[pathlib.Path]:
 
 def _check_memory(
   folder: pathlib.Path,
-  item: str,
   arrays: Mapping[str, SavedArray],
   chunks: Mapping[str, tuple[int, ...]],
+  on_disk: int,
 ) -> None:
   for name, chunk in chunks.items():
     shape = arrays[name].shape
@@ -244,9 +248,6 @@ def _check_memory(
   needed = sum(
     math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()
   )
-  on_disk = sum(
-    path.stat().st_size for path in (folder / item).rglob('*') if path.is_file()
-  )
   allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
   if needed > allowed:
     raise RunError(
@@ -255,7 +256,17 @@ def _check_memory(
     )
 
 
-def _unreadable(folder: pathlib.Path, error: BaseException) -> RunError:
-  while error.__cause__ is not None:  # Orbax wraps the reason, which it does not say
-    error = error.__cause__
-  return RunError(f'{folder} cannot be read: {one_line(error)}')
+@contextlib.contextmanager
+def _reading(folder: pathlib.Path) -> Iterator[None]:
+  """Raises RunError, in one line that names the folder, for whatever is raised."""
+  with quiet_orbax(), warnings.catch_warnings():
+    warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+    try:
+      yield
+    except Exception as error:
+      reason: BaseException = error
+      while reason.__cause__ is not None:  # Orbax does not say it
+        reason = reason.__cause__
+      failure = RunError(f'{folder} cannot be read: {one_line(reason)}')
+      _release(error)
+      raise failure from error
