@@ -49,8 +49,8 @@ _MAX_COMPRESSION = 1000
 
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 
-# Once one array has failed, Orbax leaves its work for the others behind. When that ends,
-# or is collected as garbage at some time later, Python would print how it failed.
+# Once one array has failed, Orbax leaves its work for the others behind. When that
+# ends, or is collected as garbage at some time later, Python would print how it failed.
 _print_unraisable = sys.unraisablehook
 
 
