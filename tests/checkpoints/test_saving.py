@@ -1,6 +1,7 @@
 """What `zoo.save` writes, `zoo.load` makes again: the same model, or an error."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.checkpoints.states import disk
 from tests.checkpoints.test_saved_models import assert_same
 from tests.compare import refuses
 from tests.settings import general, isotropic
@@ -148,6 +150,24 @@ def test_a_model_that_counts_its_calls_does_not_notice_the_save(register, tmp_pa
   assert zoo.load(tmp_path / 'model').model.calls[...] == 0
 
 
+def test_a_model_with_random_keys_comes_back(register, tmp_path):
+  @register('dropping')
+  class Dropping(Scaled):
+    def __init__(self, num_features, rate=0.5, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+      self.dropout = nnx.Dropout(rate, rngs=rngs)
+
+    def __call__(self, prompt):
+      return self.dropout(super().__call__(prompt))
+
+  model = Dropping(3, rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', TASK)
+  prompt = TASK.sample(jax.random.key(1), 8)
+  saved = zoo.load(tmp_path / 'model').model
+  for _ in range(2):  # each call draws anew
+    np.testing.assert_array_equal(saved(prompt), model(prompt))
+
+
 def test_what_json_cannot_hold_is_named(register, tmp_path):
   register('scaled')(Scaled)
   model = Scaled(3, activation=jnp.sin, rngs=nnx.Rngs(0))
@@ -189,7 +209,7 @@ def test_a_task_may_be_a_frozen_dataclass(register, tmp_path):
       return dataclasses.replace(prompt, y=prompt.y * self.factors[0])
 
   register('scaled')(Scaled)
-  task = Doubled(3, factors=(4.0, 1.0))
+  task: Any = Doubled(3, factors=(4.0, 1.0))
   zoo.save(Scaled(3, rngs=nnx.Rngs(0)), tmp_path / 'model', task)
   assert zoo.load(tmp_path / 'model').task.factors == [4.0, 1.0]
 
@@ -213,7 +233,25 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     zoo.save(model, tmp_path / 'new', TASK, step=-1)
   with refuses('no path'):
     zoo.save(model, '~nosuchuser/model', TASK)
+  with pytest.raises(zoo.RunError, match='name too long'):
+    zoo.save(model, tmp_path / ('long' * 1000), TASK)
   assert not (tmp_path / 'new').exists()
+
+
+SIZES = ['size=4k', 'size=24k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=15']
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd):
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  zoo.save(model, tmp_path / 'good', TASK)
+  for options in SIZES:
+    with disk(tmp_path / 'disk', options) as folder:
+      with pytest.raises(zoo.RunError, match='cannot be written') as info:
+        zoo.save(model, folder / 'model', TASK)
+      assert '\n' not in str(info.value)
+      assert 'No space left' in str(info.value)
+      assert not list(folder.iterdir())
+      assert capfd.readouterr() == ('', ''), options
 
 
 def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):

@@ -21,13 +21,8 @@ from absl import logging
 from jaxtyping import PyTree
 
 from zoo import processes
-from zoo.checkpoints.orbax_folders import (
-  finish_save,
-  load_arrays,
-  one_line,
-  quiet_orbax,
-  start_save,
-)
+from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
+from zoo.checkpoints.orbax_folders import finish_save, load_arrays, start_save
 from zoo.checkpoints.steps import FORMAT, MANIFEST, find_corruption, step_folders
 from zoo.errors import RunError
 
@@ -75,7 +70,7 @@ class Checkpoints:
       try:
         self.wait()
       except RunError:
-        # While another exception passes through, that one is the news.
+        # While another exception passes through, the user has to see that one.
         if exception == (None, None, None):
           raise
 

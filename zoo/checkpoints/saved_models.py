@@ -6,6 +6,7 @@ itself is checked before it is believed, and before it costs memory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -21,30 +22,30 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import registry
+from zoo.checkpoints.orbax_errors import one_line
 from zoo.checkpoints.orbax_folders import (
   SavedArray,
   array_name,
   load_arrays,
   load_metadata,
-  one_line,
   saved_arrays,
 )
 from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
 
-# A task may hold vectors and matrices of this size; the config of a checkpoint is
-# believed if it has this many features or fewer, or not more than numbers are saved.
+# A task may make vectors of this length. A model that sees more features than this has
+# at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
-# A reader that is always overtaken by the run that deletes old steps gives up.
-_MAX_TRIES = 100
+_MAX_TRIES = 100  # to read the newest step, beside a run that deletes it meanwhile
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
   """A model that was opened, and what its folder says of it."""
 
-  model: Any  # an NNX module, ready to be called; of which class, its config says
+  # Their classes are those that the config names, which no type checker can know.
+  model: Any  # an NNX module, ready to be called
   task: Any  # the task that it was trained on
   config: Config  # of the run; of a model made by hand the sections model and task
   step: int  # steps trained
@@ -74,6 +75,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
 
 
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The path from the root, with `~` resolved, as Orbax wants it; raises UserError."""
   try:
     return pathlib.Path(path).expanduser().resolve()
   except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte
@@ -132,12 +134,14 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
 
 
 def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
-  """What a step says of itself, once all its files are as they were written."""
+  """The config and the step in the metadata; all files must be as they were written."""
   try:
     metadata = load_metadata(folder)
   except RunError as error:
-    others = [one for one in step_folders(folder.parent) if one != folder]
-    good = sorted(int(one.name) for one in others if find_corruption(one) is None)
+    good: list[int] = []
+    with contextlib.suppress(OSError):
+      others = [one for one in step_folders(folder.parent) if one != folder]
+      good = sorted(int(one.name) for one in others if find_corruption(one) is None)
     hint = f'; there are good ones at steps {good}' if good else ''
     raise RunError(f'{error}{hint}') from error
   fields = metadata if isinstance(metadata, dict) else {}

@@ -18,7 +18,8 @@ from ml_collections import ConfigDict
 
 from zoo import registry
 from zoo.checkpoints.metadata import run_metadata
-from zoo.checkpoints.orbax_folders import finish_save, quiet_orbax, start_save
+from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
+from zoo.checkpoints.orbax_folders import finish_save, start_save
 from zoo.checkpoints.saved_models import (
   SavedModel,
   absolute,
@@ -54,8 +55,6 @@ def save(
   """
   step = check_count('step', step, minimum=0)
   path = absolute(path)
-  if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-    raise UserError(f'{path} exists already; it must be a new folder or an empty one')
   if (task is None) == (config is None):
     raise UserError('give zoo.save either a task or a config, not both')
   if config is None:
@@ -71,17 +70,27 @@ def save(
   _check_makes(config, state)
   metadata = {'format': FORMAT, 'step': step, **run_metadata(config)}
   try:
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+      raise UserError(f'{path} exists already; it must be a new folder or an empty one')
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = f'.{path.name}.'
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as temporary:
       folder = pathlib.Path(temporary, 'model')
-      with quiet_orbax():
-        start_save(folder, {'model': state}, metadata)()
-      finish_save(folder)
+      _write(folder, state, metadata)
       _check_predicts_the_same(model, task, load(folder))
       folder.replace(path)
   except OSError as error:
     raise RunError(f'{path} cannot be written: {error.strerror or error}') from error
+
+
+def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
+  """Writes the folder; raises OSError for whatever Orbax raises."""
+  try:
+    with quiet_orbax():
+      start_save(folder, {'model': state}, metadata)()
+  except Exception as error:
+    raise OSError(one_line(error)) from error
+  finish_save(folder)
 
 
 def _described(thing: object, entries: registry.Registry) -> dict[str, object]:
@@ -99,19 +108,18 @@ def _described(thing: object, entries: registry.Registry) -> dict[str, object]:
       f'what this {cls} was constructed with is not known, since it was made before '
       f'the class was registered; give zoo.save a config'
     )
-  given = {'num_features', 'rngs'} if entries is registry.models else set()
+  # Of a model the task says the one, and whoever makes it gives the other.
+  others = {'num_features', 'rngs'} if entries is registry.models else set()
   for name, kind in arguments.unrecorded.items():
-    if name not in given:
+    if name not in others:
       raise UserError(
         f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; it '
         'must be None, a number, text, an array, or a list or dict of these'
       )
-  values = arguments.values()
-  return {
-    'name': names[0],
-    # The task says these two, and the loop gives the random numbers.
-    **{name: value for name, value in values.items() if name not in given},
+  own = {
+    name: value for name, value in arguments.values().items() if name not in others
   }
+  return {'name': names[0], **own}
 
 
 def _check_makes(config: Config, state: PyTree) -> None:
