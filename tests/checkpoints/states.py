@@ -1,6 +1,7 @@
 """A small state of a run, saved and opened again, and disks that refuse it."""
 
 import contextlib
+import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
@@ -69,3 +70,23 @@ def disk(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
     yield folder
   finally:
     subprocess.run(['umount', '--lazy', str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def not_root() -> Iterator[None]:
+  """As a user whom permissions bind; tests often run as root."""
+  user = os.geteuid()
+  if user:
+    yield
+    return
+  os.seteuid(65534)
+  try:
+    yield
+  finally:
+    os.seteuid(user)
+
+
+def let_others_in(folder: pathlib.Path) -> None:
+  """Lets other users into a folder of pytest's."""
+  for path in (folder, *list(folder.parents)[:3]):
+    path.chmod(path.stat().st_mode | 0o055)

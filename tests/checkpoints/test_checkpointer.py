@@ -9,7 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.checkpoints.states import METADATA, files_of, load_latest, save
+from tests.checkpoints.states import (
+  METADATA,
+  files_of,
+  let_others_in,
+  load_latest,
+  not_root,
+  save,
+)
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.steps import MANIFEST, find_corruption
 
@@ -105,6 +112,17 @@ def test_several_damaged_steps_fall_back_to_the_newest_good_one(tmp_path, caplog
   assert load_latest(tmp_path) == 1
   assert 'step 3 is damaged' in caplog.text
   assert 'step 2 is damaged' in caplog.text
+
+
+def test_a_file_that_may_not_be_read_falls_back_and_says_so(tmp_path, caplog):
+  save(tmp_path, 1, 2)
+  let_others_in(tmp_path)
+  for path in (tmp_path, *tmp_path.rglob('*')):
+    path.chmod(0o777)
+  (tmp_path / 'checkpoints' / '2' / 'origin' / 'data.json').chmod(0o000)
+  with not_root():
+    assert load_latest(tmp_path) == 1
+  assert 'step 2 is damaged: data.json cannot be read: Permission denied' in caplog.text
 
 
 def test_with_no_good_step_the_run_begins_anew_and_says_so(tmp_path, caplog):

@@ -13,10 +13,18 @@ import threading
 import time
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from tests.checkpoints.states import METADATA, disk, load_latest, save, state_at
+from tests.checkpoints.states import (
+  METADATA,
+  disk,
+  let_others_in,
+  load_latest,
+  not_root,
+  save,
+  state_at,
+)
 from tests.launch.processes import ROOT, environment
 from zoo.checkpoints import orbax_folders
 from zoo.checkpoints.checkpointer import Checkpoints
@@ -27,12 +35,16 @@ from zoo.errors import RunError, UserError
 def fill(workdir: pathlib.Path) -> tuple[list[int], Exception | None]:
   """Saves steps until it fails; the steps that were saved, and the error."""
   # Large enough to be stored in a file of its own: numbers that do not compress.
-  large = {'model': {'w': jax.random.normal(jax.random.key(0), (5_000,))}}
+  numbers = np.random.default_rng(0).normal(size=5_000).astype(np.float32)
+  state = {
+    'model': {'w': jax.device_put(numbers)},
+    'optimizer': {'count': jax.device_put(np.ones(1))},
+  }
   saved = []
   try:
     with Checkpoints(workdir, 100, METADATA) as checkpoints:
       for step in range(1, 4):
-        checkpoints.save(step, {**large, 'optimizer': {'count': jnp.ones(1)}})
+        checkpoints.save(step, state)
         checkpoints.wait()
         saved.append(step)
   except (RunError, OSError) as error:
@@ -87,26 +99,11 @@ def test_a_disk_that_becomes_read_only(tmp_path):
     assert 'Read-only file system' in str(info.value)
 
 
-@contextlib.contextmanager
-def not_root():
-  """As a user whom permissions bind; tests often run as root."""
-  user = os.geteuid()
-  if user:
-    yield
-    return
-  os.seteuid(65534)
-  try:
-    yield
-  finally:
-    os.seteuid(user)
-
-
 def test_a_folder_that_may_not_be_written(tmp_path):
   save(tmp_path, 1)
   with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    let_others_in(tmp_path)
     (tmp_path / 'checkpoints').chmod(0o555)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-      folder.chmod(folder.stat().st_mode | 0o055)
     with not_root(), pytest.raises(RunError) as info:
       checkpoints.save(2, state_at(2))
   check_refused([1], info.value, tmp_path)

@@ -14,7 +14,7 @@ from flax import nnx
 
 import zoo
 from tests import fuzz
-from tests.checkpoints.test_failed_saves import not_root
+from tests.checkpoints.states import let_others_in, not_root
 from tests.settings import isotropic
 from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
@@ -150,8 +150,7 @@ def test_what_never_ends_is_not_read(folder, name, kind):
 
 def test_a_file_that_may_not_be_read_is_named(folder):
   path = max((folder / 'model').glob('d/*'))
-  for parent in (folder, *list(folder.parents)[:3]):
-    parent.chmod(parent.stat().st_mode | 0o055)
+  let_others_in(folder)
   path.chmod(0o000)
   with not_root():
     assert find_corruption(folder) == f'{path.name} cannot be read: Permission denied'
