@@ -191,13 +191,13 @@ def test_the_zoo_refuses_a_second_class_under_the_name_of_its_own():
 
 
 def test_models_and_tasks_are_modules_beside_lists_of_their_names():
-  room = importlib.import_module('zoo.models')
-  assert isinstance(room, types.ModuleType)
-  assert room is zoo.models
-  assert room.LSA is zoo.registry.models.get('lsa')
-  room = importlib.import_module('zoo.tasks')
-  assert room is zoo.tasks
-  assert room.LinearRegression is zoo.registry.tasks.get('linear_regression')
+  module = importlib.import_module('zoo.models')
+  assert isinstance(module, types.ModuleType)
+  assert module is zoo.models
+  assert module.LSA is zoo.registry.models.get('lsa')
+  module = importlib.import_module('zoo.tasks')
+  assert module is zoo.tasks
+  assert module.LinearRegression is zoo.registry.tasks.get('linear_regression')
   assert zoo.list_models() == sorted(zoo.list_models())
   assert {'lsa', 'ltb', 'multi_head_lsa', 'yq_lsa'} <= set(zoo.list_models())
   assert zoo.list_tasks() == sorted(zoo.list_tasks())
@@ -205,11 +205,11 @@ def test_models_and_tasks_are_modules_beside_lists_of_their_names():
 
 
 def test_unknown_attribute_of_zoo_is_an_attribute_error():
-  with pytest.raises(AttributeError, match='no_such_room'):
-    _ = zoo.no_such_room  # pyright: ignore[reportAttributeAccessIssue]
+  with pytest.raises(AttributeError, match='no_such_module'):
+    _ = zoo.no_such_module  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_import_zoo_stays_light_and_its_rooms_import_as_modules():
+def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy = 'orbax', 'tensorflow_datasets', 'matplotlib', 'tensorboardX'
   heavy += 'gguf', 'jinja2', 'safetensors', 'tokenizers'  # of the extra llm
   program = f"""

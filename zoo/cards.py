@@ -179,7 +179,7 @@ def infimum(config: Config, task: LinearRegression) -> float:
   return theory.head_limited_risk(task, num_heads(config), guess, bias).risk
 
 
-def training_command(config_file: str, fields: Mapping[str, Any]) -> str:
+def training_command(config_file: str, fields: Mapping[str, object]) -> str:
   """The command that trains a config file with some of its fields set."""
   flags = [f'--config.{field}={value}' for field, value in fields.items()]
   return shlex.join(['python', '-m', 'launch.main', f'--config={config_file}', *flags])

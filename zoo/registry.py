@@ -94,7 +94,7 @@ class Registry:
       raise unknown_name(self.kind, name, self._classes)
     return self._classes[name]
 
-  def create(self, name: str, **hyperparameters: Any) -> Any:
+  def create(self, name: str, **hyperparameters: object) -> Any:
     """Builds the class under `name`.
 
     Raises UserError for an unknown name, and for a hyper-parameter that is missing

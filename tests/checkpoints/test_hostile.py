@@ -116,9 +116,9 @@ def test_metadata_that_no_run_has_written(folder, change, said, unchecked):
 def test_metadata_that_is_no_json_or_too_deep_or_too_large(folder):
   path = folder / 'origin' / 'data.json'
   with path.open('w') as file:
-    file.truncate(10**9)
+    file.truncate(10**8)
   write_manifest(folder)
-  refused(folder, '1000000000 bytes')
+  refused(folder, '100000000 bytes')
   for text, said in (('[' * 100_000, 'deep'), ('{', 'not JSON'), ('\udcff', 'UTF-8')):
     path.write_bytes(text.encode(errors='surrogateescape'))
     write_manifest(folder)
@@ -215,14 +215,13 @@ def test_a_path_out_of_the_folder_is_not_followed(folder, tmp_path):
     refused(folder, 'is missing')
 
 
-def test_orbax_is_not_sent_elsewhere(folder, tmp_path):
-  """Of a folder with two files of Orbax's own design, neither of which is ours."""
+def test_an_item_without_arrays(folder):
   (folder / 'model' / '_METADATA').write_text('{"tree_metadata": {}}')
   write_manifest(folder)
   refused(folder, 'cannot be read')
 
 
-# Random corruption. With the manifest rewritten, the readers behind it have to answer.
+# Random corruption. With the manifest rewritten, no checksum hides it from the readers.
 
 MUTATIONS = {
   'origin/data.json': fuzz.mutate_json,
@@ -253,10 +252,7 @@ def test_random_corruption_is_refused_or_harmless(folder, name, number, unchecke
 
   fuzz.check_all(path, load_as_if_written_so, MUTATIONS[name], number)
   write_manifest(folder)
-  if name not in ('SHA256SUMS', '_CHECKPOINT_METADATA'):
-    expected = number
-    assert (
-      fuzz.check_all(path, lambda: zoo.load(folder), MUTATIONS[name], number, seed=1)
-      >= expected * 0.9  # a mutation may put the same bytes again
-    )
+  if name != 'SHA256SUMS':
+    found = fuzz.check_all(path, lambda: zoo.load(folder), MUTATIONS[name], number, 1)
+    assert found >= 0.9 * number  # a mutation may make the same bytes again
   np.testing.assert_array_equal(zoo.load(folder).model.bias[...], 0)

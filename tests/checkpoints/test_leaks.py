@@ -66,7 +66,7 @@ def test_saves_that_fail(tmp_path):
       with pytest.raises(zoo.RunError):
         save(folder, 1)
 
-    check_flat(fail, 10)
+    check_flat(fail, 5)
 
 
 def test_models_that_are_opened():

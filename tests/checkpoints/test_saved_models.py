@@ -156,7 +156,7 @@ def test_damage_is_named_and_the_good_steps_with_it(workdir, tmp_path):
   assert zoo.load(copy).step == 12
   assert sorted(path.name for path in copy.iterdir()) == sorted(
     path.name for path in workdir.iterdir()
-  )  # nothing is set aside by who only reads
+  )  # a reader sets nothing aside
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_a_pickle_or_a_foreign_file_is_never_opened(step_folder, tmp_path):
   assert any('data.json' in path for path in within)  # the hook hears
   for name in names:
     assert not [path for path in within if path.endswith(name)]
-  # Among the arrays it is a fault, and is not opened either.
+  # Among the arrays it is refused, and is not opened either.
   (step_folder / 'model' / 'foreign.pkl').write_bytes(trap)
   opened.clear()
   with pytest.raises(zoo.RunError, match=r'model/foreign.pkl is not in SHA256SUMS'):
