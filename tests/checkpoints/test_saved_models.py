@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
+from orbax.checkpoint import v1 as ocp
 
 import zoo
 from tests.checkpoints.states import files_of
@@ -223,6 +224,31 @@ def rewrite_metadata(step_folder, **changes):
   path = step_folder / 'origin' / 'data.json'
   path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
   write_manifest(step_folder)
+
+
+def test_a_step_as_version_0_1_0_wrote_it_opens(tmp_path):
+  """By Orbax's own manager of steps, and `_CHECKPOINT_METADATA` without a checksum."""
+  model = zoo.create_model('lsa', num_features=3, rngs=nnx.Rngs(0))
+  context = ocp.Context()
+  handlers = ocp.handlers.local_registry()
+  handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
+  context.checkpointables.registry = handlers
+  metadata = {'format': 1, 'step': 5, **run_metadata(small_config('lsa'))}
+  folder = tmp_path / 'checkpoints'
+  with ocp.training.Checkpointer(str(folder), context=context) as old:
+    items = {'model': nnx.state(model), 'origin': metadata}
+    old.save_checkpointables(5, items)
+  manifest = folder / '5' / 'SHA256SUMS'
+  write_manifest(folder / '5')
+  lines = manifest.read_text().splitlines(keepends=True)
+  late = '  _CHECKPOINT_METADATA', '  commit_success.txt'
+  manifest.write_text(
+    ''.join(line for line in lines if not line.strip().endswith(late))
+  )
+  assert_same(zoo.load(tmp_path).model, model)
+  with Checkpoints(tmp_path, 1, metadata) as checkpoints:
+    assert checkpoints.latest == 5
+    assert not checkpoints.set_aside
 
 
 def test_a_newer_format_is_named(step_folder):
