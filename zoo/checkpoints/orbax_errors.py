@@ -24,6 +24,7 @@ from absl import logging as absl_logging
 from zoo.errors import RunError
 
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
+_NEVER_RETRIEVED = 'exception was never retrieved'
 _NEVER_AWAITED = 'coroutine .* was never awaited'
 _SECONDS_TO_END = 5.0  # for the other parts of a save of which one has failed
 
@@ -44,7 +45,7 @@ def quiet_orbax() -> Iterator[None]:
     return record.levelno < logging.WARNING or not from_orbax
 
   def is_retrieved(record: logging.LogRecord) -> bool:
-    return 'exception was never retrieved' not in record.getMessage()
+    return _NEVER_RETRIEVED not in record.getMessage()
 
   logger.addFilter(is_wanted)
   asyncio_logger.addFilter(is_retrieved)
@@ -110,5 +111,13 @@ def _print_unless_left_behind(unraisable: sys.UnraisableHookArgs) -> None:
   _print_unraisable(unraisable)
 
 
+def _is_not_left_behind(record: logging.LogRecord) -> bool:
+  """A filter of asyncio's log: without the errors of Orbax's tasks."""
+  message = record.getMessage()
+  return _NEVER_RETRIEVED not in message or str(_PACKAGE) not in message
+
+
+# For good, since what Orbax leaves behind may be collected as garbage at any time.
 _print_unraisable = sys.unraisablehook
 sys.unraisablehook = _print_unless_left_behind
+logging.getLogger('asyncio').addFilter(_is_not_left_behind)
