@@ -227,6 +227,7 @@ def test_an_item_without_arrays(folder):
 PROGRAM = """
 import pathlib, shutil, sys
 import zoo
+from zoo.checkpoints import saved_models
 load_arrays = saved_models.load_arrays
 def load_what_was_deleted_meanwhile(folder, abstract):
   shutil.rmtree(folder / 'model' / 'd')
