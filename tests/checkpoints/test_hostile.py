@@ -5,7 +5,6 @@ import os
 import pathlib
 import resource
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -16,7 +15,6 @@ from flax import nnx
 import zoo
 from tests import fuzz
 from tests.checkpoints.states import let_others_in, not_root
-from tests.launch.processes import ROOT, environment
 from tests.settings import isotropic
 from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
@@ -221,41 +219,6 @@ def test_an_item_without_arrays(folder):
   (folder / 'model' / '_METADATA').write_text('{"tree_metadata": {}}')
   write_manifest(folder)
   refused(folder, 'cannot be read')
-
-
-# Orbax reads all arrays at once, and leaves the others behind when one fails.
-PROGRAM = """
-import pathlib, shutil, sys
-import zoo
-from zoo.checkpoints import saved_models
-load_arrays = saved_models.load_arrays
-def load_what_was_deleted_meanwhile(folder, abstract):
-  shutil.rmtree(folder / 'model' / 'd')
-  (folder / 'model' / 'manifest.ocdbt').unlink()
-  return load_arrays(folder, abstract)
-saved_models.load_arrays = load_what_was_deleted_meanwhile
-for count in range(20):
-  folder = shutil.copytree(sys.argv[1], f'{sys.argv[2]}/{count}')
-  try:
-    zoo.load(folder)
-  except zoo.RunError:
-    pass
-  else:
-    sys.exit('it was loaded')
-"""
-
-
-def test_loads_that_fail_print_nothing_when_the_process_ends(good, tmp_path, cache):
-  answer = subprocess.run(
-    [sys.executable, '-c', PROGRAM, str(good), str(tmp_path)],
-    cwd=ROOT,
-    env=environment(cache),
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
-  )
-  assert (answer.returncode, answer.stdout, answer.stderr) == (0, '', '')
 
 
 # Random corruption. With the manifest rewritten, no checksum hides it from the readers.

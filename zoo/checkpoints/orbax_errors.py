@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import pathlib
+import re
 import sys
 import threading
 import time
@@ -30,8 +31,12 @@ _SECONDS_TO_END = 5.0  # for the other parts of a save of which one has failed
 
 
 def one_line(error: BaseException) -> str:
-  """The type of an error and what it says, shortened, without TensorStore's sources."""
-  text = ' '.join(str(error).split('[source locations', 1)[0].split())
+  """The type of an error and what it says, shortened.
+
+  TensorStore adds its whole configuration, and where in its sources it failed.
+  """
+  text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
+  text = ' '.join(text.split())
   return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
 
 
