@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import pathlib
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 from typing import Any
 
@@ -12,12 +14,15 @@ import pytest
 
 import zoo
 from configs import defaults
+from tests import fuzz
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.training.runs import small_config
 from zoo import cards, theory
+from zoo.checkpoints.steps import find_corruption
 from zoo.config import differences, validate
 from zoo.errors import RunError
+from zoo.workdir import locked
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -117,10 +122,106 @@ def test_what_was_there_is_replaced_by_what_is_trained_anew(tmp_path, monkeypatc
   assert sorted(path.name for path in tmp_path.iterdir()) == ['README.md', 'short']
 
 
-def test_a_damaged_card_is_named(tmp_path, unchecked):
-  card = tmp_path / 'lsa' / cards.CARD
-  card.parent.mkdir()
-  for text in ('{', '[]', json.dumps({'name': 'lsa'})):
-    card.write_text(text)
-    with refuses(f'{card} is not a card'):
+def write_at_once(config, command, workdir, made):
+  shutil.copytree(FOLDER / 'lsa', made)
+  return True
+
+
+def test_what_a_killed_process_left_is_cleared_and_put_back(tmp_path, monkeypatch):
+  training = tmp_path / '.training'
+  (training / 'runs' / 'short').mkdir(parents=True)
+  # It was killed between taking the old one away and putting the new one there.
+  shutil.copytree(FOLDER / 'lsa', training / 'replaced' / 'lsa')
+  monkeypatch.setattr(cards, 'train', lambda config, workdir: None)  # as after SIGTERM
+  assert cards.write_checkpoints({'short': (None, '')}, tmp_path) is None
+  assert [path.name for path in tmp_path.iterdir()] == ['lsa']
+  monkeypatch.setattr(cards, '_train_one', write_at_once)
+  written = cards.write_checkpoints({'short': (None, '')}, tmp_path)
+  assert written is not None
+  assert len(written) == 2
+  names = sorted(path.name for path in tmp_path.iterdir())
+  assert names == ['README.md', 'lsa', 'short']
+
+
+def test_the_old_ones_stay_until_all_is_ready(tmp_path, monkeypatch):
+  """A disk that refuses when the first of two is already in its place."""
+  for name in ('one', 'two'):
+    shutil.copytree(FOLDER / 'lsa', tmp_path / name)
+    (tmp_path / name / 'old').touch()
+  rename, count = pathlib.Path.rename, iter(range(100))
+
+  def fail_at_last(path, target):
+    if next(count) == 3:
+      raise OSError(28, 'No space left on device')
+    return rename(path, target)
+
+  monkeypatch.setattr(cards, '_train_one', write_at_once)
+  monkeypatch.setattr(pathlib.Path, 'rename', fail_at_last)
+  with pytest.raises(RunError, match='No space left'):
+    cards.write_checkpoints(dict.fromkeys(('one', 'two'), (None, '')), tmp_path)
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['one', 'two']
+  assert not (tmp_path / 'one' / 'old').exists()
+  assert (tmp_path / 'two' / 'old').exists()
+
+
+def test_two_at_once_are_refused(tmp_path):
+  (tmp_path / '.training').mkdir()
+  with locked(tmp_path / '.training'), refuses('.training is in use'):
+    cards.write_checkpoints({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (lambda card: [], "it has no 'name'"),
+    (lambda card: {'name': 'lsa'}, "it has no 'model'"),
+    (lambda card: card | {'model': None}, 'its model is None; it must be text'),
+    (lambda card: card | {'name': 3}, 'its name is 3'),
+    (lambda card: card | {'num_heads': 1.5}, 'num_heads is 1.5'),
+    (lambda card: card | {'num_params': True}, 'num_params is True'),
+    (lambda card: card | {'exact_risk': float('nan')}, 'exact_risk is nan'),
+    (lambda card: card | {'infimum': 10**400}, 'infimum is 1000'),
+    (lambda card: card | {'relative_excess': 'x'}, "relative_excess is 'x'"),
+  ],
+)
+def test_a_card_without_its_fields_is_named(tmp_path, unchecked, change, said):
+  path = tmp_path / 'lsa' / cards.CARD
+  path.parent.mkdir()
+  path.write_text(json.dumps(change(SHIPPED['lsa'])))
+  with refuses(f'{path} is not a card', said):
+    cards.read_cards(tmp_path)
+
+
+def test_a_card_that_is_no_json_is_named(tmp_path):
+  path = tmp_path / 'lsa' / cards.CARD
+  path.parent.mkdir()
+  for text, said in (
+    ('{', 'not JSON'),
+    ('[' * 100_000, 'deep'),
+    (' ' * 2**21, 'bytes'),
+  ):
+    path.write_text(text)
+    with refuses(f'{path} is not a card', said):
       cards.read_cards(tmp_path)
+
+
+@pytest.mark.parametrize(
+  'number', [50, pytest.param(1000, marks=pytest.mark.slow)], ids=str
+)
+def test_random_corruption_of_a_card_is_refused_or_listed(tmp_path, unchecked, number):
+  shutil.copytree(FOLDER / 'lsa', tmp_path / 'lsa')
+  path = tmp_path / 'lsa' / cards.CARD
+
+  def show():
+    return cards.index(cards.read_cards(tmp_path))
+
+  assert fuzz.check_all(path, show, fuzz.mutate_json, number) > number / 10
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_what_ships_opens_and_has_the_risk_of_its_card(name):
+  saved = zoo.load(FOLDER / name)
+  assert find_corruption(FOLDER / name) is None
+  assert saved.step == SHIPPED[name]['step']
+  risk = theory.exact_risk(saved.model, saved.task)
+  assert abs(risk - SHIPPED[name]['exact_risk']) < 1e-6

@@ -33,7 +33,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_a_large_file_is_not_read(tmp_path):
   path = tmp_path / 'large'
   with path.open('wb') as file:
-    file.truncate(10**10)  # takes no room on the disk
+    file.truncate(10**10)  # takes no space on the disk
   with refuses('large', '10000000000 bytes', 'at most 1000'):
     read_bytes(path, 1000)
 

@@ -1,14 +1,19 @@
+import copy
 import importlib
 import pathlib
 import subprocess
 import sys
 import types
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from zoo.registry import Registry
+from zoo.registry import Arguments, Registry, arguments_of
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -97,6 +102,87 @@ def test_the_zoo_answers_unknown_names(create, kind, given, nearest):
     create(given, num_features=3)
 
 
+class Made:
+  def __init__(self, size, *, depth=2, function=len, **more):
+    self.size = size
+    if isinstance(size, list):
+      size.clear()
+
+
+def recorded(made: object) -> Arguments:
+  arguments = arguments_of(made)
+  assert arguments is not None
+  return arguments
+
+
+@pytest.mark.parametrize(
+  ('given', 'values'),
+  [
+    (3, 3),
+    (np.float32(0.5), 0.5),
+    (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+    (jnp.array([0.5, -2.0], jnp.bfloat16), [0.5, -2.0]),
+    ((1, [None, 'a'], {'b': np.arange(2)}), [1, [None, 'a'], {'b': [0, 1]}]),
+    ([1, 2, 3], [1, 2, 3]),  # although the constructor clears its list
+  ],
+)
+def test_objects_record_what_they_were_constructed_with(registry, given, values):
+  registry.register('made')(Made)
+  expected = {'size': values, 'depth': 2, 'other': True}
+  for made in (
+    Made(copy.copy(given), other=True),
+    Made(size=copy.copy(given), other=1),
+  ):
+    assert recorded(made).values() == expected
+    assert not recorded(made).unrecorded
+  assert recorded(registry.create('made', size=1, depth=5)).values() == {
+    'size': 1,
+    'depth': 5,
+  }
+
+
+def test_what_json_cannot_hold_is_recorded_as_such(registry):
+  registry.register('made')(Made)
+  made = Made(1j, function=print, key=jax.random.key(0), by_number={1: 2})
+  assert recorded(made).values() == {'depth': 2}
+  assert recorded(made).unrecorded == {
+    'size': 'complex',
+    'function': 'builtin_function_or_method',
+    'key': 'PRNGKeyArray',
+    'by_number': 'dict',
+  }
+  traced = []
+  jax.make_jaxpr(lambda x: traced.append(recorded(Made(x))) or x)(1.0)
+  assert list(traced[0].unrecorded) == ['size']
+
+
+def test_a_subclass_and_a_wrong_call_are_as_they_would_be_without_a_record(registry):
+  registry.register('made')(Made)
+
+  class Child(Made):
+    def __init__(self):
+      super().__init__(7)
+
+  assert arguments_of(Child()) is None
+  registry.register('child')(Child)
+  assert recorded(Child()).values() == {}
+  assert arguments_of(object()) is None
+  with pytest.raises(TypeError, match=r'missing 1 required positional argument: .size'):
+    Made()  # pyright: ignore[reportCallIssue]
+
+
+def test_equal_arguments_make_equal_graphs():
+  """So that what JAX has compiled for one model serves another that is made alike."""
+
+  def graph(scale):
+    model = zoo.models.LSA(3, [1.0, 2.0, 3.0], init_scale=scale, rngs=nnx.Rngs(0))
+    return nnx.split(model)[0]
+
+  assert graph(0.1) == graph(0.1)
+  assert hash(graph(0.1)) == hash(graph(0.1))
+  assert graph(0.1) != graph(0.2)
+
+
 def test_the_zoo_refuses_a_second_class_under_the_name_of_its_own():
   before = zoo.registry.models.get('lsa')
   with refuses("'lsa'", 'LSA', 'Impostor'):
@@ -105,13 +191,13 @@ def test_the_zoo_refuses_a_second_class_under_the_name_of_its_own():
 
 
 def test_models_and_tasks_are_modules_beside_lists_of_their_names():
-  room = importlib.import_module('zoo.models')
-  assert isinstance(room, types.ModuleType)
-  assert room is zoo.models
-  assert room.LSA is zoo.registry.models.get('lsa')
-  room = importlib.import_module('zoo.tasks')
-  assert room is zoo.tasks
-  assert room.LinearRegression is zoo.registry.tasks.get('linear_regression')
+  module = importlib.import_module('zoo.models')
+  assert isinstance(module, types.ModuleType)
+  assert module is zoo.models
+  assert module.LSA is zoo.registry.models.get('lsa')
+  module = importlib.import_module('zoo.tasks')
+  assert module is zoo.tasks
+  assert module.LinearRegression is zoo.registry.tasks.get('linear_regression')
   assert zoo.list_models() == sorted(zoo.list_models())
   assert {'lsa', 'ltb', 'multi_head_lsa', 'yq_lsa'} <= set(zoo.list_models())
   assert zoo.list_tasks() == sorted(zoo.list_tasks())
@@ -119,11 +205,11 @@ def test_models_and_tasks_are_modules_beside_lists_of_their_names():
 
 
 def test_unknown_attribute_of_zoo_is_an_attribute_error():
-  with pytest.raises(AttributeError, match='no_such_room'):
-    _ = zoo.no_such_room  # pyright: ignore[reportAttributeAccessIssue]
+  with pytest.raises(AttributeError, match='no_such_module'):
+    _ = zoo.no_such_module  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_import_zoo_stays_light_and_its_rooms_import_as_modules():
+def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy = 'orbax', 'tensorflow_datasets', 'matplotlib', 'tensorboardX'
   heavy += 'gguf', 'jinja2', 'safetensors', 'tokenizers'  # of the extra llm
   program = f"""

@@ -8,20 +8,22 @@ import os
 import pathlib
 import shlex
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flax import nnx
 
 from zoo import theory
-from zoo.checkpoints.metadata import origin
-from zoo.checkpoints.saved_models import load, save
+from zoo.checkpoints.metadata import run_metadata
+from zoo.checkpoints.saved_models import load
+from zoo.checkpoints.saving import save
 from zoo.checkpoints.steps import MANIFEST
 from zoo.config import Config, num_heads
-from zoo.errors import RunError, UserError
-from zoo.files import write_atomically
+from zoo.errors import RunError, UserError, check_count, check_number
+from zoo.files import MIB, read_json, write_atomically
+from zoo.tasks import LinearRegression
 from zoo.training.loop import train
+from zoo.workdir import locked
 
 CARD = 'card.json'  # its name in the folder of a checkpoint
 INDEX = 'README.md'
@@ -66,46 +68,87 @@ def write_checkpoints(
 
   `configs` has, by the name of a checkpoint, a config and the command that trains it;
   what the folder held under these names is replaced once all are trained. Returns the
-  cards, or None after SIGTERM. Raises RunError for a model that ends more than
-  `TOLERANCE` above its infimum, or when the disk refuses.
+  cards, or None after SIGTERM. Raises UserError when another process does the same;
+  RunError for a model that ends more than `TOLERANCE` above its infimum, or when the
+  disk refuses.
   """
   folder = pathlib.Path(folder)
+  training = folder / '.training'
   try:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix='.training.') as place:
-      for name, (config, command) in configs.items():
-        workdir, made = pathlib.Path(place, 'runs', name), pathlib.Path(place, name)
-        workdir.mkdir(parents=True)
-        if train(config, workdir) is None:
-          return None
-        trained = load(workdir)
-        save(trained.model, made, config=config, step=trained.step)
-        _write_card(made, command)
-      for name in configs:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        pathlib.Path(place, name).replace(folder / name)
-    cards = read_cards(folder)
-    write_atomically(folder / INDEX, index(cards))
+    training.mkdir(parents=True, exist_ok=True)
+    with locked(training):
+      _clean_up(training)  # what a process that was killed has left
+      try:
+        for name, (config, command) in configs.items():
+          if not _train_one(config, command, training / 'runs' / name, training / name):
+            return None
+        _replace(configs, training)
+        cards = read_cards(folder)
+        write_atomically(folder / INDEX, index(cards))
+      finally:
+        _clean_up(training)
+        shutil.rmtree(training)
   except OSError as error:
     raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
   return cards
 
 
+def _train_one(
+  config: Config, command: str, workdir: pathlib.Path, made: pathlib.Path
+) -> bool:
+  """Trains a model and writes its checkpoint and card; False after SIGTERM."""
+  workdir.mkdir(parents=True)
+  if train(config, workdir) is None:
+    return False
+  trained = load(workdir)
+  save(trained.model, made, config=config, step=trained.step)
+  _write_card(made, command)
+  return True
+
+
+def _replace(names: Iterable[str], training: pathlib.Path) -> None:
+  """Puts checkpoints in the place of older ones, which stay until the new ones are."""
+  replaced = training / 'replaced'
+  replaced.mkdir()
+  for name in names:
+    place = training.parent / name
+    if place.exists():
+      place.rename(replaced / name)
+    (training / name).rename(place)
+
+
+def _clean_up(training: pathlib.Path) -> None:
+  """Puts back what was not replaced in the end, and deletes all that was in between."""
+  for old in (training / 'replaced').glob('*'):
+    if not (training.parent / old.name).exists():
+      old.rename(training.parent / old.name)
+  for path in training.iterdir():
+    if path.is_dir():
+      shutil.rmtree(path)
+
+
 def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
   """The cards of the checkpoints in a folder; raises UserError for a damaged one."""
-  cards = []
-  for path in pathlib.Path(folder).glob(f'*/{CARD}'):
-    try:
-      card = json.loads(path.read_text())
-      row(card)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-      raise UserError(
-        f'{path} is not a card: {type(error).__name__}: {error}'
-      ) from error
-    cards.append(card)
+  cards = [_read_card(path) for path in pathlib.Path(folder).glob(f'*/{CARD}')]
   return sorted(
     cards, key=lambda card: (card['model'], card['num_heads'], card['name'])
   )
+
+
+def _read_card(path: pathlib.Path) -> Card:
+  try:
+    card = read_json(path, MIB)
+    for field in ('name', 'model', *FIGURES):
+      if not isinstance(card, dict) or field not in card:
+        raise UserError(f'it has no {field!r}')
+      if field in FIGURES:
+        check = check_count if FIGURES[field] == 'd' else check_number
+        check(field, card[field])
+      elif not isinstance(card[field], str):
+        raise UserError(f'its {field} is {card[field]!r}; it must be text')
+  except UserError as error:
+    raise UserError(f'{path} is not a card: {error}') from error
+  return card
 
 
 def index(cards: list[Card]) -> str:
@@ -124,7 +167,7 @@ def row(card: Card) -> list[str]:
   return [card['name'], *(format(card[name], form) for name, form in FIGURES.items())]
 
 
-def infimum(config: Config, task: Any) -> float:
+def infimum(config: Config, task: LinearRegression) -> float:
   """The infimum of the exact risk over the models that a config can be trained to.
 
   A learned guess is taken to be the prior mean. That is the best one wherever the
@@ -136,7 +179,7 @@ def infimum(config: Config, task: Any) -> float:
   return theory.head_limited_risk(task, num_heads(config), guess, bias).risk
 
 
-def training_command(config_file: str, fields: Mapping[str, Any]) -> str:
+def training_command(config_file: str, fields: Mapping[str, object]) -> str:
   """The command that trains a config file with some of its fields set."""
   flags = [f'--config.{field}={value}' for field, value in fields.items()]
   return shlex.join(['python', '-m', 'launch.main', f'--config={config_file}', *flags])
@@ -154,7 +197,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
       f'above the infimum {least:.6f}; it is not written'
     )
   parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
-  described = origin(config)
+  described = run_metadata(config)
   card = {
     'name': name,
     'model': config.model.name,

@@ -1,12 +1,58 @@
 """Names of models and tasks: a config names them, the registry builds them."""
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+import jax
+import numpy as np
 
 from zoo.errors import UserError, unknown_name
 
 _Class = TypeVar('_Class', bound=type)
+_ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
+
+
+class Arguments:
+  """What a model or a task was constructed with, as plain data; equal by value.
+
+  NNX takes it for a static attribute, which survives splitting, merging and cloning.
+  """
+
+  def __init__(self, given: Mapping[str, object], defaults: Mapping[str, object]):
+    """Arguments by name. A default that JSON cannot hold need not be recorded."""
+    self.unrecorded: dict[str, str] = {}  # by name, the type that JSON cannot hold
+    self._values: dict[str, object] = {}
+    for name, value in {**defaults, **given}.items():
+      try:
+        self._values[name] = _plain(value)
+      except _NotPlain as error:
+        if name in given:
+          self.unrecorded[name] = str(error)
+
+  @functools.cached_property
+  def _text(self) -> str:
+    return json.dumps(self._values, default=np.ndarray.tolist, sort_keys=True)
+
+  def values(self) -> dict[str, object]:
+    """The arguments as JSON holds them: arrays and tuples are lists."""
+    return json.loads(self._text)
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, Arguments):
+      return NotImplemented
+    return (self._text, self.unrecorded) == (other._text, other.unrecorded)
+
+  def __hash__(self) -> int:
+    return hash(self._text)
+
+
+def arguments_of(thing: object) -> Arguments | None:
+  """What an object of a registered class was constructed with, if that is known."""
+  return getattr(thing, _ARGUMENTS, None)
 
 
 class Registry:
@@ -20,8 +66,9 @@ class Registry:
   def register(self, name: str) -> Callable[[_Class], _Class]:
     """A class decorator that enters the class under `name`.
 
-    Raises UserError when another class holds the name already. The same class
-    defined anew, as by a notebook cell run twice, takes its own place.
+    Its objects record from now on what they are constructed with. Raises UserError when
+    another class holds the name already. The same class defined anew, as by a notebook
+    cell run twice, takes its own place.
     """
 
     def enter(cls: _Class) -> _Class:
@@ -32,6 +79,7 @@ class Registry:
           f'another name for {_full_name(cls)}'
         )
       self._classes[name] = cls
+      _record_arguments(cls)
       return cls
 
     return enter
@@ -46,7 +94,7 @@ class Registry:
       raise unknown_name(self.kind, name, self._classes)
     return self._classes[name]
 
-  def create(self, name: str, **hyperparameters: Any) -> Any:
+  def create(self, name: str, **hyperparameters: object) -> Any:
     """Builds the class under `name`.
 
     Raises UserError for an unknown name, and for a hyper-parameter that is missing
@@ -75,6 +123,82 @@ class Registry:
 
 def _full_name(cls: type) -> str:
   return f'{cls.__module__}.{cls.__qualname__}'
+
+
+def _record_arguments(cls: type) -> None:
+  """Makes the class's own `__init__` record its arguments in each new object."""
+  init = cls.__init__
+  if init is object.__init__:  # made by `__new__`, or without arguments
+    return
+  signature = inspect.signature(init)
+
+  @functools.wraps(init)
+  def recording_init(self: object, *args: object, **kwargs: object) -> None:
+    # A subclass records the arguments of its own constructor. They are read before the
+    # constructor runs, which may change a list that it was given.
+    arguments = None
+    if type(self) is cls:
+      arguments = _bind(signature, (self, *args), kwargs)
+    init(self, *args, **kwargs)
+    if arguments is not None:
+      _set_attribute(self, _ARGUMENTS, arguments)
+
+  cls.__init__ = recording_init
+
+
+def _bind(
+  signature: inspect.Signature, args: tuple, kwargs: dict[str, object]
+) -> Arguments | None:
+  try:
+    bound = signature.bind(*args, **kwargs)
+  except TypeError:
+    return None  # the constructor says better what is wrong
+  _, *parameters = signature.parameters.values()
+  given: dict[str, object] = {}
+  for p in parameters:
+    if p.name in bound.arguments:
+      value = bound.arguments[p.name]
+      given |= value if p.kind is p.VAR_KEYWORD else {p.name: value}
+  defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+  return Arguments(given, defaults)
+
+
+def _set_attribute(thing: object, name: str, value: object) -> None:
+  try:
+    setattr(thing, name, value)
+  except AttributeError:
+    with contextlib.suppress(AttributeError):  # a class with slots holds nothing more
+      object.__setattr__(thing, name, value)  # a frozen dataclass
+
+
+class _NotPlain(TypeError):
+  """A value that JSON cannot hold; its text is the value's type."""
+
+
+def _plain(value: object) -> object:
+  """A copy that JSON can hold, with arrays as NumPy's; raises _NotPlain."""
+  match value:
+    case None | bool() | int() | float() | str():
+      return value
+    case np.generic() | np.ndarray() | jax.Array():
+      return _numbers(value)
+    case list() | tuple():
+      return [_plain(one) for one in value]
+    case Mapping() if all(isinstance(key, str) for key in value):
+      return {key: _plain(one) for key, one in value.items()}
+  raise _NotPlain(type(value).__name__)
+
+
+def _numbers(value: np.generic | np.ndarray | jax.Array) -> np.ndarray:
+  try:
+    array = np.array(value)
+    if array.dtype.kind == 'V' and jax.numpy.issubdtype(array.dtype, np.floating):
+      array = array.astype(np.float32)  # bfloat16 and the like, without loss
+  except Exception as error:  # traced, a random key, or on another process's devices
+    raise _NotPlain(type(value).__name__) from error
+  if array.dtype.kind not in 'biufU':
+    raise _NotPlain(f'{array.dtype} array')
+  return array
 
 
 models = Registry('model')

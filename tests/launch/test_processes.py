@@ -12,7 +12,7 @@ import pytest
 from tests.compare import assert_close
 from tests.launch.processes import finish, start_together
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.checkpoints.steps import fault, step_folders
+from zoo.checkpoints.steps import find_corruption, step_folders
 from zoo.workdir import open_workdir
 
 pytestmark = pytest.mark.slow
@@ -191,7 +191,7 @@ def complete_steps(workdir):
   checkpoints = workdir / 'checkpoints'
   if not checkpoints.is_dir():
     return []
-  return [int(folder.name) for folder in step_folders(checkpoints) if not fault(folder)]
+  return [int(folder.name) for folder in step_folders(checkpoints) if not find_corruption(folder)]
 
 
 def wait_for_progress(processes, workdir):

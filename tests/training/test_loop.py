@@ -13,7 +13,7 @@ from flax import nnx
 
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo import theory
-from zoo.checkpoints.steps import fault
+from zoo.checkpoints.steps import find_corruption
 from zoo.config import build_model, build_task
 from zoo.errors import RunError, UserError
 from zoo.mesh import make_mesh
@@ -136,7 +136,8 @@ def test_a_run_leaves_what_the_design_promises(tmp_path):
   kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
   assert [name for name in kept if name.isdecimal()] == ['12', '4', '8']
   assert all(
-    fault(tmp_path / 'checkpoints' / step) is None for step in ('4', '8', '12')
+    find_corruption(tmp_path / 'checkpoints' / step) is None
+    for step in ('4', '8', '12')
   )
 
 

@@ -2,4 +2,4 @@
 
 from zoo.checkpoints.saved_models import SavedModel as SavedModel
 from zoo.checkpoints.saved_models import load as load
-from zoo.checkpoints.saved_models import save as save
+from zoo.checkpoints.saving import save as save

@@ -1,33 +1,34 @@
-"""Checkpoints: Orbax, with a manifest of checksums that makes damage visible.
+"""The checkpoints of a run: Orbax, with checksums that make damage visible.
 
 A step is one folder of `<workdir>/checkpoints`, named by its number, that explains
-itself: beside the items `model` and `optimizer` there is `origin`, JSON with the step,
-the config and the versions that made it. Orbax writes the folder under a temporary name
-and renames it when it is whole; just before, `SHA256SUMS` is written into it, in the
-format of sha256sum. Orbax itself restores a flipped bit without a word, so a step is
-opened only when all its sums are right.
+itself: beside the items `model` and `optimizer` there is the metadata, JSON with the
+step, the config and the versions that made it. A step is written under a temporary
+name. When all its files are there, `SHA256SUMS` is added, in the format of sha256sum,
+and the folder is renamed. Orbax itself restores a flipped bit without a word, so a step
+is opened only when all its sums are right.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import pathlib
 import shutil
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping
 
 from absl import logging
-from orbax.checkpoint import v1 as ocp
+from jaxtyping import PyTree
 
 from zoo import processes
-from zoo.checkpoints.steps import (
-  FORMAT,
-  fault,
-  orbax_context,
-  step_folders,
-  write_manifest,
-)
+from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
+from zoo.checkpoints.orbax_folders import finish_save, load_arrays, start_save
+from zoo.checkpoints.steps import FORMAT, MANIFEST, find_corruption, step_folders
 from zoo.errors import RunError
 
-_TEMPORARY = '*.orbax-checkpoint-tmp*'
+_SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a step
+# What a killed run leaves; the last is what runs of version 0.1.0 left.
+_LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*', '*.orbax-checkpoint-tmp*'
 
 
 class Checkpoints:
@@ -35,94 +36,131 @@ class Checkpoints:
 
   Opening it deletes the temporary folders that a killed run left, and moves steps that
   are damaged aside, into `<workdir>/damaged`, with a warning that names them. Process 0
-  does that, and writes the manifests; all processes write their arrays.
+  does that, and names and deletes steps; all processes write their arrays.
   """
 
-  def __init__(self, workdir: pathlib.Path, keep: int, origin: dict[str, Any]):
-    """The `keep` newest steps stay; `origin`, JSON, goes into each."""
-    self._origin = {'format': FORMAT, **origin}
+  def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
+    """The `keep` newest steps stay; `metadata`, JSON, goes into each.
+
+    Raises OSError.
+    """
+    self._metadata = {'format': FORMAT, **metadata}
     self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
+    self._keep = keep
+    self._saving: concurrent.futures.Future[None] | None = None
+    self._quiet = contextlib.ExitStack()
 
     def clean() -> bool:
       self._folder.mkdir(exist_ok=True)
-      for left_over in self._folder.glob(_TEMPORARY):
-        shutil.rmtree(left_over)
+      for pattern in _LEFT_OVER:
+        for left_over in self._folder.glob(pattern):
+          shutil.rmtree(left_over)
       return _set_damaged_steps_aside(self._folder, workdir / 'damaged')
 
     self.set_aside = processes.on_first(clean)  # whether a step was damaged
-    context = orbax_context()
-    context.asynchronous.post_finalization_callback = self._write_manifest
-    self._orbax = ocp.training.Checkpointer(
-      str(self._folder),
-      context=context,
-      # Orbax's own policy does not fit Orbax's own annotation.
-      preservation_policy=ocp.training.preservation_policies.LatestN(keep),  # pyright: ignore[reportArgumentType]
-    )
 
   def __enter__(self) -> Checkpoints:
+    self._quiet.enter_context(quiet_orbax())
     return self
 
   def __exit__(self, *exception: object) -> None:
-    if processes.count() > 1 and exception != (None, None, None):
-      return  # Orbax would wait for the others, of which one may be lost
-    try:
-      self._orbax.close()
-    except Exception as error:
-      # While another exception passes through, that one is the news.
-      if exception == (None, None, None):
-        raise self._failure(error) from error
+    with self._quiet:
+      if processes.count() > 1 and exception != (None, None, None):
+        return  # the save would wait for the others, of which one may be lost
+      try:
+        self.wait()
+      except RunError:
+        # While another exception passes through, the user has to see that one.
+        if exception == (None, None, None):
+          raise
 
   @property
   def latest(self) -> int | None:
     """The newest step that was saved, or None."""
-    latest = self._orbax.latest
-    return None if latest is None else latest.step
+    steps = step_folders(self._folder)
+    return int(steps[0].name) if steps else None
 
-  def load(self, step: int, abstract: dict[str, Any]) -> dict[str, Any]:
-    """The state at a step, with the shapes and shardings of `abstract`."""
-    return self._orbax.load_checkpointables(step, abstract)
+  def load(self, step: int, abstract: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """The state at a step, with the shapes and shardings of `abstract`.
 
-  def save(self, step: int, state: dict[str, Any]) -> None:
+    Raises RunError if it cannot be read.
+    """
+    return load_arrays(self._folder / str(step), abstract)
+
+  def save(self, step: int, state: Mapping[str, PyTree]) -> None:
     """Starts to save a state, and returns as soon as it may be donated.
 
     Raises RunError if this save, or the one before it, could not be written.
     """
     self.wait()
-    items = {**state, 'origin': {**self._origin, 'step': step}}
+    temporary = self._folder / f'{_SAVING}{step}'
     try:
-      self._orbax.save_checkpointables_async(step, items, force=True)
+      written = start_save(temporary, state, {**self._metadata, 'step': step})
     except Exception as error:
       raise self._failure(error) from error
+
+    def finish() -> None:
+      written()
+      if processes.index() == 0:
+        self._complete(temporary, self._folder / str(step))
+
+    self._saving = _in_background(finish)
 
   def wait(self) -> None:
     """Waits until the last save is whole; raises RunError if it could not be."""
+    if self._saving is None:
+      return
     try:
-      self._orbax.wait()
+      self._saving.result()
     except Exception as error:
+      self._saving = None
       raise self._failure(error) from error
+    self._saving = None
+    with processes.agreed():  # the others wait until process 0 has named the step
+      pass
+
+  def _complete(self, temporary: pathlib.Path, step_folder: pathlib.Path) -> None:
+    """Gives a step its checksums and its name, and deletes those that are too many."""
+    finish_save(temporary)
+    temporary.rename(step_folder)
+    if not (step_folder / MANIFEST).is_file():
+      raise RunError(f'{step_folder} has no {MANIFEST} after it was saved')
+    for old in step_folders(self._folder)[self._keep :]:
+      # A reader beside finds the whole step under its name, or nothing.
+      deleting = old.with_name(f'{_DELETING}{old.name}')
+      old.rename(deleting)
+      shutil.rmtree(deleting, ignore_errors=True)  # what is left goes at the next start
 
   def _failure(self, error: Exception) -> RunError:
-    good = [int(path.name) for path in step_folders(self._folder) if not fault(path)]
-    kept = (
-      f'there are good ones at steps {sorted(good)}' if good else 'there is none yet'
-    )
-    reason = ' '.join(str(error).split())[-300:]
+    try:
+      steps = sorted(int(path.name) for path in step_folders(self._folder))
+      saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
+    except OSError:
+      saved = 'the folder cannot be read'
     return RunError(
-      f'a checkpoint could not be written to {self._folder}; {kept}; the reason: '
-      f'{type(error).__name__}: {reason}'
+      f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
+      f'{one_line(error)}'
     )
 
-  def _write_manifest(self) -> None:
-    # Orbax calls this, on process 0, once all files of the step are there, and before
-    # it renames the folder: the manifest is part of the step or the step is not there.
-    for folder in self._folder.glob(_TEMPORARY):
-      write_manifest(folder)
+
+def _in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:
+  """Calls a function in a thread that does not keep the process from ending."""
+  future: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+  def call() -> None:
+    try:
+      future.set_result(function())
+    except BaseException as error:
+      future.set_exception(error)
+
+  threading.Thread(target=call, name='checkpoint', daemon=True).start()
+  return future
 
 
 def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> bool:
   found = False
   for path in step_folders(folder):
-    reason = fault(path)
+    reason = find_corruption(path)
     if reason is None:
       break  # the newest good one; older ones matter only if this one fails later
     found = True

@@ -1,18 +1,26 @@
-"""What a checkpoint says of itself: its config, and the versions that made it."""
+"""The metadata in each checkpoint: the config of its run, and what ran it."""
 
 import importlib.metadata
 import json
 import platform
-from typing import Any
 
 from zoo.config import Config, to_json
 
+_PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 
-def origin(config: Config) -> dict[str, Any]:
-  """What a checkpoint says of itself: its config, and the versions that made it."""
-  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
-  versions = {name: importlib.metadata.version(name) for name in packages}
+
+def run_metadata(config: Config) -> dict[str, object]:
+  """The config of a run, and the versions that run it, as plain JSON."""
+  versions = {name: _version(name) for name in _PACKAGES}
   return {
     'config': json.loads(to_json(config)),
     'versions': {'python': platform.python_version(), **versions},
   }
+
+
+def _version(package: str) -> str | None:
+  """The version that is installed; None for one that runs from its source tree."""
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return None

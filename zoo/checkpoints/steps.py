@@ -2,61 +2,96 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
+import os
 import pathlib
+import re
+import stat
 
-from orbax.checkpoint import v1 as ocp
+from zoo.errors import RunError
+from zoo.files import UnreadableFile, read_text
 
 MANIFEST = 'SHA256SUMS'
-# Orbax adds the time of the commit to it behind the manifest's back. It holds nothing
-# that a load needs: with one bit of it flipped, 40 times, the right state was loaded.
-_UNCOVERED = '_CHECKPOINT_METADATA'
 FORMAT = 1  # of a step's contents; raised when older code could not read them
 
 
-def orbax_context() -> ocp.Context:
-  """How Orbax is to write the items: `origin` as JSON, all else as arrays."""
-  context = ocp.Context()
-  handlers = ocp.handlers.local_registry()
-  handlers.add(ocp.handlers.JsonHandler, checkpointable_name='origin')
-  context.checkpointables.registry = handlers
-  return context
-
-
 def write_manifest(step_folder: pathlib.Path) -> None:
-  """Writes the checksums of all files of a step into it."""
-  paths = sorted(path for path in step_folder.rglob('*') if path.is_file())
-  files = [path for path in paths if path.name not in (_UNCOVERED, MANIFEST)]
-  lines = [f'{_sha256(path)}  {path.relative_to(step_folder)}\n' for path in files]
-  (step_folder / MANIFEST).write_text(''.join(lines))
+  """Writes the checksums of all files of a step into it, in sha256sum's format.
 
-
-def fault(step_folder: pathlib.Path) -> str | None:
-  """What is wrong with the files of a saved step, or None if all are as written."""
+  Raises RunError unless the manifest can be read back, OSError if it cannot be written.
+  """
+  names = [name for name in _file_names(step_folder) if name != MANIFEST]
+  sums = _sha256_sums([step_folder / name for name in names])
+  lines = [f'{sha256}  {name}\n' for sha256, name in zip(sums, names, strict=True)]
   manifest = step_folder / MANIFEST
-  if not manifest.is_file():
-    return f'it has no {MANIFEST}'
-  lines = manifest.read_text(errors='replace').splitlines()
+  manifest.write_text(''.join(lines), encoding='utf-8')
+  if not names or manifest.read_text(encoding='utf-8') != ''.join(lines):
+    raise RunError(f'{manifest} does not hold the checksums that were written to it')
+
+
+def find_corruption(step_folder: pathlib.Path) -> str | None:
+  """What is wrong with the files of a saved step, or None if all are as written.
+
+  Beside the folders of a step there may be files of others, which no load reads.
+  """
+  try:
+    names = _file_names(step_folder)
+    if MANIFEST not in names:
+      return f'it has no {MANIFEST}'
+    for name in names:
+      if not stat.S_ISREG((step_folder / name).stat().st_mode):
+        return f'{name} is not a regular file'
+    return _compare_with_manifest(step_folder, set(names))
+  except UnreadableFile as error:
+    return str(error)
+  except OSError as error:
+    name = pathlib.Path(error.filename or step_folder).name
+    return f'{name} cannot be read: {error.strerror or error}'
+
+
+def _compare_with_manifest(step_folder: pathlib.Path, names: set[str]) -> str | None:
+  lines = read_text(step_folder / MANIFEST).splitlines()
   listed = {
     name: sha256 for sha256, _, name in (line.partition('  ') for line in lines)
   }
-  for name, sha256 in listed.items():
-    path = step_folder / name
-    if not path.is_file():
-      return f'{name or MANIFEST} is missing or unreadable'
-    if _sha256(path) != sha256:
+  if not listed:
+    return f'{MANIFEST} is empty'
+  if missing := sorted(listed.keys() - names):
+    return f'{missing[0] or MANIFEST} is missing or unreadable'
+  sums = _sha256_sums([step_folder / name for name in listed])
+  for (name, written), found in zip(listed.items(), sums, strict=True):
+    if found != written:
       return f'{name} is not as it was written (its checksum differs)'
-  items = [path for path in step_folder.iterdir() if path.is_dir()]
-  for path in (path for item in items for path in item.rglob('*') if path.is_file()):
-    if str(path.relative_to(step_folder)) not in listed:
-      return f'{path.relative_to(step_folder)} is not in {MANIFEST}'
+  if extra := sorted(name for name in names - listed.keys() if '/' in name):
+    return f'{extra[0]} is not in {MANIFEST}'
   return None
 
 
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The folders of saved steps, the newest first."""
-  steps = [path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir()]
+  """The folders of saved steps, the newest first; raises OSError."""
+  steps = [path for path in folder.iterdir() if re.fullmatch('[0-9]{1,18}', path.name)]
+  steps = [path for path in steps if path.is_dir()]
   return sorted(steps, key=lambda path: int(path.name), reverse=True)
+
+
+def _file_names(folder: pathlib.Path) -> list[str]:
+  """All files below a folder, relative to it and sorted; raises OSError."""
+
+  def fail(error: OSError) -> None:
+    raise error
+
+  return sorted(
+    pathlib.Path(parent, name).relative_to(folder).as_posix()
+    for parent, _, names in os.walk(folder, onerror=fail)
+    for name in names
+  )
+
+
+def _sha256_sums(paths: list[pathlib.Path]) -> list[str]:
+  """The checksum of each file; in threads, since hashing releases Python's lock."""
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+    return list(threads.map(_sha256, paths))
 
 
 def _sha256(path: pathlib.Path) -> str:

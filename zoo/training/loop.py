@@ -16,7 +16,7 @@ from absl import logging
 
 from zoo import processes
 from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import origin
+from zoo.checkpoints.metadata import run_metadata
 from zoo.config import Config, differences, to_json, validate
 from zoo.errors import RunError, UserError
 from zoo.interruption import Interruption
@@ -58,7 +58,7 @@ def train_locked(
   config: Config, workdir: pathlib.Path, interruption: Interruption
 ) -> Summary | None:
   """As `train`, in a workdir that belongs to this config and is locked."""
-  with Checkpoints(workdir, config.checkpoint.keep, origin(config)) as checkpoints:
+  with Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.on_first(finished):
       return summary

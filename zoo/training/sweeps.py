@@ -21,7 +21,7 @@ from flax.traverse_util import flatten_dict
 
 from zoo import tables
 from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import origin
+from zoo.checkpoints.metadata import run_metadata
 from zoo.config import Config, to_json, validate
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.files import write_atomically
@@ -176,7 +176,7 @@ def _train_stacked(
   digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
   unfinished = workdir / 'unfinished' / digest
   unfinished.mkdir(parents=True, exist_ok=True)
-  note = {**origin(configs[0]), 'points': [folder.name for folder in folders]}
+  note = {**run_metadata(configs[0]), 'points': [folder.name for folder in folders]}
   program = make_stacked_program(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
@@ -192,7 +192,7 @@ def _train_stacked(
     if summary is None:
       lost.append(folder)
       continue
-    with Checkpoints(folder, config.checkpoint.keep, origin(config)) as checkpoints:
+    with Checkpoints(folder, config.checkpoint.keep, run_metadata(config)) as checkpoints:
       checkpoints.save(config.train.num_steps, state)
     write_summary(folder, summary)
   shutil.rmtree(unfinished)

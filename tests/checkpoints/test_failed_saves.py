@@ -1,0 +1,274 @@
+"""A save that fails is one line, nothing else, and leaves the earlier steps as good."""
+
+import contextlib
+import errno
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests.checkpoints.states import (
+  METADATA,
+  disk,
+  let_others_in,
+  load_latest,
+  not_root,
+  save,
+  state_at,
+)
+from tests.launch.processes import ROOT, environment
+from zoo.checkpoints import orbax_folders
+from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.checkpoints.steps import find_corruption
+from zoo.errors import RunError, UserError
+
+
+def fill(workdir: pathlib.Path) -> tuple[list[int], Exception | None]:
+  """Saves steps until it fails; the steps that were saved, and the error."""
+  # Large enough to be stored in a file of its own: numbers that do not compress.
+  numbers = np.random.default_rng(0).normal(size=5_000).astype(np.float32)
+  state = {
+    'model': {'w': jax.device_put(numbers)},
+    'optimizer': {'count': jax.device_put(np.ones(1))},
+  }
+  saved = []
+  try:
+    with Checkpoints(workdir, 100, METADATA) as checkpoints:
+      for step in range(1, 4):
+        checkpoints.save(step, state)
+        checkpoints.wait()
+        saved.append(step)
+  except (RunError, OSError) as error:
+    return saved, error
+  return saved, None
+
+
+def check_refused(saved: list[int], error: Exception | None, workdir: pathlib.Path):
+  """What has to hold after any failure."""
+  assert isinstance(error, RunError)
+  assert '\n' not in str(error)
+  assert 'a checkpoint could not be written to' in str(error)
+  steps = f'there are good ones at steps {saved}' if saved else 'there is none yet'
+  assert steps in str(error)
+  for step in saved:
+    assert find_corruption(workdir / 'checkpoints' / str(step)) is None
+
+
+# Together these hit each file and folder of a save, and each of its writes.
+SIZES = [f'size={size}k' for size in range(8, 180, 4)]
+INODES = [f'size=10m,nr_inodes={number}' for number in range(3, 70)]
+FEW = ['size=16k', 'size=80k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=40']
+
+
+@pytest.mark.parametrize(
+  'disks',
+  [
+    pytest.param(FEW, id='few'),
+    pytest.param(SIZES, id='sizes', marks=pytest.mark.slow),
+    pytest.param(INODES, id='inodes', marks=pytest.mark.slow),
+  ],
+)
+def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, disks, capfd):
+  before = threading.active_count()
+  for options in disks:
+    with disk(tmp_path / 'disk', options) as folder:
+      saved, error = fill(folder)
+      check_refused(saved, error, folder)
+      assert 'No space left' in str(error), options
+      assert capfd.readouterr() == ('', ''), options
+      assert threading.active_count() <= before, options
+
+
+def test_a_disk_that_becomes_read_only(tmp_path):
+  with disk(tmp_path / 'disk', 'size=1m') as folder:
+    save(folder, 1)
+    with Checkpoints(folder, 5, METADATA) as checkpoints:
+      subprocess.run(['mount', '-o', 'remount,ro', str(folder)], check=True)
+      with pytest.raises(RunError) as info:
+        checkpoints.save(2, state_at(2))
+    check_refused([1], info.value, folder)
+    assert 'Read-only file system' in str(info.value)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path):
+  save(tmp_path, 1)
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    let_others_in(tmp_path)
+    (tmp_path / 'checkpoints').chmod(0o555)
+    with not_root(), pytest.raises(RunError) as info:
+      checkpoints.save(2, state_at(2))
+  check_refused([1], info.value, tmp_path)
+  assert 'Permission denied' in str(info.value)
+
+
+def replace_by_a_file(folder: pathlib.Path) -> None:
+  shutil.rmtree(folder)
+  folder.touch()
+
+
+def put_a_file_in_the_way(folder: pathlib.Path) -> None:
+  (folder / '.saving.2').touch()
+
+
+def take_the_name(folder: pathlib.Path) -> None:
+  (folder / '2' / 'other').mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+  ('prepare', 'said'),
+  [
+    (replace_by_a_file, 'Not a directory'),
+    (put_a_file_in_the_way, 'already exists'),
+    (take_the_name, 'Directory not empty'),
+  ],
+)
+def test_what_is_done_to_the_folder(tmp_path, prepare, said):
+  save(tmp_path, 1)
+
+  def fail():
+    with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+      prepare(tmp_path / 'checkpoints')
+      checkpoints.save(2, state_at(2))
+
+  with pytest.raises(RunError, match='could not be written') as info:
+    fail()
+  assert said in str(info.value)
+  if prepare in (put_a_file_in_the_way, take_the_name):
+    assert 'good ones at steps [1' in str(info.value)
+    assert find_corruption(tmp_path / 'checkpoints' / '1') is None
+
+
+@pytest.mark.parametrize('method', ['write_text', 'rename', 'unlink'])
+def test_a_quota_when_the_step_is_completed(tmp_path, monkeypatch, method):
+  """The manifest, the name, and the marker of Orbax that is deleted."""
+  save(tmp_path, 1)
+
+  def fail(self, *arguments, **options):
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(self))
+
+  def save_another():
+    with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+      monkeypatch.setattr(pathlib.Path, method, fail)
+      checkpoints.save(2, state_at(2))
+
+  with pytest.raises(RunError) as info:
+    save_another()
+  monkeypatch.undo()
+  check_refused([1], info.value, tmp_path)
+  assert 'quota exceeded' in str(info.value)
+  assert load_latest(tmp_path) == 1
+  assert [path.name for path in (tmp_path / 'checkpoints').iterdir()] == ['1']
+
+
+def test_a_file_that_may_not_grow_further(tmp_path):
+  """The limit of a process is met where arrays are written, in C++."""
+  save(tmp_path, 1)
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+  try:
+    saved, error = fill(tmp_path)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+  assert not saved
+  check_refused([1], error, tmp_path)
+  assert 'File too large' in str(error)
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path):
+  with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+    shutil.rmtree(tmp_path / 'checkpoints')
+    checkpoints.save(2, state_at(2))
+  assert load_latest(tmp_path) == 2
+
+
+def test_a_save_without_its_manifest_is_an_error(tmp_path, monkeypatch):
+  """Else training would go on, and the next start would set every step aside."""
+  checkpointer = 'zoo.checkpoints.checkpointer'
+  monkeypatch.setattr(f'{checkpointer}.finish_save', lambda folder: None)
+  checkpoints = Checkpoints(tmp_path, 5, METADATA)
+  checkpoints.save(1, state_at(1))
+  with pytest.raises(RunError, match='has no SHA256SUMS after it was saved'):
+    checkpoints.wait()
+  monkeypatch.undo()
+  text = 'not what was written'
+  monkeypatch.setattr(pathlib.Path, 'read_text', lambda *_, **__: text)
+  checkpoints.save(2, state_at(2))
+  with pytest.raises(RunError, match='does not hold the checksums'):
+    checkpoints.wait()
+
+
+@pytest.mark.parametrize('seconds', [3600, -3600, 30 * 24 * 3600])
+def test_the_clock_may_be_set_during_a_save(tmp_path, monkeypatch, seconds):
+  """By a suspended laptop, or by NTP; Orbax measures its timeouts by that clock."""
+  clock, start_save = time.time, orbax_folders.ocp.save_checkpointables_async
+
+  def set_clock_meanwhile(*arguments):
+    response = start_save(*arguments)
+    monkeypatch.setattr(time, 'time', lambda: clock() + seconds)
+    return response
+
+  monkeypatch.setattr(
+    orbax_folders.ocp, 'save_checkpointables_async', set_clock_meanwhile
+  )
+  save(tmp_path, 1, 2)
+  monkeypatch.undo()
+  assert load_latest(tmp_path) == 2
+
+
+def test_the_error_of_the_block_is_not_hidden_by_a_save_that_fails(tmp_path):
+  def fail():
+    with Checkpoints(tmp_path, 5, METADATA) as checkpoints:
+      put_a_file_in_the_way(tmp_path / 'checkpoints')
+      with contextlib.suppress(RunError):
+        checkpoints.save(2, state_at(2))
+      take_the_name(tmp_path / 'checkpoints')
+      (tmp_path / 'checkpoints' / '.saving.2').unlink()
+      checkpoints.save(2, state_at(2))
+      raise UserError('the news')
+
+  with pytest.raises(UserError, match='the news'):
+    fail()
+
+
+# Saves until the disk is full, as a command line does.
+PROGRAM = """
+import pathlib, sys
+from launch import cli
+def main():
+  from tests.checkpoints.test_failed_saves import fill
+  saved, error = fill(pathlib.Path(WORKDIR))
+  raise error
+WORKDIR = sys.argv.pop()
+cli.run(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'options', ['size=20k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=10']
+)
+def test_the_process_ends_with_one_line(tmp_path, cache, options):
+  with disk(tmp_path / 'disk', options) as folder:
+    answer = subprocess.run(
+      [sys.executable, '-c', PROGRAM, str(folder)],
+      cwd=ROOT,
+      env=environment(cache),
+      capture_output=True,
+      text=True,
+      timeout=120,  # a process that waits for its threads would take 300 s
+      check=False,
+    )
+  assert answer.returncode == 1, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert line.startswith('error: a checkpoint could not be written')

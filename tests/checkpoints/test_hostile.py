@@ -1,0 +1,258 @@
+"""A checkpoint from a stranger may be refused; it takes no memory, and never hangs."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import tensorstore as ts
+from flax import nnx
+
+import zoo
+from tests import fuzz
+from tests.checkpoints.states import let_others_in, not_root
+from tests.settings import isotropic
+from zoo.checkpoints.steps import find_corruption, write_manifest
+from zoo.errors import RunError, UserError
+
+
+@pytest.fixture(scope='module')
+def good(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('good') / 'model'
+  model = zoo.create_model(
+    'multi_head_lsa', num_features=3, num_heads=2, rngs=nnx.Rngs(0)
+  )
+  zoo.save(model, folder, isotropic(3, 4))
+  return folder
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+  """A copy to be changed."""
+  return pathlib.Path(shutil.copytree(good, tmp_path / 'model'))
+
+
+def change_metadata(folder: pathlib.Path, change) -> None:
+  path = folder / 'origin' / 'data.json'
+  metadata = json.loads(path.read_text())
+  path.write_text(json.dumps(change(metadata)))
+  write_manifest(folder)
+
+
+def peak_bytes() -> int:
+  unit = 1 if sys.platform == 'darwin' else 1024
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def refused(folder: pathlib.Path, *said: str) -> None:
+  """The checkpoint must be refused in one line, and without much memory."""
+  before = peak_bytes()
+  with pytest.raises((RunError, UserError)) as info:
+    zoo.load(folder)
+  message = str(info.value)
+  assert '\n' not in message
+  assert str(folder) in message
+  for part in said:
+    assert part in message
+  assert peak_bytes() - before < 200 * 10**6
+
+
+@pytest.mark.parametrize('number', [2 * 10**8, 2 * 10**9, 10**30])
+def test_a_task_with_far_too_many_features(folder, number):
+  def change(metadata):
+    metadata['config']['task']['num_features'] = number
+    return metadata
+
+  change_metadata(folder, change)
+  refused(folder, f'its task has {number:,} features', 'only 132 numbers')
+
+
+def set_config(*path: str, value: object):
+  def change(metadata):
+    *sections, name = path
+    node = metadata
+    for section in sections:
+      node = node[section]
+    node[name] = value
+    return metadata
+
+  return change
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (set_config('config', value=None), 'must have the format 1, a step, and a config'),
+    (set_config('config', value=[1]), 'a config that names a model and a task'),
+    (set_config('config', value={}), 'a config that names a model and a task'),
+    (set_config('config', 'model', value=3), 'a config that names'),
+    (set_config('config', 'task', value={'name': [1]}), 'a config that names'),
+    (set_config('config', 'task', 'a.b', value=1), 'a config that names'),
+    (set_config('step', value='x'), 'a step'),
+    (set_config('step', value=True), 'a step'),
+    (set_config('step', value=-1), 'a step'),
+    (set_config('step', value=1.5), 'a step'),
+    (set_config('format', value='1'), 'the format 1'),
+    (set_config('format', value=0), 'the format 1'),
+    (lambda metadata: [metadata], 'the format 1'),
+    (lambda metadata: None, 'the format 1'),
+    (set_config('config', 'model', 'num_heads', value=10**9), 'does not fit'),
+    (set_config('config', 'model', 'num_heads', value='x'), 'num_heads'),
+    (set_config('config', 'model', 'num_heads', value=[[]]), 'num_heads'),
+    (set_config('config', 'model', 'initial_guess', value={}), 'initial_guess'),
+    (set_config('config', 'model', 'rngs', value=1), 'rngs'),
+    (set_config('config', 'task', 'prior_mean', value=[1.0]), 'prior_mean'),
+  ],
+)
+def test_metadata_that_no_run_has_written(folder, change, said, unchecked):
+  change_metadata(folder, change)
+  refused(folder, said)
+
+
+def test_metadata_that_is_no_json_or_too_deep_or_too_large(folder):
+  path = folder / 'origin' / 'data.json'
+  with path.open('w') as file:
+    file.truncate(10**8)
+  write_manifest(folder)
+  refused(folder, '100000000 bytes')
+  for text, said in (('[' * 100_000, 'deep'), ('{', 'not JSON'), ('\udcff', 'UTF-8')):
+    path.write_bytes(text.encode(errors='surrogateescape'))
+    write_manifest(folder)
+    refused(folder, said)
+
+
+def test_nothing_is_believed_before_its_checksum(folder):
+  path = folder / 'origin' / 'data.json'
+  path.write_text('[' * 100_000)
+  refused(folder, 'origin/data.json is not as it was written')
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+  'name', ['origin/data.json', '_CHECKPOINT_METADATA', 'model/_METADATA', 'SHA256SUMS']
+)
+@pytest.mark.parametrize('kind', ['fifo', 'device', 'folder'])
+def test_what_never_ends_is_not_read(folder, name, kind):
+  path = folder / name
+  path.unlink()
+  if kind == 'fifo':
+    os.mkfifo(path)
+  elif kind == 'device':
+    path.symlink_to('/dev/zero')
+  else:
+    path.mkdir()
+  refused(folder, f'{name} is' if kind != 'folder' else name)
+
+
+def test_a_file_that_may_not_be_read_is_named(folder):
+  path = max((folder / 'model').glob('d/*'))
+  let_others_in(folder)
+  path.chmod(0o000)
+  with not_root():
+    assert find_corruption(folder) == f'{path.name} cannot be read: Permission denied'
+    refused(folder, path.name, 'Permission denied')
+  path.chmod(0o644)
+  (folder / 'model' / 'd').chmod(0o000)
+  with not_root():
+    assert find_corruption(folder) == 'd cannot be read: Permission denied'
+  (folder / 'model' / 'd').chmod(0o755)
+  assert find_corruption(folder) is None
+
+
+def change_array(folder: pathlib.Path, name: str, change) -> None:
+  """Changes what the array store itself says of an array."""
+  store = ts.KvStore.open(
+    {'driver': 'ocdbt', 'base': f'file://{folder}/model'}
+  ).result()
+  key = f'{name}.value/zarr.json'.encode()
+  description = json.loads(store.read(key).result().value)
+  change(description)
+  store.write(key, json.dumps(description).encode()).result()
+  write_manifest(folder)
+
+
+def test_pieces_that_are_larger_than_the_array(folder):
+  number = 3 * 10**8
+
+  def enlarge(description):
+    description['chunk_grid']['configuration']['chunk_shape'] = [number]
+    (codec,) = description['codecs']
+    codec['configuration']['chunk_shape'] = [number]
+
+  change_array(folder, 'guess', enlarge)
+  refused(folder, 'guess', f'({number},)', 'larger than its shape (3,)')
+
+
+def test_arrays_that_the_files_cannot_hold(folder):
+  """What is not there is filled up with zeros, however much it is."""
+
+  def enlarge(description):
+    description['shape'] = [10**9, 4, 4]
+
+  change_array(folder, 'w_k', enlarge)
+  change_metadata(folder, set_config('config', 'model', 'num_heads', value=10**9))
+  refused(folder, '64,000,', 'bytes', 'its files have', 'at most 268,435,456')
+
+
+def test_arrays_of_another_type(folder):
+  def as_integers(description):
+    description['data_type'] = 'int32'
+    description['fill_value'] = 0
+
+  change_array(folder, 'w_k', as_integers)
+  refused(folder, 'w_k as int32')
+
+
+def test_a_path_out_of_the_folder_is_not_followed(folder, tmp_path):
+  (tmp_path / 'secret').write_text('secret')
+  manifest = folder / 'SHA256SUMS'
+  for name in ('../secret', str(tmp_path / 'secret'), 'a\0b', 'model/../../secret'):
+    manifest.write_text(f'{"0" * 64}  {name}\n')
+    refused(folder, 'is missing')
+
+
+def test_an_item_without_arrays(folder):
+  (folder / 'model' / '_METADATA').write_text('{"tree_metadata": {}}')
+  write_manifest(folder)
+  refused(folder, 'cannot be read')
+
+
+# Random corruption. With the manifest rewritten, no checksum hides it from the readers.
+
+MUTATIONS = {
+  'origin/data.json': fuzz.mutate_json,
+  'SHA256SUMS': fuzz.mutate_bytes,
+  '_CHECKPOINT_METADATA': fuzz.mutate_json,
+  'model/_METADATA': fuzz.mutate_json,
+  'model/_sharding': fuzz.mutate_json,
+  'model/array_metadatas/process_0': fuzz.mutate_json,
+  'model/manifest.ocdbt': fuzz.mutate_bytes,
+  'model/d/*': fuzz.mutate_bytes,
+  'model/ocdbt.process_0/d/*': fuzz.mutate_bytes,
+}
+CASES = [
+  *((name, 20) for name in ('origin/data.json', 'model/_METADATA', 'model/d/*')),
+  *(pytest.param(name, 1000, marks=pytest.mark.slow) for name in MUTATIONS),
+]
+
+
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(('name', 'number'), CASES)
+def test_random_corruption_is_refused_or_harmless(folder, name, number, unchecked):
+  (path,) = folder.glob(name)
+
+  def load_as_if_written_so():
+    if name != 'SHA256SUMS':
+      write_manifest(folder)
+    zoo.load(folder)
+
+  fuzz.check_all(path, load_as_if_written_so, MUTATIONS[name], number)
+  write_manifest(folder)
+  if name != 'SHA256SUMS':
+    found = fuzz.check_all(path, lambda: zoo.load(folder), MUTATIONS[name], number, 1)
+    assert found >= 0.9 * number  # a mutation may make the same bytes again
+  np.testing.assert_array_equal(zoo.load(folder).model.bias[...], 0)

@@ -1,0 +1,109 @@
+"""However often a checkpoint is saved or opened, as many files and threads are open."""
+
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import jax.numpy as jnp
+import pytest
+
+import zoo
+from tests.checkpoints.states import ABSTRACT, METADATA, disk, save, state_at
+from tests.launch.processes import ROOT, environment
+from zoo.checkpoints.checkpointer import Checkpoints
+
+pytestmark = pytest.mark.skipif(
+  not pathlib.Path('/proc/self/fd').is_dir(), reason='open files cannot be counted here'
+)
+
+
+def count() -> tuple[int, int]:
+  """The numbers of open files and of threads."""
+  gc.collect()
+  return len(os.listdir('/proc/self/fd')), threading.active_count()
+
+
+def check_flat(action, times: int) -> None:
+  for _ in range(3):  # what is opened once and for all
+    action()
+  before = count()
+  for _ in range(times):
+    action()
+  # Some threads are always about to end; what leaks does so each time.
+  for now, then in zip(count(), before, strict=True):
+    assert now < then + times / 2
+
+
+def test_saves(tmp_path):
+  step = 0
+  with Checkpoints(tmp_path, 2, METADATA) as checkpoints:
+
+    def save_one():
+      nonlocal step
+      step += 1
+      checkpoints.save(step, state_at(1))
+      checkpoints.wait()
+
+    check_flat(save_one, 30)
+  assert checkpoints.latest == step == 33
+
+
+def test_runs(tmp_path):
+  save(tmp_path, 1)
+
+  def run():
+    with Checkpoints(tmp_path, 2, METADATA) as checkpoints:
+      checkpoints.load(1, ABSTRACT)
+
+  check_flat(run, 10)
+
+
+def test_saves_that_fail(tmp_path):
+  with disk(tmp_path / 'disk', 'size=20k') as folder:
+
+    def fail():
+      with pytest.raises(zoo.RunError):
+        save(folder, 1)
+
+    check_flat(fail, 6)
+
+
+def test_models_that_are_opened():
+  check_flat(lambda: zoo.load(ROOT / 'checkpoints' / 'lsa'), 10)
+
+
+MANY = 5000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_thousands_of_saves_with_few_files_allowed(tmp_path, cache):
+  program = 'from tests.checkpoints.test_leaks import save_many; save_many()'
+  answer = subprocess.run(
+    ['bash', '-c', f'ulimit -n 256; exec {sys.executable} -c "{program}"'],
+    cwd=ROOT,
+    env={**environment(cache), 'WORKDIR': str(tmp_path)},
+    capture_output=True,
+    text=True,
+    timeout=1400,
+    check=False,
+  )
+  assert answer.returncode == 0, answer.stderr
+  first, last = (
+    [int(one) for one in line.split()] for line in answer.stdout.splitlines()
+  )
+  assert last[0] < first[0] + 20  # files
+  assert last[1] < first[1] + 20  # threads
+
+
+def save_many() -> None:
+  state = {'model': {'w': jnp.arange(100.0)}}
+  with Checkpoints(pathlib.Path(os.environ['WORKDIR']), 2, METADATA) as checkpoints:
+    for step in range(1, MANY + 1):
+      checkpoints.save(step, state)
+      checkpoints.wait()
+      if step in (10, MANY):
+        print(*count())

@@ -1,0 +1,275 @@
+"""What `zoo.save` writes, `zoo.load` makes again: the same model, or an error."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.checkpoints.states import disk
+from tests.checkpoints.test_saved_models import assert_same
+from tests.compare import refuses
+from tests.settings import general, isotropic
+from zoo import registry, theory
+from zoo.theory import constructions
+
+
+@pytest.fixture
+def register(monkeypatch):
+  """Registers classes for one test."""
+  for entries in (registry.models, registry.tasks):
+    monkeypatch.setattr(entries, '_classes', dict(entries._classes))
+  return zoo.register_model
+
+
+class Scaled(nnx.Module):
+  """Predicts w·x_q / temperature, with hyper-parameters that are no attributes."""
+
+  def __init__(
+    self, num_features, layers=(), temperature=1.0, activation=jnp.tanh, *, rngs
+  ):
+    self._temperature = temperature
+    self._activation = activation
+    self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features,)))
+    self.extra = nnx.List(
+      nnx.Param(jnp.full(one['size'], one['value'])) for one in layers
+    )
+
+  def __call__(self, prompt):
+    total = prompt.x_query @ self.w[...] / self._temperature
+    return self._activation(total + sum(v[...].sum() for v in self.extra))
+
+
+TASK = isotropic(3, 4)
+LAYERS = [{'size': 2, 'value': 0.25}, {'size': 1, 'value': 0.5}]
+
+
+def test_a_hyper_parameter_that_is_no_attribute_comes_back(register, tmp_path):
+  register('scaled')(Scaled)
+  given = Scaled(3, LAYERS, temperature=10, rngs=nnx.Rngs(0))
+  created = zoo.create_model(
+    'scaled', num_features=3, layers=LAYERS, temperature=10, rngs=nnx.Rngs(0)
+  )
+  for count, model in enumerate([given, created]):
+    zoo.save(model, tmp_path / str(count), TASK)
+    saved = zoo.load(tmp_path / str(count))
+    assert saved.model._temperature == 10
+    assert saved.config.model.to_dict() == {
+      'name': 'scaled',
+      'layers': LAYERS,
+      'temperature': 10,
+    }
+    prompt = TASK.sample(jax.random.key(1), 5)
+    np.testing.assert_array_equal(saved.model(prompt), model(prompt))
+
+
+def test_what_was_trained_split_or_loaded_can_be_saved_again(register, tmp_path):
+  register('scaled')(Scaled)
+  model = Scaled(3, LAYERS, 10.0, rngs=nnx.Rngs(0))
+  copies = [
+    nnx.clone(model),
+    nnx.merge(*nnx.split(model)),
+    nnx.jit(lambda model: model)(model),
+  ]
+  zoo.save(model, tmp_path / 'first', TASK)
+  copies.append(zoo.load(tmp_path / 'first').model)
+  for count, copy in enumerate(copies):
+    zoo.save(copy, tmp_path / str(count), zoo.load(tmp_path / 'first').task)
+    assert_same(zoo.load(tmp_path / str(count)).model, model)
+
+
+def test_a_guess_is_in_the_config(tmp_path):
+  guess = np.array([0.3, -0.5, 1.0])
+  model = zoo.models.MultiHeadLSA(3, 2, guess, 0.4, rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', TASK)
+  section = zoo.load(tmp_path / 'model').config.model
+  assert section.to_dict() == {
+    'name': 'multi_head_lsa',
+    'num_heads': 2,
+    'initial_guess': guess.tolist(),
+    'initial_bias': 0.4,
+    'init_scale': 0.1,
+  }
+
+
+def test_models_and_tasks_of_all_kinds_come_back(tmp_path):
+  task = general(noise_std=0.7)
+  guess = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
+  rngs = nnx.Rngs(0)
+  models = [
+    constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
+    zoo.create_model('multi_head_lsa', num_features=3, num_heads=2, **guess, rngs=rngs),
+    zoo.create_model('lsa', num_features=3, **guess, rngs=rngs),
+    zoo.create_model('ltb', num_features=3, hidden_features=6, rngs=rngs),
+  ]
+  for count, model in enumerate(models):
+    zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
+    saved = zoo.load(tmp_path / 'deep' / str(count))
+    assert type(saved.model) is type(model)
+    assert saved.step == count
+    assert saved.task == task
+    assert_same(saved.model, model)
+    assert theory.exact_risk(saved.model, saved.task) == theory.exact_risk(model, task)
+  saved = zoo.load(tmp_path / 'deep' / '1')
+  zoo.save(saved.model, tmp_path / 'again', config=saved.config, step=7)
+  assert zoo.load(tmp_path / 'again').config == saved.config
+  assert not [path for path in tmp_path.iterdir() if path.name not in ('deep', 'again')]
+
+
+def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
+  register('scaled')(Scaled)
+  changed = Scaled(3, rngs=nnx.Rngs(0))
+  changed._temperature = 10
+  with refuses('Scaled', 'predicts', 'was an attribute changed'):
+    zoo.save(changed, tmp_path / 'model', TASK)
+  task = isotropic(3, 4, noise_std=0.5)
+  task.noise_std = 0.7
+  with refuses('LinearRegression', 'draws other prompts', 'was an attribute changed'):
+    zoo.save(Scaled(3, rngs=nnx.Rngs(0)), tmp_path / 'model', task)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_counts_its_calls_does_not_notice_the_save(register, tmp_path):
+  @register('counting')
+  class Counting(Scaled):
+    def __init__(self, num_features, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+      self.calls = nnx.Variable(jnp.array(0))
+
+    def __call__(self, prompt):
+      self.calls[...] += 1
+      return super().__call__(prompt) * self.calls[...]
+
+  model = Counting(3, rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', TASK)
+  assert model.calls[...] == 0
+  assert zoo.load(tmp_path / 'model').model.calls[...] == 0
+
+
+def test_a_model_with_random_keys_comes_back(register, tmp_path):
+  @register('dropping')
+  class Dropping(Scaled):
+    def __init__(self, num_features, rate=0.5, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+      self.dropout = nnx.Dropout(rate, rngs=rngs)
+
+    def __call__(self, prompt):
+      return self.dropout(super().__call__(prompt))
+
+  model = Dropping(3, rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', TASK)
+  prompt = TASK.sample(jax.random.key(1), 8)
+  saved = zoo.load(tmp_path / 'model').model
+  for _ in range(2):  # each call draws anew
+    np.testing.assert_array_equal(saved(prompt), model(prompt))
+
+
+def test_what_json_cannot_hold_is_named(register, tmp_path):
+  register('scaled')(Scaled)
+  model = Scaled(3, activation=jnp.sin, rngs=nnx.Rngs(0))
+  with refuses("'activation' of Scaled is a", 'cannot be saved', 'must be None, a'):
+    zoo.save(model, tmp_path / 'model', TASK)
+  model = Scaled(3, [{'size': 1, 'value': 1.0, 'a.b': 1}], rngs=nnx.Rngs(0))
+  zoo.save(model, tmp_path / 'model', TASK)  # in a list, names are left alone
+
+  @register('with_options')
+  class WithOptions(Scaled):
+    def __init__(self, num_features, options, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+
+  with refuses('cannot be saved', 'a.b'):
+    model = WithOptions(3, {'a.b': 1}, rngs=nnx.Rngs(0))
+    zoo.save(model, tmp_path / 'dotted', TASK)
+  assert [path.name for path in tmp_path.iterdir()] == ['model']
+
+
+def test_a_model_made_before_its_class_was_registered(register, tmp_path):
+  class Late(Scaled):
+    pass
+
+  model = Late(3, rngs=nnx.Rngs(0))
+  register('late')(Late)
+  with refuses('Late', 'made before', 'give zoo.save a config'):
+    zoo.save(model, tmp_path / 'model', TASK)
+
+
+def test_a_task_may_be_a_frozen_dataclass(register, tmp_path):
+  @zoo.register_task('doubled')
+  @dataclasses.dataclass(frozen=True)
+  class Doubled:
+    num_features: int
+    factors: tuple[float, ...] = (2.0, 1.0)
+
+    def sample(self, key, batch_size):
+      prompt = isotropic(self.num_features, 4).sample(key, batch_size)
+      return dataclasses.replace(prompt, y=prompt.y * self.factors[0])
+
+  register('scaled')(Scaled)
+  task: Any = Doubled(3, factors=(4.0, 1.0))
+  zoo.save(Scaled(3, rngs=nnx.Rngs(0)), tmp_path / 'model', task)
+  assert zoo.load(tmp_path / 'model').task.factors == [4.0, 1.0]
+
+
+def test_what_cannot_be_saved_is_named(tmp_path):
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  with refuses('either a task or a config'):
+    zoo.save(model, tmp_path / 'new')
+  with refuses('exists already'):
+    (tmp_path / 'file').touch()
+    zoo.save(model, tmp_path, TASK)
+
+  class Unknown(zoo.models.YqLSA):
+    pass
+
+  with refuses('Unknown is not registered as a model'):
+    zoo.save(Unknown(3, rngs=nnx.Rngs(0)), tmp_path / 'new', TASK)
+  with refuses('the config makes another model', 'w_k (1, 5, 5)', 'w_k (1, 4, 4)'):
+    zoo.save(model, tmp_path / 'new', isotropic(4, 4))
+  with refuses('step is -1'):
+    zoo.save(model, tmp_path / 'new', TASK, step=-1)
+  with refuses('no path'):
+    zoo.save(model, '~nosuchuser/model', TASK)
+  with pytest.raises(zoo.RunError, match='name too long'):
+    zoo.save(model, tmp_path / ('long' * 1000), TASK)
+  assert not (tmp_path / 'new').exists()
+
+
+SIZES = ['size=4k', 'size=24k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=15']
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd):
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  zoo.save(model, tmp_path / 'good', TASK)
+  for options in SIZES:
+    with disk(tmp_path / 'disk', options) as folder:
+      with pytest.raises(zoo.RunError, match='cannot be written') as info:
+        zoo.save(model, folder / 'model', TASK)
+      assert '\n' not in str(info.value)
+      assert 'No space left' in str(info.value)
+      assert not list(folder.iterdir())
+      assert capfd.readouterr() == ('', ''), options
+
+
+def test_a_folder_of_save_tells_nothing_of_the_machine(tmp_path):
+  model = constructions.gd_transformer(np.zeros(3), 0.3)
+  zoo.save(model, tmp_path / 'model', TASK)
+  for path in (tmp_path / 'model').rglob('*'):
+    if path.is_file():
+      assert str(tmp_path).encode() not in path.read_bytes(), path
+
+
+def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
+  # Not by jax.enable_x64: Orbax reads in threads of its own, which it does not reach.
+  jax.config.update('jax_enable_x64', True)
+  try:
+    model = constructions.gd_transformer(np.zeros(3), 0.3)
+    assert model.w_p.dtype == jnp.float64
+    zoo.save(model, tmp_path / 'model', TASK)
+    assert_same(zoo.load(tmp_path / 'model').model, model)
+  finally:
+    jax.config.update('jax_enable_x64', False)
+  assert zoo.load(tmp_path / 'model').model.w_p.dtype == jnp.float32

@@ -1,0 +1,162 @@
+"""`zoo.save`: writes a model into a folder, from which `zoo.load` makes it again.
+
+The folder is one step of a run's checkpoints without the optimizer: Orbax's arrays in
+`model`, JSON in `origin`, and `SHA256SUMS` over both.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from zoo import registry
+from zoo.checkpoints.metadata import run_metadata
+from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
+from zoo.checkpoints.orbax_folders import finish_save, start_save
+from zoo.checkpoints.saved_models import (
+  SavedModel,
+  absolute,
+  abstract_model,
+  list_differing,
+  load,
+  shapes_of,
+)
+from zoo.checkpoints.steps import FORMAT
+from zoo.config import Config
+from zoo.errors import RunError, UserError, check_count
+from zoo.protocols import Task
+
+_NUM_PROMPTS = 4  # on which a saved model must predict what it did before
+
+
+def save(
+  model: nnx.Module,
+  path: str | os.PathLike[str],
+  task: Task | None = None,
+  *,
+  config: Config | None = None,
+  step: int = 0,
+) -> None:
+  """Writes a model into a new folder, from which `zoo.load` makes it again.
+
+  Give the task that the model is for, or a `config` that names model and task, as a
+  loaded model has. Without one the hyper-parameters are those that model and task were
+  constructed with. Raises UserError when the folder is not empty, when both are given
+  or none, when a hyper-parameter is nothing that JSON can hold, or when what is loaded
+  again is another model: it must predict the same on a few prompts. RunError when the
+  disk refuses. After an error there is no folder.
+  """
+  step = check_count('step', step, minimum=0)
+  path = absolute(path)
+  if (task is None) == (config is None):
+    raise UserError('give zoo.save either a task or a config, not both')
+  if config is None:
+    sections = {
+      'model': _described(model, registry.models),
+      'task': _described(task, registry.tasks),
+    }
+    try:
+      config = ConfigDict(sections)
+    except ValueError as error:  # a dot in the key of a dict
+      raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
+  state = nnx.state(model)
+  _check_makes(config, state)
+  metadata = {'format': FORMAT, 'step': step, **run_metadata(config)}
+  try:
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+      raise UserError(f'{path} exists already; it must be a new folder or an empty one')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f'.{path.name}.'
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as temporary:
+      folder = pathlib.Path(temporary, 'model')
+      _write(folder, state, metadata)
+      _check_predicts_the_same(model, task, load(folder))
+      folder.replace(path)
+  except OSError as error:
+    raise RunError(f'{path} cannot be written: {error.strerror or error}') from error
+
+
+def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
+  """Writes the folder; raises OSError for whatever Orbax raises."""
+  try:
+    with quiet_orbax():
+      start_save(folder, {'model': state}, metadata)()
+  except Exception as error:
+    raise OSError(one_line(error)) from error
+  finish_save(folder)
+
+
+def _described(thing: object, entries: registry.Registry) -> dict[str, object]:
+  """The section of a config that makes a model or a task: its name and arguments."""
+  cls = type(thing).__name__
+  names = [name for name in entries.names() if entries.get(name) is type(thing)]
+  if not names:
+    raise UserError(
+      f'{cls} is not registered as a {entries.kind}; register it, so that it can be '
+      f'loaded by name; known: {", ".join(entries.names())}'
+    )
+  arguments = registry.arguments_of(thing)
+  if arguments is None:
+    raise UserError(
+      f'what this {cls} was constructed with is not known, since it was made before '
+      f'the class was registered; give zoo.save a config'
+    )
+  # Of a model the task says the one, and whoever makes it gives the other.
+  others = {'num_features', 'rngs'} if entries is registry.models else set()
+  for name, kind in arguments.unrecorded.items():
+    if name not in others:
+      raise UserError(
+        f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; it '
+        'must be None, a number, text, an array, or a list or dict of these'
+      )
+  own = {
+    name: value for name, value in arguments.values().items() if name not in others
+  }
+  return {'name': names[0], **own}
+
+
+def _check_makes(config: Config, state: PyTree) -> None:
+  """Raises UserError unless the config makes a model with the arrays of `state`."""
+  shapes, wanted = shapes_of(state), shapes_of(nnx.state(abstract_model(config)))
+  if shapes != wanted:
+    raise UserError(
+      f'the config makes another model: it has {list_differing(wanted, shapes)}, and '
+      f'the model given {list_differing(shapes, wanted)}; give zoo.save a config with '
+      'all its hyper-parameters'
+    )
+
+
+def _check_predicts_the_same(
+  model: nnx.Module, task: Task | None, saved: SavedModel
+) -> None:
+  """Raises UserError unless model and task do what they did before they were saved."""
+  key = jax.random.key(0)
+  prompt = saved.task.sample(key, _NUM_PROMPTS)
+  if task is not None:
+    given = task.sample(key, _NUM_PROMPTS)
+    if not jax.tree.all(jax.tree.map(np.array_equal, given, prompt)):
+      raise UserError(
+        f'the {type(task).__name__} that its arguments make draws other prompts; was '
+        'an attribute changed after it was made? give zoo.save a config instead'
+      )
+  # A model may count its calls: the one that is given must not notice.
+  before = np.asarray(nnx.clone(model)(prompt))
+  after = np.asarray(saved.model(prompt))
+  if np.array_equal(before, after, equal_nan=True):
+    return
+  # The weights are the same bits. On other devices sums are rounded differently: half
+  # of the digits tells that from another hyper-parameter.
+  allowed = np.sqrt(jax.numpy.finfo(before.dtype).eps) * np.abs(before).max()
+  if before.shape != after.shape or not np.abs(after - before).max() <= allowed:
+    raise UserError(
+      f'the {type(model).__name__} that its hyper-parameters make predicts '
+      f'{after.flat[0]:g} where the one given predicts {before.flat[0]:g}; was an '
+      'attribute changed after it was made? give zoo.save a config that makes it'
+    )
