@@ -1,7 +1,5 @@
 """The decoder against transformers, NumPy, itself without a cache, and other meshes."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.compare import assert_close, refuses
-from tests.language_models import tiny
+from tests.language_models import smollm2, tiny
 from zoo.language_models.decoder import (
   QUERY_BLOCK,
   Decoder,
@@ -24,7 +22,7 @@ from zoo.language_models.decoder import (
 )
 from zoo.language_models.weights import load_decoder, open_weights
 
-REFERENCES = np.load(pathlib.Path(__file__).parents[1] / 'data' / 'llm' / 'tiny.npz')
+REFERENCES = smollm2.arrays('tiny.npz')
 KINDS = list(tiny.CONFIGS)
 # Logits of the tiny models reach 7; two layers of float32 leave errors of 2e-5 in them.
 # A norm's ε of 1e-6 in place of 1e-5 moves them by 2e-3, a wrong θ by 2e-2 or more,
