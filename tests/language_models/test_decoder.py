@@ -10,16 +10,9 @@ from jax.sharding import PartitionSpec as P
 
 from tests.compare import assert_close, refuses
 from tests.language_models import smollm2, tiny
-from zoo.language_models.decoder import (
-  QUERY_BLOCK,
-  Decoder,
-  DecoderConfig,
-  attend,
-  causal,
-  greedy,
-  llama3_divisors,
-  rotate,
-)
+from zoo.language_models.decoder import QUERY_BLOCK, Decoder, attend, rotate
+from zoo.language_models.decoder_config import DecoderConfig, llama3_divisors
+from zoo.language_models.decoding import causal, greedy
 from zoo.language_models.weights import load_decoder, open_weights
 
 REFERENCES = smollm2.arrays('tiny.npz')
@@ -268,7 +261,7 @@ def test_a_random_decoder_needs_no_files():
 @pytest.mark.parametrize(
   ('change', 'said'),
   [
-    ({'model_type': 'gpt2'}, ("'gpt2'", 'llama, qwen2')),
+    ({'model_type': 'gpt2'}, ("'gpt2'", "'llama', 'qwen2'")),
     ({'hidden_act': 'gelu'}, ('hidden_act', "'gelu'", "'silu'")),
     ({'attention_bias': True}, ('attention_bias', 'True', 'False')),
     ({'mlp_bias': True}, ('mlp_bias', 'True', 'False')),
@@ -278,7 +271,7 @@ def test_a_random_decoder_needs_no_files():
     ({'num_key_value_heads': 3}, ('8 heads', '3 key-value heads', 'multiple')),
     ({'hidden_size': 'wide'}, ('hidden_size', "'wide'", 'integer')),
     ({'head_dim': 3}, ('3 features', 'two features')),
-    ({'rms_norm_eps': 0}, ('norm_eps', '0', '> 0')),
+    ({'rms_norm_eps': 0}, ('rms_norm_eps', 'is 0', 'from 1e-12 to 1')),
   ],
 )
 def test_a_config_that_cannot_be_built_is_refused(change, said):

@@ -8,6 +8,7 @@ import tokenizers as hf
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
 from zoo.language_models import tokenizer as tokenizers
+from zoo.language_models.fields import Fields
 from zoo.language_models.weights import GGUFWeights, open_weights
 
 SPLITS = json.loads((smollm2.DATA / 'splits.json').read_text('utf-8'))
@@ -26,7 +27,7 @@ def metadata(**changes):
   } | changes
   known = {f'tokenizer.ggml.{name}': value for name, value in known.items()}
   known['tokenizer.chat_template'] = tiny.TEMPLATE
-  return lambda key, default=None: known.get(key, default)
+  return Fields(known, 'Bytes')
 
 
 def from_gguf(**changes):

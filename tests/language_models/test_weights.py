@@ -121,7 +121,7 @@ def test_damaged_files_of_a_folder_are_named(folder):
   with refuses('model.safetensors', 'not a whole safetensors file'):
     load(folder)
   (folder / 'config.json').write_text('{"model_type":')
-  with refuses('config.json', 'not a JSON file'):
+  with refuses('config.json', 'is not JSON'):
     load(folder)
   (folder / 'config.json').write_text('[]')
   with refuses('config.json', 'list', 'object'):
@@ -131,10 +131,10 @@ def test_damaged_files_of_a_folder_are_named(folder):
 def test_another_architecture_is_named(models, tmp_path, folder):
   config = tiny.CONFIGS[KIND] | {'model_type': 'gpt_neox'}
   (folder / 'config.json').write_text(json.dumps(config))
-  with refuses("'gpt_neox'", 'llama, qwen2'):
+  with refuses("'gpt_neox'", "'llama', 'qwen2'"):
     load(folder)
   path = tiny.save_gguf(KIND, tmp_path / 'other.gguf', architecture='gemma3')
-  with refuses('other.gguf', "'gemma3'", 'llama, qwen2'):
+  with refuses('other.gguf', "'gemma3'", "'llama', 'qwen2'"):
     load(path)
 
 
