@@ -1,11 +1,10 @@
-"""Chat templates, which come with a model and are programs: run in bounds.
+"""Chat templates: programs that come with a model, run within limits.
 
-Jinja's sandbox keeps a template from the machine. It does not bound what a template
-takes, so that this one does, in two ways. *Size*: whatever an expression makes is
-charged, by its length, to a budget, and what could be far larger than its operands
-(`*`, `**`, `%`, `join`, `replace`, `indent`) is charged before it is made; filters,
-methods and globals that could not be charged so are not there. *Time*: iterations,
-calls and tests are charged too, and look at the clock.
+Jinja's sandbox protects the machine from a template, but limits neither its time nor
+its memory. Here whatever an expression makes is charged, by its size, to a budget; what
+can be far larger than its operands (`*`, `**`, `%`, `join`, `replace`, `indent`, …) is
+charged before it is made. Iterations, calls and tests are charged too, and check a
+deadline. Filters, methods and globals that are not listed here do not exist.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from zoo.language_models.tensors import one_line
 
 MAX_SOURCE = 2**17  # characters of a template; those of real models have 20,000 at most
 MAX_SECONDS = 5.0  # a real one takes a millisecond
-_BUDGET, _BUDGET_OF_CHARACTER = 2**24, 2**8  # and so much for each that the user says
-_OBJECT = 16  # what a number, an item of a list, or an iteration is charged
+_BUDGET, _BUDGET_OF_CHARACTER = 2**22, 2**8  # the second for each of the user's text
+_OBJECT, _STEP = 2**4, 2**8  # for an item of a list; for an iteration, call or test
 _MAX_BITS = 2**12  # of an integer
 
 _FILTERS = (
@@ -102,7 +101,7 @@ class ChatTemplate:
 
 
 class _Charging(NodeTransformer):
-  """Passes what expressions make, what is written, and iterations through charges."""
+  """Passes what expressions make, output and iterations through filters that charge."""
 
   def charged(self, node: nodes.Expr) -> nodes.Filter:
     self.generic_visit(node)
@@ -120,27 +119,16 @@ class _Charging(NodeTransformer):
     self.generic_visit(node)
     return node
 
-  def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-    """Two operands at a time, so that each result is charged before the next."""
-    first, *rest = (self.visit(operand) for operand in node.nodes)
-    for operand in rest:
-      first = _filter(nodes.Concat([first, operand]), 'charged')
-    return first
+  def visit_Concat(self, node: nodes.Concat) -> nodes.Filter:
+    self.generic_visit(node)
+    return _filter(nodes.List(node.nodes), 'concatenated')
 
   def visit_Output(self, node: nodes.Output) -> nodes.Output:
-    node.nodes = [
-      _filter(
-        nodes.Const(child.data)
-        if isinstance(child, nodes.TemplateData)
-        else self.visit(child),
-        'charged',
-      )
-      for child in node.nodes
-    ]
+    node.nodes = [_filter(self.visit(child), 'charged') for child in node.nodes]
     return node
 
   def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.CallBlock:
-    self.generic_visit(node.call)  # the call itself has to stay one
+    self.generic_visit(node.call)  # which has to stay a call
     for field in 'defaults', 'body':
       setattr(node, field, [self.visit(child) for child in getattr(node, field)])
     return node
@@ -180,6 +168,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     self.filters = {
       **{name: self.filters[name] for name in _FILTERS},
       'charged': jinja2.pass_context(lambda _, value: self._charged(value)),
+      'concatenated': jinja2.pass_context(lambda _, values: self._concatenated(values)),
       'iterated': jinja2.pass_context(lambda _, value: self._iterated(value)),
       'join': self._join,
       'replace': self._replace,
@@ -198,11 +187,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     return super().is_safe_attribute(obj, attr, value)
 
   def wrap_str_format(self, value: object) -> None:
-    """Makes `format` a method like others, and so one that is not allowed."""
+    """Leaves `format` to `is_safe_attribute`, which refuses it."""
 
   def call(
     self, context: Context, function: Callable, /, *args: object, **kwargs: object
   ) -> object:
+    self._spend(_STEP)
     text = getattr(function, '__self__', None)
     if isinstance(text, str) and args:
       first, *rest = args
@@ -269,15 +259,19 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     self._spend(self._size(value))
     return value
 
+  def _concatenated(self, values: list[object]) -> str:
+    self._spend(self._size(values))
+    return ''.join(map(str, values))
+
   def _iterated(self, values: Iterable[object]) -> Iterator[object]:
     for value in values:
-      self._spend(_OBJECT)
+      self._spend(_STEP)
       yield value
 
   def _timed(self, test: Callable[..., bool]) -> Callable[..., bool]:
     @functools.wraps(test)
     def timed(*args: object) -> bool:
-      self._spend(_OBJECT)
+      self._spend(_STEP)
       return test(*args)
 
     return timed
@@ -332,7 +326,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-  """Shows nothing of its values, which may hold one another."""
+  """A namespace that is written without its values, which may hold one another."""
 
   def __repr__(self) -> str:
     return '<Namespace>'

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from zoo.errors import UserError
-from zoo.language_models.fields import MAX_INTEGER, Fields
+from zoo.fields import MAX_INTEGER, Fields
 
 FAMILIES = 'llama', 'qwen2'
 

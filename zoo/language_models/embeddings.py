@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
+from zoo.fields import Fields
 from zoo.files import read_json
 from zoo.language_models.encoder import Encoder, EncoderConfig, load_encoder
-from zoo.language_models.fields import Fields
 from zoo.language_models.tokenizer import guarded, largest_token, read_tokenizer
 
 _BATCH = 64  # sentences of about one length, in one call

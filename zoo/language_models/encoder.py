@@ -14,7 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from zoo.errors import UserError
-from zoo.language_models.fields import Fields
+from zoo.fields import Fields
 from zoo.language_models.tensors import SafetensorsFiles, check_finite, check_shapes
 
 # Modules of the encoder: their names in the file, and the dimensions of their weight by

@@ -12,9 +12,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from zoo.errors import UserError
+from zoo.fields import Fields
 from zoo.files import read_json, read_text
 from zoo.language_models.chat_template import MAX_SOURCE, ChatTemplate
-from zoo.language_models.fields import Fields
 from zoo.language_models.tensors import one_line
 
 # GGUF's kinds of token that are not ordinary ones.

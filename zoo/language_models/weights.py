@@ -22,10 +22,10 @@ from jax.typing import DTypeLike
 from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
+from zoo.fields import Fields
 from zoo.files import read_json
 from zoo.language_models.decoder import Decoder, abstract_decoder
 from zoo.language_models.decoder_config import MAX_HEAD_DIM, DecoderConfig
-from zoo.language_models.fields import Fields
 from zoo.language_models.gguf_file import GGUFFile
 from zoo.language_models.tensors import (
   SafetensorsFiles,
@@ -207,20 +207,17 @@ def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
 
 def _safetensors_files(folder: pathlib.Path) -> list[pathlib.Path]:
   index = folder / 'model.safetensors.index.json'
+  there = {path.name for path in folder.glob('*.safetensors') if path.is_file()}
+  names = {'model.safetensors'} & there or there
   if index.exists():
     weight_map = Fields(read_json(index), str(index)).nested('weight_map')
     names = {weight_map.text(name) for name in weight_map.names()}
-  elif (folder / 'model.safetensors').exists():
-    names = {'model.safetensors'}
-  else:
-    names = {path.name for path in folder.glob('*.safetensors')}
   if not names:
     raise UserError(
       f'{folder} holds no *.safetensors; pickled weights (*.bin, *.pt) are never read'
     )
-  for name in sorted(names):
-    if pathlib.PurePath(name).name != name or not (folder / name).is_file():
-      raise UserError(f'{folder} lacks {one_line(name)}, which {index.name} names')
+  for name in sorted(names - there):
+    raise UserError(f'{folder} lacks {one_line(name)}, which {index.name} names')
   return [folder / name for name in sorted(names)]
 
 

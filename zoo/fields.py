@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard, TypeVar
@@ -63,7 +64,7 @@ class Fields:
     return float(value)
 
   def text(self, name: str, default: str | None = None) -> str:
-    """A text of at most `MAX_TEXT` characters."""
+    """A text of at most `MAX_TEXT` characters, all of which UTF-8 knows."""
     value = self._value(name, default)
     if not _is_text(value):
       raise self._error(name, value, f'a text of at most {MAX_TEXT} characters')
@@ -139,4 +140,9 @@ def _is_integer(value: object, low: int, high: int) -> TypeGuard[int]:
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-  return isinstance(value, str) and len(value) <= MAX_TEXT
+  return (
+    isinstance(value, str)
+    and len(value) <= MAX_TEXT
+    # Half a pair of surrogates, which JSON can spell, has no bytes.
+    and not re.search('[\ud800-\udfff]', value)
+  )
