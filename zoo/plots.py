@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+
+from zoo.files import write_atomically
 
 KINDS = 'dots', 'curve', 'line', 'dashed'
 
@@ -107,6 +110,14 @@ def series(
 
 def _floats(values: Any) -> tuple[float, ...]:
   return tuple(np.asarray(values, np.float64).tolist())
+
+
+def write_plot(plot: Plot, folder: pathlib.Path) -> None:
+  """Writes `figure_NAME.csv`, `.svg` and `.png` into a folder; raises OSError."""
+  write_atomically(folder / f'figure_{plot.name}.csv', to_csv(plot))
+  figure = draw(plot.panels)
+  figure.savefig(folder / f'figure_{plot.name}.svg', metadata={'Date': None})
+  figure.savefig(folder / f'figure_{plot.name}.png', dpi=150)
 
 
 def to_csv(plot: Plot) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
 import zoo.llm
@@ -21,7 +22,6 @@ from tests.llm.pairs import (
   write_jsonl,
   write_stsb,
 )
-from zoo.config import flat
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
 from zoo.llm.settings import FIELDS, validate
@@ -232,7 +232,7 @@ def test_a_mistake_in_the_fields_themselves():
     del config.prompts.number, config.prompts.num_prompts
   with refuses("no field 'prompts.num_prompts'"):
     validate(config)
-  assert set(flat(parrot_config().to_dict())) == FIELDS
+  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == FIELDS
 
 
 def test_no_examples_at_all(tmp_path, csv, parrot):

@@ -65,7 +65,7 @@ GOOD = 'sentence1,sentence2,similarity_score\nA.,B.,1.0\n'
     ({'dev': GOOD + 'A.,B.,7\n'}, ['line 3', '0 to 5']),
     ({'dev': GOOD + 'A.,B.\n'}, ['line 3', 'two sentences']),
     ({'train': GOOD.splitlines()[0]}, ['stsb-en-train.csv has no examples']),
-    ({'train': GOOD.replace('A', '\udcff')}, ['cannot be read']),
+    ({'train': GOOD.replace('A', '\udcff')}, ['is not UTF-8 text']),
   ],
 )
 def test_a_folder_of_other_content_is_refused_in_one_line(tmp_path, files, said):

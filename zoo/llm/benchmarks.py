@@ -1,4 +1,4 @@
-"""What is asked: texts with a label, a number or a class, in splits."""
+"""Benchmarks: texts with a label, which is a number or a class, in splits."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def _example(line: str, source: str) -> Example:
   except UserError:
     pass
   raise UserError(
-    f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": 3.5}}, '
-    'the label a number or the name of a class'
+    f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
+    '3.5}, the label a number or the name of a class'
   )
 
 
