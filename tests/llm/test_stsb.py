@@ -1,5 +1,6 @@
 """STS-B as a TensorFlow Dataset, without TensorFlow; benchmarks of one's own."""
 
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +52,38 @@ def test_a_damaged_build_is_told(tmp_path):
     stsb.load(None, tmp_path / 'tfds')
 
 
+@pytest.fixture(scope='module')
+def built(tmp_path_factory):
+  """A data folder of TFDS with the twelve pairs in it."""
+  base = tmp_path_factory.mktemp('built')
+  stsb.load(write_stsb(base / 'csv'), base / 'tfds')
+  return base / 'tfds'
+
+
+@pytest.mark.parametrize(
+  ('file', 'old', 'new'),
+  [
+    ('metadata.json', None, None),
+    ('metadata.json', 'sha256', 'md5'),
+    ('metadata.json', '"sha256": "', '"sha256": 7, "x": "'),
+    ('metadata.json', '{', '{' + 2**20 * ' '),
+    ('dataset_info.json', '"12"', f'"{10**12}"'),
+    ('dataset_info.json', '"12"', '"12", "0"'),
+    ('dataset_info.json', '"dev"', '"validation"'),
+    ('dataset_info.json', '{', 9999 * '['),
+  ],
+)
+def test_damaged_metadata_are_told(built, tmp_path, file, old, new):
+  folder = shutil.copytree(built, tmp_path / 'tfds')
+  (path,) = folder.rglob(file)
+  if old is None:
+    path.unlink()
+  else:
+    path.write_text(path.read_text().replace(old, new, 1))
+  with pytest.raises(RunError, match=r'damaged.*delete its folder'):
+    stsb.load(None, folder)
+
+
 GOOD = 'sentence1,sentence2,similarity_score\nA.,B.,1.0\n'
 
 
@@ -64,6 +97,7 @@ GOOD = 'sentence1,sentence2,similarity_score\nA.,B.,1.0\n'
     ({'test': GOOD.replace('1.0', 'high')}, ['line 2', "'A.,B.,high'", '0 to 5']),
     ({'dev': GOOD + 'A.,B.,7\n'}, ['line 3', '0 to 5']),
     ({'dev': GOOD + 'A.,B.\n'}, ['line 3', 'two sentences']),
+    ({'dev': GOOD.replace('A', 'A' * 10**6)}, ['line 2', 'field larger than']),
     ({'train': GOOD.splitlines()[0]}, ['stsb-en-train.csv has no examples']),
     ({'train': GOOD.replace('A', '\udcff')}, ['is not UTF-8 text']),
   ],
@@ -111,6 +145,9 @@ def test_a_benchmark_of_ones_own(tmp_path):
     ([ROW, {'inputs': 'a', 'label': 'dry'}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['a'], 'label': True}], ['train.jsonl, line 2']),
     ([ROW, {'inputs': ['a']}], ['train.jsonl, line 2', '"label"']),
+    ([ROW, {'inputs': ['a'], 'label': float('nan')}], ['train.jsonl, line 2']),
+    ([ROW, {'inputs': ['\ud800'], 'label': 'dry'}], ['train.jsonl, line 2']),
+    ([ROW, {'inputs': [['a']], 'label': 'dry'}], ['train.jsonl, line 2']),
     ([ROW, 7], ['train.jsonl, line 2', "'7'"]),
   ],
 )
