@@ -2,18 +2,21 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from scipy.special import log_softmax
 
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
-from tests.language_models.test_decoder import load, logits_of, make_mesh
+from tests.language_models.test_decoder import loaded, logits_of, make_mesh
 from tests.launch.processes import ROOT
+from zoo.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
 from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights
@@ -33,7 +36,7 @@ def model(models):
 def one_by_one(path, model, prompt, continuation):
   """log p(continuation | prompt), by one forward pass over both."""
   first, second = map(model._tokenizer.encode, (prompt, continuation))
-  logits = logits_of(load(path), np.asarray(first + second, np.int32))
+  logits = logits_of(loaded(path), np.asarray(first + second, np.int32))
   log_p = log_softmax(logits.astype(np.float64), axis=-1)
   places = np.arange(len(first) - 1, len(first) + len(second) - 1)
   return log_p[places, second].sum()
@@ -56,7 +59,7 @@ def test_probabilities_are_those_of_each_continuation_alone(model, models):
 
 def test_probabilities_of_all_next_tokens_add_up_to_one(model):
   """Each number has one spelling, so that none is counted twice."""
-  texts = [f'{number / 100:.2f}' for number in range(501)]
+  texts = [f'{number / 20:.2f}' for number in range(101)]
   total = np.exp(model.log_probabilities(PROMPTS[1], texts)).sum()
   assert 0 < total < 1
   digits = model.log_probabilities(PROMPTS[1], list('0123456789'))
@@ -88,8 +91,24 @@ def test_a_model_knows_its_name_and_size(model, models):
   assert model.num_params == sum(a.size for a in tiny.tensors('qwen2').values())
   assert LanguageModel.load(models['qwen2']['gguf']).name == 'qwen2'
   assert model.num_tokens(PROMPTS[2]) == len(tiny.tokenizer().encode(PROMPTS[2]).ids)
+
+
+@pytest.mark.slow  # in float32 it is tested above, and bfloat16 with the decoder
+def test_a_model_in_bfloat16_answers(models):
   rounded = LanguageModel.load(models['qwen2']['folder'], dtype='bfloat16')
   assert len(rounded.generate(PROMPTS, 3)) == len(PROMPTS)
+  assert np.isfinite(rounded.log_probabilities(PROMPTS[0], ['3', '4'])).all()
+
+
+def test_probabilities_that_are_not_numbers_are_an_error(models, tmp_path):
+  """Finite weights, whose products are beyond float32."""
+  folder = shutil.copytree(models['qwen2']['folder'], tmp_path / 'model')
+  tensors = load_file(folder / 'model.safetensors')
+  tensors['lm_head.weight'] *= np.float32(1e38)
+  save_file(tensors, folder / 'model.safetensors')
+  model = LanguageModel.load(folder, cache_length=160)
+  with pytest.raises(RunError, match='probabilities that are not finite'):
+    model.log_probabilities(PROMPTS[1], ['3'])
 
 
 def test_a_prompt_that_fits_exactly_is_answered_and_one_more_token_refused(model):

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from tests.test_plots import assert_drawn
+from zoo.intervals import interval
 from zoo.llm.guesses import Scale
 from zoo.llm.readouts import READOUTS
 from zoo.llm.report import plot, table
@@ -71,6 +72,9 @@ def test_losses_pairs_and_copies():
     summary['arms'][arm]['free'] for arm in ('without_guess', 'with_guess')
   )
   assert (without['num_parsed'], without['parse_rate']) == (4, 0.8)
+  losses = [4, 0, 0.25, 4]
+  bounds = stats.ttest_1samp(losses, 0).confidence_interval(0.95)
+  assert (without['low'], without['high']) == pytest.approx((bounds.low, bounds.high))
   assert without['loss'] == pytest.approx((4 + 0 + 0.25 + 4) / 4)
   changed = 0.996**2
   assert with_guess['loss'] == pytest.approx((1 + 0.25 + 0.25 + changed) / 4)
@@ -96,12 +100,9 @@ def test_losses_pairs_and_copies():
 def test_the_interval_covers_as_often_as_it_says():
   """Of squared errors of scores, which are far from normal."""
   rng = np.random.default_rng(0)
-  true = np.mean((rng.uniform(0, 5, 400_000) - 2.5) ** 2)
-  hits = 0
-  for _ in range(400):
-    answers = [(label, 0.0, 2.5, label) for label in rng.uniform(0, 5, 40).tolist()]
-    pair = summarise(lines_of(answers), SCORES)['paired']['free']
-    hits += pair['low'] <= -true <= pair['high']
+  true = 25 / 12  # of scores that are uniform from 0 to 5, and the answer 2.5
+  errors = (rng.uniform(0, 5, (400, 40)) - 2.5) ** 2
+  hits = sum(low <= true <= high for _, low, high in map(interval, errors))
   # 380 of 400 are due, with a standard deviation of 4.4.
   assert abs(hits - 380) < 4 * math.sqrt(400 * 0.95 * 0.05)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int, PyTree
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
@@ -38,8 +39,7 @@ class SentenceEmbedder:
         f'the sentence encoder takes {max_length} tokens; it must take more than the '
         f'{around} that its tokenizer puts around each text'
       )
-    graph, self._weights = nnx.split(encoder)
-    self._embed = jax.jit(lambda weights, *args: nnx.merge(graph, weights)(*args))
+    self._graph, self._weights = nnx.split(encoder)
     self._vocab_size = encoder.word.num_embeddings
     self._tokenizer, self._max_length = tokenizer, max_length
     self._tokenizer.enable_truncation(max_length)
@@ -124,4 +124,15 @@ class SentenceEmbedder:
     for row, of_text in enumerate(tokens):
       ids[row, : len(of_text)] = of_text
       lengths[row] = len(of_text)
-    return np.asarray(self._embed(self._weights, ids, lengths))[: len(tokens)]
+    embedded = _embed(self._graph, self._weights, ids, lengths)
+    return np.asarray(embedded)[: len(tokens)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _embed(
+  graph: nnx.GraphDef,
+  weights: PyTree,
+  tokens: Int[Array, 'n t'],
+  lengths: Int[Array, ' n'],
+) -> Float[Array, 'n w']:
+  return nnx.merge(graph, weights)(tokens, lengths)

@@ -52,17 +52,13 @@ class LanguageModel:
     self.cache_length = check_count('cache_length', cache_length)
     self._tokenizer = tokenizer
     self._mesh = mesh
-    graph, self._state = nnx.split(decoder)
+    self._graph, self._state = nnx.split(decoder)
     self.num_params = sum(
       math.prod(leaf.shape) for leaf in jax.tree.leaves(self._state)
     )
     # In float32 accelerators would by default multiply in fewer bits.
     exact = decoder.embedding.dtype == jnp.float32
     self._precision = 'float32' if exact else 'default'
-    self._greedy = jax.jit(
-      functools.partial(_greedy, graph), static_argnames='num_slots'
-    )
-    self._log_probabilities = jax.jit(functools.partial(_log_probabilities, graph))
 
   @classmethod
   def load(
@@ -128,7 +124,7 @@ class LanguageModel:
       tokens[i, t - len(ids) :] = ids
       lengths[i] = len(ids)
     found = self._run(
-      self._greedy,
+      _greedy,
       (tokens, P('data')),
       (lengths, P('data')),
       (np.asarray(self._tokenizer.end_tokens, np.int32), P()),
@@ -166,7 +162,7 @@ class LanguageModel:
     pairs = np.zeros((_rounded_up(len(tree.pairs), _PROMPT_BLOCK), 2), np.int32)
     pairs[: len(tree.pairs)] = np.reshape(list(tree.pairs), (-1, 2))
     found = self._run(
-      self._log_probabilities,
+      _log_probabilities,
       (tokens, P()),
       (np.asarray([len(ids)], np.int32), P()),
       (positions, P()),
@@ -205,7 +201,7 @@ class LanguageModel:
       jax.set_mesh(self._mesh),
       jax.default_matmul_precision(self._precision),
     ):
-      return np.asarray(compiled(self._state, *sharded, **static))
+      return np.asarray(compiled(self._graph, self._state, *sharded, **static))
 
 
 class _Tree:
@@ -246,12 +242,14 @@ def _rounded_up(count: int, block: int) -> int:
   return -(-count // block) * block
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames='num_slots')
 def _greedy(
   graph: nnx.GraphDef, state: PyTree, *arguments: Array, num_slots: int
 ) -> Array:
   return greedy(nnx.merge(graph, state), *arguments, num_slots=num_slots)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _log_probabilities(
   graph: nnx.GraphDef,
   state: PyTree,
