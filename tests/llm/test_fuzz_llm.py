@@ -80,7 +80,7 @@ def run(tmp_path):
   rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
   benchmark = benchmarks.read_jsonl(write_jsonl(tmp_path, rows))
   wording = wording_of(config, benchmark)
-  guesses = {split: [pair[2] for pair in PAIRS] for split in benchmark.splits}
+  guesses: Any = {split: [pair[2] for pair in PAIRS] for split in benchmark.splits}
   (tmp_path / 'guesses.json').write_text(json.dumps(guesses))
   prompts = Prompts(
     benchmark,

@@ -1,6 +1,7 @@
 """The numbers of the report, from lines whose numbers are known by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ ANSWERS = [
 ]
 
 
-def lines_of(answers):
+def lines_of(answers) -> Any:
   return [
     {
       'index': index,
@@ -57,8 +58,12 @@ def lines_of(answers):
 LINES = lines_of(ANSWERS)
 
 
+def summary_of(lines, scale=SCORES) -> Any:
+  return {**FACTS, **summarise(lines, scale)}
+
+
 def test_losses_pairs_and_copies():
-  summary = summarise(LINES, SCORES)
+  summary = summary_of(LINES)
   assert summary['num_prompts'] == 5
   assert summary['seconds'] == 7.5
   assert summary['context_guess_loss'] == 0.5
@@ -109,7 +114,7 @@ def test_the_interval_covers_as_often_as_it_says():
 
 def test_an_arm_without_any_answer_is_told_as_such():
   lines = lines_of([(3.0, 2.0, None, 2.0), (4.0, 3.0, None, 3.5)])
-  summary = {**FACTS, **summarise(lines, SCORES)}
+  summary = summary_of(lines)
   found = summary['arms']['without_guess']['free']
   assert (found['num_parsed'], found['loss'], found['stderr']) == (0, None, None)
   assert summary['paired']['free'] == {
@@ -128,17 +133,17 @@ def test_classes_have_an_error_rate():
   lines = lines_of([('a', 'b', 'a', 'b'), ('b', 'b', 'a', 'b'), ('b', 'a', None, 'b')])
   for line in lines:
     line['context_mean'] = line['constant'] = 'a'
-  summary = summarise(lines, scale)
+  summary = summary_of(lines, scale)
   assert summary['metric'] == 'error rate'
   assert summary['baselines']['constant']['loss'] == pytest.approx(2 / 3)
   assert summary['arms']['without_guess']['free']['loss'] == pytest.approx(1 / 2)
   assert summary['arms']['with_guess']['free']['num_copied'] == 2
-  drawn = plot({**FACTS, **summary}, lines)
+  drawn = plot(summary, lines)
   assert [panel.key for panel in drawn.panels] == ['a', 'b']
 
 
 def test_the_table_and_the_figure_hold_the_numbers():
-  summary = {**FACTS, **summarise(LINES, SCORES)}
+  summary = summary_of(LINES)
   told = table(summary)
   for readout, name in READOUTS.items():
     for arm in ('without_guess', 'with_guess'):

@@ -39,21 +39,22 @@ def open_builder(
   builder_class: type[_Builder],
   data_dir: str | os.PathLike[str] | None,
   config: str | None = None,
-) -> _Builder:
-  """The builder of a data set in `data_dir`; None is TFDS's own folder.
+) -> tuple[_Builder, bool]:
+  """The builder of a data set in `data_dir`, and whether it is built there already.
 
-  Raises UnreadableFile for metadata that are too large or no JSON, and whatever TFDS
-  raises for others that are damaged.
+  Without `data_dir` it is TFDS's own folder. Raises UnreadableFile for metadata that
+  are too large or no JSON, and whatever TFDS raises for others that are damaged.
   """
   root = pathlib.Path(DATA_DIR if data_dir is None else data_dir).expanduser()
   for path in (root / builder_class.name).rglob('*.json'):
     read_json(path, MIB)
   with quiet():
-    return builder_class(
+    builder = builder_class(
       data_dir=None if data_dir is None else os.fspath(data_dir),
       config=config,
       file_format='array_record',
     )
+    return builder, builder.is_prepared()
 
 
 def read_split(builder: tfds.core.DatasetBuilder, split: str) -> Sequence[Example]:

@@ -140,9 +140,9 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
 
   folder = f'{data_dir or "the data folder of TFDS"}, {IclLinearRegression.name}/{name}'
   try:
-    builder = open_builder(IclLinearRegression, data_dir, name)
+    builder, is_built = open_builder(IclLinearRegression, data_dir, name)
     folder = str(builder.data_path)
-    if not builder.is_prepared():
+    if not is_built:
       logging.info('drawing the evaluation set %s into %s', name, folder)
       with quiet():
         builder.download_and_prepare()

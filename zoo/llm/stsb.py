@@ -86,10 +86,9 @@ def load(
       if next(stsb_examples(path), None) is None:
         raise UserError(f'{path} has no examples')
   with _as_damaged():
-    builder = open_builder(Stsb, data_dir)
-    prepared = builder.is_prepared()
+    builder, is_built = open_builder(Stsb, data_dir)
   folder = builder.data_path
-  if not prepared:
+  if not is_built:
     if csv_dir is None:
       raise UserError(
         f'there is no STS-B in {folder}; --data must name a folder with the '
