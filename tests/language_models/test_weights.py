@@ -102,8 +102,9 @@ def test_a_matrix_of_the_right_size_and_another_shape_is_refused(folder):
 
 
 def test_files_that_are_not_there_are_named(folder, models, tmp_path):
-  with refuses('nowhere', 'does not exist'):
-    load(tmp_path / 'nowhere')
+  for name in 'nowhere', 'x' * 5000, '\0':
+    with refuses(name, 'does not exist'):
+      load(tmp_path / name)
   (tmp_path / 'empty').mkdir()
   with refuses('empty', 'holds no model', 'config.json'):
     load(tmp_path / 'empty')

