@@ -230,38 +230,3 @@ def test_mistakes_are_named(tmp_path, data_dir):
   (tmp_path / 'file').write_text('')
   with pytest.raises(RunError, match='cannot be written'):
     evaluation_sets.load('table_1', tmp_path / 'file')
-
-
-WITHOUT = """
-import sys
-sys.modules['tensorflow_datasets'] = None
-import zoo
-import zoo.llm.experiment
-import zoo.probing
-print([setting.name for setting in zoo.evaluation_sets.SETTINGS])
-for use in (
-  lambda: zoo.evaluation_sets.load('table_1'),
-  lambda: __import__('zoo.evaluation_sets.builder'),
-  lambda: __import__('zoo.llm.stsb'),
-):
-  try:
-    use()
-  except zoo.UserError as error:
-    print(error)
-"""
-
-
-def test_without_the_extra_sets_are_listed_and_one_line_says_how_to_load_them():
-  done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', WITHOUT],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  listed, *answers = done.stdout.splitlines()
-  assert listed == str(list(SETTINGS))
-  assert answers == 3 * [
-    'tensorflow_datasets is not installed; evaluation sets and STS-B need pip install '
-    "'icl-zoo[data]'"
-  ]

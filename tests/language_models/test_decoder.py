@@ -240,9 +240,15 @@ def test_eight_devices_give_what_one_gives(models, data, model):
   np.testing.assert_array_equal(
     decoded(eight, prompts, 12, mesh=mesh), decoded(one, prompts, 12)
   )
+
+
+@pytest.mark.slow  # the tokens, above, come from the same logits
+@pytest.mark.parametrize(('data', 'model'), [(4, 2), (1, 8)])
+def test_logits_on_eight_devices_are_those_on_one(models, data, model):
+  path, mesh = models['qwen2']['gguf'], make_mesh(data, model)
   with jax.set_mesh(mesh):
-    logits = logits_of(eight, tiny.TOKENS)
-  assert np.abs(logits - logits_of(one, tiny.TOKENS)).max() <= TOLERANCE
+    logits = logits_of(load(path, mesh), tiny.TOKENS)
+  assert np.abs(logits - logits_of(loaded(path), tiny.TOKENS)).max() <= TOLERANCE
 
 
 def test_bfloat16_is_float32_but_for_rounding(models):
@@ -257,7 +263,8 @@ def test_bfloat16_is_float32_but_for_rounding(models):
 
 def test_a_random_decoder_needs_no_files():
   config = DecoderConfig.from_hf(tiny.CONFIGS['tied_llama'])
-  logits = logits_of(Decoder(config, rngs=nnx.Rngs(0)), tiny.TOKENS)
+  make = nnx.jit(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+  logits = logits_of(make(), tiny.TOKENS)
   assert logits.shape == (48, config.vocab_size)
   assert np.isfinite(logits).all()
 

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +13,6 @@ from scipy.special import log_softmax
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
 from tests.language_models.test_decoder import loaded, logits_of, make_mesh
-from tests.launch.processes import ROOT
 from zoo.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
@@ -81,6 +78,13 @@ def test_answers_on_a_mesh_are_those_of_one_device(model, models):
     models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
   )
   assert split.generate(PROMPTS, 12) == model.generate(PROMPTS, 12)
+
+
+@pytest.mark.slow  # the same programs as for answers, with nothing split over `data`
+def test_probabilities_on_a_mesh_are_those_of_one_device(model, models):
+  split = LanguageModel.load(
+    models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
+  )
   found = split.log_probabilities(PROMPTS[0], ['3.80', '2'])
   expected = model.log_probabilities(PROMPTS[0], ['3.80', '2'])
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
@@ -154,28 +158,6 @@ def test_smollm2_is_what_it_is_in_transformers():
   assert model.generate([prompt], model.num_tokens(answer)) == [answer]
   found = model.log_probabilities(prompt, list('0123456789'))
   assert np.abs(found - expected['log_p_digits']).max() <= 1e-3
-
-
-def test_without_the_extra_one_line_says_how_to_get_it():
-  program = """
-import sys
-sys.modules['gguf'] = None
-import zoo
-try:
-  zoo.language_models.LanguageModel
-except zoo.UserError as error:
-  print(error)
-"""
-  done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', program],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert done.stdout == (
-    "gguf is not installed; language models need pip install 'icl-zoo[llm]'\n"
-  )
 
 
 def test_the_test_of_smollm2_leaves_no_file_open_when_it_is_skipped(monkeypatch):
