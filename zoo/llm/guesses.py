@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     batch_size: int
     optimizer: Any
 
-    def __getitem__(self, field: str) -> Any: ...
-
 else:
   from ml_collections import ConfigDict as GuessConfig
 
