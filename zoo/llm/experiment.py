@@ -86,31 +86,43 @@ def run(
   try:
     with locked(out), Interruption() as interruption:
       write_atomically(out / GUESSES, json.dumps(guesses) + '\n')
-      lines = ask(
-        prompts,
-        model,
-        config.readouts,
-        config.model.batch_size,
-        out / PROMPTS,
-        interruption,
-      )
-      if interruption.requested == signal.SIGINT:
-        raise KeyboardInterrupt
-      if lines is None:
-        return None
-      facts: ModelFacts = {
-        'model': model.name,
-        'num_params': model.num_params,
-        'device_kind': jax.devices()[0].device_kind,
-        'num_devices': make_mesh(config).size,
-        'jax_version': jax.__version__,
-      }
-      summary = _summary(config, benchmark, prompts, lines, facts)
-      _warn_of_unparsed(summary)
-      write_plot(plot(summary, lines), out)
-      write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + '\n')
+      return _ask_all(config, benchmark, prompts, model, out, interruption)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
+
+
+def _ask_all(
+  config: ExperimentConfig,
+  benchmark: Benchmark,
+  prompts: Prompts,
+  model: Model,
+  out: pathlib.Path,
+  interruption: Interruption,
+) -> Summary | None:
+  """Asks the prompts that have no line yet; writes figure 6 and the summary."""
+  lines = ask(
+    prompts,
+    model,
+    config.readouts,
+    config.model.batch_size,
+    out / PROMPTS,
+    interruption,
+  )
+  if interruption.requested == signal.SIGINT:
+    raise KeyboardInterrupt
+  if lines is None:
+    return None
+  facts: ModelFacts = {
+    'model': model.name,
+    'num_params': model.num_params,
+    'device_kind': jax.devices()[0].device_kind,
+    'num_devices': make_mesh(config).size,
+    'jax_version': jax.__version__,
+  }
+  summary = _summary(config, benchmark, prompts, lines, facts)
+  _warn_of_unparsed(summary)
+  write_plot(plot(summary, lines), out)
+  write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + '\n')
   return summary
 
 
