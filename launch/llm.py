@@ -5,11 +5,12 @@
   python -m launch.llm --config=configs/llm/smollm2.py --config.guess.model=cosine \\
       --config.prompts.context_split=dev --out=runs/honest
 
-STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt. Run
-the same command again to go on after an interruption.
+STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
+Rerun the same command to resume after an interruption.
 """
 
 import pathlib
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -26,8 +27,8 @@ _DATA = flags.DEFINE_string(
   'data',
   None,
   'Folder of the CSV files of STS-B, from which the data set is built in the data '
-  'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); once it is, the flag may '
-  'be left out. For a benchmark of your own, its folder of JSONL files.',
+  'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once it is '
+  'built. For a benchmark of your own, its folder of JSONL files.',
 )
 _OUT = flags.DEFINE_string(
   'out',
@@ -38,7 +39,7 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  config = cli.config_of(_CONFIG)
+  config: Any = cli.config_of(_CONFIG)  # what it holds is checked when it runs
   default = pathlib.Path('checkpoints/runs', f'llm-{cli.run_name(_CONFIG)}')
   out = cli.folder_of(_OUT, default)
   data = None if _DATA.value is None else cli.folder_of(_DATA, '')
@@ -47,9 +48,9 @@ def main() -> None:
 
   summary = experiment.run(config, out, data)
   if summary is None:
-    print(f'stopped; the same command goes on from what is saved in {out}')
+    print(f'stopped; rerun the same command to resume from {out}')
   else:
-    print(f'\n{report.table(summary)}\n\nall of it is in {out}')
+    print(f'\n{report.table(summary)}\n\nthe results are in {out}')
 
 
 if __name__ == '__main__':

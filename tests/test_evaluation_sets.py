@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from zoo import evaluation_sets
 from zoo.errors import RunError
+from zoo.evaluation_sets import sets
 
 SETTINGS = {setting.name: setting for setting in evaluation_sets.SETTINGS}
 FIELDS = ('x', 'y', 'x_query', 'y_query')
@@ -31,12 +33,10 @@ def data_dir(tmp_path_factory):
 @pytest.mark.parametrize('name', SETTINGS)
 def test_the_prompts_are_those_recorded_and_of_the_task(name):
   setting = SETTINGS[name]
-  drawn = evaluation_sets.draw(setting)
+  drawn = sets.sample_prompts(setting)
   # Recorded on another day; see the module for how far bits depend on the machine.
-  assert evaluation_sets.checksum(drawn) == setting.sha256
-  for (total, _), recorded in zip(
-    evaluation_sets.sketch(drawn), setting.sketch, strict=True
-  ):
+  assert sets.checksum(drawn) == setting.sha256
+  for (total, _), recorded in zip(sets.sketch(drawn), setting.sketch, strict=True):
     assert abs(total - recorded) < 1e-6  # as many digits are recorded
   # The task as it is written down, once more.
   d, c = 10, 100 if name == 'long_context' else 10
@@ -71,7 +71,7 @@ def within_standard_errors(samples, expected):
 
 
 def test_the_weights_of_a_long_context_can_be_told_and_give_the_query():
-  drawn = evaluation_sets.draw(SETTINGS['long_context'])
+  drawn = sets.sample_prompts(SETTINGS['long_context'])
   for x, y, x_query, y_query in zip(
     *(drawn[field][:20].astype(np.float64) for field in FIELDS), strict=True
   ):
@@ -110,7 +110,7 @@ def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
   assert answer.returncode == 0, answer.stderr
   size, label = json.loads(answer.stdout)
   assert size == 8192
-  assert label == evaluation_sets.draw(SETTINGS['table_1'])['y_query'][7]
+  assert label == sets.sample_prompts(SETTINGS['table_1'])['y_query'][7]
   there, here = (
     {
       str(path.relative_to(folder)): path.read_bytes()
@@ -125,7 +125,7 @@ def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
 
 def test_what_is_read_is_what_was_drawn(data_dir):
   found = evaluation_sets.load('table_1', data_dir)
-  drawn = evaluation_sets.draw(SETTINGS['table_1'])
+  drawn = sets.sample_prompts(SETTINGS['table_1'])
   for field in FIELDS:
     array = np.asarray(getattr(found.prompt, field))
     assert array.dtype == np.float32
@@ -149,17 +149,17 @@ def test_other_roundings_are_told_and_another_content_is_refused(
   with caplog.at_level(logging.WARNING, logger='absl'):
     assert not evaluation_sets.load('table_1', data_dir).same_bits
   assert 'does not have the recorded checksum' in caplog.text
-  drawn = evaluation_sets.draw(setting)
+  drawn = sets.sample_prompts(setting)
   one_ulp = np.nextafter(drawn['y'], np.float32(np.inf))
-  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: {**drawn, 'y': one_ulp})
+  monkeypatch.setattr(sets, 'sample_prompts', lambda _: {**drawn, 'y': one_ulp})
   assert not evaluation_sets.load('table_1', data_dir).same_bits
   moved = drawn['y'].copy()
   moved[5000, 3] *= 1 + 1e-6
-  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: {**drawn, 'y': moved})
+  monkeypatch.setattr(sets, 'sample_prompts', lambda _: {**drawn, 'y': moved})
   with pytest.raises(RunError, match='its y is not what the seed gives'):
     evaluation_sets.load('table_1', data_dir)
   reversed_order = {field: array[::-1] for field, array in drawn.items()}
-  monkeypatch.setattr(evaluation_sets, 'draw', lambda _: reversed_order)
+  monkeypatch.setattr(sets, 'sample_prompts', lambda _: reversed_order)
   with pytest.raises(RunError, match='cannot be drawn with this version of JAX'):
     evaluation_sets.load('table_1', data_dir)
 
@@ -186,11 +186,32 @@ def test_a_damaged_file_is_refused(tmp_path):
     evaluation_sets.load('zero_mean', tmp_path)
 
 
+@pytest.mark.parametrize(
+  ('old', 'new', 'said'),
+  [
+    ('"8192"', f'"{10**12}"', 'by its metadata 1000000000000'),
+    ('"8192"', '"4096", "4096"', 'has 2 files; it must have 1'),
+    ('"8192"', '', 'has 0 files'),
+    ('"test"', '"train"', 'test'),
+    ('"splits": [', '"splits": [' + 500 * '[', 'JSON'),
+    ('{', '{' + 2**20 * ' ', 'bytes; it may have at most 1048576'),
+  ],
+)
+def test_metadata_that_claim_something_else_are_refused(
+  tmp_path, data_dir, old, new, said
+):
+  folder = shutil.copytree(data_dir, tmp_path / 'tfds')
+  (info,) = folder.rglob('dataset_info.json')
+  info.write_text(info.read_text().replace(old, new, 1))
+  with pytest.raises(RunError, match=rf'is not as it was recorded.*{said}.*delete'):
+    evaluation_sets.load('table_1', folder)
+
+
 def test_the_export_needs_numpy_alone(data_dir, tmp_path):
   evaluation_sets.export('table_1', tmp_path / 'one.npz', data_dir)
   evaluation_sets.export('table_1', tmp_path / 'two.npz', data_dir)
   assert (tmp_path / 'one.npz').read_bytes() == (tmp_path / 'two.npz').read_bytes()
-  drawn = evaluation_sets.draw(SETTINGS['table_1'])
+  drawn = sets.sample_prompts(SETTINGS['table_1'])
   with np.load(tmp_path / 'one.npz', allow_pickle=False) as found:
     for field in FIELDS:
       assert found[field].tobytes() == drawn[field].tobytes()

@@ -1,4 +1,4 @@
-"""What all configs of the language-model experiment share: every field, with unit."""
+"""The fields of all configs of the language-model experiment, each with its range."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from zoo import UserError
 
 
 def get_config(variant: str = '') -> Any:
-  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), not yet with a model.
+  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), still without a model.
 
   The variant `smoke` asks four prompts of two examples each. Examples of a context are
   drawn from train, as in the paper: its network fits these far better than the query.
-  With `dev` it has seen neither.
+  With `dev` it was trained on neither.
   """
   if variant not in ('', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the config; known: smoke')
   config: Any = ConfigDict()
-  config.seed = 0  # ≥ 0: draws of prompts, the guess network, shuffling
+  config.seed = 0  # 0 to 2³² − 1: draws of prompts, the guess network, shuffling
 
   config.model = model = ConfigDict()
   model.weights = 'none'  # a folder, a .gguf file, or package:NAME/PATH
@@ -43,7 +43,7 @@ def get_config(variant: str = '') -> Any:
   config.guess = guess = ConfigDict()
   guess.model = 'network'  # network (C.3), cosine (a line in it), constant
   guess.bias = 0.0  # added to every guess, in units of the score
-  guess.shuffled = False  # whether guesses are handed round: right in scale alone
+  guess.shuffled = False  # permuted within each split: right in distribution only
   guess.num_epochs = 10  # ≥ 1, of the network
   guess.batch_size = 8  # ≥ 1 examples
   guess.optimizer = optimizer = ConfigDict()
@@ -56,7 +56,7 @@ def get_config(variant: str = '') -> Any:
   config.prompts = prompts = ConfigDict()
   prompts.num_prompts = 100  # ≥ 2, each with a query of its own from test
   prompts.num_examples = 10  # 0 to 20 in a context
-  prompts.context_split = 'train'  # train, or dev, which the guess was not fitted to
+  prompts.context_split = 'train'  # train, or dev, which no guess was fitted to
 
   config.readouts = readouts = ConfigDict()
   readouts.max_new_tokens = 150  # ≥ 1, of free generation

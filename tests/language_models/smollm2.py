@@ -4,10 +4,17 @@ import importlib.util
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 DATA = pathlib.Path(__file__).parents[1] / 'data' / 'llm'
 SAID = json.loads((DATA / 'smollm2.json').read_text('utf-8'))
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+  """The reference arrays of a file, which is closed again."""
+  with np.load(DATA / name) as found:
+    return dict(found)
 
 
 def path() -> pathlib.Path:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import zoo
 from tests.compare import refuses
 from tests.llm.pairs import TINY_BERT
 from zoo.language_models.embeddings import SentenceEmbedder
@@ -80,6 +81,22 @@ def of_more_tokens(folder):
   (folder / 'tokenizer.json').write_text(text.replace('"dog":83', '"dog":99'))
 
 
+def config(**fields):
+  def change(folder):
+    text = json.dumps(json.loads((folder / 'config.json').read_text()) | fields)
+    (folder / 'config.json').write_text(text)
+
+  return change
+
+
+def limit(value):
+  def change(folder):
+    text = json.dumps({'max_seq_length': value})
+    (folder / 'sentence_bert_config.json').write_text(text)
+
+  return change
+
+
 QUERY = 'encoder.layer.1.attention.self.query.weight'
 
 
@@ -89,15 +106,32 @@ QUERY = 'encoder.layer.1.attention.self.query.weight'
     (shutil.rmtree, ['does not exist']),
     (without('tokenizer.json'), ['has no tokenizer.json']),
     (without('model.safetensors'), ['has no model.safetensors']),
-    (cut, ['model.safetensors is damaged']),
-    (of_type, ["'gpt2'", 'must be bert']),
+    (cut, ['model.safetensors is not a whole safetensors file']),
+    (of_type, ['config.json', "'gpt2'", "must be one of 'bert'"]),
     (of_more_tokens, ['has the token 99', 'knows 85 tokens']),
-    (tensors(lambda weights: weights.pop(QUERY)), ['lacks', QUERY]),
-    (tensors(lambda weights: weights.update(new=np.ones(2))), ['has new']),
+    (tensors(lambda weights: weights.pop(QUERY)), [f'1 missing ({QUERY})']),
+    (tensors(lambda weights: weights.update(new=np.ones(2))), ['1 surplus (new)']),
     (
       tensors(lambda weights: weights.update({QUERY: np.ones((3, 16))})),
-      [QUERY, '(16, 3)', 'must be (16, 16)'],
+      [f'1 misshapen ({QUERY} is (3, 16) and must be (16, 16))'],
     ),
+    (tensors(lambda weights: weights[QUERY].fill(np.nan)), [QUERY, 'not finite']),
+    (
+      tensors(lambda weights: weights.update({QUERY: np.ones((16, 16), np.int32)})),
+      [QUERY, 'stored as I32', 'must be one of BF16'],
+    ),
+    (config(num_hidden_layers=10**12), ['num_hidden_layers', 'from 1 to 1024']),
+    (config(num_hidden_layers=900), ['14368 missing (encoder.layer.10.']),
+    (config(vocab_size=10**6), ['misshapen', '(1000000, 16)']),
+    (config(hidden_size='16'), ['hidden_size', "'16'", 'an integer']),
+    (config(num_attention_heads=3), ['hidden_size', 'is 16', 'which is 3']),
+    (config(num_attention_heads=0), ['num_attention_heads', 'is 0']),
+    (config(layer_norm_eps=None), ["lacks 'layer_norm_eps'"]),
+    (config(layer_norm_eps=[]), ['layer_norm_eps', 'a number']),
+    (config(hidden_act='relu'), ['hidden_act', "'relu'", "'gelu'"]),
+    (limit('many'), ['max_seq_length', "'many'"]),
+    (limit(2), ['takes 2 tokens', 'more than the 2']),
+    (limit(0), ['max_seq_length', 'is 0']),
   ],
 )
 def test_a_folder_of_another_content_is_refused(tmp_path, change, said):
@@ -106,3 +140,30 @@ def test_a_folder_of_another_content_is_refused(tmp_path, change, said):
   change(folder)
   with refuses(*said):
     SentenceEmbedder.load(folder)
+
+
+def test_tokens_around_a_text_have_to_be_those_of_the_encoder(tmp_path):
+  folder = shutil.copytree(TINY_BERT, tmp_path / 'encoder')
+  text = (folder / 'tokenizer.json').read_text()
+  rules = json.loads(text)
+  rules['post_processor']['special_tokens']['[CLS]']['ids'] = [4000]
+  (folder / 'tokenizer.json').write_text(json.dumps(rules))
+  embed = SentenceEmbedder.load(folder)
+  with refuses('the largest 4000', 'all below 85'):
+    embed(['a cat'])
+
+
+def test_a_text_is_cut_to_the_length_that_the_folder_names(tmp_path):
+  folder = shutil.copytree(TINY_BERT, tmp_path / 'encoder')
+  (folder / 'sentence_bert_config.json').write_text('{"max_seq_length": 4}')
+  embed = SentenceEmbedder.load(folder)
+  one, other = embed(['a cat', 'a cat is barking at the dogs'])
+  np.testing.assert_array_equal(one, other)  # both are [CLS] a cat [SEP]
+
+
+def test_embeddings_that_are_not_finite_are_an_error(tmp_path):
+  folder = shutil.copytree(TINY_BERT, tmp_path / 'encoder')
+  # Finite weights, whose sums are beyond float32.
+  tensors(lambda weights: weights[QUERY].fill(3e38))(folder)
+  with pytest.raises(zoo.RunError, match='not finite'):
+    SentenceEmbedder.load(folder)(['a cat'])

@@ -7,6 +7,7 @@ import tokenizers as hf
 
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
+from zoo.fields import Fields
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.weights import GGUFWeights, open_weights
 
@@ -26,7 +27,7 @@ def metadata(**changes):
   } | changes
   known = {f'tokenizer.ggml.{name}': value for name, value in known.items()}
   known['tokenizer.chat_template'] = tiny.TEMPLATE
-  return lambda key, default=None: known.get(key, default)
+  return Fields(known, 'Bytes')
 
 
 def from_gguf(**changes):
@@ -79,6 +80,15 @@ def test_a_merge_is_used_within_a_piece_only():
     ({'pre': 'deepseek-r1-qwen'}, ("'deepseek-r1-qwen'", 'smollm, qwen2, llama-bpe')),
     ({'model': 'llama'}, ("'llama'", "'gpt2'")),
     ({'eos_token_id': None}, ('no end token', 'eos_token_id')),
+    ({'eos_token_id': 259}, ('eos_token_id', '259', 'from 0 to 258')),
+    ({'eos_token_id': -1}, ('eos_token_id', '-1')),
+    ({'eos_token_id': [256]}, ('eos_token_id', '[256]', 'an integer')),
+    ({'bos_token_id': '0'}, ('bos_token_id', "'0'")),
+    ({'tokens': None}, ("lacks 'tokenizer.ggml.tokens'",)),
+    ({'tokens': [1, 2]}, ('tokenizer.ggml.tokens', 'a list of texts')),
+    ({'token_type': [1, 2]}, ('259 tokens and 2 types',)),
+    ({'token_type': 'ones'}, ('token_type', "'ones'", 'integers')),
+    ({'merges': ['ab']}, ('vocabulary of Bytes is damaged',)),
   ],
 )
 def test_a_vocabulary_of_another_kind_is_refused(changes, said):
@@ -125,3 +135,99 @@ def test_a_folder_without_tokenizer_or_template_is_refused(models, tmp_path):
   (folder / 'tokenizer.json').write_text('{}')
   with refuses('tokenizer.json', 'not a tokenizer'):
     tokenizers.from_folder(folder, 'Tiny')
+
+
+def changed(change, file='tokenizer_config.json'):
+  """Changes the fields of a file beside the tokenizer, or of the tokenizer itself."""
+
+  def write(folder):
+    fields = json.loads((folder / file).read_text())
+    change(fields)
+    (folder / file).write_text(json.dumps(fields))
+
+  return write
+
+
+def update(file='tokenizer_config.json', **fields):
+  return changed(lambda found: found.update(fields), file)
+
+
+def replace(content, times=1):
+  rule = {'type': 'Replace', 'pattern': {'String': 'a'}, 'content': content}
+  normalizers = {'type': 'Sequence', 'normalizers': [rule] * times}
+  return update('tokenizer.json', normalizer=normalizers)
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    (update('config.json', eos_token_id='1'), ['eos_token_id', "'1'", 'integers']),
+    (update('config.json', eos_token_id=[1, [2]]), ['eos_token_id', 'integers']),
+    (update('config.json', eos_token_id=10**9), ['end token 1000000000', '0 to 299']),
+    (update('generation_config.json', eos_token_id=-1), ['eos_token_id', '-1']),
+    (update(eos_token=7), ['eos_token', 'is 7', 'a text']),
+    (update(eos_token={'content': 7}), ['content of eos_token', 'a text']),
+    (update(chat_template=7), ['chat_template', 'is 7', 'a text']),
+    (update(chat_template=[{'name': 'default'}]), ["lacks 'template'"]),
+    (update(chat_template=['x']), ['chat_template', 'is a str', 'an object']),
+    (update('tokenizer.json', model=[]), ['tokenizer.json is not a tokenizer']),
+    (replace('x' * 1000), ['normalizer', '1001 times as long']),
+    (replace('xx', 60), ['normalizer', 'times at most']),
+    (
+      update('tokenizer.json', post_processor=['x' * 5000]),
+      ['post_processor', '4096 characters'],
+    ),
+  ],
+)
+def test_fields_of_another_type_or_range_are_refused(tmp_path, change, said):
+  folder = tiny.save_folder('tied_llama', tmp_path / 'model')
+  change(folder)
+  with refuses(*said):
+    tokenizers.from_folder(folder, 'Tiny')
+
+
+def test_truncation_and_padding_of_the_file_are_not_those_of_prompts(tmp_path):
+  """A stride that is not below the length would end in a panic."""
+  folder = tiny.save_folder('tied_llama', tmp_path / 'model')
+  expected = tokenizers.from_folder(folder, 'Tiny').encode('the old bridge')
+  update(
+    'tokenizer.json',
+    truncation={
+      'direction': 'Right',
+      'max_length': 2,
+      'strategy': 'LongestFirst',
+      'stride': 8,
+    },
+    padding={
+      'strategy': {'Fixed': 10**9},
+      'direction': 'Right',
+      'pad_to_multiple_of': None,
+      'pad_id': 0,
+      'pad_type_id': 0,
+      'pad_token': '<|start|>',
+    },
+  )(folder)
+  assert tokenizers.from_folder(folder, 'Tiny').encode('the old bridge') == expected
+
+
+def test_what_the_tokenizer_cannot_encode_is_one_line():
+  with refuses('the tokenizer of Bytes fails'):
+    from_gguf().encode('\ud800')
+
+
+class Panic(BaseException):
+  """As the tokenizers package raises one."""
+
+
+Panic.__name__ = 'PanicException'
+
+
+@pytest.mark.parametrize('error', [Panic, ValueError])
+def test_a_panic_of_the_package_is_one_line_and_an_interruption_is_none(error):
+  def fails(error):
+    raise error('retry-limit\nover')
+
+  with refuses('it fails: retry-limit over'):
+    tokenizers.guarded('it fails', fails, error)
+  with pytest.raises(KeyboardInterrupt):
+    tokenizers.guarded('it fails', fails, KeyboardInterrupt)

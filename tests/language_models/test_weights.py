@@ -19,6 +19,7 @@ from tests.language_models.test_decoder import (
   logits_of,
   make_mesh,
 )
+from zoo.language_models import weights
 from zoo.language_models.weights import load_decoder, open_weights
 
 KIND = 'qwen2'
@@ -49,8 +50,8 @@ def test_parts_are_joined_in_the_order_of_their_numbers(parts):
 
 
 def test_one_tensor_at_a_time_is_on_the_host(models):
-  with open_weights(models[KIND]['files']) as weights:
-    read, alive, most = weights.read, [], 0
+  with open_weights(models[KIND]['files']) as opened:
+    read, alive, most = opened.read, [], 0
 
     def watched(name):
       nonlocal most
@@ -59,8 +60,8 @@ def test_one_tensor_at_a_time_is_on_the_host(models):
       most = max(most, sum(one() is not None for one in alive))
       return array
 
-    weights.read = watched
-    load_decoder(weights, make_mesh(1, 8), jnp.float32)
+    opened.read = watched
+    load_decoder(opened, make_mesh(1, 8), jnp.float32)
   assert most <= 2  # the one being read, and the one before until its name is reused
 
 
@@ -101,8 +102,9 @@ def test_a_matrix_of_the_right_size_and_another_shape_is_refused(folder):
 
 
 def test_files_that_are_not_there_are_named(folder, models, tmp_path):
-  with refuses('nowhere', 'does not exist'):
-    load(tmp_path / 'nowhere')
+  for name in 'nowhere', 'x' * 5000, '\0':
+    with refuses(name, 'does not exist'):
+      load(tmp_path / name)
   (tmp_path / 'empty').mkdir()
   with refuses('empty', 'holds no model', 'config.json'):
     load(tmp_path / 'empty')
@@ -121,7 +123,7 @@ def test_damaged_files_of_a_folder_are_named(folder):
   with refuses('model.safetensors', 'not a whole safetensors file'):
     load(folder)
   (folder / 'config.json').write_text('{"model_type":')
-  with refuses('config.json', 'not a JSON file'):
+  with refuses('config.json', 'is not JSON'):
     load(folder)
   (folder / 'config.json').write_text('[]')
   with refuses('config.json', 'list', 'object'):
@@ -131,10 +133,10 @@ def test_damaged_files_of_a_folder_are_named(folder):
 def test_another_architecture_is_named(models, tmp_path, folder):
   config = tiny.CONFIGS[KIND] | {'model_type': 'gpt_neox'}
   (folder / 'config.json').write_text(json.dumps(config))
-  with refuses("'gpt_neox'", 'llama, qwen2'):
+  with refuses("'gpt_neox'", "'llama', 'qwen2'"):
     load(folder)
   path = tiny.save_gguf(KIND, tmp_path / 'other.gguf', architecture='gemma3')
-  with refuses('other.gguf', "'gemma3'", 'llama, qwen2'):
+  with refuses('other.gguf', "'gemma3'", "'llama', 'qwen2'"):
     load(path)
 
 
@@ -173,3 +175,100 @@ def test_a_quantised_gguf_is_the_same_model_but_for_rounding(models, tmp_path):
   # Q8_0 rounds by 2⁻⁸ of a block's largest entry: about 1% in all.
   error = np.sqrt(np.mean((found - exact) ** 2))
   assert TOLERANCE < error <= 0.05 * exact.std()
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused_when_they_are_read(folder, value):
+  tensors = load_file(folder / 'model.safetensors')
+  tensors['model.layers.1.mlp.up_proj.weight'][3, 4] = value
+  save_file(tensors, folder / 'model.safetensors')
+  with refuses('model.layers.1.mlp.up_proj.weight', 'not finite'):
+    load(folder)
+
+
+@pytest.mark.parametrize('dtype', [np.int32, np.int8, bool])
+def test_weights_that_are_not_floating_point_are_refused(folder, dtype):
+  tensors = load_file(folder / 'model.safetensors')
+  name = 'model.layers.0.self_attn.k_proj.bias'
+  tensors[name] = tensors[name].astype(dtype)
+  save_file(tensors, folder / 'model.safetensors')
+  with refuses(name, 'must be one of BF16, F16, F32, F64'):
+    load(folder)
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    ({'num_hidden_layers': 10**12}, ['num_hidden_layers', 'from 1 to']),
+    ({'num_hidden_layers': 1000}, ['11976 missing (model.layers.10.input_layernorm']),
+    ({'vocab_size': 4 * 10**6}, ['model.embed_tokens.weight', '(4000000, 32)']),
+    ({'vocab_size': 10**12}, ['vocab_size', 'is 1000000000000']),
+    ({'hidden_size': 10**9}, ['hidden_size', 'from 1 to 131072']),
+    ({'head_dim': 10**9}, ['head_dim', 'from 2 to 4096']),
+    ({'intermediate_size': 10**6}, ['mlp.down_proj.weight', '(32, 1000000)']),
+    ({'num_attention_heads': True}, ['num_attention_heads', 'True']),
+    ({'rope_theta': '1e6'}, ['rope_theta', "'1e6'", 'a number']),
+    ({'rope_scaling': [1]}, ['rope_scaling', 'is a list', 'an object']),
+    ({'tie_word_embeddings': 'no'}, ['tie_word_embeddings', "'no'"]),
+    ({'rms_norm_eps': 1e400}, ['rms_norm_eps', 'inf']),
+  ],
+)
+def test_sizes_that_the_files_do_not_have_are_refused_before_anything_is_built(
+  folder, monkeypatch, change, said
+):
+  def build(*_):
+    raise AssertionError('a decoder is built')
+
+  monkeypatch.setattr(weights, 'abstract_decoder', build)
+  config = tiny.CONFIGS[KIND] | change
+  (folder / 'config.json').write_text(json.dumps(config))
+  with refuses(*said):
+    load(folder)
+
+
+@pytest.mark.parametrize(
+  ('change', 'said'),
+  [
+    ({'block_count': 10**6}, ['num_layers', '1000000', 'from 1 to 1024']),
+    ({'block_count': 900}, ['missing', 'model.layers.10.']),
+    ({'embedding_length': 2**31}, ['qwen2.embedding_length', '2147483648']),
+    ({'attention.key_length': 2**30}, ['qwen2.attention.key_length', 'from 2 to 4096']),
+    ({'attention.head_count': 0}, ['qwen2.attention.head_count', 'from 1']),
+    ({'rope.freq_base': float('nan')}, ['qwen2.rope.freq_base', 'nan']),
+    ({'rope.scaling.type': 'yarn'}, ['qwen2.rope.scaling.type', "'yarn'"]),
+  ],
+)
+def test_sizes_that_a_gguf_file_does_not_have_are_refused(tmp_path, change, said):
+  path = tiny.save_gguf(KIND, tmp_path / 'model.gguf', fields=change)
+  with refuses(*said):
+    load(path)
+
+
+@pytest.mark.parametrize('divisors', [np.ones(3), np.zeros(8), np.ones(2**13)])
+def test_rotary_divisors_that_do_not_fit_are_refused(tmp_path, divisors):
+  path = tiny.save_gguf('llama_3_1', tmp_path / 'model.gguf', rope_freqs=divisors)
+  with refuses('rotary' if divisors.size < 10 else 'rope_freqs.weight'):
+    load(path)
+
+
+@pytest.mark.parametrize(
+  ('weight_map', 'said'),
+  [
+    ({'model.norm.weight': 7}, ['model.norm.weight of weight_map', '7', 'a text']),
+    (['model.safetensors'], ['weight_map', 'is a list']),
+    ({'x': '../qwen2/model.safetensors'}, ['lacks ../qwen2/model.safetensors']),
+    ({}, ['holds no *.safetensors']),
+  ],
+)
+def test_an_index_of_another_form_is_refused(models, tmp_path, weight_map, said):
+  folder = shutil.copytree(models[KIND]['files'], tmp_path / 'model')
+  text = json.dumps({'weight_map': weight_map})
+  (folder / 'model.safetensors.index.json').write_text(text)
+  with refuses(*said):
+    load(folder)
+
+
+def test_parts_with_large_numbers_are_not_counted_one_by_one(parts):
+  (parts / 'part5.bin').rename(parts / 'part1000000000000.bin')
+  with refuses('11 parts', '1 to 1000000000000', 'each number once'):
+    load(parts)

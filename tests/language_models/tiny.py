@@ -166,15 +166,20 @@ def save_gguf(kind: str, path: pathlib.Path, **metadata: Any) -> pathlib.Path:
   family = config['model_type']
   writer = gguf.GGUFWriter(path, metadata.get('architecture', family))
   writer.add_name('Tiny')
-  writer.add_block_count(config['num_hidden_layers'])
-  writer.add_context_length(config['max_position_embeddings'])
-  writer.add_embedding_length(config['hidden_size'])
-  writer.add_feed_forward_length(config['intermediate_size'])
-  writer.add_head_count(config['num_attention_heads'])
-  writer.add_head_count_kv(config['num_key_value_heads'])
-  writer.add_key_length(head_dim(config))
-  writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
-  writer.add_rope_freq_base(config['rope_theta'])
+  fields = {
+    'block_count': config['num_hidden_layers'],
+    'context_length': config['max_position_embeddings'],
+    'embedding_length': config['hidden_size'],
+    'feed_forward_length': config['intermediate_size'],
+    'attention.head_count': config['num_attention_heads'],
+    'attention.head_count_kv': config['num_key_value_heads'],
+    'attention.key_length': head_dim(config),
+    'attention.layer_norm_rms_epsilon': config['rms_norm_eps'],
+    'rope.freq_base': config['rope_theta'],
+  }
+  for name, value in (fields | metadata.get('fields', {})).items():
+    add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    add[type(value)](f'{family}.{name}', value)
   made_tokenizer = json.loads(tokenizer().to_str())
   vocabulary = made_tokenizer['model']['vocab']
   tokens = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -190,7 +195,8 @@ def save_gguf(kind: str, path: pathlib.Path, **metadata: Any) -> pathlib.Path:
   writer.add_eos_token_id(END_TOKEN)
   writer.add_chat_template(TEMPLATE)
   if 'rope_scaling' in config:
-    writer.add_tensor('rope_freqs.weight', rope_factors(config).astype(np.float32))
+    divisors = metadata.get('rope_freqs', rope_factors(config))
+    writer.add_tensor('rope_freqs.weight', divisors.astype(np.float32))
   names = gguf.get_tensor_name_map(
     gguf.MODEL_ARCH[family.upper()], config['num_hidden_layers']
   )

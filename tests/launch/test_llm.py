@@ -71,7 +71,7 @@ def whole(tmp_path_factory, cache, arguments):
   assert (
     'mean squared error ± s.e. of model on 8 prompts\n2 examples each' in answer.stdout
   )
-  assert answer.stdout.endswith(f'all of it is in {out}\n')
+  assert answer.stdout.endswith(f'the results are in {out}\n')
   return out, answer
 
 

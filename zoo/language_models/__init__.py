@@ -5,7 +5,7 @@ model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zoo.errors import UserError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _EXTRA = 'gguf', 'jinja2', 'safetensors', 'tokenizers'
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
   if name != 'LanguageModel':
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:

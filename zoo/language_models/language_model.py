@@ -1,10 +1,11 @@
 """A language model from a folder or a GGUF file: it answers, and it scores answers."""
 
+from __future__ import annotations
+
 import functools
 import math
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +13,12 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Float64, Int
+from jaxtyping import Array, Float, Float64, Int, PyTree
 
-from zoo.errors import UserError, check_count, unknown_name
+from zoo.errors import RunError, UserError, check_count, unknown_name
 from zoo.language_models import tokenizer as tokenizers
-from zoo.language_models.decoder import Decoder, causal, greedy
+from zoo.language_models.decoder import Decoder
+from zoo.language_models.decoding import causal, greedy
 from zoo.language_models.weights import GGUFWeights, Path, load_decoder, open_weights
 
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
@@ -38,7 +40,7 @@ class LanguageModel:
   ):
     """A prompt and its answer have `cache_length` tokens at most.
 
-    Raises UserError if the tokenizer knows tokens that the decoder does not.
+    Raises UserError if the tokenizer has tokens that the decoder does not know.
     """
     config = decoder.config
     if tokenizer.largest_token >= config.vocab_size:
@@ -50,17 +52,13 @@ class LanguageModel:
     self.cache_length = check_count('cache_length', cache_length)
     self._tokenizer = tokenizer
     self._mesh = mesh
-    graph, self._state = nnx.split(decoder)
+    self._graph, self._state = nnx.split(decoder)
     self.num_params = sum(
       math.prod(leaf.shape) for leaf in jax.tree.leaves(self._state)
     )
     # In float32 accelerators would by default multiply in fewer bits.
     exact = decoder.embedding.dtype == jnp.float32
     self._precision = 'float32' if exact else 'default'
-    self._greedy = jax.jit(
-      functools.partial(_greedy, graph), static_argnames='num_slots'
-    )
-    self._log_probabilities = jax.jit(functools.partial(_log_probabilities, graph))
 
   @classmethod
   def load(
@@ -69,7 +67,7 @@ class LanguageModel:
     dtype: str = 'float32',
     cache_length: int = 1536,
     mesh: Mesh | None = None,
-  ) -> 'LanguageModel':
+  ) -> LanguageModel:
     """Loads a Hugging Face folder, a GGUF file, or the parts of one (list or folder).
 
     The mesh has the axes `data` and `model`; None is one device. Raises UserError for
@@ -126,7 +124,7 @@ class LanguageModel:
       tokens[i, t - len(ids) :] = ids
       lengths[i] = len(ids)
     found = self._run(
-      self._greedy,
+      _greedy,
       (tokens, P('data')),
       (lengths, P('data')),
       (np.asarray(self._tokenizer.end_tokens, np.int32), P()),
@@ -146,7 +144,8 @@ class LanguageModel:
 
     The prompt is run once: the continuations follow it as one tree, where those that
     start alike share what they share, and no branch sees another (arXiv 2305.09781,
-    section 4). Raises UserError if the prompt and a continuation do not fit the cache.
+    section 4). Raises UserError if the prompt and a continuation do not fit the cache,
+    and RunError if a probability is not a number.
     """
     paths = [self._tokenizer.encode(text) for text in continuations]
     ids = self._encode(prompt, max(map(len, paths), default=0), 'of a continuation')
@@ -163,13 +162,18 @@ class LanguageModel:
     pairs = np.zeros((_rounded_up(len(tree.pairs), _PROMPT_BLOCK), 2), np.int32)
     pairs[: len(tree.pairs)] = np.reshape(list(tree.pairs), (-1, 2))
     found = self._run(
-      self._log_probabilities,
+      _log_probabilities,
       (tokens, P()),
       (np.asarray([len(ids)], np.int32), P()),
       (positions, P()),
       (seen, P()),
       (pairs, P()),
     ).astype(np.float64)
+    if not np.isfinite(found).all():
+      raise RunError(
+        f'{self.name} gives probabilities that are not finite; its numbers may exceed '
+        'the dtype that it was loaded with'
+      )
     return np.asarray([found[indices].sum() for indices in tree.paths], np.float64)
 
   def _encode(self, prompt: str, more: int, of: str) -> list[int]:
@@ -183,8 +187,13 @@ class LanguageModel:
       )
     return ids
 
-  def _run(self, compiled: Any, *arguments: tuple[Any, P], **static: int) -> np.ndarray:
-    placed = [
+  def _run(
+    self,
+    compiled: Callable[..., Array],
+    *arguments: tuple[np.ndarray | np.generic, P],
+    **static: int,
+  ) -> np.ndarray:
+    sharded = [
       jax.device_put(value, NamedSharding(self._mesh, spec))
       for value, spec in arguments
     ]
@@ -192,25 +201,25 @@ class LanguageModel:
       jax.set_mesh(self._mesh),
       jax.default_matmul_precision(self._precision),
     ):
-      return np.asarray(compiled(self._state, *placed, **static))
+      return np.asarray(compiled(self._graph, self._state, *sharded, **static))
 
 
 class _Tree:
-  """Continuations as a tree: its nodes are what some continuation goes on from."""
+  """Continuations as a tree: each node is a token that is followed by another."""
 
   def __init__(self, paths: Sequence[Sequence[int]]):
-    self.tokens: list[int] = []  # of the nodes but the root, parents first
-    self.depths: list[int] = []  # how many nodes lie between one and the root
+    self.tokens: list[int] = []  # of all nodes but the root, parents first
+    self.depths: list[int] = []  # how many nodes are between one and the root
     self._parents: list[int] = []
-    # (node, next token) → its place, where node 0 is the prompt's last token.
-    self.pairs: dict[tuple[int, int], int] = {}
-    self.paths: list[list[int]] = []  # the places along each continuation
+    # Node 0, the root, is the prompt's last token.
+    self.pairs: dict[tuple[int, int], int] = {}  # (node, next token) → its index
+    self.paths: list[list[int]] = []  # the indices of each continuation's pairs
     nodes = {}
     for path in paths:
-      node, places = 0, []
+      node, indices = 0, []
       for depth, token in enumerate(path):
         pair = node, token
-        places.append(self.pairs.setdefault(pair, len(self.pairs)))
+        indices.append(self.pairs.setdefault(pair, len(self.pairs)))
         if depth + 1 < len(path):
           if pair not in nodes:
             self.tokens.append(token)
@@ -218,10 +227,10 @@ class _Tree:
             self._parents.append(node)
             nodes[pair] = len(self.tokens)
           node = nodes[pair]
-      self.paths.append(places)
+      self.paths.append(indices)
 
   def ancestors(self) -> np.ndarray:
-    """Which nodes each one sees: itself, and all between it and the root."""
+    """Which nodes each one attends to: itself, and all between it and the root."""
     seen = np.eye(len(self.tokens), dtype=bool)
     for node, parent in enumerate(self._parents):
       if parent:
@@ -233,17 +242,19 @@ def _rounded_up(count: int, block: int) -> int:
   return -(-count // block) * block
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames='num_slots')
 def _greedy(
-  graph: nnx.GraphDef, state: Any, *arguments: Array, num_slots: int
+  graph: nnx.GraphDef, state: PyTree, *arguments: Array, num_slots: int
 ) -> Array:
   return greedy(nnx.merge(graph, state), *arguments, num_slots=num_slots)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _log_probabilities(
   graph: nnx.GraphDef,
-  state: Any,
+  state: PyTree,
   tokens: Int[Array, '1 n'],
-  lengths: Int[Array, '1'],
+  lengths: Int[Array, 1],
   tree_positions: Int[Array, '1 m'],
   tree_seen: Array,
   pairs: Int[Array, 'n_pairs 2'],

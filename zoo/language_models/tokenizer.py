@@ -1,25 +1,55 @@
 """Text to tokens and back, and a model's own chat template."""
 
-import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from __future__ import annotations
 
-import jinja2
-import jinja2.sandbox
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import ParamSpec, TypeVar
+
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from zoo.errors import UserError
-from zoo.language_models.weights import read_json
+from zoo.fields import Fields
+from zoo.files import read_json, read_text
+from zoo.language_models.chat_template import MAX_SOURCE, ChatTemplate
+from zoo.language_models.tensors import one_line
 
 # GGUF's kinds of token that are not ordinary ones.
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 
 # The split of GPT-4's tokenizer, which differs in how many digits stay together.
-_SPLIT = (
+_PATTERN = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
   r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
 )
+
+
+def _split(digits: str) -> list[pre_tokenizers.PreTokenizer]:
+  return [
+    pre_tokenizers.Split(tokenizers.Regex(_PATTERN % digits), 'isolated'),
+    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+  ]
+
+
+# What GGUF names as tokenizer.ggml.pre.
+_SPLITS = {
+  'smollm': [
+    pre_tokenizers.Digits(individual_digits=True),
+    pre_tokenizers.ByteLevel(add_prefix_space=False),
+  ],
+  'qwen2': _split(''),
+  'llama-bpe': _split('{1,3}'),
+}
+
+# By how much replacements may lengthen a text, and characters of the post-processor,
+# which adds to it.
+_MAX_GROWTH, _MAX_TEMPLATE = 2**8, 2**12
+
+_Arguments = ParamSpec('_Arguments')
+_Result = TypeVar('_Result')
 
 
 class Tokenizer:
@@ -36,125 +66,116 @@ class Tokenizer:
   ):
     """`special_tokens` are what the template calls `bos_token` and `eos_token`.
 
-    Raises UserError if there is no end token.
+    Raises UserError if there is no end token, or if one is not a token.
     """
     if not end_tokens:
       raise UserError(f'{name} names no end token; its config must give eos_token_id')
     self.name = name
     self.end_tokens = tuple(sorted(set(end_tokens)))
+    self.largest_token = largest_token(tokenizer)
+    if self.end_tokens[-1] > self.largest_token:
+      raise UserError(
+        f'{name} names the end token {self.end_tokens[-1]}; its tokens are numbered 0 '
+        f'to {self.largest_token}'
+      )
     self._tokenizer = tokenizer
-    self._chat_template = chat_template
+    self._template = (
+      None if chat_template is None else ChatTemplate(chat_template, name)
+    )
     self._special_tokens = special_tokens
 
-  @property
-  def largest_token(self) -> int:
-    """The largest token number: one more is the least vocabulary of its model."""
-    return max(self._tokenizer.get_vocab(with_added_tokens=True).values())
-
   def encode(self, text: str) -> list[int]:
-    """The text's tokens; a special token is what its text says, and none is added."""
-    return self._tokenizer.encode(text, add_special_tokens=False).ids
+    """The text's tokens; a special token is what its text says, and none is added.
+
+    Raises UserError if the tokenizer fails.
+    """
+    encode = self._tokenizer.encode
+    failure = f'the tokenizer of {self.name} fails'
+    return guarded(failure, encode, text, add_special_tokens=False).ids
 
   def decode(self, tokens: Sequence[int]) -> str:
     """The tokens' text, without special tokens."""
-    return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+    decode = self._tokenizer.decode
+    failure = f'the tokenizer of {self.name} fails'
+    return guarded(failure, decode, list(tokens), skip_special_tokens=True)
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str:
     """One user turn in the model's own template, up to where its answer starts.
 
-    Raises UserError if the model has no chat template.
+    Raises UserError if the model has no chat template, or one that fails.
     """
-    if self._chat_template is None:
+    if self._template is None:
       raise UserError(f'{self.name} has no chat template; take a model made for chat')
-    # What a model's folder says must not run code here.
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-      trim_blocks=True, lstrip_blocks=True, extensions=['jinja2.ext.loopcontrols']
-    )
-    environment.globals['raise_exception'] = _refuse
-    try:
-      text = environment.from_string(self._chat_template).render(
-        messages=[{'role': 'user', 'content': user_text}],
-        tools=None,
-        documents=None,
-        add_generation_prompt=True,
-        **self._special_tokens,
-      )
-    except jinja2.TemplateError as error:
-      said = ' '.join(str(error).split())
-      raise UserError(f'the chat template of {self.name} fails: {said}') from None
-    return text + answer_prefix
+    return self._template.render(user_text, self._special_tokens) + answer_prefix
 
 
 def from_folder(folder: pathlib.Path, name: str) -> Tokenizer:
-  """Reads Hugging Face's `tokenizer.json` and what stands beside it."""
-  path = folder / 'tokenizer.json'
-  try:
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
-  except Exception as error:  # the package raises nothing narrower
-    said = ' '.join(str(error).split())
-    raise UserError(f'{path} is not a tokenizer: {said}') from None
+  """Reads Hugging Face's `tokenizer.json` and the files beside it.
 
-  def beside(file: str) -> dict[str, Any]:
-    return read_json(folder / file) if (folder / file).exists() else {}
+  Raises UserError for files that are damaged, or whose fields have other types.
+  """
+  tokenizer = read_tokenizer(folder / 'tokenizer.json')
+
+  def beside(file: str) -> Fields:
+    path = folder / file
+    return Fields(read_json(path) if path.exists() else {}, str(path))
 
   config = beside('tokenizer_config.json')
   special = {}
   for role in 'bos_token', 'eos_token':
-    token = config.get(role)
-    token = token.get('content') if isinstance(token, dict) else token
-    if token is not None:
-      special[role] = token
+    if isinstance(config.raw(role), dict):
+      special[role] = config.nested(role).text('content')
+    elif role in config:
+      special[role] = config.text(role)
   end_tokens = [tokenizer.token_to_id(special.get('eos_token', ''))]
   for file in 'config.json', 'generation_config.json':
-    found = beside(file).get('eos_token_id')
-    end_tokens += found if isinstance(found, list) else [found]
-  template = config.get('chat_template')
-  if isinstance(template, list):  # several by name
-    template = {each['name']: each['template'] for each in template}.get('default')
-  if (folder / 'chat_template.jinja').exists():
-    template = (folder / 'chat_template.jinja').read_text('utf-8')
+    end_tokens += beside(file).integers('eos_token_id', 0, default=())
   return Tokenizer(
     tokenizer,
     name=name,
     end_tokens=[token for token in end_tokens if token is not None],
-    chat_template=template,
+    chat_template=_chat_template(folder, config),
     special_tokens=special,
   )
 
 
-def from_gguf(metadata: Callable[..., Any], name: str) -> Tokenizer:
+def from_gguf(metadata: Fields, name: str) -> Tokenizer:
   """Builds the tokenizer that the metadata of a GGUF file describes.
 
-  Raises UserError unless it is byte-level BPE, split as one of the known models does.
+  Raises UserError unless it is byte-level BPE, split as one of the known models does,
+  and for fields of other types or lengths.
   """
-  model, kind = metadata('tokenizer.ggml.model'), metadata('tokenizer.ggml.pre')
-  splits = {
-    'smollm': [
-      pre_tokenizers.Digits(individual_digits=True),
-      pre_tokenizers.ByteLevel(add_prefix_space=False),
-    ],
-    'qwen2': _split(''),
-    'llama-bpe': _split('{1,3}'),
-  }
-  if model != 'gpt2' or kind not in splits:
+  model = metadata.text('tokenizer.ggml.model', 'none')
+  kind = metadata.text('tokenizer.ggml.pre', 'none')
+  if model != 'gpt2' or kind not in _SPLITS:
     raise UserError(
       f'the tokenizer of {name} is {model!r} with the pre-tokenizer {kind!r}; it must '
-      f"be 'gpt2' with one of {', '.join(splits)}"
+      f"be 'gpt2' with one of {', '.join(_SPLITS)}"
     )
-  tokens = metadata('tokenizer.ggml.tokens')
-  kinds = metadata('tokenizer.ggml.token_type')
-  merges = [tuple(pair.split(' ', 1)) for pair in metadata('tokenizer.ggml.merges')]
+  tokens = metadata.texts('tokenizer.ggml.tokens')
+  kinds = metadata.integers('tokenizer.ggml.token_type', 0)
+  merges = [pair.partition(' ') for pair in metadata.texts('tokenizer.ggml.merges')]
+  if len(kinds) != len(tokens):
+    raise UserError(
+      f'the tokenizer of {name} has {len(tokens)} tokens and {len(kinds)} types of '
+      'tokens; each token must have a type'
+    )
   vocabulary = {
     token: i
     for i, (token, kind_) in enumerate(zip(tokens, kinds, strict=True))
     if kind_ != _UNUSED
   }
-  tokenizer = tokenizers.Tokenizer(
-    models.BPE(vocabulary, merges, ignore_merges=kind == 'llama-bpe')
+  bpe = guarded(
+    f'the vocabulary of {name} is damaged',
+    models.BPE,
+    vocabulary,
+    [(first, second) for first, _, second in merges],
+    ignore_merges=kind == 'llama-bpe',
   )
+  tokenizer = tokenizers.Tokenizer(bpe)
   if kind == 'qwen2':
     tokenizer.normalizer = normalizers.NFC()
-  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits[kind])
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(_SPLITS[kind])
   tokenizer.decoder = decoders.ByteLevel()
   tokenizer.add_tokens(
     [
@@ -163,27 +184,88 @@ def from_gguf(metadata: Callable[..., Any], name: str) -> Tokenizer:
       if kind_ in (_CONTROL, _USER_DEFINED)
     ]
   )
-  ends = (metadata(f'tokenizer.ggml.{end}_token_id') for end in ('eos', 'eot', 'eom'))
-  special = {}
-  for role in 'bos', 'eos':
-    token = metadata(f'tokenizer.ggml.{role}_token_id')
-    if token is not None:
-      special[f'{role}_token'] = tokens[token]
+  ids = {
+    role: metadata.integer(f'tokenizer.ggml.{role}_token_id', 0, len(tokens) - 1)
+    for role in ('bos', 'eos', 'eot', 'eom')
+    if f'tokenizer.ggml.{role}_token_id' in metadata
+  }
   return Tokenizer(
     tokenizer,
     name=name,
-    end_tokens=[token for token in ends if token is not None],
-    chat_template=metadata('tokenizer.chat_template'),
-    special_tokens=special,
+    end_tokens=[token for role, token in ids.items() if role != 'bos'],
+    chat_template=metadata.text('tokenizer.chat_template', '') or None,
+    special_tokens={
+      f'{role}_token': tokens[ids[role]] for role in ('bos', 'eos') if role in ids
+    },
   )
 
 
-def _split(digits: str) -> list[Any]:
-  return [
-    pre_tokenizers.Split(tokenizers.Regex(_SPLIT % digits), 'isolated'),
-    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-  ]
+def read_tokenizer(path: pathlib.Path) -> tokenizers.Tokenizer:
+  """Reads a `tokenizer.json`, but for its rules of truncation and padding.
+
+  Raises UserError for a file that is no tokenizer, or that makes a short text long.
+  """
+  rules = read_json(path)
+  if not isinstance(rules, dict):
+    raise UserError(f'{path} is not a tokenizer; it must hold an object')
+  for part in 'normalizer', 'decoder':
+    growth = math.prod(1 + len(text) for text in _replacements(rules.get(part)))
+    if growth > _MAX_GROWTH:
+      raise UserError(
+        f'the {part} of {path} may make a text {growth} times as long; it may be '
+        f'{_MAX_GROWTH} times at most'
+      )
+  if len(json.dumps(rules.get('post_processor'))) > _MAX_TEMPLATE:
+    raise UserError(
+      f'the post_processor of {path} has more than {_MAX_TEMPLATE} characters'
+    )
+  rules |= {
+    'truncation': None,
+    'padding': None,
+  }  # whoever encodes has limits of his own
+  read = tokenizers.Tokenizer.from_str
+  return guarded(f'{path} is not a tokenizer', read, json.dumps(rules))
 
 
-def _refuse(message: str) -> None:
-  raise jinja2.TemplateError(message)
+def largest_token(tokenizer: tokenizers.Tokenizer) -> int:
+  """The largest token number: one more is the least vocabulary of its model."""
+  return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
+def guarded(
+  failure: str,
+  function: Callable[_Arguments, _Result],
+  *arguments: _Arguments.args,
+  **options: _Arguments.kwargs,
+) -> _Result:
+  """Calls the tokenizers package; UserError, which begins as given, if it raises."""
+  try:
+    return function(*arguments, **options)
+  except BaseException as error:  # its panics derive from BaseException alone
+    if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
+      raise
+    raise UserError(f'{failure}: {one_line(error)}') from None
+
+
+def _chat_template(folder: pathlib.Path, config: Fields) -> str | None:
+  path = folder / 'chat_template.jinja'
+  if path.exists():
+    return read_text(path, 4 * MAX_SOURCE)
+  if isinstance(config.raw('chat_template'), list):  # several by name
+    templates = config.objects('chat_template')
+    by_name = {each.text('name'): each.text('template') for each in templates}
+    return by_name.get('default')
+  return config.text('chat_template', '') or None
+
+
+def _replacements(rules: object) -> Iterator[str]:
+  """What the rules of a normalizer or decoder put in the place of other text."""
+  if isinstance(rules, list):
+    for rule in rules:
+      yield from _replacements(rule)
+  elif isinstance(rules, dict):
+    for name, rule in rules.items():
+      if name in ('content', 'prepend') and isinstance(rule, str):
+        yield rule
+      else:
+        yield from _replacements(rule)

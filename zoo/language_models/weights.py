@@ -1,56 +1,62 @@
-"""Trained weights of a decoder, from safetensors or GGUF, each straight to its place.
+"""Trained weights of a decoder, from safetensors or GGUF.
 
 Both kinds of file are read as if they were Hugging Face's: its names, and matrices as
 `[out, in]`. At no time is more than one tensor held on the host. No pickle is read.
 """
 
+from __future__ import annotations
+
 import contextlib
-import json
+import math
+import os
 import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import gguf
 import jax
 import numpy as np
-import safetensors
 from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError, check_count
-from zoo.language_models.decoder import (
-  FAMILIES,
-  Decoder,
-  DecoderConfig,
-  abstract_decoder,
+from zoo.errors import RunError, UserError
+from zoo.fields import Fields
+from zoo.files import read_json
+from zoo.language_models.decoder import Decoder, abstract_decoder
+from zoo.language_models.decoder_config import MAX_HEAD_DIM, DecoderConfig
+from zoo.language_models.gguf_file import GGUFFile
+from zoo.language_models.tensors import (
+  SafetensorsFiles,
+  check_finite,
+  check_shapes,
+  one_line,
 )
 
 Path = str | pathlib.Path
 
-# Where a tensor of a file goes. Matrices of layers are [in, out] there.
+# Each tensor of a file: its dimensions [out, in] by letter, and where it goes in the
+# decoder. There the matrices of layers are [in, out].
 _TENSORS = {
-  'model.embed_tokens.weight': ('embedding',),
-  'model.norm.weight': ('norm', 'scale'),
-  'lm_head.weight': ('head',),
+  'model.embed_tokens.weight': ('vd', ('embedding',)),
+  'model.norm.weight': ('d', ('norm', 'scale')),
+  'lm_head.weight': ('vd', ('head',)),
 }
 _LAYER_TENSORS = {
-  'input_layernorm.weight': ('attention_norm', 'scale'),
-  'self_attn.q_proj.weight': ('attention', 'query'),
-  'self_attn.k_proj.weight': ('attention', 'key'),
-  'self_attn.v_proj.weight': ('attention', 'value'),
-  'self_attn.o_proj.weight': ('attention', 'out'),
-  'self_attn.q_proj.bias': ('attention', 'query_bias'),
-  'self_attn.k_proj.bias': ('attention', 'key_bias'),
-  'self_attn.v_proj.bias': ('attention', 'value_bias'),
-  'post_attention_layernorm.weight': ('feed_forward_norm', 'scale'),
-  'mlp.gate_proj.weight': ('feed_forward', 'gate'),
-  'mlp.up_proj.weight': ('feed_forward', 'up'),
-  'mlp.down_proj.weight': ('feed_forward', 'down'),
+  'input_layernorm.weight': ('d', ('attention_norm', 'scale')),
+  'self_attn.q_proj.weight': ('qd', ('attention', 'query')),
+  'self_attn.k_proj.weight': ('kd', ('attention', 'key')),
+  'self_attn.v_proj.weight': ('kd', ('attention', 'value')),
+  'self_attn.o_proj.weight': ('dq', ('attention', 'out')),
+  'self_attn.q_proj.bias': ('q', ('attention', 'query_bias')),
+  'self_attn.k_proj.bias': ('k', ('attention', 'key_bias')),
+  'self_attn.v_proj.bias': ('k', ('attention', 'value_bias')),
+  'post_attention_layernorm.weight': ('d', ('feed_forward_norm', 'scale')),
+  'mlp.gate_proj.weight': ('fd', ('feed_forward', 'gate')),
+  'mlp.up_proj.weight': ('fd', ('feed_forward', 'up')),
+  'mlp.down_proj.weight': ('df', ('feed_forward', 'down')),
 }
 # GGUF's names for the same.
 _GGUF_NAMES = {
@@ -77,117 +83,58 @@ class SafetensorsWeights:
 
   def __init__(self, folder: pathlib.Path, stack: contextlib.ExitStack):
     self.name = folder.resolve().name
-    self.config = DecoderConfig.from_hf(read_json(folder / 'config.json'))
-    self._files = {}
-    for path in _safetensors_files(folder):
-      try:
-        file = stack.enter_context(safetensors.safe_open(path, framework='numpy'))
-        self._files |= dict.fromkeys(file.keys(), file)
-      except (safetensors.SafetensorError, OSError) as error:
-        raise UserError(
-          f'{path} is not a whole safetensors file: {_one_line(error)}'
-        ) from None
+    path = folder / 'config.json'
+    self.config = DecoderConfig.from_hf(read_json(path), str(path))
+    self._tensors = SafetensorsFiles(_safetensors_files(folder), stack)
     self.shapes = {
-      name: tuple(file.get_slice(name).get_shape())
-      for name, file in self._files.items()
+      name: shape
+      for name, shape in self._tensors.shapes.items()
       # What old versions of transformers saved beside the weights, or what it ignores.
       if not name.endswith('rotary_emb.inv_freq')
       and not (name == 'lm_head.weight' and self.config.tied_head)
     }
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor."""
-    return self._files[name].get_tensor(name)
+    """One tensor; UserError unless it is of floating-point numbers."""
+    return self._tensors.read(name)
 
 
 class GGUFWeights:
   """A GGUF file of llama.cpp; what is quantised is widened to float32 when read."""
 
-  def __init__(self, path: pathlib.Path, origin: str | None = None):
-    """`origin` is what to call the file if it was joined from parts."""
-    name = origin or str(path)
-    try:
-      self._reader = gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError) as error:
+  def __init__(self, path: pathlib.Path, joined: str | None = None):
+    """`joined` is what to call the file if it was joined from parts."""
+    source = joined or str(path)
+    file = GGUFFile(path, source)
+    self.metadata = Fields(file.metadata, source)
+    self.name = self.metadata.text('general.name', source) if joined else path.stem
+    divisors = file.tensors.pop('rope_freqs.weight', None)
+    self._tensors = {_hf_name(name): tensor for name, tensor in file.tensors.items()}
+    self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+    if divisors is not None and math.prod(divisors.shape) > MAX_HEAD_DIM:
       raise UserError(
-        f'{name} is not a whole GGUF file (it has {path.stat().st_size} bytes): '
-        f'{_one_line(error)}'
-      ) from None
-    self._family = self.metadata('general.architecture')
-    if self._family not in FAMILIES:
-      raise UserError(
-        f'the architecture of {name} is {self._family!r}; it must be one of '
-        f'{", ".join(FAMILIES)}'
+        f'rope_freqs.weight of {source} is {divisors.shape}; it may have '
+        f'{MAX_HEAD_DIM} numbers at most'
       )
-    self.name = self.metadata('general.name', name) if origin else path.stem
-    stored = {tensor.name: tensor for tensor in self._reader.tensors}
-    divisors = stored.pop('rope_freqs.weight', None)
-    self._tensors = {_hf_name(name): tensor for name, tensor in stored.items()}
-    # GGUF counts dimensions from the innermost.
-    self.shapes = {
-      name: tuple(int(size) for size in reversed(tensor.shape))
-      for name, tensor in self._tensors.items()
-    }
-    self.config = self._read_config(divisors)
-
-  def metadata(self, key: str, default: Any = None) -> Any:
-    """The value of a metadata key."""
-    field = self._reader.get_field(key)
-    return default if field is None else field.contents()
+    self.config = DecoderConfig.from_gguf(
+      self.metadata,
+      self.shapes,
+      None if divisors is None else divisors.read().ravel().tolist(),
+    )
+    self._is_llama = self.metadata.text('general.architecture') == 'llama'
 
   def read(self, name: str) -> np.ndarray:
     """One tensor, dequantised, with rotary pairs where Hugging Face has them."""
-    tensor = self._tensors[name]
-    try:
-      array = gguf.dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError:
-      raise UserError(
-        f'{tensor.name} of {self.name} is quantised as {tensor.tensor_type.name}, '
-        'which the gguf package cannot read; take another quantisation of the model'
-      ) from None
+    array = self._tensors[name].read()
     heads = {
       'q_proj.weight': self.config.num_heads,
       'k_proj.weight': self.config.num_kv_heads,
     }.get(name.partition('self_attn.')[2])
-    if self._family == 'llama' and heads:
-      # llama.cpp turns neighbours, i.e. pairs (2i, 2i + 1), and stores rows so.
+    if self._is_llama and heads:
+      # llama.cpp rotates neighbours, pairs (2i, 2i + 1), and orders the rows for that.
       pairs = array.reshape(heads, self.config.head_dim // 2, 2, -1)
       array = pairs.swapaxes(1, 2).reshape(array.shape)
     return array
-
-  def _read_config(self, divisors: Any) -> DecoderConfig:
-    def value(key: str, default: Any = None) -> Any:
-      found = self.metadata(f'{self._family}.{key}', default)
-      if found is None:
-        raise UserError(f'{self.name} lacks the metadata {self._family}.{key}')
-      return found
-
-    scaling = value('rope.scaling.type', 'none')
-    if scaling != 'none':
-      raise UserError(
-        f"the RoPE scaling of {self.name} is {scaling!r}; it must be 'none', or in the "
-        'tensor rope_freqs.weight'
-      )
-    hidden_size = check_count('embedding_length', value('embedding_length'))
-    num_heads = check_count('head_count', value('attention.head_count'))
-    head_dim = value('attention.key_length', hidden_size // num_heads)
-    embedding = self.shapes.get('model.embed_tokens.weight')
-    return DecoderConfig(
-      vocab_size=embedding[0] if embedding else value('vocab_size'),
-      hidden_size=hidden_size,
-      intermediate_size=value('feed_forward_length'),
-      num_layers=value('block_count'),
-      num_heads=num_heads,
-      num_kv_heads=value('attention.head_count_kv', num_heads),
-      head_dim=head_dim,
-      norm_eps=value('attention.layer_norm_rms_epsilon'),
-      rope_theta=value('rope.freq_base', 10000.0),
-      rope_divisors=(1.0,) * (head_dim // 2)
-      if divisors is None
-      else tuple(divisors.data.astype(float).tolist()),
-      qkv_bias=self._family == 'qwen2',
-      tied_head='lm_head.weight' not in self.shapes,
-    )
 
 
 # Either has `name`, `config`, `shapes` in Hugging Face's names, and `read`.
@@ -204,7 +151,7 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
   with contextlib.ExitStack() as stack:
     if not isinstance(path, Sequence) or isinstance(path, str):
       path = pathlib.Path(path)
-      if not path.exists():
+      if not os.path.exists(path):  # also where the name is too long for one
         raise UserError(f'{path} does not exist; it must be a folder or a GGUF file')
       if path.is_file():
         yield GGUFWeights(path)
@@ -226,61 +173,52 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
 
 
 def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
-  """The decoder with its trained weights, each array on the mesh as soon as read.
+  """The decoder with its trained weights, each array put on the mesh when it is read.
 
-  Raises UserError for tensors that are missing, too many, or of another shape.
+  Raises UserError for tensors that are missing, surplus, of another shape, or not
+  finite.
   """
-  graph, abstract = abstract_decoder(weights.config, mesh, dtype)
-  flat = dict(nnx.to_flat_state(abstract))
-  places = _places(weights.config)
-  _check_shapes(
-    weights,
-    {
-      name: flat[path].shape[::-1] if _transposed(path) else flat[path].shape
-      for name, path in places.items()
-    },
+  config = weights.config
+  targets = _targets(config)
+  sizes = {
+    'v': config.vocab_size,
+    'd': config.hidden_size,
+    'f': config.intermediate_size,
+    'q': config.num_heads * config.head_dim,
+    'k': config.num_kv_heads * config.head_dim,
+  }
+  check_shapes(
+    weights.name,
+    weights.shapes,
+    {name: tuple(sizes[x] for x in dims) for name, (dims, _) in targets.items()},
   )
-  for name, path in tqdm(
-    places.items(), f'reading {weights.name}', unit=' tensors', disable=None
+  graph, abstract = abstract_decoder(config, mesh, dtype)
+  flat = dict(nnx.to_flat_state(abstract))
+  for name, (_, path) in tqdm(
+    targets.items(), f'reading {weights.name}', unit=' tensors', disable=None
   ):
     array = weights.read(name)
-    place = flat[path].get_raw_value()
-    flat[path] = flat[path].replace(
-      _placed(array.T if _transposed(path) else array, place)
-    )
+    # Embedding and head stay [v, d]; transposing a vector changes nothing.
+    array = array.T if path[0] == 'layers' else array
+    sharded = _sharded(array, flat[path].get_raw_value())
+    check_finite(sharded, name, weights.name)
+    flat[path] = flat[path].replace(sharded)
   return nnx.merge(graph, nnx.from_flat_state(flat))
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file; UserError if there is none."""
-  try:
-    found = json.loads(path.read_text('utf-8'))
-  except (OSError, ValueError) as error:
-    raise UserError(f'{path} is not a JSON file: {_one_line(error)}') from None
-  if not isinstance(found, dict):
-    raise UserError(f'{path} holds a {type(found).__name__}; it must hold an object')
-  return found
-
-
-def _one_line(error: Exception) -> str:
-  return ' '.join(str(error).split())
 
 
 def _safetensors_files(folder: pathlib.Path) -> list[pathlib.Path]:
   index = folder / 'model.safetensors.index.json'
+  there = {path.name for path in folder.glob('*.safetensors') if path.is_file()}
+  names = {'model.safetensors'} & there or there
   if index.exists():
-    names = set(read_json(index).get('weight_map', {}).values())
-  elif (folder / 'model.safetensors').exists():
-    names = {'model.safetensors'}
-  else:
-    names = {path.name for path in folder.glob('*.safetensors')}
+    weight_map = Fields(read_json(index), str(index)).nested('weight_map')
+    names = {weight_map.text(name) for name in weight_map.names()}
   if not names:
     raise UserError(
       f'{folder} holds no *.safetensors; pickled weights (*.bin, *.pt) are never read'
     )
-  for name in sorted(names):
-    if not (folder / name).is_file():
-      raise UserError(f'{folder} lacks {name}, which {index.name} names')
+  for name in sorted(names - there):
+    raise UserError(f'{folder} lacks {one_line(name)}, which {index.name} names')
   return [folder / name for name in sorted(names)]
 
 
@@ -290,7 +228,7 @@ def _joined(
   """The parts one after another, in the order of the last number in their names."""
   numbered = {}
   for part in parts:
-    digits = re.findall(r'\d+', part.name)
+    digits = re.findall(r'[0-9]+', part.name)
     if not digits or not part.is_file():
       raise UserError(
         f'{part} is not a part of a GGUF file; it must exist and have a number in its '
@@ -298,8 +236,7 @@ def _joined(
       )
     numbered[int(digits[-1])] = part
   first, last = min(numbered, default=0), max(numbered, default=-1)
-  missing = set(range(first, last + 1)) - set(numbered)
-  if missing or len(numbered) != len(parts) or not parts:
+  if not parts or last - first + 1 != len(numbered) or len(numbered) != len(parts):
     raise UserError(
       f'{name} has {len(parts)} parts numbered {first} to {last}; there must be each '
       'number once'
@@ -310,14 +247,12 @@ def _joined(
         with numbered[number].open('rb') as part:
           shutil.copyfileobj(part, file, 1 << 20)
   except OSError as error:
-    raise RunError(
-      f'the parts of {name} cannot be joined: {_one_line(error)}'
-    ) from None
+    raise RunError(f'the parts of {name} cannot be joined: {one_line(error)}') from None
   return whole
 
 
 def _hf_name(name: str) -> str:
-  """GGUF's name of a tensor as Hugging Face's; one that is unknown stays."""
+  """Hugging Face's name for a tensor of GGUF; one that is unknown stays."""
   if layer := re.fullmatch(r'blk\.(\d+)\.(.+)', name):
     number, part = layer.groups()
     if part in _GGUF_LAYER_NAMES:
@@ -325,48 +260,24 @@ def _hf_name(name: str) -> str:
   return _GGUF_NAMES.get(name, name)
 
 
-def _places(config: DecoderConfig) -> dict[str, tuple[str | int, ...]]:
-  """Where each tensor of a file goes in the decoder's state."""
-  places: dict[str, tuple[str | int, ...]] = dict(_TENSORS)
+def _targets(
+  config: DecoderConfig,
+) -> dict[str, tuple[str, tuple[str | int, ...]]]:
+  """Each tensor of a file: its dimensions, and where it goes in the decoder's state."""
+  targets: dict[str, tuple[str, tuple[str | int, ...]]] = dict(_TENSORS)
   if config.tied_head:
-    del places['lm_head.weight']
+    del targets['lm_head.weight']
   for i in range(config.num_layers):
-    for name, path in _LAYER_TENSORS.items():
+    for name, (dims, path) in _LAYER_TENSORS.items():
       if config.qkv_bias or not name.endswith('.bias'):
-        places[f'model.layers.{i}.{name}'] = ('layers', i, *path)
-  return places
+        targets[f'model.layers.{i}.{name}'] = dims, ('layers', i, *path)
+  return targets
 
 
-def _transposed(path: tuple[str | int, ...]) -> bool:
-  """Embedding and head stay [v, d]; transposing a vector changes nothing."""
-  return path[0] == 'layers'
-
-
-def _check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
-  found = weights.shapes
-  wrong = [
-    f'{name} is {found[name]} and must be {shape}'
-    for name, shape in expected.items()
-    if name in found and found[name] != shape
-  ]
-  faults = {
-    'missing': sorted(set(expected) - set(found)),
-    'surplus': sorted(set(found) - set(expected)),
-    'misshapen': wrong,
-  }
-  said = [
-    f'{len(names)} {kind} ({", ".join(names[:3])}{", …" if len(names) > 3 else ""})'
-    for kind, names in faults.items()
-    if names
-  ]
-  if said:
-    raise UserError(f'the tensors of {weights.name} do not fit: {"; ".join(said)}')
-
-
-def _placed(array: np.ndarray, place: jax.ShapeDtypeStruct) -> jax.Array:
+def _sharded(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
   """The array on the mesh, each device given a copy of its part alone."""
   return jax.make_array_from_callback(
-    place.shape,
-    place.sharding,
-    lambda part: np.array(array[part], place.dtype, order='C'),
+    like.shape,
+    like.sharding,
+    lambda part: np.array(array[part], like.dtype, order='C'),
   )

@@ -1,4 +1,4 @@
-"""What a model answered: the label that a text states, or None."""
+"""The parser of answers: which label a text states."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NUMBER = r'(?<![\w.,])[-−]?\d+(?:\.\d+|,\d{1,2})?(?![\d%]|[.,]\d|\s*%)'
 # Between a name and its value: "is", a colon, bold type, "of the last item", …
 _BETWEEN = r'[^\d\n.;−-]'
 _LINK = rf'{_BETWEEN}{{0,60}}?'
-# A number at the start may count something or a line; an answer fills its line.
+# A number at the start may count something, or number a line; an answer fills its line.
 _LINE_END = r'[\s*_"\'`).]*?(?:\n|$)'
 _OTHERS = (
   'first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|previous|other'
 )
-# "My refined guess: 3.4" is an answer, "initial guess: 3.5" is none.
+# "My refined guess: 3.4" is an answer, "initial guess: 3.5" is not.
 _OLD = ''.join(
   rf'(?<!{word}\s)' for word in ('refined', 'revised', 'updated', 'final', 'new')
 )
@@ -28,13 +28,13 @@ def parse_answer(
 ) -> float | str | None:
   """The label that a free answer states for the query with these texts, or None.
 
-  Models repeat what they were told, and go on with items of their own. So an answer is
-  looked for in what comes before any item, and if there is none in the first item that
-  restates the query. Inputs, the bounds of the scale, guesses, the list of classes and
-  what is said of other items do not count there. Of the rest counts, in this order:
-  what it begins with, on a line of its own; the first value behind the label's name;
-  the only value there is. Two different values without a name are no answer, and
-  neither is one that is out of bounds.
+  Models repeat the prompt, and continue it with items of their own. So an answer is
+  looked for before any item, and otherwise in the first item that repeats the query.
+  Inputs, the bounds of the scale, guesses, the list of classes and statements about
+  other items are ignored. Of the rest the answer is, in this order: what it begins
+  with, if that fills a line; the first value behind the label's name; the only value
+  there is. Two different values without a name are no answer, and neither is one out of
+  bounds.
   """
   before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
   found = _parse_part(before, wording)
@@ -105,7 +105,7 @@ class _Class:
 
 def _without_echoes(answer: str, wording: Wording) -> str:
   for name in wording.inputs:
-    # The echo of an input ends with its line; alone, its name may hold a digit.
+    # A repeated input ends with its line; a name that stands alone may hold a digit.
     answer = re.sub(rf'(?im)^{_start_of(name)}.*$', '', answer)
     answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
   scale = wording.scale
@@ -122,9 +122,9 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     answer = re.sub(r'\d[\d.,]*\s*[-–—]\s*\d[\d.,]*', '', answer)  # any range
     answer = re.sub(rf'\s*(?:/|\bout\s+of\b)\s*{high}', '', answer, flags=re.I)
     value = _NUMBER
-    # "from 3.5 to 3.4" tells of a change: what it was is no answer.
+    # In "from 3.5 to 3.4" the first number is not the answer.
     answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
-  # What is said of the first item is no answer for the last one.
+  # A value of the first item is no answer for the last one.
   other = (
     rf'\b(?:of|for)\s+(?:the\s+)?(?:{_OTHERS})\b(?:(?!\band\b){_BETWEEN}){{0,60}}?'
   )

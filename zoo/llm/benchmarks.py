@@ -1,4 +1,4 @@
-"""What is asked: texts with a label, a number or a class, in splits."""
+"""Benchmarks: texts with a label, which is a number or a class, in splits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import csv
 import dataclasses
 import hashlib
 import io
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from zoo.errors import UserError
+from zoo.fields import Fields
+from zoo.files import MIB, parse_json, read_bytes, read_text
+
+MAX_BYTES = 512 * MIB  # of a file
+MAX_LABEL = 1e12
 
 SPLITS = 'train', 'dev', 'test'
 STSB_FILES = {split: f'stsb-en-{split}.csv' for split in SPLITS}
@@ -46,9 +49,9 @@ def read_jsonl(folder: pathlib.Path) -> Benchmark:
   """
   splits = {}
   for split, path in _files(folder, {name: f'{name}.jsonl' for name in SPLITS}).items():
-    lines = _text(path).split('\n')
+    lines = read_text(path, MAX_BYTES).split('\n')
     splits[split] = [
-      _example_of(line, f'{path}, line {number}')
+      _example(line, f'{path}, line {number}')
       for number, line in enumerate(lines, start=1)
       if line.strip()
     ]
@@ -60,24 +63,31 @@ def stsb_examples(path: pathlib.Path) -> Iterator[tuple[str, str, float]]:
 
   Raises UserError, with file and line, for a file that is anything else.
   """
-  reader = csv.reader(io.StringIO(_text(path), newline=''))
-  if (header := next(reader, [])) != _COLUMNS:
-    raise UserError(
-      f'{path} begins with {",".join(header)[:80]!r}; it must begin with '
-      f'{",".join(_COLUMNS)}'
-    )
-  for row in reader:
-    try:
-      one, other, text = row
-      score = float(text)
-      if not 0 <= score <= 5:
-        raise ValueError
-    except ValueError:
+  reader = csv.reader(io.StringIO(read_text(path, MAX_BYTES), newline=''))
+  try:
+    if (header := next(reader, [])) != _COLUMNS:
       raise UserError(
-        f'{path}, line {reader.line_num} is {",".join(row)[:80]!r}; it must be two '
-        'sentences and a score from 0 to 5'
-      ) from None
-    yield one, other, score
+        f'{path} begins with {",".join(header)[:80]!r}; it must begin with '
+        f'{",".join(_COLUMNS)}'
+      )
+    for row in reader:
+      yield _stsb_example(row, f'{path}, line {reader.line_num}')
+  except csv.Error as error:  # a field of more than 131,072 characters
+    raise UserError(f'{path}, line {reader.line_num} cannot be read: {error}') from None
+
+
+def _stsb_example(row: list[str], source: str) -> tuple[str, str, float]:
+  try:
+    one, other, text = row
+    score = float(text)
+    if 0 <= score <= 5:
+      return one, other, score
+  except ValueError:
+    pass
+  raise UserError(
+    f'{source} is {",".join(row)[:80]!r}; it must be two sentences and a score from 0 '
+    'to 5'
+  )
 
 
 def stsb_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -95,7 +105,7 @@ def digest(paths: Sequence[pathlib.Path]) -> str:
   """The SHA-256 of files, one behind the other."""
   total = hashlib.sha256()
   for path in paths:
-    total.update(path.read_bytes())
+    total.update(read_bytes(path, MAX_BYTES))
   return total.hexdigest()
 
 
@@ -116,32 +126,22 @@ def _list(names: dict[str, str]) -> str:
   return ', '.join(names.values())
 
 
-def _text(path: pathlib.Path) -> str:
+def _example(line: str, source: str) -> Example:
   try:
-    return path.read_text(encoding='utf-8')
-  except (OSError, UnicodeDecodeError) as error:
-    raise UserError(f'{path} cannot be read: {error}') from error
-
-
-def _example_of(line: str, place: str) -> Example:
-  try:
-    row: Any = json.loads(line)
-    texts, label = row['inputs'], row['label']
-    label = label.strip() if isinstance(label, str) else label
-    is_number = isinstance(label, int | float) and not isinstance(label, bool)
-    if not (
-      isinstance(texts, list)
-      and texts
-      and all(isinstance(text, str) for text in texts)
-      and (is_number or (isinstance(label, str) and label))
-    ):
-      raise TypeError
-  except (ValueError, TypeError, KeyError):
-    raise UserError(
-      f'{place} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
-      '3.5}, the label a number or the name of a class'
-    ) from None
-  return Example(tuple(texts), float(label) if is_number else label)
+    row = Fields(parse_json(line, source), source)
+    texts = tuple(row.texts('inputs'))
+    if isinstance(row.raw('label'), str):
+      label = row.text('label').strip()
+    else:
+      label = row.number('label', -MAX_LABEL, MAX_LABEL)
+    if texts and label != '':
+      return Example(texts, label)
+  except UserError:
+    pass
+  raise UserError(
+    f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
+    '3.5}, the label a number or the name of a class'
+  )
 
 
 def _benchmark(

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.errors import UserError
+from zoo.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.optimizers import build_optimizer
 
+if TYPE_CHECKING:
+
+  class GuessConfig(Protocol):
+    """The section `guess` of a config."""
+
+    model: str
+    bias: float
+    shuffled: bool
+    num_epochs: int
+    batch_size: int
+    optimizer: Any
+
+else:
+  from ml_collections import ConfigDict as GuessConfig
+
+Guesses = dict[str, list[float | str]]  # by split
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
 MODELS = 'network', 'cosine', 'constant'
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
@@ -33,16 +49,26 @@ class Scale:
   def encode(self, examples: Sequence[Example]) -> Float[np.ndarray, 'n k']:
     """Labels as vectors, float32."""
     if self.classes:
-      places = [self.classes.index(str(example.label)) for example in examples]
-      return np.eye(len(self.classes), dtype=np.float32)[places]
+      indices = [self.classes.index(str(example.label)) for example in examples]
+      return np.eye(len(self.classes), dtype=np.float32)[indices]
     return np.array([[example.label] for example in examples], np.float32)
 
   def decode(self, outputs: Float[np.ndarray, 'n k']) -> list[float | str]:
-    """Vectors as labels: kept within the bounds and to two decimals, or a class."""
+    """Vectors as labels: clipped to the bounds and rounded to 0.01, or a class."""
     if self.classes:
-      return [self.classes[place] for place in outputs.argmax(axis=1)]
-    kept = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
-    return [round(value, 2) for value in kept.tolist()]
+      return [self.classes[i] for i in outputs.argmax(axis=1)]
+    clipped = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
+    return [round(value, 2) for value in clipped.tolist()]
+
+  def has(self, label: object) -> TypeGuard[float | str]:
+    """Whether it is a label: one of the classes, or a number within the bounds."""
+    if self.classes:
+      return label in self.classes
+    return (
+      isinstance(label, int | float)
+      and not isinstance(label, bool)
+      and self.low <= label <= self.high
+    )
 
   def loss(self, answer: float | str, label: float | str) -> float:
     """The squared error; with classes 0 for the right one and 1 for a wrong one."""
@@ -75,26 +101,32 @@ class GuessNetwork(nnx.Module):
 
 
 def make_guesses(
-  config: Any, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
-) -> dict[str, list[float | str]]:
-  """A guess for every example of every split, by the section `guess` of a config.
+  config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+) -> Guesses:
+  """A guess for every example of every split.
 
   `embed` is called unless the model is `constant`. A `bias` is added to all guesses,
-  which then are kept within the bounds; `shuffled` hands them round among the examples
-  of a split. Raises UserError for a guess that the benchmark does not allow.
+  which then are clipped to the bounds; `shuffled` permutes them among the examples of a
+  split. Raises UserError for a guess that does not fit the benchmark, and RunError if
+  the training of the guess network diverges.
   """
   check(config, benchmark)
   outputs = _outputs(config, benchmark, scale, embed, seed)
   guesses = {}
-  for place, (split, values) in enumerate(outputs.items()):
+  for i, (split, values) in enumerate(outputs.items()):
+    if not np.isfinite(values).all():
+      raise RunError(
+        'the guesses are not finite; make config.guess.optimizer.learning_rate '
+        f'smaller, which is {config.optimizer.learning_rate:g}'
+      )
     if config.shuffled:
-      values = np.random.default_rng((seed, place)).permutation(values)
+      values = np.random.default_rng((seed, i)).permutation(values)
     guesses[split] = scale.decode(values + np.float32(config.bias))
   return guesses
 
 
-def check(config: Any, benchmark: Benchmark) -> None:
-  """Raises UserError for a guess that the benchmark does not allow."""
+def check(config: GuessConfig, benchmark: Benchmark) -> None:
+  """Raises UserError for a guess that does not fit the benchmark."""
   num_texts = len(benchmark.splits['train'][0].texts)
   if config.model == 'cosine' and num_texts != 2:
     raise UserError(
@@ -108,7 +140,7 @@ def check(config: Any, benchmark: Benchmark) -> None:
 
 
 def _outputs(
-  config: Any, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   splits = benchmark.splits
   targets = scale.encode(splits['train'])
@@ -149,14 +181,14 @@ def _linear_fit(
 
 
 def _network(
-  config: Any,
+  config: GuessConfig,
   features: dict[str, Float[np.ndarray, 'n f']],
   targets: Float[np.ndarray, 'n k'],
   key: Key[Array, ''],
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """The paper's network, trained on the mean squared error for some epochs.
 
-  Of each epoch the last few examples that fill no batch are left out.
+  The last examples of an epoch that do not fill a batch are left out.
   """
   x, y = jnp.asarray(features['train']), jnp.asarray(targets)
   batch_size = min(config.batch_size, len(x))
@@ -166,10 +198,10 @@ def _network(
   graph, weights = nnx.split(model)
   optimizer = build_optimizer(config.optimizer, steps * config.num_epochs)
 
-  def loss(weights: Any, rows: Array) -> Array:
+  def loss(weights: PyTree, rows: Array) -> Array:
     return jnp.mean(jnp.square(nnx.merge(graph, weights)(x[rows]) - y[rows]))
 
-  def step(state: Any, rows: Array) -> tuple[Any, None]:
+  def step(state: PyTree, rows: Array) -> tuple[PyTree, None]:
     weights, moments = state
     updates, moments = optimizer.update(jax.grad(loss)(weights, rows), moments, weights)
     return (optax.apply_updates(weights, updates), moments), None

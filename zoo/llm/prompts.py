@@ -1,19 +1,20 @@
-"""The prompts of the two arms: what is drawn, and how it is worded."""
+"""The prompts of the two arms: which examples they have, and how they are worded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 import numpy as np
 
-from zoo.llm.benchmarks import Example
-from zoo.llm.guesses import Scale
+from zoo.llm.benchmarks import Benchmark, Example
+from zoo.llm.guesses import Guesses, Scale
 
 
 @dataclasses.dataclass(frozen=True)
-class Draw:
-  """Places in their splits: of the query, and of the examples in their order."""
+class Indices:
+  """Where the query and the examples of a prompt are in their splits."""
 
   query: int
   context: tuple[int, ...]
@@ -21,7 +22,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-  """The words of a benchmark, which the parser of answers knows too."""
+  """The words of a benchmark, for the prompts and for the parser of answers."""
 
   instruction: str
   inputs: tuple[str, ...]  # the name of each text
@@ -30,7 +31,7 @@ class Wording:
 
   @property
   def answer_prefix(self) -> str:
-    """What an answer begins with; a class brings its own space."""
+    """How an answer begins; before a class the space belongs to its first token."""
     return f'{self.label}:' if self.scale.classes else f'{self.label}: '
 
   def show(self, label: float | str) -> str:
@@ -38,17 +39,17 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
-def draw(
+def sample_indices(
   seed: int, index: int, num_queries: int, num_contexts: int, num_examples: int
-) -> Draw:
-  """The draw of a prompt, a pure function of its arguments.
+) -> Indices:
+  """The query and the examples of a prompt, a pure function of the arguments.
 
   No two prompts of a seed share their query. The examples of a shorter context are the
   first of those of a longer one.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
-  return Draw(int(order[index]), tuple(context[:num_examples].tolist()))
+  return Indices(int(order[index]), tuple(context[:num_examples].tolist()))
 
 
 def prompt_text(
@@ -59,8 +60,8 @@ def prompt_text(
 ) -> str:
   """What the user says: the task, the examples, the query, and what to answer.
 
-  `guesses` are those of the examples and then that of the query; None leaves them out,
-  and every sentence on them.
+  `guesses` are those of the examples and then that of the query. None leaves them out,
+  and every sentence about them.
   """
   label = wording.label.lower()
   blocks = [wording.instruction]
@@ -69,14 +70,14 @@ def prompt_text(
       f' Each item comes with an initial guess of its {label}, made by a small model; '
       'it may be wrong.'
     )
-  for place, example in enumerate([*context, query]):
+  for i, example in enumerate([*context, query]):
     lines = [
       f'{name}: {text}'
       for name, text in zip(wording.inputs, example.texts, strict=True)
     ]
     if guesses is not None:
-      lines.append(f'Initial guess: {wording.show(guesses[place])}')
-    if place < len(context):
+      lines.append(f'Initial guess: {wording.show(guesses[i])}')
+    if i < len(context):
       lines.append(f'{wording.label}: {wording.show(example.label)}')
     blocks.append('\n'.join(lines))
   scale = wording.scale
@@ -88,3 +89,99 @@ def prompt_text(
     ask = f'Refine the initial guess of the last item. {ask}'
   blocks.append(f'{ask} Answer with "{wording.label}:" and nothing else.')
   return '\n\n'.join(blocks)
+
+
+class Record(TypedDict):
+  """What is known of a prompt before it is asked."""
+
+  index: int
+  query: int
+  context: list[int]
+  label: float | str
+  guess: float | str
+  context_mean: float | str
+  constant: float | str
+  context_guess_loss: float | None
+
+
+class Prompts:
+  """All prompts of a run: a pure function of seed, index, data and guesses."""
+
+  def __init__(
+    self,
+    benchmark: Benchmark,
+    wording: Wording,
+    guesses: Guesses,
+    *,
+    seed: int,
+    num_prompts: int,
+    num_examples: int,
+    context_split: str,
+  ):
+    scale = wording.scale
+    self.wording = wording
+    self.guess_loss_by_split = {
+      split: _mean(
+        scale.loss(guess, example.label)
+        for guess, example in zip(guesses[split], examples, strict=True)
+      )
+      for split, examples in benchmark.splits.items()
+    }
+    self._queries, self._contexts = (
+      benchmark.splits[split] for split in ('test', context_split)
+    )
+    self._guesses = guesses['test']
+    self._context_guesses = guesses[context_split]
+    self._constant = scale.middle(
+      [example.label for example in benchmark.splits['train']]
+    )
+    self._seed, self._num_examples = seed, num_examples
+    self._num_prompts = num_prompts
+
+  def __len__(self) -> int:
+    return self._num_prompts
+
+  def query(self, index: int) -> Example:
+    """The example that is asked about."""
+    return self._queries[self._indices(index).query]
+
+  def texts(self, index: int) -> list[str]:
+    """What the user says without guesses, and with them."""
+    indices = self._indices(index)
+    context = [self._contexts[i] for i in indices.context]
+    guesses = [self._context_guesses[i] for i in indices.context]
+    guesses.append(self._guesses[indices.query])
+    query = self._queries[indices.query]
+    return [
+      prompt_text(self.wording, context, query),
+      prompt_text(self.wording, context, query, guesses),
+    ]
+
+  def record(self, index: int) -> Record:
+    """What a line of `prompts.jsonl` says of the prompt before it is asked."""
+    indices, scale = self._indices(index), self.wording.scale
+    labels = [self._contexts[i].label for i in indices.context]
+    losses = (
+      scale.loss(self._context_guesses[i], self._contexts[i].label)
+      for i in indices.context
+    )
+    return {
+      'index': index,
+      'query': indices.query,
+      'context': list(indices.context),
+      'label': self._queries[indices.query].label,
+      'guess': self._guesses[indices.query],
+      'context_mean': scale.middle(labels) if labels else self._constant,
+      'constant': self._constant,
+      'context_guess_loss': _mean(losses) if indices.context else None,
+    }
+
+  def _indices(self, index: int) -> Indices:
+    return sample_indices(
+      self._seed, index, len(self._queries), len(self._contexts), self._num_examples
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+  listed = list(values)
+  return sum(listed) / len(listed)

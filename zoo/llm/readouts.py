@@ -3,23 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import (
+  TYPE_CHECKING,
+  Literal,
+  NotRequired,
+  Protocol,
+  TypedDict,
+  runtime_checkable,
+)
 
 import numpy as np
+from jaxtyping import Float64
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
 from zoo.llm.prompts import Wording
 
-READOUTS = {
+if TYPE_CHECKING:
+
+  class ReadoutConfig(Protocol):
+    """The section `readouts` of a config."""
+
+    max_new_tokens: int
+    grid_points: int
+
+else:
+  from ml_collections import ConfigDict as ReadoutConfig
+
+ReadoutName = Literal['free', 'forced', 'expected']
+READOUTS: dict[ReadoutName, str] = {
   'free': 'free generation',
   'forced': 'forced prefix',
   'expected': 'expected value',
 }
 FORCED_TOKENS = 16  # enough for a number, or for the name of a class
 
-# A `zoo.language_models.LanguageModel`, or what answers to the same calls.
-Model = Any
+
+class Readout(TypedDict):
+  """A label, None where no answer was parsed, and what it was read from."""
+
+  value: float | str | None
+  answer: NotRequired[str]
+  mass: NotRequired[float]  # the probability of all labels together
+  probabilities: NotRequired[dict[str, float]]  # of each class, given that it is one
+
+
+class Answers(TypedDict):
+  """A prompt, and each readout of what the model answers to it."""
+
+  prompt: str
+  free: Readout
+  forced: Readout
+  expected: Readout
+
+
+@runtime_checkable
+class Model(Protocol):
+  """What has the calls of a `zoo.language_models.LanguageModel`."""
+
+  name: str
+  num_params: int
+
+  def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
+
+  def num_tokens(self, prompt: str) -> int: ...
+
+  def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]: ...
+
+  def log_probabilities(
+    self, prompt: str, continuations: Sequence[str]
+  ) -> Float64[np.ndarray, ' n']: ...
 
 
 def read_all(
@@ -27,18 +80,17 @@ def read_all(
   texts: Sequence[str],
   queries: Sequence[Example],
   wording: Wording,
-  config: Any,
-) -> list[dict[str, Any]]:
-  """The prompt and the three readouts of what users say of each query.
+  config: ReadoutConfig,
+) -> list[Answers]:
+  """Asks the model what users say of each query, and reads the answers in three ways.
 
-  `config` is the section `readouts`. A value is None where no answer can be told. The
-  expected value is that over `grid_points` scores of the scale, or the most probable
-  class; `mass` is what the model gives to all of them together.
+  The expected value is that over `grid_points` scores of the scale, or the most
+  probable class.
   """
   prompts = [model.chat(text) for text in texts]
-  begun = [model.chat(text, wording.answer_prefix) for text in texts]
+  prefixed = [model.chat(text, wording.answer_prefix) for text in texts]
   free = model.generate(prompts, config.max_new_tokens)
-  forced = model.generate(begun, min(FORCED_TOKENS, config.max_new_tokens))
+  forced = model.generate(prefixed, min(FORCED_TOKENS, config.max_new_tokens))
   return [
     {
       'prompt': prompt,
@@ -47,14 +99,12 @@ def read_all(
       'expected': _expected(model, start, wording, config.grid_points),
     }
     for prompt, start, query, answer, number in zip(
-      prompts, begun, queries, free, forced, strict=True
+      prompts, prefixed, queries, free, forced, strict=True
     )
   ]
 
 
-def _expected(
-  model: Model, prompt: str, wording: Wording, grid_points: int
-) -> dict[str, Any]:
+def _expected(model: Model, prompt: str, wording: Wording, grid_points: int) -> Readout:
   scale = wording.scale
   if scale.classes:
     written = [f' {name}' for name in scale.classes]
@@ -68,7 +118,7 @@ def _expected(
   probabilities /= probabilities.sum()
   mass = float(np.exp(logs).sum())
   if scale.classes:
-    told = dict(zip(scale.classes, probabilities.tolist(), strict=True))
+    by_class = dict(zip(scale.classes, probabilities.tolist(), strict=True))
     value = scale.classes[int(probabilities.argmax())]
-    return {'value': value, 'mass': mass, 'probabilities': told}
+    return {'value': value, 'mass': mass, 'probabilities': by_class}
   return {'value': float(probabilities @ np.array(written, np.float64)), 'mass': mass}

@@ -1,21 +1,69 @@
-"""What a config of the experiment may say: every field is checked before all else."""
+"""The config of the experiment: every field is checked before anything else."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config import Config, mesh_shape
+from zoo.config import mesh_shape
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.llm import guesses
-from zoo.llm.benchmarks import SPLITS, Benchmark
-from zoo.llm.guesses import Scale
+from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
+from zoo.llm.guesses import GuessConfig, Scale
 from zoo.llm.prompts import Wording
+from zoo.llm.readouts import ReadoutConfig
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 
-MAX_EXAMPLES = 20
+if TYPE_CHECKING:
+
+  class ModelConfig(Protocol):
+    weights: str
+    dtype: str
+    cache_length: int
+    batch_size: int
+
+  class EncoderConfig(Protocol):
+    weights: str
+
+  class BenchmarkConfig(Protocol):
+    name: str
+    instruction: str
+    inputs: tuple[str, ...]
+    label: str
+    low: float | None
+    high: float | None
+    sha256: str
+
+  class PromptsConfig(Protocol):
+    num_prompts: int
+    num_examples: int
+    context_split: str
+
+  class ExperimentConfig(Protocol):
+    """An ml_collections.ConfigDict with the fields of configs/llm/defaults.py."""
+
+    seed: int
+    model: ModelConfig
+    encoder: EncoderConfig
+    benchmark: BenchmarkConfig
+    guess: GuessConfig
+    prompts: PromptsConfig
+    readouts: ReadoutConfig
+    mesh: Any
+
+    def __getitem__(self, field: str) -> Any: ...
+    def __setitem__(self, field: str, value: Any) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def lock(self) -> Any: ...
+    def unlocked(self) -> Any: ...
+
+else:
+  from ml_collections import ConfigDict as ExperimentConfig
+
 _CHOICES = {
   'model.dtype': ('float32', 'bfloat16'),
   'benchmark.name': ('stsb', 'jsonl'),
@@ -24,18 +72,19 @@ _CHOICES = {
   'guess.optimizer.schedule': SCHEDULES,
   'prompts.context_split': SPLITS[:2],
 }
+# The least and the largest value.
 _COUNTS = {
-  'seed': 0,
-  'model.cache_length': 1,
-  'model.batch_size': 1,
-  'guess.num_epochs': 1,
-  'guess.batch_size': 1,
-  'guess.optimizer.warmup_steps': 0,
-  'prompts.num_prompts': 2,
-  'prompts.num_examples': 0,
-  'readouts.max_new_tokens': 1,
-  'readouts.grid_points': 2,
-  'mesh.model': 1,
+  'seed': (0, 2**32 - 1),  # a larger one would be cut to 32 bits
+  'model.cache_length': (1, 2**24),
+  'model.batch_size': (1, 2**16),
+  'guess.num_epochs': (1, 10**4),
+  'guess.batch_size': (1, 2**31 - 1),
+  'guess.optimizer.warmup_steps': (0, 2**31 - 1),
+  'prompts.num_prompts': (2, 2**31 - 1),
+  'prompts.num_examples': (0, 20),
+  'readouts.max_new_tokens': (1, 2**24),
+  'readouts.grid_points': (2, 10**4 + 1),
+  'mesh.model': (1, 2**31 - 1),
 }
 _TEXTS = (
   *('model.weights', 'encoder.weights'),
@@ -49,7 +98,7 @@ _OTHERS = {
 FIELDS = {*_CHOICES, *_COUNTS, *_TEXTS, *_OTHERS}
 
 
-def validate(config: Config) -> None:
+def validate(config: ExperimentConfig) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong."""
   fields = flatten_dict(config.to_dict(), sep='.')
   for field in sorted(FIELDS - fields.keys()):
@@ -59,36 +108,57 @@ def validate(config: Config) -> None:
   for field, allowed in _CHOICES.items():
     if fields[field] not in allowed:
       raise unknown_name(f'value of config.{field}:', fields[field], allowed)
-  for field, minimum in _COUNTS.items():
-    check_count(f'config.{field}', fields[field], minimum)
+  for field, (least, largest) in _COUNTS.items():
+    if check_count(f'config.{field}', fields[field], least) > largest:
+      raise UserError(f'config.{field} is {fields[field]}; it must be ≤ {largest}')
   for field in _TEXTS:
-    if not isinstance(fields[field], str) or not fields[field].strip():
+    if not _is_text(fields[field]):
       raise UserError(f'config.{field} is {fields[field]!r}; it must be a text')
-  if config.prompts.num_examples > MAX_EXAMPLES:
+  _check_inputs(config.benchmark.inputs)
+  _check_guess(config.guess)
+  model, readouts = config.model, config.readouts
+  if readouts.max_new_tokens >= model.cache_length:
     raise UserError(
-      f'config.prompts.num_examples is {config.prompts.num_examples}; it must be '
-      f'≤ {MAX_EXAMPLES}'
+      f'config.readouts.max_new_tokens is {readouts.max_new_tokens}; it must be below '
+      f'config.model.cache_length, which is {model.cache_length}'
     )
-  check_number('config.guess.bias', config.guess.bias)
-  check_number(
-    'config.guess.optimizer.learning_rate',
-    config.guess.optimizer.learning_rate,
-    above=0.0,
-  )
-  if config.guess.optimizer.clip_norm is not None:
-    clip_norm = config.guess.optimizer.clip_norm
-    check_number('config.guess.optimizer.clip_norm', clip_norm, above=0.0)
   if config.mesh.data != -1:
     check_count('config.mesh.data (-1 for all devices left)', config.mesh.data)
   data, _ = mesh_shape(config)
-  if 2 * config.model.batch_size % data:
+  if 2 * model.batch_size % data:
     raise UserError(
-      f'config.model.batch_size is {config.model.batch_size}; twice it must be '
+      f'config.model.batch_size is {model.batch_size}; twice it must be '
       f'divisible by the data axis of the mesh, which is {data}'
     )
 
 
-def wording_of(config: Config, benchmark: Benchmark) -> Wording:
+def _is_text(value: object) -> bool:
+  return isinstance(value, str) and bool(value.strip())
+
+
+def _check_inputs(inputs: object) -> None:
+  names = list(inputs) if isinstance(inputs, list | tuple) else []
+  if not names or not all(map(_is_text, names)) or len(set(names)) < len(names):
+    raise UserError(
+      f'config.benchmark.inputs is {inputs!r}; it must be a tuple of different texts, '
+      'one for each input of an example'
+    )
+
+
+def _check_guess(guess: GuessConfig) -> None:
+  if abs(check_number('config.guess.bias', guess.bias)) > MAX_LABEL:
+    raise UserError(
+      f'config.guess.bias is {guess.bias:g}; it must be ≤ {MAX_LABEL:g} in size'
+    )
+  if not isinstance(guess.shuffled, bool):
+    raise UserError(f'config.guess.shuffled is {guess.shuffled!r}; it must be a bool')
+  rate, clip_norm = guess.optimizer.learning_rate, guess.optimizer.clip_norm
+  check_number('config.guess.optimizer.learning_rate', rate, above=0.0)
+  if clip_norm is not None:
+    check_number('config.guess.optimizer.clip_norm', clip_norm, above=0.0)
+
+
+def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
   """The words for a benchmark, and its scale; UserError where they do not fit it."""
   section = config.benchmark
   inputs = tuple(section.inputs)
@@ -106,8 +176,11 @@ def wording_of(config: Config, benchmark: Benchmark) -> Wording:
       )
     scale = Scale(0.0, 0.0, benchmark.classes)
   else:
-    low = check_number('config.benchmark.low', section.low)
-    scale = Scale(low, check_number('config.benchmark.high', section.high, above=low))
+    low = check_number('config.benchmark.low', section.low, minimum=-MAX_LABEL)
+    high = check_number('config.benchmark.high', section.high, above=low)
+    if high > MAX_LABEL:
+      raise UserError(f'config.benchmark.high is {high:g}; it must be ≤ {MAX_LABEL:g}')
+    scale = Scale(low, high)
     for split, examples in benchmark.splits.items():
       for example in examples:
         if not low <= float(example.label) <= scale.high:
@@ -118,21 +191,21 @@ def wording_of(config: Config, benchmark: Benchmark) -> Wording:
   return Wording(section.instruction, inputs, section.label, scale)
 
 
-def check_sizes(config: Config, benchmark: Benchmark) -> None:
+def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
   """Raises UserError where a split is too small for the prompts, or is not there."""
   section, splits = config.prompts, benchmark.splits
   if section.context_split not in splits:
     raise unknown_name(
       'split in config.prompts.context_split:', section.context_split, splits
     )
-  for name, split in (
-    ('num_prompts', 'test'),
-    ('num_examples', section.context_split),
+  for name, value, split in (
+    ('num_prompts', section.num_prompts, 'test'),
+    ('num_examples', section.num_examples, section.context_split),
   ):
-    if section[name] > len(splits[split]):
+    if value > len(splits[split]):
       raise UserError(
-        f'config.prompts.{name} is {section[name]}; it must be ≤ {len(splits[split])}, '
-        f'the number of examples in {split!r}'
+        f'config.prompts.{name} is {value}; it must be ≤ {len(splits[split])}, the '
+        f'number of examples in {split!r}'
       )
 
 
@@ -142,11 +215,16 @@ def weights_path(field: str, value: str) -> pathlib.Path:
   Raises UserError where there is none.
   """
   if not value.startswith('package:'):
-    path = pathlib.Path(value).expanduser()
-    if not path.exists():
-      raise UserError(f'config.{field} is {value!r}, which does not exist')
+    path = pathlib.Path(os.path.expanduser(value))
+    if not os.path.exists(path):  # also where the name is too long for one
+      raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
     return path
   name, _, inside = value.removeprefix('package:').partition('/')
+  if not name.isidentifier() or '..' in pathlib.PurePath(inside).parts:
+    raise UserError(
+      f'config.{field} is {value[:80]!r}; it must be package:NAME/PATH, with the name '
+      'of a package and a path in it'
+    )
   spec = importlib.util.find_spec(name)
   if spec is None or spec.origin is None:
     raise UserError(
@@ -154,6 +232,6 @@ def weights_path(field: str, value: str) -> pathlib.Path:
       f'install --no-deps {name.replace("_", "-")}'
     )
   path = pathlib.Path(spec.origin).parent / inside
-  if not path.exists():
+  if not os.path.exists(path):
     raise UserError(f'config.{field}: the package {name} has no {inside}')
   return path

@@ -1,24 +1,30 @@
 """STS-Benchmark as a TensorFlow Dataset, from the CSV files of stsb_multi_mt.
 
-Importing this module registers the builder `stsb`. TFDS's own `glue/stsb` has no labels
-for its test split, and needs TensorFlow to build. Here files are ArrayRecord, written
-and read without it. The sentences carry the mixed licences of their sources, so that
-they do not ship: the user names the folder of the CSV files.
+Importing this module registers the builder `stsb`, and needs the extra `data`. TFDS's
+own `glue/stsb` has no labels for its test split, and needs TensorFlow to build. Here
+files are ArrayRecord, written and read without it. The sentences do not ship, as they
+carry the mixed licences of their sources: the user names the folder of the CSV files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from zoo.errors import RunError, UserError
-from zoo.evaluation_sets import quiet
-from zoo.llm.benchmarks import Benchmark, Example, digest, stsb_examples, stsb_files
+from zoo.evaluation_sets.builds import open_builder, quiet, read_split, tfds
+from zoo.llm.benchmarks import (
+  SPLITS,
+  Benchmark,
+  Example,
+  digest,
+  stsb_examples,
+  stsb_files,
+)
 
 _FROM = 'https://github.com/PhilipMay/stsb-multi-mt'
 
@@ -46,15 +52,18 @@ class Stsb(tfds.core.GeneratorBasedBuilder):
       disable_shuffling=True,
     )
 
-  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+  def _split_generators(
+    self, dl_manager: tfds.download.DownloadManager
+  ) -> dict[str, Iterator[tuple[int, dict[str, str | float]]]]:
     files = stsb_files(pathlib.Path(dl_manager.manual_dir))
-    metadata: Any = self.info.metadata
+    metadata = self.info.metadata
+    assert isinstance(metadata, dict)
     metadata['sha256'] = digest(list(files.values()))
     return {split: self._generate_examples(path) for split, path in files.items()}
 
   def _generate_examples(
     self, path: pathlib.Path
-  ) -> Iterator[tuple[int, dict[str, Any]]]:
+  ) -> Iterator[tuple[int, dict[str, str | float]]]:
     for i, (one, other, score) in enumerate(stsb_examples(path)):
       yield i, {'sentence1': one, 'sentence2': other, 'score': score}
 
@@ -69,56 +78,66 @@ def load(
   and where the build is of other files than those of `csv_dir`; RunError where
   `data_dir` cannot be written or is damaged.
   """
-  files = None
-  folder = None if csv_dir is None else pathlib.Path(csv_dir).expanduser()
-  if folder is not None:
-    files = stsb_files(folder)
+  files = {}
+  if csv_dir is not None:
+    csv_dir = pathlib.Path(csv_dir).expanduser()
+    files = stsb_files(csv_dir)
     for path in files.values():
       if next(stsb_examples(path), None) is None:
         raise UserError(f'{path} has no examples')
-  where = None if data_dir is None else os.fspath(data_dir)
-  try:
-    with quiet():
-      builder = Stsb(data_dir=where, file_format='array_record')
-      prepared = builder.is_prepared()
-    place = str(builder.data_path)
-    if not prepared:
-      if folder is None:
-        raise UserError(
-          f'there is no STS-B in {place}; --data must name a folder with the '
-          f'stsb-en-*.csv of {_FROM}'
-        )
+  with _as_damaged():
+    builder, is_built = open_builder(Stsb, data_dir)
+  folder = builder.data_path
+  if not is_built:
+    if csv_dir is None:
+      raise UserError(
+        f'there is no STS-B in {folder}; --data must name a folder with the '
+        f'stsb-en-*.csv of {_FROM}'
+      )
+    config = tfds.download.DownloadConfig(manual_dir=os.fspath(csv_dir))
+    try:
       with quiet():
-        builder.download_and_prepare(
-          download_config=tfds.download.DownloadConfig(manual_dir=os.fspath(folder))
-        )
-    metadata: Any = builder.info.metadata
-    splits = {split: _read(builder, split) for split in ('train', 'dev', 'test')}
-  except UserError:
-    raise
-  except OSError as error:
-    raise RunError(f'STS-B cannot be built: {error}') from error
-  except Exception as error:  # whatever TFDS and ArrayRecord make of damaged files
+        builder.download_and_prepare(download_config=config)
+    except OSError as error:
+      raise RunError(f'STS-B cannot be built: {error}') from error
+  with _as_damaged():
+    splits = {split: _read(builder, split) for split in SPLITS}
+    sha256 = builder.info.metadata['sha256']  # pyright: ignore[reportOptionalSubscript]
+    if not isinstance(sha256, str):
+      raise TypeError(f'its checksum is {sha256!r}')
+  if files and digest(list(files.values())) != sha256:
+    raise UserError(
+      f'{folder} was built from other files than those in {csv_dir}; delete '
+      'that folder, or set TFDS_DATA_DIR to another one'
+    )
+  return Benchmark(splits, (), sha256)
+
+
+@contextlib.contextmanager
+def _as_damaged() -> Iterator[None]:
+  """Whatever TFDS and ArrayRecord make of damaged files becomes a RunError."""
+  try:
+    yield
+  except Exception as error:
     reason = ' '.join(str(error).split())[:300]
     raise RunError(
       f'the STS-B that was built is damaged ({type(error).__name__}: {reason}); delete '
       'its folder, stsb in the data folder of TFDS, and it is built again'
     ) from error
-  if files is not None and digest(list(files.values())) != metadata['sha256']:
-    raise UserError(
-      f'{place} was built from other files than those in {folder}; delete '
-      'that folder, or set TFDS_DATA_DIR to another one'
-    )
-  return Benchmark(splits, (), metadata['sha256'])
 
 
 def _read(builder: Stsb, split: str) -> list[Example]:
-  source: Any = builder.as_data_source(split=split)  # pyright: ignore[reportCallIssue]
   return [
     Example(
-      (row['sentence1'].decode(), row['sentence2'].decode()),
-      # Two decimals are all that a score has; float32 would add more.
+      (_text(row['sentence1']), _text(row['sentence2'])),
+      # A score has two decimals; float32 would add more digits.
       round(float(row['score']), 3),
     )
-    for row in source.__getitems__(range(len(source)))
+    for row in read_split(builder, split)
   ]
+
+
+def _text(value: object) -> str:
+  if not isinstance(value, bytes):
+    raise TypeError(f'a text is {value!r}')
+  return value.decode()

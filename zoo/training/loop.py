@@ -58,7 +58,9 @@ def train_locked(
   config: Config, workdir: pathlib.Path, interruption: Interruption
 ) -> Summary | None:
   """As `train`, in a workdir that belongs to this config and is locked."""
-  with Checkpoints(workdir, config.checkpoint.keep, run_metadata(config)) as checkpoints:
+  with Checkpoints(
+    workdir, config.checkpoint.keep, run_metadata(config)
+  ) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.on_first(finished):
       return summary

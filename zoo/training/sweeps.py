@@ -192,7 +192,9 @@ def _train_stacked(
     if summary is None:
       lost.append(folder)
       continue
-    with Checkpoints(folder, config.checkpoint.keep, run_metadata(config)) as checkpoints:
+    with Checkpoints(
+      folder, config.checkpoint.keep, run_metadata(config)
+    ) as checkpoints:
       checkpoints.save(config.train.num_steps, state)
     write_summary(folder, summary)
   shutil.rmtree(unfinished)

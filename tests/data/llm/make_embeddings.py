@@ -1,6 +1,6 @@
 """Makes minilm.json and tiny_bert in this folder, with PyTorch and transformers.
 
-They are an implementation independent of zoo.llm; the tests need neither. In the
+They are independent of zoo.language_models; the tests need neither. In the
 environment of make_references.py:
 
   OMP_NUM_THREADS=1 python tests/data/llm/make_embeddings.py MINILM

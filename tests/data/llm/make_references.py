@@ -1,6 +1,6 @@
 """Makes the reference vectors in this folder, with PyTorch and transformers.
 
-They are an implementation independent of zoo.llm; the tests need neither. In an
+They are independent of zoo.language_models; the tests need neither. In an
 environment of their own (torch 2.13.0 and the transformers that VERSIONS names):
 
   pip install torch==2.13.0 transformers gguf safetensors

@@ -1,35 +1,28 @@
-"""Frozen evaluation sets: the same prompts for everyone, as TensorFlow Datasets.
+"""The evaluation sets: what they are, and reading them with a check of every bit.
 
-Importing this module registers the builder `icl_linear_regression`, whose configs are
-the sets. Files are ArrayRecord, written and read without TensorFlow. They are drawn
-from a fixed seed on the machine that first asks for them, and stay in TFDS's data_dir.
-
-Prompts are drawn in float64 and rounded to float32 at the end. A processor that rounds
-the last bits of a double otherwise, as one with fused multiply-add does, then changes
-about one number in a hundred million: those so near the middle of two floats. So the
-bits are the same nearly everywhere, but not by guarantee. What is read is compared with
-the checksum that is written here; if it differs, with what the seed gives on this
-machine, and that with a sketch that holds on any.
+Sets are drawn from a fixed seed on the machine that first asks for them, and stay in
+TFDS's data_dir. Prompts are drawn in float64 and rounded to float32 at the end. A
+processor that rounds the last bits of a double otherwise, as one with fused
+multiply-add does, then changes about one number in a hundred million: those very near
+the middle of two floats. So the bits are the same nearly everywhere, but not by
+guarantee. What is read is compared with the checksum that is recorded here; if it
+differs, with what the seed gives on this machine, and that with a sketch that holds on
+any.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tensorflow_datasets as tfds
 from absl import logging
-from tensorflow_datasets.core import writer
-from tensorflow_datasets.proto import tf_example_pb2
 
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.prompt import Prompt
@@ -38,22 +31,39 @@ from zoo.tasks import LinearRegression
 VERSION = '1.0.0'  # raised whenever the content of a set changes
 _SEED = 251204268
 _FIELDS = 'x', 'y', 'x_query', 'y_query'
-_TABLE_1 = {'num_features': 10, 'context_length': 10, 'prior_mean': 2.0}
 
 
-@dataclasses.dataclass(eq=False, kw_only=True)
-class Setting(tfds.core.BuilderConfig):
+@dataclasses.dataclass(kw_only=True)
+class Setting:
   """One set: its task, its size, and what its content must be."""
 
-  task: dict[str, Any]  # arguments of LinearRegression
+  name: str
+  description: str
+  num_features: int = 10
+  context_length: int = 10
+  prior_mean: float = 2.0
+  noise_std: float = 0.0
+  feature_variances: tuple[float, ...] | None = None  # None: 1 each
   num_prompts: int = 8192
   sha256: str  # of x, y, x_query and y_query, one behind the other, as float32
   sketch: tuple[float, ...]  # a weighted sum of each of the four
 
   @property
+  def task(self) -> LinearRegression:
+    """The task that the prompts are of."""
+    variances = self.feature_variances
+    return LinearRegression(
+      num_features=self.num_features,
+      context_length=self.context_length,
+      prior_mean=self.prior_mean,
+      noise_std=self.noise_std,
+      feature_covariance=None if variances is None else np.diag(variances).tolist(),
+    )
+
+  @property
   def shapes(self) -> dict[str, tuple[int, ...]]:
     """The shape of each field of a prompt."""
-    d, c = self.task['num_features'], self.task['context_length']
+    d, c = self.num_features, self.context_length
     return {'x': (c, d), 'y': (c,), 'x_query': (d,), 'y_query': ()}
 
 
@@ -61,90 +71,39 @@ SETTINGS = [
   Setting(
     name='table_1',
     description='Table 1 of arXiv 2512.04268: d = C = 10, w* = 2, no noise.',
-    task=_TABLE_1,
     sha256='e8cc4ba0fbe83252e4b7afebde115103d0792ba31ca2c1e58e75b99ebbcbc246',
     sketch=(-114.568873, -155.784289, -31.287706, 130.178862),
   ),
   Setting(
     name='zero_mean',
     description='As table_1, with the prior mean w* = 0.',
-    task={**_TABLE_1, 'prior_mean': 0.0},
+    prior_mean=0.0,
     sha256='c11b94c22ed7633a12ddbc244718662b61771c919aa6736fee7e72b46e52b2e1',
     sketch=(-114.568873, 293.660994, -31.287706, 69.164201),
   ),
   Setting(
     name='noisy',
     description='As table_1, with label noise of σ = 0.5.',
-    task={**_TABLE_1, 'noise_std': 0.5},
+    noise_std=0.5,
     sha256='96a85b16bbd8f6ef0340cb2567a3b5e703708a7748f4834bfa60e8d941468efb',
     sketch=(-114.568873, -135.357142, -31.287706, 130.178862),
   ),
   Setting(
     name='anisotropic',
     description='As table_1, with feature variances 4, 2, 1, 1/2, 1/4, each twice.',
-    task={
-      **_TABLE_1,
-      'feature_covariance': np.diag(np.repeat([4.0, 2.0, 1.0, 0.5, 0.25], 2)).tolist(),
-    },
+    feature_variances=(4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25),
     sha256='95c0f57822215a13194126338a2cb5a51a40b0822edfd3e0d642452bc9b1fcef',
     sketch=(-257.244197, -568.409050, -48.570761, 249.639535),
   ),
   Setting(
     name='long_context',
     description='As table_1, with C = 100 examples in a context.',
-    task={**_TABLE_1, 'context_length': 100},
+    context_length=100,
     num_prompts=2048,
     sha256='f7e4af06019c43378294a2dd5069e9a4b8a85d8a6df2706673e50fdd4c706c51',
     sketch=(-392.549701, -133.353738, 12.938633, -68.548680),
   ),
 ]
-
-
-class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
-  """Prompts of linear regression, each with a weight vector of its own."""
-
-  RELEASE_NOTES = {VERSION: 'The first sets.'}  # noqa: RUF012
-  VERSION = tfds.core.Version(VERSION)
-  BUILDER_CONFIGS = SETTINGS
-
-  def _info(self) -> tfds.core.DatasetInfo:
-    setting: Any = self.builder_config
-    features = {
-      name: tfds.features.Tensor(shape=shape, dtype=np.float32)
-      for name, shape in setting.shapes.items()
-    }
-    return tfds.core.DatasetInfo(
-      builder=self,
-      description='y_i = ŵ·x_i + σ n_i with ŵ ~ N(w*, Λ) anew in each prompt, features '
-      'and query ~ N(0, Σ); y_query is ŵ·x_query, without noise.',
-      features=tfds.features.FeaturesDict(features),
-      disable_shuffling=True,
-    )
-
-  def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-    return {'test': self._generate_examples()}
-
-  def _generate_examples(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    setting: Any = self.builder_config
-    prompts = draw(setting)
-    for i in range(setting.num_prompts):
-      yield i, {name: array[i] for name, array in prompts.items()}
-
-  def _example_writer(self) -> writer.ExampleWriter:
-    file_format: Any = self.info.file_format
-    return _SortedWriter(file_format)
-
-
-class _SortedWriter(writer.ExampleWriter):
-  """Writes the fields of an example in a fixed order: protobuf leaves it to chance."""
-
-  def write(self, path: Any, examples: Iterable[tuple[Any, bytes]]) -> Any:
-    return super().write(path, ((key, _sorted(example)) for key, example in examples))
-
-
-def _sorted(example: bytes) -> bytes:
-  parsed = tf_example_pb2.Example.FromString(example)  # pyright: ignore[reportAttributeAccessIssue]
-  return parsed.SerializeToString(deterministic=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,45 +127,39 @@ def setting_of(name: str) -> Setting:
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> EvaluationSet:
-  """Reads a set from TFDS's `data_dir`, and builds it there if it is not.
+  """Reads a set from TFDS's `data_dir`, where it is built first if it is not there.
 
   Where numbers are rounded otherwise than in the recorded set there is a warning.
-  Raises UserError for an unknown name; RunError when the folder cannot be written, or
-  the content is not that of the set.
+  Raises UserError for an unknown name, and where the extra `data` is not installed;
+  RunError when the folder cannot be written, or the content is not that of the set.
   """
   setting = setting_of(name)
-  where = None if data_dir is None else os.fspath(data_dir)
+  # Imported here as only reading and building need TFDS.
+  from zoo.evaluation_sets.builder import IclLinearRegression
+  from zoo.evaluation_sets.builds import open_builder, quiet, read_split
+
+  folder = f'{data_dir or "the data folder of TFDS"}, {IclLinearRegression.name}/{name}'
   try:
-    with quiet():
-      builder = IclLinearRegression(
-        config=setting.name, data_dir=where, file_format='array_record'
-      )
-      prepared = builder.is_prepared()
-  except Exception as error:  # whatever TFDS makes of a damaged dataset_info.json
-    place = f'{where or "the data folder of TFDS"}, icl_linear_regression/{name}'
-    raise _damaged(place, f'{type(error).__name__}: {error}') from error
-  place = str(builder.data_path)
-  try:
-    if not prepared:
-      logging.info('drawing the evaluation set %s into %s', name, place)
+    builder, is_built = open_builder(IclLinearRegression, data_dir, name)
+    folder = str(builder.data_path)
+    if not is_built:
+      logging.info('drawing the evaluation set %s into %s', name, folder)
       with quiet():
         builder.download_and_prepare()
+    examples = read_split(builder, 'test')
+    content = {
+      field: np.stack([example[field] for example in examples]).astype(np.float32)
+      for field in _FIELDS
+    }
   except OSError as error:
-    raise RunError(f'{place} cannot be written: {error.strerror or error}') from error
-  try:
-    source: Any = builder.as_data_source(split='test')  # pyright: ignore[reportCallIssue]
-    examples = source.__getitems__(range(len(source)))
+    raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
   except Exception as error:  # whatever TFDS and ArrayRecord make of damaged files
-    raise _damaged(place, f'{type(error).__name__}: {error}') from error
-  content = {
-    field: np.stack([example[field] for example in examples]).astype(np.float32)
-    for field in _FIELDS
-  }
-  same_bits = _verify(setting, content, place)
+    raise _damaged(folder, f'{type(error).__name__}: {error}') from error
+  same_bits = _verify(setting, content, folder)
   return EvaluationSet(
     name=name,
     version=VERSION,
-    task=LinearRegression(**setting.task),
+    task=setting.task,
     prompt=Prompt(**{field: jnp.asarray(array) for field, array in content.items()}),
     sha256=checksum(content),
     same_bits=same_bits,
@@ -241,17 +194,17 @@ def export(
   return found
 
 
-def draw(setting: Setting) -> dict[str, np.ndarray]:
+def sample_prompts(setting: Setting) -> dict[str, np.ndarray]:
   """The prompts of a set, from its seed: float32 arrays by field, prompts first."""
   with jax.enable_x64(True):
     # The generator is named, since a user may have chosen another one for JAX.
     key = jax.random.key(_SEED, impl='threefry2x32')
-    prompt = LinearRegression(**setting.task).sample(key, setting.num_prompts)
+    prompt = setting.task.sample(key, setting.num_prompts)
     arrays = {field: np.asarray(getattr(prompt, field)) for field in _FIELDS}
   return {field: array.astype(np.float32) for field, array in arrays.items()}
 
 
-def checksum(content: dict[str, np.ndarray]) -> str:
+def checksum(content: Mapping[str, np.ndarray]) -> str:
   """The SHA-256 of the four arrays, one behind the other, little-endian."""
   total = hashlib.sha256()
   for field in _FIELDS:
@@ -259,7 +212,7 @@ def checksum(content: dict[str, np.ndarray]) -> str:
   return total.hexdigest()
 
 
-def sketch(content: dict[str, np.ndarray]) -> list[tuple[float, float]]:
+def sketch(content: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
   """A weighted sum of each array, and by how much its rounding can change it.
 
   The weights depend on the position, so that prompts in another order are found out. A
@@ -276,17 +229,17 @@ def sketch(content: dict[str, np.ndarray]) -> list[tuple[float, float]]:
   return sums
 
 
-def _verify(setting: Setting, content: dict[str, np.ndarray], place: str) -> bool:
+def _verify(setting: Setting, content: Mapping[str, np.ndarray], folder: str) -> bool:
   """Whether the content has the recorded bits; RunError if it is another set."""
   shapes = {field: array.shape for field, array in content.items()}
   wanted = {
     field: (setting.num_prompts, *shape) for field, shape in setting.shapes.items()
   }
   if shapes != wanted:
-    raise _damaged(place, f'its arrays are {shapes}, not {wanted}')
+    raise _damaged(folder, f'its arrays are {shapes}, not {wanted}')
   if checksum(content) == setting.sha256:
     return True
-  drawn = draw(setting)
+  drawn = sample_prompts(setting)
   for field, (total, tolerance), recorded in zip(
     _FIELDS, sketch(drawn), setting.sketch, strict=True
   ):
@@ -297,32 +250,19 @@ def _verify(setting: Setting, content: dict[str, np.ndarray], place: str) -> boo
       )
     one, other = content[field], drawn[field]
     if not np.all(np.abs(one - other) <= 2.0**-23 * np.abs(other)):
-      raise _damaged(place, f'its {field} is not what the seed gives')
+      raise _damaged(folder, f'its {field} is not what the seed gives')
   logging.warning(
     'the evaluation set %s in %s does not have the recorded checksum: some numbers '
     'are rounded otherwise; each is within one float32 ulp of what the seed gives '
     'here, and weighted sums are as recorded',
     setting.name,
-    place,
+    folder,
   )
   return False
 
 
-def _damaged(place: str, reason: str) -> RunError:
+def _damaged(folder: str, reason: str) -> RunError:
   return RunError(
-    f'the evaluation set in {place} is not as it was recorded: '
+    f'the evaluation set in {folder} is not as it was recorded: '
     f'{" ".join(reason.split())[:300]}; delete the folder and it is drawn again'
   )
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-  """Keeps TFDS from telling of a download, and of a folder that is yet to be made."""
-  before = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)
-  nowhere = io.StringIO()
-  try:
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-      yield
-  finally:
-    logging.set_verbosity(before)

@@ -1,0 +1,127 @@
+"""Corrupted data and corrupted files of a run are answered in one line."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests import fuzz
+from tests.llm.pairs import PAIRS, Parrot, small_config, write_jsonl, write_stsb
+from zoo import evaluation_sets
+from zoo.interruption import Interruption
+from zoo.llm import benchmarks, report, stsb
+from zoo.llm.prompts import Prompts
+from zoo.llm.records import ask, read_guesses, read_lines, read_model_facts
+from zoo.llm.settings import wording_of
+from zoo.llm.summary import summarise
+
+FACTS: Any = {
+  'model': 'parrot',
+  'num_params': 7,
+  'device_kind': 'cpu',
+  'num_devices': 1,
+  'jax_version': '0.10.2',
+  'num_examples': 2,
+  'context_split': 'train',
+  'guess': {'model': 'constant', 'bias': 0.0, 'shuffled': False},
+}
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+
+
+def test_the_csv_files_of_stsb(tmp_path):
+  folder = write_stsb(tmp_path)
+
+  def read():
+    list(benchmarks.stsb_examples(folder / 'stsb-en-test.csv'))
+
+  assert fuzz.check_all(folder / 'stsb-en-test.csv', read, fuzz.mutate_bytes) > 500
+
+
+@pytest.mark.parametrize('mutate', [fuzz.mutate_lines, fuzz.mutate_bytes])
+def test_a_benchmark_of_ones_own(tmp_path, mutate):
+  rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
+  folder = write_jsonl(tmp_path, rows)
+
+  def read():
+    wording_of(small_config(benchmark__name='jsonl'), benchmarks.read_jsonl(folder))
+
+  assert fuzz.check_all(folder / 'test.jsonl', read, mutate) > 500
+
+
+@pytest.mark.parametrize(
+  'file', ['dataset_info.json', 'metadata.json', 'features.json']
+)
+def test_the_metadata_of_stsb(tmp_path, file):
+  stsb.load(write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
+  (path,) = (tmp_path / 'tfds').rglob(file)
+
+  def read():
+    stsb.load(None, tmp_path / 'tfds')
+
+  # Of features.json TFDS reads little.
+  least = 100 if file == 'features.json' else 500
+  assert fuzz.check_all(path, read, fuzz.mutate_json) > least
+
+
+def test_the_metadata_of_an_evaluation_set(tmp_path):
+  evaluation_sets.load('table_1', tmp_path)
+  (path,) = tmp_path.rglob('dataset_info.json')
+
+  def read():
+    evaluation_sets.load('table_1', tmp_path)
+
+  assert fuzz.check_all(path, read, fuzz.mutate_json) > 500
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The folder of a run, its benchmark and prompts: a parrot has answered them all."""
+  config = small_config(benchmark__name='jsonl', prompts__num_prompts=12)
+  rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
+  benchmark = benchmarks.read_jsonl(write_jsonl(tmp_path, rows))
+  wording = wording_of(config, benchmark)
+  guesses: Any = {split: [pair[2] for pair in PAIRS] for split in benchmark.splits}
+  (tmp_path / 'guesses.json').write_text(json.dumps(guesses))
+  prompts = Prompts(
+    benchmark,
+    wording,
+    guesses,
+    seed=0,
+    num_prompts=12,
+    num_examples=2,
+    context_split='train',
+  )
+  path = tmp_path / 'prompts.jsonl'
+  assert ask(prompts, Parrot(), config.readouts, 4, path, Interruption()) is not None
+  return tmp_path, benchmark, prompts
+
+
+@pytest.mark.parametrize('mutate', [fuzz.mutate_lines, fuzz.mutate_bytes])
+def test_the_lines_of_a_run(run, mutate):
+  folder, _, prompts = run
+  path = folder / 'prompts.jsonl'
+
+  def read():
+    lines = [*read_lines(path, prompts).values()]
+    if len(lines) == len(prompts):
+      results = summarise(lines, prompts.wording.scale)
+      report.plot(results | FACTS, lines)
+      report.table(results | FACTS)
+
+  assert fuzz.check_all(path, read, mutate) > 500
+
+
+def test_the_guesses_of_a_run(run):
+  folder, benchmark, prompts = run
+  path = folder / 'guesses.json'
+
+  def read():
+    read_guesses(path, benchmark, prompts.wording.scale)
+
+  assert fuzz.check_all(path, read, fuzz.mutate_json) > 500
+
+
+def test_what_a_summary_says_of_the_model(tmp_path):
+  path = tmp_path / 'summary.json'
+  path.write_text(json.dumps(FACTS))
+  assert fuzz.check_all(path, lambda: read_model_facts(path), fuzz.mutate_json) > 500

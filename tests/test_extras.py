@@ -1,0 +1,46 @@
+"""Without the packages of an extra, all else works, and one line says how to get it."""
+
+import subprocess
+import sys
+
+from tests.launch.processes import ROOT
+from zoo import evaluation_sets
+
+PROGRAM = """
+import sys
+for package in 'gguf', 'tensorflow_datasets':
+  sys.modules[package] = None
+import zoo
+import zoo.llm.experiment
+import zoo.probing
+print([setting.name for setting in zoo.evaluation_sets.SETTINGS])
+for use in (
+  lambda: zoo.language_models.LanguageModel,
+  lambda: zoo.evaluation_sets.load('table_1'),
+  lambda: __import__('zoo.evaluation_sets.builder'),
+  lambda: __import__('zoo.llm.stsb'),
+):
+  try:
+    use()
+  except zoo.UserError as error:
+    print(error)
+"""
+
+
+def test_without_the_extras_one_line_says_how_to_get_them():
+  done = subprocess.run(
+    [sys.executable, '-W', 'error', '-c', PROGRAM],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  listed, model, *data = done.stdout.splitlines()
+  assert listed == str([setting.name for setting in evaluation_sets.SETTINGS])
+  assert model == (
+    "gguf is not installed; language models need pip install 'icl-zoo[llm]'"
+  )
+  assert data == 3 * [
+    'tensorflow_datasets is not installed; evaluation sets and STS-B need pip install '
+    "'icl-zoo[data]'"
+  ]

@@ -1,0 +1,187 @@
+"""The files of a run: written as it goes, and checked when they are read again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+from tqdm import tqdm
+
+from zoo.errors import RunError, UserError
+from zoo.fields import Fields
+from zoo.files import MIB, parse_json, read_bytes, read_json
+from zoo.interruption import Interruption
+from zoo.llm.benchmarks import Benchmark
+from zoo.llm.guesses import Guesses, Scale
+from zoo.llm.prompts import Prompts
+from zoo.llm.readouts import Answers, Model, Readout, ReadoutConfig, read_all
+from zoo.llm.summary import ARMS, PARSED, Line, ModelFacts
+
+PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
+_MAX_BYTES = 2**10 * MIB
+
+
+def ask(
+  prompts: Prompts,
+  model: Model,
+  config: ReadoutConfig,
+  batch_size: int,
+  path: pathlib.Path,
+  interruption: Interruption,
+) -> list[Line] | None:
+  """Asks the prompts without a line in the file, and appends theirs; returns all lines.
+
+  Each call of the model has `batch_size` prompts, in both arms. Returns None if it is
+  interrupted.
+  """
+  lines = read_lines(path, prompts)
+  missing = [index for index in range(len(prompts)) if index not in lines]
+  with (
+    path.open('a', encoding='utf-8') as file,
+    tqdm(
+      desc=model.name,
+      initial=len(prompts) - len(missing),
+      total=len(prompts),
+      unit='prompt',
+      dynamic_ncols=True,
+      # A log file, unlike a terminal, keeps every refresh.
+      mininterval=0.2 if sys.stderr.isatty() else 10.0,
+    ) as bar,
+  ):
+    for start in range(0, len(missing), batch_size):
+      batch = missing[start : start + batch_size]
+      began = time.monotonic()
+      texts = [text for index in batch for text in prompts.texts(index)]
+      queries = [prompts.query(index) for index in batch for _ in ARMS]
+      answers = iter(read_all(model, texts, queries, prompts.wording, config))
+      seconds = (time.monotonic() - began) / len(batch)
+      for index in batch:
+        arms = {arm: next(answers) for arm in ARMS}
+        line: Line = {**prompts.record(index), 'arms': arms, 'seconds': seconds}
+        file.write(json.dumps(line, ensure_ascii=False) + '\n')
+        lines[index] = line
+      file.flush()
+      os.fsync(file.fileno())
+      bar.update(len(batch))
+      if interruption.requested:
+        return None
+  return [lines[index] for index in range(len(prompts))]
+
+
+def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
+  """The lines of a `prompts.jsonl` by index; a last line that is half written is cut.
+
+  Raises RunError for a line that is damaged otherwise, or is not of these prompts.
+  """
+  if not path.is_file():
+    return {}
+  content = read_bytes(path, _MAX_BYTES)
+  whole = content.rfind(b'\n') + 1
+  if whole < len(content):
+    with path.open('rb+') as file:
+      file.truncate(whole)
+  lines = {}
+  for number, text in enumerate(content[:whole].split(b'\n')[:-1], start=1):
+    source = f'line {number} of {path}'
+    try:
+      line = _read_line(Fields(parse_json(text, source), source), prompts)
+    except UserError as error:
+      raise RunError(
+        f'{source} is damaged; delete that line, and its prompt is asked again '
+        f'({error})'
+      ) from error
+    lines[line['index']] = line
+  return lines
+
+
+def read_guesses(
+  path: pathlib.Path, benchmark: Benchmark, scale: Scale
+) -> Guesses | None:
+  """The guesses of a `guesses.json`, None if there is none yet.
+
+  Raises RunError unless there is one for each example of each split.
+  """
+  if not path.is_file():
+    return None
+  try:
+    found = read_json(path, _MAX_BYTES)
+  except UserError:
+    found = None
+  if (
+    not isinstance(found, dict)
+    or found.keys() != benchmark.splits.keys()
+    or not all(
+      isinstance(found[split], list)
+      and len(found[split]) == len(examples)
+      and all(map(scale.has, found[split]))
+      for split, examples in benchmark.splits.items()
+    )
+  ):
+    raise RunError(f'{path} is damaged; delete it, and the guesses are made again')
+  return found
+
+
+def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
+  """What a `summary.json` says of the model; None if there is none yet.
+
+  All other numbers of a summary follow from the lines. Raises RunError if it is
+  damaged.
+  """
+  if not path.is_file():
+    return None
+  try:
+    fields = Fields(read_json(path, _MAX_BYTES), str(path))
+    return {
+      'model': fields.text('model'),
+      'num_params': fields.integer('num_params', 0, 2**62),
+      'device_kind': fields.text('device_kind'),
+      'num_devices': fields.integer('num_devices', 1),
+      'jax_version': fields.text('jax_version'),
+    }
+  except UserError as error:
+    raise RunError(
+      f'{path} is damaged; delete it, and it is made again ({error})'
+    ) from error
+
+
+def _read_line(fields: Fields, prompts: Prompts) -> Line:
+  index = fields.integer('index', 0, len(prompts) - 1)
+  record = prompts.record(index)
+  for name in 'query', 'context', 'label', 'guess':
+    if fields.raw(name) != record[name]:
+      raise UserError(f'its {name} is not that of prompt {index}')
+  arms = fields.nested('arms')
+  return {
+    **record,
+    'arms': {
+      arm: _read_answers(arms.nested(arm), prompts.wording.scale) for arm in ARMS
+    },
+    'seconds': fields.number('seconds', 0.0, 1e9),
+  }
+
+
+def _read_answers(fields: Fields, scale: Scale) -> Answers:
+  free, forced = (_read_parsed(fields.nested(name), scale) for name in PARSED)
+  expected = fields.nested('expected')
+  mass = expected.number('mass', 0.0, 2.0)  # 1, but for rounding
+  if scale.classes:
+    value = expected.choice('value', scale.classes)
+    probabilities = expected.nested('probabilities')
+    of_classes = {name: probabilities.number(name, 0.0, 1.0) for name in scale.classes}
+    read: Readout = {'value': value, 'mass': mass, 'probabilities': of_classes}
+  else:
+    rounding = 1e-6 * (scale.high - scale.low)
+    value = expected.number('value', scale.low - rounding, scale.high + rounding)
+    read = {'value': value, 'mass': mass}
+  prompt = fields.text('prompt')
+  return {'prompt': prompt, 'free': free, 'forced': forced, 'expected': read}
+
+
+def _read_parsed(fields: Fields, scale: Scale) -> Readout:
+  value = fields.raw('value')
+  if value is not None and not scale.has(value):
+    raise UserError(f'{fields.source} has a value that is no label')
+  return {'value': value, 'answer': fields.text('answer')}

@@ -1,0 +1,215 @@
+"""What the answers say, as numbers: losses, differences on the same prompts, copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from zoo.intervals import estimate, interval
+from zoo.llm.guesses import Scale
+from zoo.llm.prompts import Record
+from zoo.llm.readouts import READOUTS, Answers, ReadoutName
+
+ARMS = 'without_guess', 'with_guess'
+PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # of which some may copy the guess
+BASELINES = 'guess', 'context_mean', 'constant'
+
+Losses = Float64[np.ndarray, ' n']  # of each prompt, NaN where no answer was parsed
+
+
+class Line(Record):
+  """A line of `prompts.jsonl`: a prompt, and its answers by arm."""
+
+  arms: dict[str, Answers]
+  seconds: float
+
+
+class Loss(TypedDict):
+  """A mean loss and its standard error; None where there are too few answers."""
+
+  loss: float | None
+  stderr: float | None
+
+
+class ReadoutLoss(Loss):
+  """The loss of a readout in an arm, with its 95 % interval.
+
+  With a guess, a readout that is parsed also tells how many answers copy it.
+  """
+
+  low: float | None
+  high: float | None
+  num_parsed: int
+  parse_rate: float
+  mass: NotRequired[float]  # of the expected value
+  num_copied: NotRequired[int]
+  copied_share: NotRequired[float | None]
+  num_changed: NotRequired[int]
+  changed_loss: NotRequired[float | None]
+  changed_guess_loss: NotRequired[float | None]
+
+
+class Difference(TypedDict):
+  """A mean difference on the same prompts, with its 95 % interval."""
+
+  num: int
+  difference: float | None
+  stderr: float | None
+  low: float | None
+  high: float | None
+
+
+class Results(TypedDict):
+  """The numbers of the experiment; the keys of the inner objects are readouts."""
+
+  metric: str
+  num_prompts: int
+  baselines: dict[str, Loss]
+  context_guess_loss: float | None
+  arms: dict[str, dict[ReadoutName, ReadoutLoss]]
+  paired: dict[ReadoutName, Difference]
+  against_guess: dict[ReadoutName, Difference]
+  seconds: float
+
+
+class ModelFacts(TypedDict):
+  """The language model, and where it ran."""
+
+  model: str
+  num_params: int
+  device_kind: str
+  num_devices: int
+  jax_version: str
+
+
+class PromptFacts(TypedDict):
+  """What was asked."""
+
+  benchmark: str
+  data_sha256: str
+  seed: int
+  num_examples: int
+  context_split: str
+  guess: dict[str, str | float | bool]
+  guess_loss_by_split: dict[str, float]
+
+
+class Summary(ModelFacts, PromptFacts, Results):
+  """The content of `summary.json`."""
+
+
+def summarise(lines: Sequence[Line], scale: Scale) -> Results:
+  """The numbers of the experiment, from the lines of `prompts.jsonl`.
+
+  A loss is a squared error; with classes, 0 or 1. `paired` is the loss with the guess
+  less that without it, on prompts where both answers were parsed, and `against_guess`
+  that with the guess less the guess's own. Negative is better. Means come with standard
+  errors and Student's intervals: a loss is bounded, so that its mean over dozens of
+  prompts is near normal.
+  """
+  losses: dict[str, dict[ReadoutName, Losses]] = {
+    arm: {
+      readout: np.array([_loss(scale, line, arm, readout) for line in lines])
+      for readout in READOUTS
+    }
+    for arm in ARMS
+  }
+  baselines = {
+    name: np.array([scale.loss(line[name], line['label']) for line in lines])
+    for name in BASELINES
+  }
+  without_guess, with_guess = (losses[arm] for arm in ARMS)
+  arms: dict[str, dict[ReadoutName, ReadoutLoss]] = {
+    arm: {readout: _readout(values) for readout, values in of_arm.items()}
+    for arm, of_arm in losses.items()
+  }
+  for readout in PARSED:
+    copied = [_is_copy(scale, line, readout) for line in lines]
+    _add_copies(
+      arms['with_guess'][readout],
+      np.array(copied),
+      with_guess[readout],
+      baselines['guess'],
+    )
+  for arm in ARMS:
+    masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
+    arms[arm]['expected']['mass'] = float(np.mean(masses))
+  of_contexts = [line['context_guess_loss'] for line in lines]
+  known = [loss for loss in of_contexts if loss is not None]
+  return {
+    'metric': 'error rate' if scale.classes else 'mean squared error',
+    'num_prompts': len(lines),
+    'baselines': {name: _mean(values) for name, values in baselines.items()},
+    'context_guess_loss': float(np.mean(known)) if len(known) == len(lines) else None,
+    'arms': arms,
+    'paired': {r: _difference(with_guess[r] - without_guess[r]) for r in READOUTS},
+    'against_guess': {
+      r: _difference(with_guess[r] - baselines['guess']) for r in READOUTS
+    },
+    'seconds': sum(line['seconds'] for line in lines),
+  }
+
+
+def _loss(scale: Scale, line: Line, arm: str, readout: ReadoutName) -> float:
+  value = line['arms'][arm][readout]['value']
+  return math.nan if value is None else scale.loss(value, line['label'])
+
+
+def _is_copy(scale: Scale, line: Line, readout: ReadoutName) -> bool:
+  value = line['arms']['with_guess'][readout]['value']
+  return value is not None and scale.same(value, line['guess'])
+
+
+def _mean(values: Losses) -> Loss:
+  if not values.size:
+    return {'loss': None, 'stderr': None}
+  mean, stderr = estimate(values)
+  return {'loss': mean, 'stderr': None if math.isnan(stderr) else stderr}
+
+
+def _bounds(values: Losses) -> tuple[float | None, float | None]:
+  """The 95 % interval of the mean, which two values have at least."""
+  if values.size < 2:
+    return None, None
+  _, low, high = interval(values)
+  return low, high
+
+
+def _readout(losses: Losses) -> ReadoutLoss:
+  parsed = losses[~np.isnan(losses)]
+  low, high = _bounds(parsed)
+  return {
+    'num_parsed': len(parsed),
+    'parse_rate': len(parsed) / len(losses),
+    **_mean(parsed),
+    'low': low,
+    'high': high,
+  }
+
+
+def _add_copies(
+  found: ReadoutLoss, copied: Bool[np.ndarray, ' n'], losses: Losses, of_guess: Losses
+) -> None:
+  parsed = ~np.isnan(losses)
+  changed = parsed & ~copied
+  found['num_copied'] = int(copied.sum())
+  found['copied_share'] = float(copied.sum() / parsed.sum()) if parsed.any() else None
+  found['num_changed'] = int(changed.sum())
+  found['changed_loss'] = _mean(losses[changed])['loss']
+  found['changed_guess_loss'] = _mean(of_guess[changed])['loss']
+
+
+def _difference(differences: Losses) -> Difference:
+  found = differences[~np.isnan(differences)]
+  mean, (low, high) = _mean(found), _bounds(found)
+  return {
+    'num': len(found),
+    'difference': mean['loss'],
+    'stderr': mean['stderr'],
+    'low': low,
+    'high': high,
+  }
