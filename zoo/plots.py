@@ -18,7 +18,8 @@ KINDS = 'dots', 'curve', 'line', 'dashed'
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
-PURPLE, ORANGE, BLACK = '#CC79A7', '#E69F00', '#000000'
+PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
+PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 _MARKERS = {BLUE: 'o', VERMILION: 's', GREEN: '^', PURPLE: 'D', ORANGE: 'v'}
 
 _COLUMNS = (

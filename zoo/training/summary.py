@@ -11,10 +11,14 @@ import jax
 from flax import nnx
 
 from zoo.config import Config, build_model
-from zoo.files import write_atomically
+from zoo.files import UnreadableFile, is_finite_number, read_json, write_atomically
 from zoo.training.evaluation import Evaluation, Risks
 
 SUMMARY = 'summary.json'  # its name in a workdir
+
+_SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
+_EXACT = 'exact_risk', 'gd_risk', 'optimal_risk', 'excess_risk'
+_RISKS = *_SAMPLED, *(f'{name}_stderr' for name in _SAMPLED), *_EXACT
 
 
 def summarise(
@@ -70,13 +74,25 @@ def write_summary(workdir: pathlib.Path, summary: dict[str, Any]) -> None:
 
 
 def read_summary(path: pathlib.Path) -> dict[str, Any] | None:
-  """A `summary.json`, or None if there is none that can be read."""
+  """A `summary.json`, or None if there is none, or a damaged one."""
   try:
-    summary = json.loads(path.read_text())
-    table(summary)
-  except (OSError, ValueError, KeyError, TypeError):
+    summary = read_json(path)
+  except UnreadableFile:
     return None
-  return summary
+  return summary if _is_whole(summary) else None
+
+
+def _is_whole(summary: Any) -> bool:
+  """Whether a summary has all that `table` and tables of sweeps show."""
+  if not isinstance(summary, dict) or not {'model', 'step', *_RISKS} <= summary.keys():
+    return False
+  known = {name for name in _RISKS if summary[name] is not None}
+  return (
+    isinstance(summary['model'], str)
+    and all(is_finite_number(summary[name]) for name in ('step', *known))
+    # A sampled risk comes with its standard error, or not at all.
+    and all((name in known) == (f'{name}_stderr' in known) for name in _SAMPLED)
+  )
 
 
 def table(summary: dict[str, Any]) -> str:
