@@ -177,17 +177,18 @@ def _config_file(name: str) -> pathlib.Path:
   if not name:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   path = user_path(name)
-  installed = pathlib.Path(configs.__file__).parents[1] / path
+  candidates = [path]
+  if path.parts[0] == 'configs':
+    candidates.append(pathlib.Path(configs.__file__).parents[1] / path)
   try:
-    if path.is_file():
-      return path
-    if path.parts[0] == 'configs' and installed.is_file():
-      return installed
-    near = pathlib.Path(f'{path}.py')
-    hint = f'; did you mean {near}?' if near.is_file() else ''
+    for candidate in candidates:
+      if candidate.is_file():
+        return candidate
+    forgotten = any(pathlib.Path(f'{one}.py').is_file() for one in candidates)
+    what = 'is not a file' if path.exists() else 'does not exist'
   except OSError as error:
     raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  what = 'is not a file' if path.exists() else 'does not exist'
+  hint = f'; did you mean {path}.py?' if forgotten else ''
   raise UserError(f'the config file {path} {what}{hint}')
 
 

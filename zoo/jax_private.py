@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -28,6 +28,7 @@ except (ImportError, AttributeError, KeyError) as error:
   ) from error
 
 
+@runtime_checkable
 class CoordinationClient(Protocol):
   """JAX's connection to the coordination service of the run."""
 
@@ -40,6 +41,7 @@ class CoordinationClient(Protocol):
   def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int) -> None: ...
 
 
+@runtime_checkable
 class PreemptionManager(Protocol):
   """What tells the processes of a run of a SIGTERM that one of them got."""
 
