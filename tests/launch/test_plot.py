@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests import fuzz
@@ -55,10 +56,10 @@ def test_a_run_is_plotted_into_its_workdir(call, run):
   assert (run / 'risk.png').read_bytes().startswith(b'\x89PNG')
   (axes,) = plot_risk([run, run]).axes
   exact, _, gradient_descent = axes.lines
-  assert list(exact.get_xdata()) == [4, 8, 12]
-  assert list(exact.get_ydata()) == [9 / 4, 9 / 8, 9 / 12]
+  np.testing.assert_array_equal(exact.get_xdata(), [4, 8, 12])
+  np.testing.assert_array_equal(exact.get_ydata(), [9 / 4, 9 / 8, 9 / 12])
   assert exact.get_label() == 'yq_lsa, 1 head: 0.750'
-  assert set(gradient_descent.get_ydata()) == {1.5}
+  np.testing.assert_array_equal(gradient_descent.get_ydata(), [1.5, 1.5])
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,7 @@ def test_a_run_that_is_lost_ends_in_one_line_with_exit_code_1(tmp_path, cache, f
     wait_for_progress(processes, tmp_path / 'run')
     if fault == 'a second process 1':
       # It waits for a coordinator that its coming has ended.
-      same = {'port': port, 'number': 2, 'process_id': 1}
-      hung.append(start_member(*long, **same, cache=cache))
+      hung.append(start_member(*long, port=port, number=2, process_id=1, cache=cache))
     else:
       hung.append(processes.pop())
       hung[0].send_signal(signal.SIGSTOP)
