@@ -1,5 +1,6 @@
 """What the command lines share: a user's mistake is one line and exit code 2."""
 
+import contextlib
 import functools
 import importlib.machinery
 import importlib.util
@@ -33,8 +34,7 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
   'Keep compiled programs in the user cache folder, so that a second launch starts '
   'faster. JAX_COMPILATION_CACHE_DIR names another folder.',
 )
-# JAX deletes the programs that were used least recently.
-_CACHE_BYTES = 2**30
+_CACHE_BYTES = 2**30  # of compiled programs, some 20,000 of them
 
 RESUME = 'rerun the same command to resume'
 
@@ -52,7 +52,8 @@ def run(main: Callable[[], None]) -> None:
   for it.
   """
   launch.ctrl_c_ends_at_once()
-  sys.stdout, sys.stderr = _reopened(1, sys.stdout), _reopened(2, sys.stderr)
+  if os.name == 'posix':
+    sys.stdout, sys.stderr = _reopened(1, sys.stdout), _reopened(2, sys.stderr)
   handler = absl_logging.get_absl_handler()
   handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
@@ -241,14 +242,38 @@ def _unknown_field(argv: list[str]) -> UserError | None:
 def _keep_compiled_programs() -> None:
   """Points JAX to a cache on disk, unless the user has pointed it to one."""
   if not jax.config.values['jax_compilation_cache_dir']:
-    caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
-    folder = pathlib.Path(caches, 'icl_zoo', 'programs')
+    try:
+      caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
+    except UserError:  # a container's user without a home
+      return
+    folder = pathlib.Path(caches, 'icl_zoo')
     jax.config.update('jax_compilation_cache_dir', str(folder))
-    if 'JAX_COMPILATION_CACHE_MAX_SIZE' not in os.environ:
-      jax.config.update('jax_compilation_cache_max_size', _CACHE_BYTES)
+    delete_least_used(folder, _CACHE_BYTES)
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # Most of our programs compile faster than JAX's default of a second.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
+
+
+def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
+  """Deletes files of a folder, those not read for longest first, down to a size.
+
+  JAX could bound its cache too, but would read all of it whenever it adds a program:
+  with 20,000 of them that takes a second.
+  """
+  files = []
+  # No error matters here: another process may delete the same files.
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(folder):
+      if entry.is_file(follow_symlinks=False):
+        status = entry.stat()
+        files.append((status.st_atime, status.st_size, entry.path))
+  excess = sum(size for _, size, _ in files) - max_bytes
+  for _, size, path in sorted(files):
+    if excess <= 0:
+      break
+    with contextlib.suppress(OSError):
+      os.unlink(path)
+    excess -= size
 
 
 def _no_device() -> str | None:
