@@ -4,7 +4,6 @@ import contextlib
 import functools
 import importlib.machinery
 import importlib.util
-import io
 import logging
 import os
 import pathlib
@@ -12,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn
 
 import jax
 from absl import app, flags
@@ -20,8 +19,8 @@ from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
 import configs
-import launch
 import zoo
+from launch import start
 from zoo import processes
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.files import user_path
@@ -51,9 +50,8 @@ def run(main: Callable[[], None]) -> None:
   alone ends without any cleaning up, which would wait for the others while they wait
   for it.
   """
-  launch.ctrl_c_ends_at_once()
-  if os.name == 'posix':
-    sys.stdout, sys.stderr = _reopened(1, sys.stdout), _reopened(2, sys.stderr)
+  start.let_ctrl_c_kill()
+  start.guard_output()
   handler = absl_logging.get_absl_handler()
   handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
@@ -285,26 +283,6 @@ def _no_device() -> str | None:
     reason = str(error) or 'no backend of that name is installed'
     return f'JAX_PLATFORMS is {chosen!r}, and JAX has no device to use: {reason}'
   return None
-
-
-class _Console(io.FileIO):
-  """A standard stream whose reader may go away, as `head` does, without any error."""
-
-  def write(self, data: Any, /) -> int:
-    try:
-      return super().write(data)
-    except BrokenPipeError:
-      return len(data)
-
-
-def _reopened(number: int, stream: TextIO | None) -> TextIO:
-  """A standard stream that neither a lost reader nor a strange letter can break."""
-  return io.TextIOWrapper(
-    io.BufferedWriter(_Console(number, 'w', closefd=False)),
-    encoding=stream.encoding if stream else None,
-    errors='backslashreplace',
-    line_buffering=True,
-  )
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
