@@ -6,7 +6,7 @@ import sys
 from launch import start
 
 start.open_closed_streams()
-_changed = start.let_ctrl_c_kill()
+_changed = start.handle_ctrl_c(signal.SIG_DFL)  # which ends this process
 try:
   from launch import cli as cli  # takes a second, most of it for JAX
 except ValueError as error:  # JAX does not understand one of its variables

@@ -44,13 +44,12 @@ flags.disclaim_key_flags()
 def run(main: Callable[[], None]) -> None:
   """Parses the flags, runs `main` and exits.
 
-  A UserError is one line and exit code 2, a RunError one line and code 1, a training
-  that Ctrl-C stopped code 130. Anything else is a bug, and keeps its traceback. Of
-  several processes, the first prints the line if all fail alike; a process that fails
-  alone ends without any cleaning up, which would wait for the others while they wait
-  for it.
+  A UserError is one line and exit code 2, a RunError one line and code 1, Ctrl-C one
+  line and code 130. Anything else is a bug, and keeps its traceback. Of several
+  processes, the first prints the line if all fail alike; a process that fails alone
+  ends without any cleaning up, which would wait for the others while they wait for it.
   """
-  start.let_ctrl_c_kill()
+  start.handle_ctrl_c(_interrupted)
   start.guard_output()
   handler = absl_logging.get_absl_handler()
   handler.python_handler.setStream(sys.stderr)
@@ -58,7 +57,7 @@ def run(main: Callable[[], None]) -> None:
   handler.addFilter(_is_for_users)
   try:
     app.run(functools.partial(call, main), flags_parser=parse)
-  except KeyboardInterrupt:
+  except KeyboardInterrupt:  # raised by a training, which has saved everything
     _say(f'interrupted; {RESUME}')
     sys.exit(130)
 
@@ -291,6 +290,13 @@ def _is_for_users(record: logging.LogRecord) -> bool:
   return (
     record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
   )
+
+
+def _interrupted(number: int, frame: object) -> NoReturn:
+  # Not by print, which the signal may have interrupted.
+  with contextlib.suppress(OSError):
+    os.write(2, f'\nerror: interrupted; {RESUME}\n'.encode())
+  os._exit(130)
 
 
 def _exit(code: int, message: object) -> NoReturn:

@@ -42,7 +42,7 @@ def main() -> None:
 
   summary = experiment.run(config, out, data)
   if summary is None:
-    print(f'stopped; the same command goes on from what is saved in {out}')
+    print(f'stopped; rerun the same command to resume from {out}')
   else:
     print(f'\n{report.table(summary)}\n\nall of it is in {out}')
 

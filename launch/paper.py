@@ -51,7 +51,7 @@ def main() -> None:
     out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run
   )
   if judged is None:
-    print(f'stopped; the same command goes on from what is saved in {out}')
+    cli.print_stopped(out)
     return
   for claim in judged:
     print(f'{claim["source"]:<44}{claim["verdict"] or "not measured"}')

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, TextIO
 
 
@@ -20,8 +21,8 @@ def open_closed_streams() -> None:
       os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
-def let_ctrl_c_kill() -> bool:
-  """Lets Ctrl-C kill this process where Python would raise KeyboardInterrupt.
+def handle_ctrl_c(handler: signal.Handlers | Callable[[int, Any], None]) -> bool:
+  """Sets what Ctrl-C does where Python would raise KeyboardInterrupt.
 
   An exception is lost where JAX is called by the garbage collector, and breaks the
   import of an extension in several lines. Returns whether anything was changed.
@@ -31,7 +32,7 @@ def let_ctrl_c_kill() -> bool:
     or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
   ):
     return False
-  signal.signal(signal.SIGINT, signal.SIG_DFL)
+  signal.signal(signal.SIGINT, handler)
   return True
 
 

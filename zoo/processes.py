@@ -209,7 +209,8 @@ def _end_lost() -> None:
     f'\nerror: {this} ends: another process of the run was lost, or started twice; '
     'rerun the same command in all processes to resume\n'
   )
-  os.write(2, text.encode())
+  with contextlib.suppress(OSError):
+    os.write(2, text.encode())
   os._exit(1)
 
 
