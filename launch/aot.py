@@ -10,20 +10,16 @@ exit code is 1 when it does not fit.
 """
 
 import json
-import pathlib
 
 import jax
 from absl import flags
-from ml_collections import config_flags
 
 from launch import cli
 from zoo.errors import RunError, UserError
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = config_flags.DEFINE_config_file(
-  'config',
-  help_string='Config file, with an optional variant: configs/yq_lsa.py:paper. A field '
-  'of it is set with --config.section.field=value.',
+_CONFIG = cli.define_config(
+  'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A TPU slice, such as v5e:4x8 or v5p:2x2x4; or auto, or all.'
@@ -36,9 +32,7 @@ def main() -> None:
   topology = _TOPOLOGY.value
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
-  out = None if _JSON.value is None else pathlib.Path(_JSON.value)
-  if out is not None and not out.absolute().parent.is_dir():
-    raise UserError(f'{out} cannot be written: its folder does not exist')
+  out = cli.file_of(_JSON)
   jax.config.update('jax_platforms', 'cpu')  # a TPU that is here stays free for others
   jax.config.update('jax_enable_compilation_cache', False)  # made for real devices
   # Imported here so that a mistyped flag is answered at once.
@@ -56,7 +50,7 @@ def main() -> None:
       return
   if topology == 'auto' or not all(found['fits'] for found in reports):
     failed = [found for found in reports if not found['fits']][-1]
-    raise RunError(f'it does not fit on {failed["topology"]}: {failed["reason"]}')
+    raise RunError(f'training does not fit on {failed["topology"]}: {failed["reason"]}')
 
 
 if __name__ == '__main__':

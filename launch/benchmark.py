@@ -9,7 +9,6 @@ Use an idle machine. The ratios hold on a busy one, as all is timed in turns.
 
 import importlib
 import json
-import pathlib
 from typing import Any
 
 from absl import flags
@@ -47,9 +46,11 @@ _SCALED = {
 def main() -> None:
   repeats = check_count('--repeats', _REPEATS.value)
   seconds = check_number('--seconds', _SECONDS.value, above=0.0)
-  for out in (_JSON.value, _SCALING.value):
-    if out is not None and not pathlib.Path(out).absolute().parent.is_dir():
-      raise UserError(f'{out} cannot be written: its folder does not exist')
+  json_file, picture = cli.file_of(_JSON), cli.file_of(_SCALING)
+  if picture is not None and picture.suffix not in ('.png', '.svg', '.pdf'):
+    raise UserError(
+      f'--scaling is {_SCALING.value!r}; it must end in .png, .svg or .pdf'
+    )
   # Imported here so that a mistyped flag is answered at once.
   import jax
 
@@ -62,7 +63,7 @@ def main() -> None:
     'num_devices': jax.device_count(),
     'variant': variant,
   }
-  if _SCALING.value is None:
+  if picture is None:
     entries = [(_config(n, variant, more), c) for n, more, c in _COMPARED]
     rows = benchmark.compare(entries, repeats, seconds)
     found['rows'] = [row.summary() for row in rows]
@@ -78,12 +79,12 @@ def main() -> None:
         for size in (sizes[:2] if _SMOKE.value else sizes)
       ]
     found['scaling'] = benchmark.scale(settings, repeats, seconds)
-    benchmark.plot_scaling(found['scaling']).savefig(_SCALING.value, dpi=150)
+    benchmark.plot_scaling(found['scaling']).savefig(picture, dpi=150)
     for label, measured in found['scaling'].items():
       print(f'{label:<18} step time grows as its power {measured["exponent"]:.2f}')
-    print(_SCALING.value)
-  if _JSON.value is not None:
-    pathlib.Path(_JSON.value).write_text(json.dumps(found, indent=2) + '\n')
+    print(picture)
+  if json_file is not None:
+    json_file.write_text(json.dumps(found, indent=2) + '\n')
 
 
 def _config(name: str, variant: str, fields: dict[str, Any]) -> Any:

@@ -6,8 +6,8 @@ python -m launch.catalog --train  # trains the checkpoints that ship again: one 
 """
 
 import importlib
-import pathlib
 import pkgutil
+from typing import Any
 
 from absl import flags
 
@@ -15,6 +15,8 @@ import configs
 import zoo
 from launch import cli
 from zoo.errors import UserError
+from zoo.files import user_path
+from zoo.tables import format_table
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(cli)
@@ -44,39 +46,31 @@ SHIPPED = {
 
 
 def main() -> None:
-  folder = pathlib.Path(_CHECKPOINTS.value).expanduser()
+  folder = user_path(_CHECKPOINTS.value)
   if not _CHECKPOINTS.value or (folder.exists() and not folder.is_dir()):
     raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')
   if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
     raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
-  # Imported here so that a mistyped flag is answered at once.
-  from zoo import cards
-  from zoo.training import sweeps
-
   if _EXPORT.value is not None and _TRAIN.value:
     raise UserError('--export and --train are both given; it must be one of them')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
+  # Imported here so that a mistyped flag is answered at once.
+  from zoo import cards
+
   if _EXPORT.value is not None:
-    out = pathlib.Path(_OUT.value or f'{_EXPORT.value}.npz').expanduser()
+    out = user_path(_OUT.value or f'{_EXPORT.value}.npz')
     found = zoo.evaluation_sets.export(_EXPORT.value, out)
     print(f'{out}: {len(found.prompt.y_query)} prompts, sha256 {found.sha256}')
     return
-  if _TRAIN.value:
-    recipes = {}
-    for name, (config_name, fields) in SHIPPED.items():
-      fields = {**fields, 'objective.name': 'exact'}
-      config = importlib.import_module(f'configs.{config_name}').get_config()
-      command = cards.training_command(f'configs/{config_name}.py', fields)
-      recipes[name] = sweeps.at_point(config, fields), command
-    if cards.write_checkpoints(recipes, folder) is None:
-      print('stopped; nothing is written')
-      return
+  if _TRAIN.value and cards.write_checkpoints(_recipes(), folder) is None:
+    print('stopped before the end; nothing is written')
+    return
   print(f'models       {", ".join(zoo.list_models())}')
   print(f'tasks        {", ".join(zoo.list_tasks())}')
   print('configs')
-  for name, says in _configs().items():
-    print(f'  configs/{name}.py'.ljust(38), says)
+  for name, summary in _configs():
+    print(f'  configs/{name}.py'.ljust(38), summary)
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
   print('evaluation sets')
@@ -84,16 +78,30 @@ def main() -> None:
     print(f'  {setting.name:<16} {setting.num_prompts} prompts. {setting.description}')
 
 
-def _configs() -> dict[str, str]:
+def _recipes() -> dict[str, tuple[Any, str]]:
+  """The config of each checkpoint that ships, and the command that trains it."""
+  from zoo import cards
+  from zoo.training import sweeps
+
+  recipes = {}
+  for name, (config_name, fields) in SHIPPED.items():
+    fields = {**fields, 'objective.name': 'exact'}
+    config = importlib.import_module(f'configs.{config_name}').get_config()
+    command = cards.training_command(f'configs/{config_name}.py', fields)
+    recipes[name] = sweeps.at_point(config, fields), command
+  return recipes
+
+
+def _configs() -> list[tuple[str, str]]:
   """The configs that can be launched, and the first line of each one's docstring."""
-  says = {}
-  for found in pkgutil.walk_packages(configs.__path__, 'configs.'):
-    module = importlib.import_module(found.name)
+  found = []
+  for entry in pkgutil.walk_packages(configs.__path__, 'configs.'):
+    module = importlib.import_module(entry.name)
     # The defaults are what all share, without a model.
-    if not found.ispkg and not found.name.endswith('.defaults'):
-      name = found.name.removeprefix('configs.').replace('.', '/')
-      says[name] = (module.__doc__ or '').splitlines()[0]
-  return says
+    if not entry.ispkg and not entry.name.endswith('.defaults'):
+      name = entry.name.removeprefix('configs.').replace('.', '/')
+      found.append((name, (module.__doc__ or '\n').splitlines()[0]))
+  return found
 
 
 def _table(found: list[dict]) -> str:
@@ -101,16 +109,7 @@ def _table(found: list[dict]) -> str:
 
   if not found:
     return '  none; the repository has some, and --train makes them'
-  rows = [['', *cards.FIGURES], *map(cards.row, found)]
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  return '\n'.join(
-    '  '
-    + '  '.join(
-      [row[0].ljust(widths[0])]
-      + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-    )
-    for row in rows
-  )
+  return format_table(list(map(cards.row, found)), ('', *cards.FIGURES), indent=2)
 
 
 if __name__ == '__main__':

@@ -1,22 +1,29 @@
 """What the command lines share: a user's mistake is one line and exit code 2."""
 
+import contextlib
+import functools
+import importlib.machinery
+import importlib.util
 import logging
 import os
 import pathlib
-import runpy
+import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import ConfigDict, config_flags
 
+import configs
 import zoo
+from launch import start
 from zoo import processes
 from zoo.errors import RunError, UserError, unknown_name
+from zoo.files import user_path
 
 FLAGS = flags.FLAGS
 
@@ -26,172 +33,270 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
   'Keep compiled programs in the user cache folder, so that a second launch starts '
   'faster. JAX_COMPILATION_CACHE_DIR names another folder.',
 )
+_CACHE_BYTES = 2**30  # of compiled programs, some 20,000 of them
+
+RESUME = 'rerun the same command to resume'
+
+# Flags that functions of this module define belong to the module that calls them.
+flags.disclaim_key_flags()
 
 
 def run(main: Callable[[], None]) -> None:
   """Parses the flags, runs `main` and exits.
 
-  A UserError is answered in one line with exit code 2, a RunError in one with code 1,
-  Ctrl-C with 130. All else is a mistake of ours, and keeps its traceback. Of several
-  processes the first speaks for all that fail alike; one that fails alone ends hard,
-  since in good order it would wait for the others, and they for it.
+  A UserError is one line and exit code 2, a RunError one line and code 1, Ctrl-C one
+  line and code 130. Anything else is a bug, and keeps its traceback. Of several
+  processes, the first prints the line if all fail alike; a process that fails alone
+  ends without any cleaning up, which would wait for the others while they wait for it.
   """
-
-  def guarded(argv: list[str]) -> None:
-    try:
-      if argv[1:]:
-        raise UserError(f'unexpected argument {argv[1]!r}; every flag begins with --')
-      if FLAGS['verbosity'].using_default_value:
-        absl_logging.set_verbosity(absl_logging.INFO)
-      if _COMPILATION_CACHE.value:
-        _keep_compiled_programs()
-      main()
-    except UserError as error:
-      _exit(2, error)
-    except RunError as error:
-      _exit(1, error)
-    except KeyboardInterrupt:
-      _say('interrupted; the same command goes on from what is saved')
-      if processes.count() > 1:  # a second Ctrl-C, or too early a first
-        _end_hard(130)
-      sys.exit(130)
-    except Exception:
-      if processes.count() == 1:
-        raise
-      traceback.print_exc()
-      _say(
-        f'process {processes.index()} of {processes.count()} ends by this; the same '
-        'command, in all of them, goes on from what is saved'
-      )
-      _end_hard(1)
-
+  start.handle_ctrl_c(_interrupted)
+  start.guard_output()
   handler = absl_logging.get_absl_handler()
+  handler.python_handler.setStream(sys.stderr)
   handler.setFormatter(logging.Formatter('%(message)s'))
   handler.addFilter(_is_for_users)
-  app.run(guarded, flags_parser=_parse)
+  try:
+    app.run(functools.partial(call, main), flags_parser=parse)
+  except KeyboardInterrupt:  # raised by a training, which has saved everything
+    _say(f'interrupted; {RESUME}')
+    sys.exit(130)
 
 
-def config_of(flag: flags.FlagHolder) -> ConfigDict:
-  """The config that a flag names; raises UserError if there is none."""
+def parse(argv: list[str]) -> list[str]:
+  """Parses the flags; returns the arguments that are none. Exits at a mistake."""
+  try:
+    return FLAGS(argv)
+  except SystemExit:  # absl takes --help for a failure
+    sys.exit(0)
+  except Exception as error:
+    cause = error.__context__  # absl puts it into words of its own
+    _exit(2, cause if isinstance(cause, UserError) else _unknown_field(argv) or error)
+
+
+def call(main: Callable[[], None], arguments: list[str]) -> None:
+  """Runs `main`, the flags being parsed, and exits as `run` says if it fails."""
+  try:
+    if arguments[1:]:
+      raise UserError(
+        f'unexpected argument {arguments[1]!r}; every flag begins with --'
+      )
+    if FLAGS['verbosity'].using_default_value:
+      absl_logging.set_verbosity(absl_logging.INFO)
+    if _COMPILATION_CACHE.value:
+      _keep_compiled_programs()
+    main()
+  except UserError as error:
+    _exit(2, error)
+  except RunError as error:
+    _exit(1, error)
+  except Exception:
+    if processes.count() > 1:
+      traceback.print_exc()
+      _say(
+        f'process {processes.index()} of {processes.count()} failed; rerun the same '
+        'command in all processes to resume'
+      )
+      _end_hard(1)
+    if reason := _no_device():
+      _exit(2, reason)
+    raise
+
+
+def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
+  """Defines --config, with a flag for each field: --config.section.field=value."""
+  holder = config_flags.DEFINE_config_file(
+    'config',
+    help_string=f'{help_text} A field of it is set with --config.section.field=value.',
+  )
+  FLAGS['config'].parser = _ConfigFile()
+  return holder
+
+
+def config_of(flag: flags.FlagHolder[ConfigDict]) -> ConfigDict:
+  """The config that the flag names; raises UserError if it is missing."""
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
-  path, _ = _path_and_variant(flag)
-  if not path.is_file():
-    raise UserError(_no_file(path))
-  if not isinstance(flag.value, ConfigDict):
-    raise UserError(
-      f'get_config() of {path} returned {flag.value!r}; it must return a ConfigDict'
-    )
   return flag.value
 
 
-def run_name(flag: flags.FlagHolder) -> str:
+def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
   """A folder name for runs of the flag's config: its file and variant."""
-  path, variant = _path_and_variant(flag)
-  return '-'.join([path.stem, *variant])
+  path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
+  return '-'.join([pathlib.Path(path).stem, *variant])
 
 
-def folder_of(flag: flags.FlagHolder, default: str | pathlib.Path) -> pathlib.Path:
+def folder_of(
+  flag: flags.FlagHolder[str | None], default: str | pathlib.Path
+) -> pathlib.Path:
   """The folder that a flag names, or the default; UserError for an empty name."""
   if flag.value is None:
     return pathlib.Path(default)
   if not flag.value:
     raise UserError(f'--{flag.name} is empty; it must name a folder')
-  return pathlib.Path(flag.value).expanduser()
+  return user_path(flag.value)
 
 
-def _path_and_variant(flag: flags.FlagHolder) -> tuple[pathlib.Path, list[str]]:
-  path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
-  return pathlib.Path(path), variant
+def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
+  """The file that a flag names, if any; UserError if no file can be written there."""
+  if flag.value is None:
+    return None
+  path = user_path(flag.value)
+  if not flag.value or path.is_dir() or not path.absolute().parent.is_dir():
+    raise UserError(
+      f'--{flag.name} is {flag.value!r}; it must name a file in a folder that exists'
+    )
+  return path
+
+
+def print_stopped(folder: pathlib.Path) -> None:
+  """Says that the run is not finished although the exit code is 0."""
+  print(f'stopped before the end; {RESUME} from {folder}')
+
+
+class _ConfigFile(flags.ArgumentParser):
+  """Loads `FILE` or `FILE:VARIANT`: what its `get_config` returns, locked."""
+
+  config: ConfigDict | None = None  # the last that was loaded
+
+  def parse(self, argument: str) -> ConfigDict:
+    path, *variant = argument.split(':', 1)
+    config = _get_config(_config_file(path), variant)
+    if not isinstance(config, ConfigDict):
+      raise UserError(
+        f'get_config() of {path} returned {config!r}; it must return a ConfigDict'
+      )
+    _check_keys(config.to_dict(), 'config')
+    self.config = config.lock()
+    return config
+
+
+def _config_file(name: str) -> pathlib.Path:
+  """The file of that name; `configs/…` may be one of the installed configs."""
+  if not name:
+    raise UserError('--config is empty; try --config=configs/yq_lsa.py')
+  path = user_path(name)
+  candidates = [path]
+  if path.parts[0] == 'configs':
+    candidates.append(pathlib.Path(configs.__file__).parents[1] / path)
+  try:
+    for candidate in candidates:
+      if candidate.is_file():
+        return candidate
+    forgotten = any(pathlib.Path(f'{one}.py').is_file() for one in candidates)
+    what = 'is not a file' if path.exists() else 'does not exist'
+  except OSError as error:
+    raise UserError(f'the config file cannot be read: {error.strerror}') from error
+  hint = f'; did you mean {path}.py?' if forgotten else ''
+  raise UserError(f'the config file {path} {what}{hint}')
+
+
+def _get_config(path: pathlib.Path, variant: list[str]) -> object:
+  try:
+    loader = importlib.machinery.SourceFileLoader('config', str(path))
+    module = importlib.util.module_from_spec(
+      importlib.machinery.ModuleSpec('config', loader, origin=str(path))
+    )
+    loader.exec_module(module)
+    return module.get_config(*variant)
+  except UserError:
+    raise
+  except SystemExit:
+    raise UserError(
+      f'the config file {path} ended the program by sys.exit(); it must only return'
+    ) from None
+  except Exception as error:
+    raise UserError(
+      f'the config file {path} failed: {type(error).__name__}: {error}'
+    ) from error
+
+
+def _check_keys(section: dict, name: str) -> None:
+  for key, value in section.items():
+    if not isinstance(key, str):
+      raise UserError(f'{name} has the field {key!r}; its name must be a string')
+    if isinstance(value, dict):
+      _check_keys(value, f'{name}.{key}')
+
+
+def _unknown_field(argv: list[str]) -> UserError | None:
+  """What is wrong with the first --config.section.field that the config lacks."""
+  parser = FLAGS['config'].parser if 'config' in FLAGS else None
+  if not isinstance(parser, _ConfigFile) or parser.config is None:
+    return None
+  for argument in argv[1:]:
+    if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
+      node, known = parser.config.to_dict(), 'config'
+      for part in found.group(1).split('.')[1:]:
+        if not isinstance(node, dict):
+          return UserError(f'unknown field {found.group(1)!r}: {known} has no fields')
+        if part not in node:
+          fields = (f'{known}.{key}' for key in node)
+          return unknown_name('field', found.group(1), fields)
+        node, known = node[part], f'{known}.{part}'
+  return None
 
 
 def _keep_compiled_programs() -> None:
   """Points JAX to a cache on disk, unless the user has pointed it to one."""
   if not jax.config.values['jax_compilation_cache_dir']:
-    caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-    jax.config.update('jax_compilation_cache_dir', str(pathlib.Path(caches, 'icl_zoo')))
+    try:
+      caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
+    except UserError:  # a container's user without a home
+      return
+    folder = pathlib.Path(caches, 'icl_zoo')
+    jax.config.update('jax_compilation_cache_dir', str(folder))
+    delete_least_used(folder, _CACHE_BYTES)
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # Most of our programs compile faster than JAX's default of a second.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
 
 
+def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
+  """Deletes files of a folder, those not read for longest first, down to a size.
+
+  JAX could bound its cache too, but would read all of it whenever it adds a program:
+  with 20,000 of them that takes a second.
+  """
+  files = []
+  # No error matters here: another process may delete the same files.
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(folder):
+      if entry.is_file(follow_symlinks=False):
+        status = entry.stat()
+        files.append((status.st_atime, status.st_size, entry.path))
+  excess = sum(size for _, size, _ in files) - max_bytes
+  for _, size, path in sorted(files):
+    if excess <= 0:
+      break
+    with contextlib.suppress(OSError):
+      os.unlink(path)
+    excess -= size
+
+
+def _no_device() -> str | None:
+  """Why JAX has no device to compute on, if that is so."""
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as error:
+    chosen = os.environ.get('JAX_PLATFORMS', '')
+    reason = str(error) or 'no backend of that name is installed'
+    return f'JAX_PLATFORMS is {chosen!r}, and JAX has no device to use: {reason}'
+  return None
+
+
 def _is_for_users(record: logging.LogRecord) -> bool:
-  """Whether a log record is ours or a warning: Orbax tells 67 things a save."""
+  """Whether a log record is ours or a warning: Orbax logs 67 lines a save."""
   ours = pathlib.Path(zoo.__file__).parent
   return (
     record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
   )
 
 
-def _parse(argv: list[str]) -> list[str]:
-  try:
-    return FLAGS(argv)
-  except SystemExit:
-    # --help was asked for and given; absl would call that a failure.
-    if any(arg.lstrip('-').startswith('help') for arg in argv[1:]):
-      sys.exit(0)
-    _exit(2, 'the config file ended the program by sys.exit(); it must only return')
-  except Exception as error:
-    _exit(2, _explain(argv, error))
-
-
-def _explain(argv: list[str], error: Exception) -> object:
-  """Says in the config's words why flags could not be parsed.
-
-  ml_collections answers a mistyped field with a bare AttributeError, and a mistake in
-  the config file with its traceback.
-  """
-  given = _flags_in(argv)
-  if 'config' not in given:
-    return error
-  path, *variant = given.pop('config').split(':', 1)
-  if not pathlib.Path(path).is_file():
-    return _no_file(pathlib.Path(path))
-  try:
-    config = runpy.run_path(path, run_name='config_config')['get_config'](*variant)
-  except UserError as mistake:
-    return mistake
-  except Exception as mistake:
-    return f'the config file {path} failed: {type(mistake).__name__}: {mistake}'
-  for name, value in given.items():
-    if name.startswith('config.'):
-      field_type = _field_type(config, name)
-      if isinstance(field_type, UserError):
-        return field_type
-      if f'--{name}={value}' in str(error):
-        return (
-          f'{name} is {value!r}; it must be of type {field_type.__name__}, or be left '
-          "out for the config's own value"
-        )
-  return error
-
-
-def _flags_in(argv: list[str]) -> dict[str, str]:
-  """The flags of a command line as written, `--name=value` or `--name value`."""
-  given = {}
-  for arg, following in zip(argv[1:], [*argv[2:], ''], strict=True):
-    if arg.startswith('-'):
-      name, equals, value = arg.lstrip('-').partition('=')
-      given[name] = value if equals else following
-  return given
-
-
-def _field_type(config: ConfigDict, name: str) -> type | UserError:
-  """The type of the field `config.section.field`, or what is wrong with the name."""
-  field_type, prefix = type(config), 'config'
-  node: Any = config
-  for part in name.split('.')[1:]:
-    if not isinstance(node, ConfigDict) or part not in node:
-      known = node.keys() if isinstance(node, ConfigDict) else ()
-      return unknown_name('field', name, (f'{prefix}.{key}' for key in known))
-    field_type, node, prefix = node.get_type(part), node[part], f'{prefix}.{part}'
-  return field_type
-
-
-def _no_file(path: pathlib.Path) -> str:
-  near = path.with_name(f'{path.name}.py')
-  hint = f'; did you mean {near}?' if near.is_file() else ''
-  return f'the config file {path} does not exist{hint}'
+def _interrupted(number: int, frame: object) -> NoReturn:
+  # Not by print, which the signal may have interrupted.
+  with contextlib.suppress(OSError):
+    os.write(2, f'\nerror: interrupted; {RESUME}\n'.encode())
+  os._exit(130)
 
 
 def _exit(code: int, message: object) -> NoReturn:

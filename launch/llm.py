@@ -13,16 +13,11 @@ import pathlib
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from launch import cli
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = config_flags.DEFINE_config_file(
-  'config',
-  help_string='Config file of configs/llm, with an optional variant. A field of it is '
-  'set with --config.section.field=value.',
-)
+_CONFIG = cli.define_config('Config file of configs/llm, with an optional variant.')
 _DATA = flags.DEFINE_string(
   'data',
   None,

@@ -1,10 +1,10 @@
-"""Trains the model that a config names, or goes on with what the workdir holds.
+"""Trains the model that a config names, or resumes the run that the workdir holds.
 
   python -m launch.main --config=configs/yq_lsa.py
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
   python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200
 
-Run the same command again to go on after an interruption.
+After an interruption, rerun the same command to resume.
 
 Many processes of one run: --distributed on a TPU pod, SLURM, Open MPI 4 or GKE;
 elsewhere --coordinator, --num_processes and --process_id. docs/scaling.md tells more.
@@ -15,17 +15,15 @@ import pathlib
 from typing import Any
 
 from absl import flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict
 
 from launch import cli
 from zoo import processes
 from zoo.errors import UserError, check_count
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = config_flags.DEFINE_config_file(
-  'config',
-  help_string='Config file, with an optional variant: configs/yq_lsa.py:paper. A field '
-  'of it is set with --config.section.field=value.',
+_CONFIG = cli.define_config(
+  'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _WORKDIR = flags.DEFINE_string(
   'workdir',
@@ -46,9 +44,10 @@ _PROCESS_ID = flags.DEFINE_integer('process_id', None, 'Which one this is, from 
 
 def main() -> None:
   config = cli.config_of(_CONFIG)
-  _join(config)
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
   workdir = cli.folder_of(_WORKDIR, default)
+  _join(config)
+  _check_same(workdir)
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training import table, train
 
@@ -56,33 +55,34 @@ def main() -> None:
   if processes.index() != 0:
     return
   if summary is None:
-    print(f'stopped; the same command goes on from what is saved in {workdir}')
+    cli.print_stopped(workdir)
   else:
-    print(f'\n{table(summary)}\n\nall of it is in {workdir}')
+    print(f'\n{table(summary)}\n\nall files are in {workdir}')
 
 
-def _join(config: Any) -> None:
-  """Joins the other processes, if the flags tell of any; raises UserError."""
-  place = _place()
-  if place is None and not _DISTRIBUTED.value:
+def _join(config: ConfigDict) -> None:
+  """Joins the other processes, if the flags name any; raises UserError."""
+  address = _address()
+  if address is None and not _DISTRIBUTED.value:
     return
-  if place is not None and _DISTRIBUTED.value is False:
+  if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
   from zoo.config import validate_fields
 
-  # What can be known without the others.
+  # What can be checked without the others.
   validate_fields(config, several_processes=True)
-  coordinator, number, this = place or (None, None, None)
-  timeouts = config.mesh.heartbeat_timeout, config.mesh.start_timeout
+  coordinator, number, this = address or (None, None, None)
+  mesh: Any = config.mesh
+  timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
-  # JAX aborts when another process is lost, and says why: our stack would hide that.
+  # A process that loses the others says so itself, without a stack of C++.
   faulthandler.disable()
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)
 
 
-def _place() -> tuple[str, int, int] | None:
-  """The coordinator, the number of processes and which this is, if flags tell them."""
+def _address() -> tuple[str, int, int] | None:
+  """The coordinator, the number of processes and the id of this one, if given."""
   all_flags = _COORDINATOR, _NUM_PROCESSES, _PROCESS_ID
   given = [f'--{flag.name}' for flag in all_flags if flag.value is not None]
   missing = [f'--{flag.name}' for flag in all_flags if flag.value is None]
@@ -91,12 +91,9 @@ def _place() -> tuple[str, int, int] | None:
   if missing:
     raise UserError(
       f'{given[0]} is given without {" and ".join(missing)}; the three go together, or '
-      '--distributed finds them out'
+      '--distributed finds them'
     )
-  coordinator = str(_COORDINATOR.value)
-  host, _, port = coordinator.rpartition(':')
-  if not (host and port.isdecimal() and 0 < int(port) < 2**16):
-    raise UserError(f'--coordinator is {coordinator!r}; it must be HOST:PORT')
+  coordinator = processes.check_address('--coordinator', _COORDINATOR.value)
   number = check_count('--num_processes', _NUM_PROCESSES.value)
   this = check_count('--process_id', _PROCESS_ID.value, minimum=0)
   if this >= number:
@@ -104,6 +101,17 @@ def _place() -> tuple[str, int, int] | None:
       f'--process_id is {this}; it must be below --num_processes, which is {number}'
     )
   return coordinator, number, this
+
+
+def _check_same(workdir: pathlib.Path) -> None:
+  """Raises UserError, before anything is written, if process 0 has another workdir."""
+  first = processes.run_on_main(lambda: str(workdir))
+  with processes.propagate_errors():
+    if str(workdir) != first:
+      raise UserError(
+        f'--workdir is {workdir}, and {first} on process 0; it must be the same folder '
+        'for all processes'
+      )
 
 
 if __name__ == '__main__':

@@ -57,7 +57,7 @@ def main() -> None:
     out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run
   )
   if judged is None:
-    print(f'stopped; the same command goes on from what is saved in {out}')
+    cli.print_stopped(out)
     return
   rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
   print(f'{format_table(rows)}\n\nthe report is {out}/report.html')

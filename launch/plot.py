@@ -4,13 +4,13 @@ python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 """
 
-import pathlib
-
 from absl import flags
 
 from launch import cli
 from zoo.errors import UserError
+from zoo.files import user_path
 
+flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
   'workdir', [], 'Folder of a run; repeat for more.'
 )
@@ -24,9 +24,12 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   if not _WORKDIRS.value:
     raise UserError('--workdir is missing; try --workdir=checkpoints/runs/yq_lsa')
-  out = pathlib.Path(_OUT.value or pathlib.Path(_WORKDIRS.value[0]) / 'risk.png')
+  if _OUT.value is None:
+    out = user_path(_WORKDIRS.value[0]) / 'risk.png'
+  else:
+    out = user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
-    raise UserError(f'--out is {str(out)!r}; it must end in .png, .svg or .pdf')
+    raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
   # Imported here so that a mistyped flag is answered at once.
   from zoo.training.curves import plot_risk
 

@@ -4,25 +4,23 @@
       --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
 
 Every combination of the values is a point. Points that differ in prior mean, noise,
-initial guess or bias, or number of heads alone share one program and its prompts. Run
-the same command again to go on after an interruption, or with more values.
+initial guess or bias, or number of heads alone share one program and its prompts. Rerun
+the same command to resume after an interruption, or with more values to add them.
 """
 
 import json
+import math
 import pathlib
 import re
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from launch import cli
 from zoo.errors import UserError
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', help_string='Config file, with an optional variant; as of launch.main.'
-)
+_CONFIG = cli.define_config('Config file, with an optional variant; as of launch.main.')
 _SWEEP = flags.DEFINE_multi_string(
   'sweep',
   [],
@@ -36,6 +34,10 @@ _WORKDIR = flags.DEFINE_string(
 )
 
 
+# Each has a folder of its own.
+_MAX_POINTS = 100_000
+
+
 def main() -> None:
   config = cli.config_of(_CONFIG)
   if not _SWEEP.value:
@@ -46,6 +48,7 @@ def main() -> None:
     if field in axes:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
+  _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
   workdir = cli.folder_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is answered at once.
@@ -53,10 +56,10 @@ def main() -> None:
 
   rows = sweeps.sweep(config, sweeps.grid(axes), workdir)
   if rows is None:
-    print(f'stopped; the same command goes on from what is saved in {workdir}')
+    cli.print_stopped(workdir)
   else:
     print(f'\n{sweeps.format_table(rows, list(axes))}')
-    print(f'\nall of it is in {workdir / "table.csv"}')
+    print(f'\nthe table is in {workdir / "table.csv"}')
 
 
 def parse(text: str) -> tuple[str, list[Any]]:
@@ -67,15 +70,23 @@ def parse(text: str) -> tuple[str, list[Any]]:
   field, equals, values = text.partition('=')
   if not (field and equals and values):
     raise UserError(f'--sweep is {text!r}; it must be field=value,value,...')
-  if between := re.fullmatch(r'(-?\d+)\.\.(-?\d+)', values):
+  if between := re.fullmatch(r'(-?[0-9]{1,18})\.\.(-?[0-9]{1,18})', values):
     first, last = map(int, between.groups())
     if last < first:
       raise UserError(f'--sweep={text} is empty: {last} is less than {first}')
+    _check_number(last - first + 1)
     return field, list(range(first, last + 1))
   try:
     return field, json.loads(f'[{values}]')
-  except json.JSONDecodeError:
+  except ValueError:
     return field, values.split(',')
+  except RecursionError:
+    raise UserError(f'the values of --sweep={field} are nested too deeply') from None
+
+
+def _check_number(number: int) -> None:
+  if number > _MAX_POINTS:
+    raise UserError(f'--sweep gives {number} points; there may be {_MAX_POINTS}')
 
 
 if __name__ == '__main__':

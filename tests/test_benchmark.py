@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.training.runs import small_config
+from tests.training.runs import saved_arrays, small_config
 from zoo import benchmark
 from zoo.benchmark import Row, Timing
-from zoo.config import build_model
+from zoo.config import build_model, build_task
 from zoo.prompt import Prompt
+from zoo.statistics import Statistics
+from zoo.training import train
+from zoo.training.step import TRAIN_STREAM, stream_key
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -42,14 +45,71 @@ def test_the_literal_program_trains_the_same_model(name):
     np.testing.assert_allclose(moved[clear], -5e-4 * np.sign(grad[clear]), rtol=1e-3)
 
 
+class Clock:
+  """Time that goes by with the steps that are run: wall and CPU time of each."""
+
+  def __init__(self, wall, cpu):
+    self._wall, self._cpu = wall, cpu
+    self.steps = []
+
+  def run(self, contender, steps):
+    self.steps.append(steps)
+
+  def perf_counter(self):
+    return self._wall * sum(self.steps)
+
+  def process_time(self):
+    return self._cpu * sum(self.steps)
+
+
+def test_a_timing_is_of_the_steps_after_those_that_warm_up(contest, monkeypatch):
+  clock = Clock(wall=0.25, cpu=0.375)
+  monkeypatch.setattr(contest, 'run', clock.run)
+  monkeypatch.setattr(benchmark, 'time', clock)
+  assert contest.time('chunk', seconds=10.0) == Timing(4.0, 375.0)
+  assert clock.steps == [2, 2, 40]  # as many as take so long
+
+
+CONFIG = small_config(train__num_steps=3, optimizer__schedule='constant')
+
+
+@pytest.fixture(scope='module')
+def contest():
+  return benchmark.Contest(CONFIG)
+
+
+def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
+  train(CONFIG, tmp_path / 'run')
+  expected = saved_arrays(tmp_path / 'run', 3)
+  state = contest.run('chunk', 3)
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  assert len(leaves) == len(expected)
+  for (_, leaf), array in zip(leaves, expected.values(), strict=True):
+    np.testing.assert_array_equal(leaf, array)
+
+
+@pytest.mark.parametrize(
+  ('contender', 'kind'), [('draws', Statistics), ('examples', Prompt)]
+)
+def test_what_is_drawn_is_what_the_last_step_would_see(contest, contender, kind):
+  drawn = contest.run(contender, 5)
+  assert isinstance(drawn, kind)
+  key = jax.random.fold_in(stream_key(CONFIG, TRAIN_STREAM), 4)
+  task = build_task(CONFIG)
+  sample = task.sample_statistics if kind is Statistics else task.sample
+  expected = sample(key, CONFIG.train.batch_size)
+  for found, wanted in zip(
+    jax.tree.leaves(drawn), jax.tree.leaves(expected), strict=True
+  ):
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.slow
-def test_every_contender_is_timed_in_turn():
+def test_the_loop_reports_its_own_speed():
   config = small_config(train__num_steps=8)
-  rows = benchmark.compare([(config, benchmark.CONTENDERS)], repeats=2, seconds=0.01)
-  assert [row.contender for row in rows] == list(benchmark.CONTENDERS)
-  for row in rows:
-    assert (row.model, row.heads, len(row.timings)) == ('yq_lsa', 1, 2)
-    assert all(t.steps_per_second > 0 and t.cpu_ms_per_step > 0 for t in row.timings)
+  (row,) = benchmark.compare([(config, ('zoo',))], repeats=2, seconds=0.01)
+  assert row[:4] == ('yq_lsa', 1, 4, 'zoo')
+  assert len({timing.steps_per_second for timing in row.timings}) == 2  # of two runs
 
 
 def row(model, heads, context, contender, *rates):

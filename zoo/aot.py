@@ -1,4 +1,4 @@
-"""Training compiled for a TPU slice that is not there: does it fit, what does it send.
+"""Compiles training for a TPU slice that need not exist: does it fit, what is sent.
 
 XLA compiles for a named topology on any machine that has libtpu, ahead of time (AOT).
 What is compiled is the step of `launch.main`, for all devices of the slice.
@@ -22,16 +22,17 @@ from jax.sharding import PartitionSpec as P
 from zoo.config import Config, mesh_shape, validate
 from zoo.errors import UserError
 from zoo.mesh import make_mesh
+from zoo.tables import format_table
 from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
 
-# Slices that can be rented, up to 256 chips, the smaller first.
+# Slices that can be rented, up to 256 chips, the smaller ones first.
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-# What a program may use of a chip's memory: the compiler's own limit, in its words for
-# a program that exceeds it.
+# What a program may use of a chip's memory: the limit that the compiler names when it
+# refuses a program.
 GIB = 2**30
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
@@ -40,6 +41,9 @@ HBM_BYTES = {
   'v5p': int(95.74 * GIB),
 }
 
+Report = dict[str, Any]  # as JSON
+Leaves = Sequence[tuple[Any, Any]]  # paths and abstract arrays
+
 _COLLECTIVE = re.compile(
   r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
   r'|collective-permute|collective-broadcast)(?:-start)?\('
@@ -47,7 +51,7 @@ _COLLECTIVE = re.compile(
 _ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 
 
-def report(config: Config, topology: str) -> dict[str, Any]:
+def report(config: Config, topology: str) -> Report:
   """What a step of training needs on each device of a slice such as `v5e:4x8`.
 
   `fits` tells whether it can run there, and `reason` why not. Bytes and flops are of
@@ -58,24 +62,18 @@ def report(config: Config, topology: str) -> dict[str, Any]:
   """
   devices = _devices(topology)
   hbm = HBM_BYTES[topology.partition(':')[0]]
-  config_mesh = mesh_shape(config, len(devices))
-  found: dict[str, Any] = {
+  data, model = mesh_shape(config, len(devices))
+  lowered, state = _lower(config, devices)
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  found: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
     'num_devices': len(devices),
-    'mesh': {
-      'data': config_mesh[0],
-      'model': config_mesh[1],
-      'fsdp': config.mesh.fsdp,
-    },
+    'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
     'hbm_bytes': hbm,
-  }
-  lowered, state = _lower(config, devices)
-  kept = jax.tree_util.tree_leaves_with_path(state)
-  found |= {
-    'state_bytes': sum(_bytes_a_device(leaf) for _, leaf in kept),
+    'state_bytes': sum(_bytes_a_device(leaf) for _, leaf in leaves),
     'unsharded_bytes': sum(
-      _bytes_a_device(leaf) for _, leaf in kept if leaf.sharding.is_fully_replicated
+      _bytes_a_device(leaf) for _, leaf in leaves if leaf.sharding.is_fully_replicated
     ),
   }
   try:
@@ -85,29 +83,32 @@ def report(config: Config, topology: str) -> dict[str, Any]:
     if reason is None:
       raise
     return {**found, 'fits': False, 'reason': reason}
+  return found | _needs(compiled, hbm, leaves)
+
+
+def _needs(compiled: Any, hbm: int, state: Leaves) -> Report:
+  """The part of a report that tells what the compiled step needs."""
   memory = compiled.memory_analysis()
   peak = memory.peak_memory_in_bytes
+  excess = f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip'
   text = compiled.as_text()
   return {
-    **found,
     'fits': peak <= hbm,
-    'reason': None
-    if peak <= hbm
-    else f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip',
+    'reason': None if peak <= hbm else excess,
     'argument_bytes': memory.argument_size_in_bytes,
     'temporary_bytes': memory.temp_size_in_bytes,
     'peak_bytes': peak,
     'flops': (compiled.cost_analysis() or {}).get('flops'),
     'collectives': _collectives(text),
-    'lost_donations': _lost_donations(text, kept),
+    'lost_donations': _lost_donations(text, state),
   }
 
 
-def listed(config: Config) -> Iterator[dict[str, Any]]:
+def listed(config: Config) -> Iterator[Report]:
   """Reports for the listed slices, the smaller first.
 
-  Of slices with as many chips those with less memory come first. A slice that the
-  config does not go on is reported as one on which it does not fit.
+  Of slices with as many chips those with less memory come first. A slice for which the
+  config is wrong is reported as one on which it does not fit.
   """
 
   def size(name: str) -> tuple[int, int]:
@@ -123,36 +124,37 @@ def listed(config: Config) -> Iterator[dict[str, Any]]:
       yield {'topology': name, 'fits': False, 'reason': str(error)}
 
 
-def table(found: dict[str, Any]) -> str:
+def table(found: Report) -> str:
   """A report for a terminal."""
   if 'mesh' not in found:
-    return f'{found["topology"]}: it does not go on it: {found["reason"]}'
+    return f'{found["topology"]}: the config does not fit this slice: {found["reason"]}'
   mesh = found['mesh']
-  lines = [
+  title = (
     f'{found["topology"]}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
-    f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}',
-    f'  state             {_size(found["state_bytes"])} a device, of which '
-    f'{_size(found["unsharded_bytes"]).lstrip()} are whole on every device',
+    f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
+  )
+  rows = [
+    ('state', _size(found['state_bytes'])),
+    ('state, unsharded', _size(found['unsharded_bytes'])),
   ]
   if 'peak_bytes' in found:
-    lines += [
-      f'  arguments         {_size(found["argument_bytes"])}',
-      f'  temporaries       {_size(found["temporary_bytes"])}',
-      f'  peak              {_size(found["peak_bytes"])} of '
-      f'{found["hbm_bytes"] / GIB:.2f} GiB',
-      f'  flops a step      {found["flops"]:12.3g}',
+    flops = found['flops']
+    rows += [
+      ('arguments', _size(found['argument_bytes'])),
+      ('temporaries', _size(found['temporary_bytes'])),
+      ('peak', _size(found['peak_bytes'])),
+      ('memory of a chip', _size(found['hbm_bytes'])),
+      ('flops', 'unknown' if flops is None else f'{flops:.3g}'),
     ]
     for kind, what in found['collectives'].items():
-      lines.append(f'  {kind:<17} {_size(what["bytes"])} a step, in {what["count"]}')
-    lost = found['lost_donations']
-    lines.append(f'  lost donations    {", ".join(lost) if lost else "none":>12}')
-  lines.append(
-    '  it fits' if found['fits'] else f'  it does not fit: {found["reason"]}'
-  )
-  return '\n'.join(lines)
+      rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
+    rows.append(('lost donations', ', '.join(found['lost_donations']) or 'none'))
+  fits = 'it fits' if found['fits'] else f'it does not fit: {found["reason"]}'
+  header = 'on each device, in a step', ''
+  return f'{title}\n{format_table(rows, header, indent=2)}\n  {fits}'
 
 
-def row(found: dict[str, Any]) -> str:
+def row(found: Report) -> str:
   """A report in one line."""
   if 'peak_bytes' not in found:
     return f'{found["topology"]:<11} no   {found["reason"]}'
@@ -185,8 +187,8 @@ def _devices(topology: str) -> list[Any]:
     raise UserError(
       "libtpu is not installed, which compiles for TPUs; pip install 'icl-zoo[tpu]'"
     )
-  # It compiles and never looks for a TPU: without these it warns that there is none,
-  # and refuses to be loaded by a second process.
+  # Without these it would warn that there is no TPU, and refuse to be loaded by a
+  # second process.
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
@@ -279,7 +281,7 @@ def _lines_of_a_step(text: str) -> list[str]:
   return [line for lines in reached.values() for line in lines]
 
 
-def _lost_donations(text: str, state: Sequence[tuple[Any, Any]]) -> list[str]:
+def _lost_donations(text: str, state: Leaves) -> list[str]:
   """The arrays of the state, which come first, that no output takes the place of."""
   header = text[: text.index('\n')]
   kept = {int(n) for n in re.findall(r'\((\d+), \{\}, (?:may|must)-alias\)', header)}

@@ -34,7 +34,9 @@ from tqdm import tqdm
 
 from zoo.config import Config, build_model, build_task, num_heads, validate
 from zoo.mesh import make_mesh
+from zoo.plots import BLUE, VERMILION
 from zoo.prompt import Prompt
+from zoo.tables import format_table
 from zoo.training.loop import train
 from zoo.training.objective import moments_of, sample
 from zoo.training.program import make_plan
@@ -132,26 +134,41 @@ class Contest:
     """Runs a contender for about so many seconds, and tells how fast it was."""
     if contender == 'zoo':
       return self._time_zoo()
-    precision = self._config.train.matmul_precision
-    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
-      run = {
-        'literal': self._run_literal,
-        'chunk': self._run_chunk,
-        'draws': functools.partial(self._run_draws, self._draws),
-        'examples': functools.partial(self._run_draws, self._examples),
-      }[contender]
-      # What is compiled or cold is left out, and the number of steps found.
-      run(2)
-      start = time.perf_counter()
-      run(2)
-      steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
-      start, cpu_start = time.perf_counter(), time.process_time()
-      run(steps)
-      wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    # What is compiled or cold is left out, and the number of steps found.
+    self.run(contender, 2)
+    start = time.perf_counter()
+    self.run(contender, 2)
+    steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
+    start, cpu_start = time.perf_counter(), time.process_time()
+    self.run(contender, steps)
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
     return Timing(steps / wall, 1e3 * cpu / steps)
 
+  def run(self, contender: str, steps: int) -> Any:
+    """Runs steps of a contender other than `zoo`, and waits for their end.
+
+    Returns the state of training or what was drawn last. `chunk` continues from the
+    state of its last call, and uses up its arrays.
+    """
+    precision = self._config.train.matmul_precision
+    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
+      match contender:
+        case 'literal':
+          result, key = self._literal_state, jax.random.key(0)
+          for step in range(steps):
+            result = self._literal(result, jax.random.fold_in(key, step))
+        case 'chunk':
+          limits = self._put(np.int32(0)), self._put(np.int32(steps))
+          self._state, _ = self._steps(self._state, self._key, *limits, self._moments)
+          result = self._state
+        case 'draws':
+          result = self._draws(self._key, self._put(np.int32(steps)))
+        case _:
+          result = self._examples(self._key, self._put(np.int32(steps)))
+      return jax.block_until_ready(result)
+
   def _time_zoo(self) -> Timing:
-    """The speed that a whole run tells of itself, its end included."""
+    """The speed that a whole run reports in its summary."""
     with (
       tempfile.TemporaryDirectory() as folder,
       contextlib.redirect_stderr(io.StringIO()),  # its progress bar
@@ -166,20 +183,6 @@ class Contest:
 
   def _put(self, value: Any) -> Any:
     return jax.device_put(value, NamedSharding(self._mesh, P()))
-
-  def _run_literal(self, steps: int) -> None:
-    state, key = self._literal_state, jax.random.key(0)
-    for step in range(steps):
-      state = self._literal(state, jax.random.fold_in(key, step))
-    jax.block_until_ready(state)
-
-  def _run_chunk(self, steps: int) -> None:
-    start, stop = self._put(np.int32(0)), self._put(np.int32(steps))
-    self._state, _ = self._steps(self._state, self._key, start, stop, self._moments)
-    jax.block_until_ready(self._state)
-
-  def _run_draws(self, draws: Callable[..., Any], steps: int) -> None:
-    jax.block_until_ready(draws(self._key, self._put(np.int32(steps))))
 
   def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
     batch_size = self._config.train.batch_size
@@ -277,25 +280,29 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> str:
   """The benchmark's figures for a terminal."""
-  lines = [f'{"steps/s":<48}{"min":>9}{"median":>9}{"max":>9}{"CPU-ms/step":>13}']
+  speeds = []
   for row in found['rows']:
     case = _case(row['model'], row['heads'], row['context_length'])
-    speed = row['steps_per_second']
-    lines.append(
-      f'{case + ": " + row["contender"]:<48}{speed["min"]:>9.1f}'
-      f'{speed["median"]:>9.1f}{speed["max"]:>9.1f}{row["cpu_ms_per_step"]:>13.2f}'
-    )
-  lines += ['', *(f'{name:<80}{r:>8.2f}' for name, r in found['ratios'].items())]
+    speed = [
+      f'{row["steps_per_second"][name]:.1f}' for name in ('min', 'median', 'max')
+    ]
+    cpu = f'{row["cpu_ms_per_step"]:.2f}'
+    speeds.append([f'{case}: {row["contender"]}', *speed, cpu])
   many = found['sweep']
-  seconds = {name: f'{value:.1f} s' for name, value in many['seconds'].items()}
-  lines += [
-    '',
-    f'sweep of {many["num_points"]} points: sampled {seconds["sampled_sweep"]}, '
-    f'exact {seconds["exact_sweep"]}; one point alone, sampled: '
-    f'{seconds["sampled_alone"]}; sampled sweep over all points alone: '
-    f'{many["sweep_over_alone"]:.2f}',
+  seconds = {name: f'{value:.1f}' for name, value in many['seconds'].items()}
+  sweeps = [
+    ['sampled', seconds['sampled_sweep'], seconds['sampled_alone']],
+    ['exact', seconds['exact_sweep'], seconds['exact_alone']],
   ]
-  return '\n'.join(lines)
+  return '\n\n'.join(
+    [
+      format_table(speeds, ('steps/s', 'min', 'median', 'max', 'CPU-ms/step')),
+      format_table([[name, f'{r:.2f}'] for name, r in found['ratios'].items()]),
+      format_table(sweeps, ('s', f'sweep of {many["num_points"]} points', 'one point')),
+      f'time of the sampled sweep over that of its points one by one: '
+      f'{many["sweep_over_alone"]:.2f}',
+    ]
+  )
 
 
 def scale(
@@ -322,9 +329,9 @@ def plot_scaling(scaling: dict[str, Any]) -> Figure:
     sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
     offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
     fit = np.exp(offset) * sizes ** found['exponent']
-    axes.loglog(sizes, times, 'o', color='#0072B2', label='measured')
+    axes.loglog(sizes, times, 'o', color=BLUE, label='measured')
     fitted = f'fit: power {found["exponent"]:.2f}'
-    axes.loglog(sizes, fit, '--', color='#D55E00', label=fitted)
+    axes.loglog(sizes, fit, '--', color=VERMILION, label=fitted)
     axes.set_xlabel(label)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())

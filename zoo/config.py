@@ -12,7 +12,7 @@ import jax
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from zoo import registry, theory
+from zoo import memory, registry, theory
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.protocols import FollowsRule, Model, Task
@@ -157,8 +157,8 @@ def validate_fields(config: Config, several_processes: bool = False) -> None:
 def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Nothing is written and no array is made. The mesh has to fit on the devices, which
-  are counted where `num_devices` is None.
+  Nothing is written and no array is made. The mesh and the memory have to fit on the
+  devices that there are; with `num_devices`, which need not be there, only the mesh.
   """
   validate_fields(config)
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
@@ -174,7 +174,10 @@ def validate(config: Config, num_devices: int | None = None) -> None:
       f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
       f'the data axis of the mesh, which is {data}'
     )
-  _check_model(config, task, model)
+  abstract = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  if num_devices is None:  # the memory of others is not known here
+    memory.check(config, task, abstract, (data, model))
+  _check_model(config, task, abstract, model)
   if theory.covers(task):
     theory.check_rule(build_model(config, nnx.Rngs(0)), task)
 
@@ -260,9 +263,7 @@ def _create(config: Config, section: str, entries: registry.Registry, **more) ->
     raise UserError(f'config.{section}: {error}') from None
 
 
-def _check_model(config: Config, task: Task, model_axis: int) -> None:
-  # Shapes alone: nothing is computed and no memory taken.
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
   if config.objective.name == 'exact':
     if not isinstance(model, FollowsRule):
       raise UserError(

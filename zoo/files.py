@@ -7,6 +7,7 @@ checked before it is read, and JSON is bounded in its depth.
 import json
 import pathlib
 import stat
+import sys
 from typing import Any
 
 from zoo.errors import UserError
@@ -17,6 +18,14 @@ MAX_JSON_DEPTH = 64  # of nested lists and objects
 
 class UnreadableFile(UserError):
   """A file that cannot be read, is too large, or does not hold what it should."""
+
+
+def user_path(path: str | pathlib.Path) -> pathlib.Path:
+  """The path with `~` or `~user` expanded; raises UserError for an unknown user."""
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError as error:
+    raise UserError(f'{str(path)!r} names the home folder of no known user') from error
 
 
 def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
@@ -71,6 +80,13 @@ def parse_json(text: str | bytes, source: str) -> Any:
     if not level:
       return value
   raise UnreadableFile(_too_deep(source))
+
+
+def is_finite_number(value: object) -> bool:
+  """Whether a value of JSON is a finite number that a float64 holds; truth is none."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return False
+  return abs(value) <= sys.float_info.max  # false for NaN
 
 
 def _too_deep(source: str) -> str:

@@ -1,40 +1,49 @@
-"""Signals that ask a program to stop: it saves all, and then ends."""
+"""Signals that ask a program to stop: it saves everything, and then ends."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import FrameType
 
 from absl import logging
 
 from zoo import processes
 
+# Windows has no SIGHUP.
+_SIGNALS = [
+  getattr(signal, name)
+  for name in ('SIGTERM', 'SIGHUP', 'SIGINT')
+  if hasattr(signal, name)
+]
+
 
 class Interruption:
-  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second acts.
+  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second one acts.
 
-  Of several processes any may get the signal, and all stop behind the same step, all as
-  after SIGTERM: JAX, which handles that one then, agrees on the step.
+  A signal that is ignored stays so: nohup ignores SIGHUP, and a shell script SIGINT for
+  what it runs in the background. Any of several processes may get the signal, and all
+  stop after the same step, as after SIGTERM: JAX, which handles that one then, agrees
+  on the step.
   """
 
   def __init__(self):
     self.requested: int | None = None  # the signal's number
-    self._before: dict[int, Any] = {}
+    self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
   def __enter__(self) -> Interruption:
     # Python allows signal handlers in the main thread only; elsewhere none is needed,
     # since the caller owns the process.
     if threading.current_thread() is threading.main_thread():
-      numbers = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-      if processes.count() > 1:
-        numbers.remove(signal.SIGTERM)
-      for number in numbers:
-        self._before[number] = signal.signal(number, self._request)
+      for number in _SIGNALS:
+        by_jax = number == signal.SIGTERM and processes.count() > 1
+        if not by_jax and signal.getsignal(number) is not signal.SIG_IGN:
+          self._before[number] = signal.signal(number, self._request)
     return self
 
   def due(self) -> bool:
-    """Whether to stop here; all processes have to ask at the same places."""
+    """Whether to stop here; all processes have to ask at the same sync points."""
     if processes.count() > 1:
       return processes.to_stop()
     return self.requested is not None
@@ -42,10 +51,10 @@ class Interruption:
   def __exit__(self, *exception: object) -> None:
     self._restore()
 
-  def _request(self, number: int, frame: object) -> None:
+  def _request(self, number: int, frame: FrameType | None) -> None:
     self.requested = number
     self._restore()
-    logging.info('stopping, and saving all; a second signal would lose it')
+    logging.info('stopping: saving everything, which a second signal would prevent')
     if processes.count() > 1:
       signal.raise_signal(signal.SIGTERM)  # tells JAX, and so the others
 

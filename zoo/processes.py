@@ -1,8 +1,8 @@
 """What the processes of one run tell each other.
 
-JAX runs the same program in every process. Where one process alone can know something,
-as what stands in a folder, it tells the others by way of JAX's coordination service; a
-run of one process asks nobody, and pays nothing.
+JAX runs the same program in every process. What only one process can know, such as the
+contents of a folder, it tells the others through JAX's coordination service; a run of
+one process asks nobody, and pays nothing.
 """
 
 from __future__ import annotations
@@ -10,38 +10,34 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import ipaddress
 import itertools
 import json
+import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar
 
 import jax
 
-# The coordination service has no public door: Orbax takes this one too.
-from jax._src import distributed
-
+from zoo import jax_private
 from zoo.errors import RunError, UserError
+
+Result = TypeVar('Result')
 
 # No wait ends by this: a process that dies is noticed by its missing heartbeat, and
 # ends those that wait for it. Hours are for the checksums of a large checkpoint.
 _LONG_MS = 6 * 3600 * 1000
-# How long one that failed waits for others that failed alike.
+# How long a process that failed waits for others that failed alike.
 _MOMENT_MS = 10_000
 
-_numbers = itertools.count()  # of meetings: every process comes to the same ones
-_places = itertools.count()  # at which the processes can stop
+_meetings = itertools.count()  # every process counts the same ones
+_sync_points = itertools.count()  # at which the processes can stop
 
-
-def count() -> int:
-  """The number of processes of this run; starts no JAX backend."""
-  return distributed.global_state.num_processes
-
-
-def index() -> int:
-  """The number of this process, from 0; starts no JAX backend."""
-  return distributed.global_state.process_id
+count = jax_private.process_count
+index = jax_private.process_index
 
 
 def join(
@@ -53,16 +49,18 @@ def join(
 ) -> None:
   """Joins the processes of a run; to be called before anything else of JAX.
 
-  Timeouts are in seconds. Without a coordinator, HOST:PORT of process 0, JAX finds all
-  out from the TPU pod, SLURM, Open MPI 4 or GKE that it runs on. Raises UserError when
+  Timeouts are in seconds. Without a coordinator, HOST:PORT of process 0, JAX finds it
+  from the TPU pod, SLURM, Open MPI 4 or GKE that it runs on. Raises UserError when
   there is none of these, when the others do not come in time, or the coordinator
   refuses this process.
   """
-  if coordinator is not None and process_id == 0:
-    _check_port(coordinator)
+  if coordinator is not None:
+    check_address('coordinator', coordinator)
+    if process_id == 0:
+      _check_port(coordinator)
   start = time.monotonic()
   try:
-    with _refused_with_an_exception():
+    with jax_private.lost_run_handler(_end_lost):
       jax.distributed.initialize(
         coordinator,
         num_processes,
@@ -73,31 +71,37 @@ def join(
         heartbeat_timeout_seconds=heartbeat_timeout,
       )
   except Exception as error:
-    state = distributed.global_state
-    if state.client is None:  # not even tried
-      raise UserError(
-        'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
-        f'--coordinator, --num_processes and --process_id; JAX says: {error}'
-      ) from error
-    who = f'process {state.process_id} of {state.num_processes}'
-    if time.monotonic() - start < start_timeout:
-      raise UserError(
-        f'the coordinator at {state.coordinator_address} refused {who}: another '
-        'process came with the same id, or it was told another number of processes'
-      ) from error
-    if not _answers(str(state.coordinator_address)):
-      raise UserError(
-        f'{who} got no answer from the coordinator at {state.coordinator_address} in '
-        f'{start_timeout} s; process 0 must run there, and the port be reachable'
-      ) from error
-    raise UserError(
-      f'{who} waited {start_timeout} s, and not all of the {state.num_processes} came; '
-      f'each of the ids 0 to {state.num_processes - 1} must be given to one process'
-    ) from error
+    refused = time.monotonic() - start < start_timeout
+    raise _join_error(error, refused, start_timeout) from error
+
+
+def _join_error(error: Exception, refused: bool, start_timeout: int) -> UserError:
+  """Why this process could not join the others."""
+  if not jax_private.is_connecting():
+    return UserError(
+      'no cluster was found (known are TPU pods, SLURM, Open MPI 4 and GKE): give '
+      f'--coordinator, --num_processes and --process_id; JAX says: {error}'
+    )
+  address = str(jax_private.coordinator_address())
+  this = f'process {index()} of {count()}'
+  if refused:
+    return UserError(
+      f'the coordinator at {address} refused {this}: another process came with the '
+      'same id, or it was told another number of processes'
+    )
+  if not _answers(address):
+    return UserError(
+      f'{this} got no answer from the coordinator at {address} in {start_timeout} s; '
+      'process 0 must run there, and the port be reachable'
+    )
+  return UserError(
+    f'{this} waited {start_timeout} s, and not all of the {count()} came; each of the '
+    f'ids 0 to {count() - 1} must be given to one process'
+  )
 
 
 @contextlib.contextmanager
-def agreed() -> Iterator[None]:
+def propagate_errors() -> Iterator[None]:
   """Ends the block in all processes alike: an error in one is raised in every one.
 
   That is for UserError, RunError and OSError, which others get as a RunError; all other
@@ -111,7 +115,8 @@ def agreed() -> Iterator[None]:
     yield
   except (UserError, RunError, OSError) as caught:
     error = caught
-  client, name = _client(), f'icl_zoo/{next(_numbers)}'
+  client = jax_private.coordination_client()
+  name = f'icl_zoo/{next(_meetings)}'
   if error is not None:
     text = f'on process {index()}: {error}' if index() else str(error)
     kind = isinstance(error, UserError)
@@ -125,41 +130,39 @@ def agreed() -> Iterator[None]:
     raise (UserError if kind else RunError)(text)
 
 
-def on_first(function: Callable[[], Any]) -> Any:
+def run_on_main(function: Callable[[], Result]) -> Result:
   """What `function` returns on process 0, which alone calls it, or the error it raises.
 
   With several processes the result goes through JSON.
   """
   if count() == 1:
     return function()
-  result = None
-  with agreed():
+  text = ''
+  with propagate_errors():
     if index() == 0:
-      result = function()
-  client, name = _client(), f'icl_zoo/{next(_numbers)}'
+      text = json.dumps(function())
+  client = jax_private.coordination_client()
+  name = f'icl_zoo/{next(_meetings)}'
   if index() == 0:
-    client.key_value_set(name, json.dumps(result))
+    client.key_value_set(name, text)
   return json.loads(client.blocking_key_value_get(name, _LONG_MS))
 
 
 def to_stop() -> bool:
   """Whether SIGTERM came to any process, and all are to stop here.
 
-  All have to ask at the same places. The answer is the same for all, and once yes.
+  All have to ask at the same sync points. The answer is the same for all, and yes only
+  once.
   """
-  # JAX chooses the number behind the largest that any process has asked with. Steps
-  # would not do, as they jump from one place to the next.
-  return _preemption_sync_manager().reached_sync_point(next(_places))
+  # JAX chooses the number behind the largest that any process has asked with. Training
+  # steps would not do, as they jump from one sync point to the next.
+  return _preemption_manager().reached_sync_point(next(_sync_points))
 
 
 @functools.cache
-def _preemption_sync_manager() -> Any:
-  # Taken from where JAX keeps it: Orbax would ask it too, and hear the one yes.
-  state = distributed.global_state
-  manager, state.preemption_sync_manager = state.preemption_sync_manager, None
-  if manager is None:
-    raise RuntimeError('JAX was initialized with jax_enable_preemption_service off')
-  atexit.register(manager.shutdown)  # as JAX does: before it leaves the others
+def _preemption_manager() -> jax_private.PreemptionManager:
+  manager = jax_private.take_preemption_manager()
+  atexit.register(manager.shutdown)  # as JAX does, before it leaves the others
   return manager
 
 
@@ -172,31 +175,43 @@ def end_together(code: int) -> bool:
   if count() == 1:
     return True
   try:
-    _client().wait_at_barrier(f'icl_zoo/end/{code}', _MOMENT_MS)
+    name = f'icl_zoo/end/{code}'
+    jax_private.coordination_client().wait_at_barrier(name, _MOMENT_MS)
   except Exception:
     return False
   return True
 
 
-def _client() -> Any:
-  return distributed.global_state.client
-
-
-@contextlib.contextmanager
-def _refused_with_an_exception() -> Iterator[None]:
-  """JAX's default would end the process with a stack trace of C++.
-
-  A callback of Python cannot be given the reason, a C++ type: the attempt raises.
-  """
-  module: Any = vars(distributed)['_jax']
-  make = module.get_distributed_runtime_client
-  module.get_distributed_runtime_client = functools.partial(
-    make, missed_heartbeat_callback=lambda status: None
+def check_address(name: str, address: object) -> str:
+  """Returns `address`, called `name`, or raises UserError unless it is HOST:PORT."""
+  # ASCII digits: gRPC crashes on those of other scripts.
+  parts = re.fullmatch(
+    r'(\[(.+)\]|[A-Za-z0-9][\w.-]*):([0-9]{1,5})', str(address), re.A
   )
-  try:
-    yield
-  finally:
-    module.get_distributed_runtime_client = make
+  valid = parts is not None and 0 < int(parts[3]) < 2**16
+  if parts is not None and parts[2] is not None:
+    try:
+      ipaddress.IPv6Address(parts[2])
+    except ValueError:
+      valid = False
+  if not valid:
+    raise UserError(
+      f'{name} is {address!r}; it must be HOST:PORT, with an IPv6 address in brackets, '
+      'such as 10.0.0.2:8476, node7:8476 or [::1]:8476'
+    )
+  return str(address)
+
+
+def _end_lost() -> None:
+  """Ends this process; called in a thread of JAX's, after it has said what happened."""
+  this = f'process {index()} of {count()}'
+  text = (
+    f'\nerror: {this} ends: another process of the run was lost, or started twice; '
+    'rerun the same command in all processes to resume\n'
+  )
+  with contextlib.suppress(OSError):
+    os.write(2, text.encode())
+  os._exit(1)
 
 
 def _check_port(coordinator: str) -> None:
@@ -220,3 +235,7 @@ def _answers(address: str) -> bool:
   except OSError:
     return False
   return True
+
+
+# The names before these two; to be deleted with their last use.
+agreed, on_first = propagate_errors, run_on_main

@@ -8,7 +8,7 @@
 #   launch/cluster/tpu_vm.sh stop       # SIGTERM: all hosts save at one step
 #   launch/cluster/tpu_vm.sh delete
 #
-# After a pre-emption: delete, create, install and the same `run` again, which goes on
+# After a pre-emption: delete, create, install and the same `run` again, which resumes
 # from the last checkpoint. The slice may be of another size then.
 set -euo pipefail
 
@@ -48,8 +48,8 @@ case "${1:-}" in
       .venv/bin/pip install --quiet -c constraints.txt -e '.[tpu]'"
     ;;
   run)
-    # JAX learns from the slice itself who the other hosts are. Under nohup the run
-    # outlives this connection, and what it says is in run.log on each host.
+    # JAX learns from the slice itself which the other hosts are. Under nohup the run
+    # outlives this connection, and what it prints is in run.log on each host.
     flags=$(printf ' %q' "${@:2}")
     on_all_hosts "cd icl-zoo
       nohup .venv/bin/python -m launch.main --distributed --workdir=$WORKDIR$flags \

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,11 +10,23 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from launch import cli
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def command(*arguments: str, module: str = 'launch.main') -> list[str]:
-  return [sys.executable, '-m', module, *arguments]
+  return bound([sys.executable, '-m', module, *arguments])
+
+
+def bound(words: Sequence[str], number: str = 'KILL') -> list[str]:
+  """The command, which gets a signal when the process that starts it is gone.
+
+  More exactly, when the thread is that starts it. So a test that is killed leaves
+  nothing behind, on Linux.
+  """
+  leash = ['setpriv', '--pdeathsig', number] if shutil.which('setpriv') else []
+  return [*leash, *words]
 
 
 def environment(cache: pathlib.Path) -> dict[str, str]:
@@ -41,7 +54,7 @@ def run(
 ) -> subprocess.CompletedProcess:
   """Runs any command to its end, as `launch` does a module."""
   return subprocess.run(
-    words,
+    bound(words),
     cwd=cwd,
     env=environment(cache),
     capture_output=True,
@@ -82,7 +95,35 @@ def interrupt(
   assert process.returncode == code, stderr
   assert 'Traceback' not in stderr
   if number != signal.SIGKILL:
-    assert 'the same command' in stdout + stderr
+    assert cli.RESUME in stdout + stderr
+
+
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(('', 0))
+    return probe.getsockname()[1]
+
+
+def start_member(
+  *arguments: str,
+  port: int,
+  number: int,
+  process_id: int,
+  cache: pathlib.Path,
+  num_devices: int = 1,
+  module: str = 'launch.main',
+) -> subprocess.Popen:
+  """Starts one process of a run of several, with so many devices."""
+  address = f'--coordinator=127.0.0.1:{port}', f'--num_processes={number}'
+  flags = *arguments, *address, f'--process_id={process_id}'
+  return subprocess.Popen(
+    command(*flags, module=module),
+    cwd=ROOT,
+    env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
 
 
 def start_together(
@@ -92,25 +133,29 @@ def start_together(
   num_devices: int = 1,
   module: str = 'launch.main',
   own: Sequence[Sequence[str]] = (),
+  ids: Sequence[int] = (),
+  port: int | None = None,
 ) -> list[subprocess.Popen]:
   """Starts a run of several processes, with so many devices each.
 
-  `own` has the flags that each of them alone is given.
+  `own` has the flags that each of them alone is given, and `ids` their numbers, if they
+  are not 0, 1, and so on.
   """
-  with socket.socket() as probe:
-    probe.bind(('', 0))
-    port = probe.getsockname()[1]
-  place = f'--coordinator=127.0.0.1:{port}', f'--num_processes={number}'
+  port = free_port() if port is None else port
   return [
-    subprocess.Popen(
-      command(*arguments, *place, f'--process_id={i}', *flags, module=module),
-      cwd=ROOT,
-      env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+    start_member(
+      *arguments,
+      *flags,
+      port=port,
+      number=number,
+      process_id=process_id,
+      cache=cache,
+      num_devices=num_devices,
+      module=module,
     )
-    for i, flags in enumerate(own or [()] * number)
+    for process_id, flags in zip(
+      ids or range(number), own or [()] * number, strict=True
+    )
   ]
 
 

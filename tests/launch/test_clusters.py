@@ -5,14 +5,20 @@ import os
 import pathlib
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.launch.processes import ROOT, command, environment, run
+from tests.launch.processes import (
+  ROOT,
+  bound,
+  command,
+  environment,
+  free_port,
+  run,
+)
 from tests.launch.test_processes import SMALL, wait_for_progress
 
 pytestmark = pytest.mark.slow
@@ -28,12 +34,6 @@ def needs(*programs):
 PACKAGES = 'slurmctld slurmd slurm-client munge openmpi-bin'
 PATH = f'{os.environ.get("PATH", "")}:/usr/sbin'  # where daemons are
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason='slurmd must run as root')
-
-
-def free_port() -> int:
-  with socket.socket() as probe:
-    probe.bind(('', 0))
-    return probe.getsockname()[1]
 
 
 @pytest.fixture(scope='module')
@@ -86,7 +86,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
   running = []
   try:
     for daemon in daemons:
-      running.append(subprocess.Popen(daemon, env=env, stdout=log, stderr=log))
+      running.append(subprocess.Popen(bound(daemon), env=env, stdout=log, stderr=log))
       time.sleep(0.5)
     deadline = time.monotonic() + 60
     while (
@@ -162,7 +162,7 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
   finally:
     subprocess.run(['scancel', job], env=env, check=False)
   said = log.read_text()
-  assert said.count('stopped; the same command goes on') == 1, said
+  assert said.count('stopped before the end; rerun the same command') == 1, said
   (step,) = (p.name for p in (workdir / 'checkpoints').iterdir() if p.name.isdecimal())
   origin = json.loads(
     (workdir / 'checkpoints' / step / 'origin' / 'data.json').read_text()

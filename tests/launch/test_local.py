@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.launch.processes import ROOT, environment
+from tests.launch.processes import ROOT, bound, environment
 from tests.launch.test_processes import SMALL, errors_in, wait_for_progress
 from tests.training.runs import small_config
 from zoo.workdir import open_workdir
@@ -24,7 +24,7 @@ def start(cache):
     # The script finds the Python of the tests.
     path = f'{pathlib.Path(sys.executable).parent}:{os.environ["PATH"]}'
     process = subprocess.Popen(
-      [SCRIPT, *arguments],
+      bound([SCRIPT, *arguments], 'TERM'),
       cwd=ROOT,
       env={**environment(cache), 'PATH': path},
       stdout=subprocess.PIPE,
@@ -54,7 +54,7 @@ def test_a_signal_is_passed_on_and_no_process_is_left(tmp_path, start, number, c
   process.send_signal(number)
   said, _ = process.communicate(timeout=60)
   assert process.returncode == code, said
-  assert said.count('stopped; the same command goes on') == 1
+  assert said.count('stopped before the end; rerun the same command') == 1
   assert [p for p in (workdir / 'checkpoints').iterdir() if p.name.isdecimal()]
   with pytest.raises(ProcessLookupError):
     os.killpg(process.pid, 0)

@@ -1,22 +1,33 @@
 """The command line as a user meets it: every mistake is one line and exit code 2."""
 
-import concurrent.futures
 import json
+import pathlib
 
 import pytest
 
+from tests import fuzz
 from tests.launch.processes import ROOT, launch
+from tests.training.runs import small_config
+from zoo.workdir import claim
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
+DEEP = '[' * 3000
 
-PLACE = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody listens
+ADDRESS = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody listens
 
 MISTAKES = {
   'no config': ([], ['--config is missing', 'configs/yq_lsa.py']),
+  'an empty config': (['--config='], ['--config is empty']),
+  'a folder for a config': (['--config=/'], ['/ is not a file']),
+  'a name too long': ([f'--config={"x" * 5000}'], ['File name too long']),
   'no file': (['--config=nofile.py'], ['nofile.py does not exist']),
   'no file, with a field': (['--config=no.py', '--config.seed=1'], ['does not exist']),
-  'not a config': (['--config=README.md'], ['README.md failed']),
+  'no .py': (['--config=configs/yq_lsa'], ['did you mean configs/yq_lsa.py?']),
+  'not a config': ([f'--config={ROOT}/README.md'], ['README.md failed']),
+  'no ConfigDict': (['--config=number.py'], ['returned 3', 'ConfigDict']),
+  'a key that is no string': (['--config=key.py'], ['config.a has the field 1']),
+  'sys.exit': (['--config=exits.py'], ['sys.exit()']),
   'unknown variant': ([YQ + ':papr'], ["variant 'papr'", 'paper, smoke']),
   'unknown flag': ([YQ, '--wrkdir=x'], ["'wrkdir'", 'workdir']),
   'stray argument': ([YQ, 'stray'], ["'stray'"]),
@@ -25,12 +36,13 @@ MISTAKES = {
     ["'config.train.nmu_steps'", "did you mean 'config.train.num_steps'"],
   ),
   'unknown section': ([YQ, '--config.trian.x=1'], ["did you mean 'config.train'"]),
-  'a field of a field': ([YQ, '--config.seed.x=1'], ["'config.seed.x'"]),
+  'a field of a field': ([YQ, '--config.seed.x=1'], ['config.seed has no fields']),
   'wrong type': (
     [YQ, '--config.train.num_steps=abc'],
-    ["config.train.num_steps is 'abc'", 'int'],
+    ['--config.train.num_steps=abc: ', 'int'],
   ),
   'fraction for a count': ([YQ, '--config.train.num_steps', '2.5'], ["'2.5'", 'int']),
+  'nested too deeply': ([YQ, f'--config.task.prior_mean={DEEP}'], ['prior_mean']),
   'unknown model': (
     [YQ, '--config.model.name=yqlsa'],
     ["unknown model 'yqlsa'", "did you mean 'yq_lsa'"],
@@ -47,6 +59,11 @@ MISTAKES = {
     [YQ, '--config.task.prior_mean=(1.0,2.0)'],
     ['prior_mean has shape (2,)', 'length 10'],
   ),
+  'noise beyond float32': ([YQ, '--config.task.noise_std=1e300'], ['noise_std is 1e']),
+  'context beyond int32': (
+    [YQ, '--config.task.context_length=1000000000000'],
+    ['context_length is 1000000000000', 'below 2³¹'],
+  ),
   'heads over the model axis': (
     [
       '--config=configs/multi_head_lsa.py',
@@ -59,137 +76,167 @@ MISTAKES = {
     [YQ, '--config.mesh.data=2', '--config.train.batch_size=3'],
     ['config.train.batch_size is 3', 'which is 2'],
   ),
-  'mesh too large': ([YQ, '--config.mesh.data=64'], ['64 devices', 'there are 2']),
+  'mesh too large': ([YQ, '--config.mesh.data=64'], ['64 devices', 'there are 8']),
   'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', '≥ 1']),
   'negative steps': ([YQ, '--config.train.num_steps=-3'], ['num_steps is -3']),
-  'workdir under a file': ([YQ, '--workdir=README.md/x'], ['cannot be written']),
-  'workdir that is not ours': ([YQ, '--workdir=zoo'], ['is not empty']),
-  'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
-  'no .py': (['--config=configs/yq_lsa'], ['did you mean configs/yq_lsa.py?']),
-  'not a ConfigDict': (
-    ['--config=tests/data/config_of_a_number.py'],
-    ['returned 3', 'ConfigDict'],
+  'too large a batch': (
+    [YQ, '--config.train.batch_size=100000000000'],
+    ['training needs about', 'GiB', 'config.train.batch_size'],
   ),
-  'nothing to join': ([YQ, '--distributed'], ['no cluster was found', 'SLURM']),
-  'half a place': (
+  'workdir under a file': ([YQ, '--workdir=number.py/x'], ['cannot be written']),
+  'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
+  'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
+  'workdir of nobody': ([YQ, '--workdir=~nobody-here/x'], ["'~nobody-here/x'"]),
+  'an address in part': (
     [YQ, '--coordinator=127.0.0.1:1'],
     ['--coordinator is given without --num_processes and --process_id'],
   ),
-  'a place, and none': (
-    [YQ, *PLACE, '--process_id=0', '--nodistributed'],
+  'an address, and none': (
+    [YQ, *ADDRESS, '--process_id=0', '--nodistributed'],
     ['--nodistributed contradicts'],
   ),
   'process out of range': (
-    [YQ, *PLACE, '--process_id=2'],
+    [YQ, *ADDRESS, '--process_id=2'],
     ['--process_id is 2', 'below --num_processes, which is 2'],
   ),
   'coordinator without a port': (
-    [YQ, *PLACE, '--process_id=1', '--coordinator=here'],
+    [YQ, *ADDRESS, '--process_id=1', '--coordinator=here'],
     ["--coordinator is 'here'", 'HOST:PORT'],
   ),
   'a mistake that needs nobody': (
-    [YQ, *PLACE, '--process_id=1', '--config.train.num_steps=0'],
+    [YQ, *ADDRESS, '--process_id=1', '--config.train.num_steps=0'],
     ['num_steps is 0'],
   ),
-  'coordinator that does not answer': (
-    [YQ, *PLACE, '--process_id=1', '--config.mesh.start_timeout=1'],
-    ['got no answer from the coordinator at 127.0.0.1:1 in 1 s'],
-  ),
-  'sys.exit': (['--config=tests/data/config_that_exits.py'], ['sys.exit()']),
 }
 
 
-@pytest.fixture(scope='module')
-def answers(cache):
-  """The answers to all mistakes; two processes at a time."""
-  before = {path for path in ROOT.rglob('*') if '__pycache__' not in path.parts}
-
-  def ask(arguments):
-    return launch(*arguments, cache=cache)
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=2')
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-      found = dict(
-        zip(
-          MISTAKES,
-          pool.map(ask, (arguments for arguments, _ in MISTAKES.values())),
-          strict=True,
-        )
-      )
-  after = {path for path in ROOT.rglob('*') if '__pycache__' not in path.parts}
-  return found, {path for path in after - before if '.pytest_cache' not in path.parts}
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A working folder with wrong configs; those of the library are found from here."""
+  head = 'from ml_collections import ConfigDict\ndef get_config():\n  '
+  for name, body in {
+    'number': 'return 3',
+    'key': "return ConfigDict({'a': {1: 2}})",
+    'exits': 'raise SystemExit(0)',
+  }.items():
+    (tmp_path / f'{name}.py').write_text(head + body)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
 
 
-@pytest.mark.slow  # 30 processes
 @pytest.mark.parametrize('mistake', MISTAKES)
-def test_a_mistake_is_answered_in_one_line_with_exit_code_2(answers, mistake):
-  answer = answers[0][mistake]
+def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
+  call, folder, mistake
+):
+  before = list(folder.rglob('*'))
+  arguments, said = MISTAKES[mistake]
+  answer = call('main', *arguments)
+  assert answer.code == 2, answer
+  (line,) = answer.err.splitlines()
+  assert line.startswith('error: ')
+  assert answer.out == ''
+  for part in said:
+    assert part in line
+  assert list(folder.rglob('*')) == before
+
+
+@pytest.mark.slow  # processes, as JAX must not have been used before
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    (['--distributed'], ['no cluster was found', 'SLURM']),
+    (
+      [*ADDRESS, '--process_id=1', '--config.mesh.start_timeout=1'],
+      ['got no answer from the coordinator at 127.0.0.1:1 in 1 s'],
+    ),
+  ],
+  ids=['no cluster', 'no coordinator'],
+)
+def test_processes_that_cannot_join_are_told_so(cache, tmp_path, arguments, said):
+  answer = launch(YQ, *arguments, cache=cache, cwd=tmp_path)
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
-  assert line.startswith('error: ')
-  assert answer.stdout == ''
-  for part in MISTAKES[mistake][1]:
+  for part in said:
     assert part in line
+  assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_no_mistake_leaves_anything_behind(answers):
-  assert answers[1] == set()
+def test_a_config_is_run_once(call, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'counts.py').write_text(
+    'from configs import yq_lsa\n'
+    'def get_config():\n'
+    "  with open('runs', 'a') as file:\n"
+    "    file.write('x')\n"
+    '  return yq_lsa.get_config()\n'
+  )
+  answer = call('main', '--config=counts.py', '--config.train.nmu_steps=3')
+  assert 'did you mean' in answer.err
+  assert pathlib.Path('runs').read_text() == 'x'
+  # Beside it nothing is left, not even what Python has compiled.
+  assert {path.name for path in tmp_path.iterdir()} == {'counts.py', 'runs'}
+
+
+def test_ctrl_c_in_a_config_passes(call, tmp_path):
+  path = tmp_path / 'interrupted.py'
+  path.write_text('def get_config():\n  raise KeyboardInterrupt')
+  with pytest.raises(KeyboardInterrupt):
+    call('main', f'--config={path}')
 
 
 def test_help_shows_an_example(cache):
   answer = launch('--help', cache=cache)
   assert answer.returncode == 0
   assert 'python -m launch.main --config=configs/yq_lsa.py' in answer.stdout
-  assert '--workdir' in answer.stdout
+  for flag in '--workdir', '--config', '--[no]compilation_cache':
+    assert f'  {flag}: ' in answer.stdout
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    'yq_lsa',
-    *(
-      pytest.param(n, marks=pytest.mark.slow) for n in ('lsa', 'multi_head_lsa', 'ltb')
-    ),
-  ],
-)
-def test_the_smoke_variant_of_each_config_runs(tmp_path, cache, name):
-  workdir = tmp_path / 'run'
-  arguments = f'--config=configs/{name}.py:smoke', f'--workdir={workdir}'
-  answer = launch(*arguments, cache=cache)
+def test_a_run_from_start_to_end_and_once_more(tmp_path, cache):
+  """In another folder: the config is an installed one, and the workdir's name its."""
+  answer = launch(SMOKE, cache=cache, cwd=tmp_path)
   assert answer.returncode == 0, answer.stderr
-  assert f'\n{name} ' in answer.stdout
+  assert '\nyq_lsa ' in answer.stdout
   assert 'one step of GD from the prior mean' in answer.stdout
+  workdir = tmp_path / 'checkpoints/runs/yq_lsa-smoke'
   summary = json.loads((workdir / 'summary.json').read_text())
   assert summary['step'] == 20
   assert f'{summary["exact_risk"]:.6f}' in answer.stdout
   # A second call has nothing to do, and shows the same table.
-  again = launch(*arguments, cache=cache)
+  again = launch(SMOKE, cache=cache, cwd=tmp_path)
   assert again.returncode == 0
   assert again.stdout == answer.stdout
+
+
+@pytest.mark.slow
+def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
+  config, workdir = small_config(), tmp_path / 'run'
+  claim(workdir, config)
+  fuzz.check_all(
+    workdir / 'config.json', lambda: claim(workdir, config), fuzz.mutate_json
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'ltb'])
+def test_the_smoke_variant_of_each_config_runs(tmp_path, cache, name):
+  arguments = f'--config=configs/{name}.py:smoke', f'--workdir={tmp_path}/run'
+  answer = launch(*arguments, cache=cache)
+  assert answer.returncode == 0, answer.stderr
+  assert f'\n{name} ' in answer.stdout
   # Another config in the same workdir is refused, and the fields are named.
   other = launch(*arguments, '--config.seed=5', cache=cache)
   assert other.returncode == 2
   assert 'seed (0 there, 5 here)' in other.stderr
 
 
-def test_the_workdir_is_named_after_the_config_and_its_variant(tmp_path, cache):
-  (tmp_path / 'tiny.py').write_text((ROOT / 'configs' / 'yq_lsa.py').read_text())
-  answer = launch('--config=tiny.py:smoke', cache=cache, cwd=tmp_path)
-  assert answer.returncode == 0, answer.stderr
-  assert (tmp_path / 'checkpoints/runs/tiny-smoke/summary.json').is_file()
-
-
-def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path, cache):
-  answer = launch(
-    SMOKE,
-    f'--workdir={tmp_path}/run',
-    '--config.optimizer.learning_rate=1e30',
-    cache=cache,
-  )
-  assert answer.returncode == 1
-  *_, line = answer.stderr.splitlines()
+def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(
+  call, tmp_path, promotion_that_optax_needs
+):
+  rate = '--config.optimizer.learning_rate=1e30'
+  answer = call('main', SMOKE, f'--workdir={tmp_path}/run', rate)
+  assert answer.code == 1
+  (line,) = (line for line in answer.err.splitlines() if line.startswith('error: '))
   assert line.startswith('error: step 2 is not finite')
   assert 'no checkpoint yet' in line
-  assert 'Traceback' not in answer.stderr
+  assert 'Traceback' not in answer.err

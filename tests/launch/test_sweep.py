@@ -1,12 +1,19 @@
 """launch.sweep: what --sweep means, and that mistakes are one line."""
 
 import csv
+import importlib
 
 import pytest
 
-from launch.sweep import parse
 from tests.compare import refuses
-from tests.launch.processes import launch
+
+SMOKE = '--config=configs/multi_head_lsa.py:smoke'
+
+
+@pytest.fixture
+def parse(call):
+  call('sweep', '--help')
+  return importlib.import_module('launch.sweep').parse
 
 
 @pytest.mark.parametrize(
@@ -20,26 +27,32 @@ from tests.launch.processes import launch
     ('optimizer.clip_norm=null,1.0', 'optimizer.clip_norm', [None, 1.0]),
   ],
 )
-def test_values_are_ranges_json_or_words(text, field, values):
+def test_values_are_ranges_json_or_words(parse, text, field, values):
   assert parse(text) == (field, values)
 
 
-@pytest.mark.parametrize('text', ['seed', 'seed=', '=1', '', 'seed=4..0'])
-def test_what_names_no_values_is_refused(text):
+@pytest.mark.parametrize(
+  'text',
+  [
+    *('seed', 'seed=', '=1', '', 'seed=4..0'),
+    *('seed=0..99999999999', f'seed={"[" * 100_000}'),
+  ],
+  ids=lambda text: text[:20],
+)
+def test_what_names_no_values_is_refused(parse, text):
   with refuses('--sweep'):
     parse(text)
 
 
-def test_a_sweep_from_the_command_line(tmp_path, cache):
-  done = launch(
-    '--config=configs/multi_head_lsa.py:smoke',
+def test_a_sweep_from_the_command_line(call, tmp_path, promotion_that_optax_needs):
+  answer = call(
+    'sweep',
+    SMOKE,
     '--sweep=model.num_heads=1,2',
     '--sweep=seed=0..1',
     f'--workdir={tmp_path / "sweep"}',
-    cache=cache,
-    module='launch.sweep',
   )
-  assert done.returncode == 0, done.stderr
+  assert answer.code == 0, answer.err
   with (tmp_path / 'sweep' / 'table.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
   assert [(row['model.num_heads'], row['seed']) for row in rows] == [
@@ -49,7 +62,7 @@ def test_a_sweep_from_the_command_line(tmp_path, cache):
     ('2', '1'),
   ]
   for row in rows:
-    assert f'{float(row["exact_risk"]):.6f}' in done.stdout
+    assert f'{float(row["exact_risk"]):.6f}' in answer.out
 
 
 @pytest.mark.parametrize(
@@ -60,22 +73,14 @@ def test_a_sweep_from_the_command_line(tmp_path, cache):
     (['--sweep=seed=1', '--sweep=seed=2'], 'twice'),
     (['--sweep=model.num_heads=0'], 'num_heads'),
     (['--sweep=seed=1', '--workdir='], '--workdir is empty'),
+    (['--sweep=seed=0..9999', '--sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10'], '110'),
   ],
   ids=str,
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, cache, arguments, said):
-  workdir = (
-    [] if any('--workdir' in a for a in arguments) else [f'--workdir={tmp_path}/x']
-  )
-  done = launch(
-    '--config=configs/multi_head_lsa.py:smoke',
-    *workdir,
-    *arguments,
-    cache=cache,
-    module='launch.sweep',
-  )
-  assert done.returncode == 2
-  assert done.stderr.startswith('error: ')
-  assert done.stderr.count('\n') == 1
-  assert said in done.stderr
+def test_a_mistake_is_one_line_and_exit_code_2(call, tmp_path, arguments, said):
+  answer = call('sweep', SMOKE, f'--workdir={tmp_path}/x', *arguments)
+  assert answer.code == 2
+  assert answer.err.startswith('error: ')
+  assert answer.err.count('\n') == 1
+  assert said in answer.err
   assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ import time
 import pytest
 import yaml
 
-from tests.launch.processes import ROOT
+from tests.launch.processes import ROOT, bound
 from zoo.aot import SLICES
 
 CLUSTER = ROOT / 'launch' / 'cluster'
@@ -111,10 +111,13 @@ def test_only_a_finished_run_ends_the_job_set(pod, tmp_path, python, signal, cod
     (tmp_path / name).chmod(0o755)
   path = f'{tmp_path}:{os.environ["PATH"]}'
   env = {**os.environ, 'PATH': path, 'WORKDIR': str(tmp_path)}
-  with subprocess.Popen(container['command'] + container['args'], env=env) as process:
+  words = bound(container['command'] + container['args'], 'TERM')
+  with subprocess.Popen(words, env=env) as process:
+    deadline = time.monotonic() + 60
+    while signal and not (tmp_path / 'on').exists():
+      assert time.monotonic() < deadline, 'it does not start'
+      time.sleep(0.01)
     if signal:
-      while not (tmp_path / 'on').exists():
-        time.sleep(0.01)
       process.terminate()
     assert process.wait(60) == code
   assert '-m launch.main --distributed' in (tmp_path / 'said').read_text()

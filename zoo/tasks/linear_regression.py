@@ -11,7 +11,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from zoo import draws
-from zoo.errors import check_count, check_covariance, check_number, check_vector
+from zoo.errors import (
+  UserError,
+  check_count,
+  check_covariance,
+  check_number,
+  check_vector,
+)
 from zoo.prompt import Prompt
 from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
@@ -50,12 +56,18 @@ class LinearRegression:
     """Raises UserError naming the argument that is out of its range."""
     self.num_features = d = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
+    if self.context_length >= 2**31:  # it is an int32 in compiled programs
+      raise UserError(f'context_length is {context_length}; it must be below 2³¹')
     self.prior_mean = check_vector('prior_mean', prior_mean, d)
     self.prior_covariance = check_covariance('prior_covariance', prior_covariance, d)
     self.feature_covariance = check_covariance(
       'feature_covariance', feature_covariance, d
     )
     self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
+    if self.noise_std > 1e19:
+      raise UserError(
+        f'noise_std is {noise_std}; it must be ≤ 1e19, so that its square is a float32'
+      )
     for name in ('prior_mean', 'prior_covariance', 'feature_covariance'):
       if (array := getattr(self, name)) is not None:
         array = array.copy()

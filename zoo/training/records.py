@@ -1,4 +1,4 @@
-"""What a run tells while it trains: `metrics.jsonl`, TensorBoard, the progress bar."""
+"""What a run reports as it trains: `metrics.jsonl`, TensorBoard, the progress bar."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from zoo.files import write_atomically
+from zoo.files import (
+  UnreadableFile,
+  is_finite_number,
+  parse_json,
+  read_bytes,
+  write_atomically,
+)
 
 event_pb2: Any = _event_pb2  # its names are made at run time
+
+# What a line has beside its step.
+_FIELDS = (
+  *('loss', 'eval_risk', 'exact_risk', 'grad_norm', 'steps_per_second', 'wall_time'),
+)
+_MAX_BYTES = 2**30  # of a log: five million lines
 
 
 class Progress:
@@ -47,11 +59,12 @@ class Progress:
     self._bar.close()
 
   def start_clock(self, step: int) -> None:
-    """Tells that all is compiled, and `step` done: from here on speed is measured."""
+    """Starts to measure speed, with everything compiled and `step` done."""
     self._compiled = step, time.monotonic(), time.process_time()
+    self._bar.unpause()  # so that its estimate leaves out compiling
 
   def speed(self, step: int) -> tuple[float | None, float | None]:
-    """Steps a second and CPU-ms a step of this launch, compiling left out, if known.
+    """Steps a second and CPU-ms a step of this launch without compiling; None: unknown.
 
     The CPU time is that of all threads of this process.
     """
@@ -67,7 +80,7 @@ class Progress:
     self._bar.update(step - self._bar.n)
 
   def show(self, **values: float | None) -> None:
-    """Shows values behind the bar, those that there are."""
+    """Shows those of the values that are known behind the bar."""
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
@@ -77,9 +90,9 @@ class Progress:
 class Records:
   """The records of one run in its workdir, for one launch; a context manager.
 
-  Lines behind the step that a run resumes from are dropped, as they will come again;
-  the wall time goes on from the last line that stays. Only process 0 writes, for
-  TensorBoard too if it shall.
+  Lines after the step that a run resumes from are dropped, as they will come again; the
+  wall time continues from the last line that stays. Only process 0 writes, for
+  TensorBoard only if `tensorboard` is True.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
@@ -99,10 +112,10 @@ class Records:
       return
     board = workdir / 'tensorboard'
     board.mkdir(exist_ok=True)
-    # Not SummaryWriter: its thread dies of a full disk, and the next call waits for it.
+    # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
     self._board = EventsWriter(str(board / 'events'))
     self._stack.callback(self._board.close)
-    # Tells TensorBoard to forget what an earlier launch wrote behind this step.
+    # Tells TensorBoard to forget what an earlier launch wrote after this step.
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._board.write_event(
       event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
@@ -115,7 +128,7 @@ class Records:
     try:
       self._stack.close()
     except OSError:
-      # While another exception passes through, that one is the news.
+      # Another exception that passes through must not be replaced by this one.
       if exception == (None, None, None):
         raise
 
@@ -146,15 +159,38 @@ class Records:
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of a `metrics.jsonl`; a kill can leave half a line at the end.
 
-  Lines that are damaged otherwise are left out too, with a warning.
+  Each has a step and a wall time; the other fields are numbers, or None where they are
+  missing. Damaged lines are left out, with a warning. Raises UserError for a file that
+  cannot be read.
   """
+  if not path.exists():
+    return []
+  *texts, rest = read_bytes(path, _MAX_BYTES).decode(errors='replace').split('\n')
   lines = []
-  texts = path.read_text(errors='replace').splitlines() if path.is_file() else []
   for number, text in enumerate(texts, start=1):
-    try:
-      line = json.loads(text)
-      lines.append({**line, 'step': int(line['step']), 'wall_time': line['wall_time']})
-    except (ValueError, TypeError, KeyError):
-      if number < len(texts):
-        logging.warning('line %d of %s is damaged, and left out', number, path)
+    if (line := _parsed(text)) is None:
+      logging.warning('line %d of %s is damaged, and left out', number, path)
+    else:
+      lines.append(line)
+  if (line := _parsed(rest)) is not None:
+    lines.append(line)
   return lines
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+  """A line with all its fields; None if it is damaged."""
+  try:
+    line = parse_json(text, 'a line')
+  except UnreadableFile:
+    return None
+  if not isinstance(line, dict):
+    return None
+  line |= {name: None for name in _FIELDS if name not in line}
+  values = [line[name] for name in _FIELDS if line[name] is not None]
+  if (
+    not (isinstance(line.get('step'), int) and line['step'] >= 0)
+    or line['wall_time'] is None
+    or not all(map(is_finite_number, [line['step'], *values]))
+  ):
+    return None
+  return line

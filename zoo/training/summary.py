@@ -11,12 +11,17 @@ import jax
 from flax import nnx
 
 from zoo.config import build_model
-from zoo.files import UnreadableFile, read_json, write_atomically
+from zoo.files import UnreadableFile, is_finite_number, read_json, write_atomically
 from zoo.tables import format_table
 from zoo.training.evaluation import Risks
 from zoo.training.program import Program
 
 SUMMARY = 'summary.json'  # its name in a workdir
+
+_TEXTS = 'model', 'jax_version', 'device_kind'
+_COUNTS = 'num_params', 'step', 'num_devices', 'num_processes'
+# Each has a standard error.
+_SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 
 
 class Summary(TypedDict):
@@ -94,7 +99,7 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 
 
 def read_summary(path: pathlib.Path) -> Summary | None:
-  """A `summary.json`, or None if there is none that can be read."""
+  """A `summary.json`, or None if there is none, or a damaged one."""
   try:
     summary = read_json(path)
   except UnreadableFile:
@@ -104,17 +109,22 @@ def read_summary(path: pathlib.Path) -> Summary | None:
 
 def _is_summary(content: object) -> bool:
   """Whether JSON has all fields of a summary, texts and numbers where these belong."""
-  texts = {'model', 'jax_version', 'device_kind'}
-  whole = {'num_params', 'step', 'num_devices', 'num_processes'}
-  kinds = {
-    name: str if name in texts else int if name in whole else float | int | None
-    for name in Summary.__annotations__
-  }
-  return isinstance(content, dict) and all(
-    name in content
-    and isinstance(content[name], kind)
-    and not isinstance(content[name], bool)
-    for name, kind in kinds.items()
+  if (
+    not isinstance(content, dict)
+    or not Summary.__annotations__.keys() <= content.keys()
+  ):
+    return False
+
+  def fits(name: str) -> bool:
+    value = content[name]
+    if name in _TEXTS:
+      return isinstance(value, str)
+    if name in _COUNTS:
+      return isinstance(value, int) and is_finite_number(value)
+    return is_finite_number(value) or (value is None and name != 'wall_time')
+
+  return all(map(fits, Summary.__annotations__)) and all(
+    (content[name] is None) == (content[f'{name}_stderr'] is None) for name in _SAMPLED
   )
 
 

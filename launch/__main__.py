@@ -1,0 +1,38 @@
+"""All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
+
+import runpy
+import sys
+
+COMMANDS = {
+  'main': 'train what a config names, or resume what the workdir holds',
+  'sweep': 'train a config at many points at once',
+  'plot': 'plot the in-context risk of runs',
+  'probe': 'tell whether a trained model does gradient descent',
+  'paper': 'reproduce the figures and claims of the paper',
+  'llm': 'ask a language model for labels',
+  'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',
+  'aot': 'compile training for a TPU slice, and say whether it fits',
+  'benchmark': 'measure the speed of training',
+}
+
+
+def main() -> None:
+  """Runs the command that the first argument names; exit code 2 if there is none."""
+  name = sys.argv[1] if len(sys.argv) > 1 else '--help'
+  if name in COMMANDS:
+    del sys.argv[1]
+    runpy.run_module(f'launch.{name}', run_name='__main__', alter_sys=True)
+    return
+  lines = [f'  {command:<11}{what}' for command, what in COMMANDS.items()]
+  usage = '\n'.join(['usage: icl-zoo COMMAND [--help] [FLAGS]', '', *lines])
+  if name.lstrip('-') in ('help', 'h'):
+    print(usage)
+    return
+  print(
+    f'error: unknown command {name!r}; known: {", ".join(COMMANDS)}', file=sys.stderr
+  )
+  sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

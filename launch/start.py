@@ -1,0 +1,61 @@
+"""What a command does first, before anything is imported that takes long."""
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TextIO
+
+
+def open_closed_streams() -> None:
+  """Opens the standard streams that the caller has closed on the null device.
+
+  Else the next file that is opened would get the number of one, and what is printed.
+  """
+  for number in range(3):
+    try:
+      os.fstat(number)
+    except OSError:
+      os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def handle_ctrl_c(handler: signal.Handlers | Callable[[int, Any], None]) -> bool:
+  """Sets what Ctrl-C does where Python would raise KeyboardInterrupt.
+
+  An exception is lost where JAX is called by the garbage collector, and breaks the
+  import of an extension in several lines. Returns whether anything was changed.
+  """
+  if (
+    threading.current_thread() is not threading.main_thread()
+    or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+  ):
+    return False
+  signal.signal(signal.SIGINT, handler)
+  return True
+
+
+def guard_output() -> None:
+  """Lets neither a lost reader nor an odd character break what is printed."""
+  if os.name == 'posix':  # a console of Windows is no file
+    sys.stdout, sys.stderr = _guarded(1, sys.stdout), _guarded(2, sys.stderr)
+
+
+class _Guarded(io.FileIO):
+  """A standard stream whose reader may go away, as `head` does, without any error."""
+
+  def write(self, data: Any, /) -> int:
+    try:
+      return super().write(data)
+    except BrokenPipeError:
+      return len(data)
+
+
+def _guarded(number: int, stream: TextIO | None) -> TextIO:
+  return io.TextIOWrapper(
+    io.BufferedWriter(_Guarded(number, 'w', closefd=False)),
+    encoding=stream.encoding if stream else None,
+    errors='backslashreplace',
+    line_buffering=True,
+  )

@@ -1,5 +1,0 @@
-"""A config that is none."""
-
-
-def get_config():
-  return 3

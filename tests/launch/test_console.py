@@ -1,0 +1,190 @@
+"""What becomes of the terminal, and of the processes that a test starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launch import cli
+from tests.launch.processes import ROOT, bound, command, environment, launch, run
+
+ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
+
+
+def shell(line, cache, cwd):
+  words = ['bash', '-c', f'set -o pipefail; {line}', 'bash']
+  env = {**environment(cache), 'PYTHONPATH': str(ROOT)}
+  return subprocess.run(
+    bound([*words, *command(*ARGUMENTS)]),
+    cwd=cwd,
+    env=env,
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=300,
+  )
+
+
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize(
+  'line',
+  [
+    '"$@" 2>&-',
+    '"$@" 0<&- 1>&- 2>&-',
+    '"$@" 2>&1 | head -c1',
+    '"$@" 2> >(head -c1) | head -c1',
+    'PYTHONIOENCODING=ascii "$@"',
+    'PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C "$@"',
+  ],
+)
+def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path):
+  answer = shell(line, cache, tmp_path)
+  assert answer.returncode == 0, answer.stderr
+  assert 'Traceback' not in answer.stderr
+  workdir = tmp_path / 'checkpoints/runs/yq_lsa-smoke'
+  assert (workdir / 'summary.json').is_file()
+  if 'ascii' in line:
+    assert '\\xb1' in answer.stdout or '±' not in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
+def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
+  name = signal.Signals(number).name
+  steps = '--config.train.num_steps=2000 --config.train.log_every=500'
+  answer = shell(
+    f'trap \'\' {name}; "$@" {steps} & sleep 1; '
+    f'for _ in 1 2 3 4; do kill -{name} $!; sleep 1; done; wait $!',
+    cache,
+    tmp_path,
+  )
+  assert answer.returncode == 0, answer.stderr
+  assert 'risk after step 2000' in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('delay', [0.2, 0.5, 0.8, 1.1])
+def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
+  delay, cache, tmp_path
+):
+  process = subprocess.Popen(
+    command(*ARGUMENTS),
+    cwd=ROOT,
+    env={**environment(cache), 'JAX_PLATFORMS': 'cpu'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  time.sleep(delay)
+  process.send_signal(signal.SIGINT)
+  _, stderr = process.communicate(timeout=60)
+  assert process.returncode in (-signal.SIGINT, 130), stderr
+  assert 'Traceback' not in stderr
+
+
+@pytest.mark.parametrize(
+  ('name', 'value', 'said'),
+  [
+    ('JAX_NUM_CPU_DEVICES', 'x', 'the environment is wrong: Invalid value "x"'),
+    ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
+    pytest.param(
+      *('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_what_jax_cannot_use_is_one_line(
+  cache, tmp_path, monkeypatch, name, value, said
+):
+  env = {**environment(cache), name: value}
+  answer = subprocess.run(
+    command(*ARGUMENTS, f'--workdir={tmp_path}/run'),
+    cwd=ROOT,
+    env=env,
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=120,
+  )
+  assert answer.returncode == 2, answer.stderr
+  (line,) = answer.stderr.splitlines()
+  assert said in line
+  assert not list(tmp_path.iterdir())
+
+
+COMMANDS = (
+  *('main', 'sweep', 'plot', 'probe', 'paper', 'llm', 'catalog', 'aot', 'benchmark'),
+)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'main',
+    *(
+      pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != 'main'
+    ),
+  ],
+)
+def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
+  monkeypatch.setenv('PYTHONPATH', str(ROOT))
+  script = [sys.executable, str(ROOT / 'launch' / f'{name}.py'), '--help']
+  answer = run(script, cache, tmp_path)
+  assert answer.returncode == 0, answer.stderr
+  assert f'python -m launch.{name}' in answer.stdout
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'code', 'said'),
+  [
+    (['plot'], 2, 'error: --workdir is missing'),
+    pytest.param(['--help'], 0, '  catalog ', marks=pytest.mark.slow),
+    pytest.param([], 0, '  catalog ', marks=pytest.mark.slow),
+    pytest.param(['mian'], 2, "error: unknown command 'mian'", marks=pytest.mark.slow),
+  ],
+)
+def test_one_command_has_all_others(cache, arguments, code, said):
+  answer = launch(*arguments, cache=cache, module='launch')
+  assert answer.returncode == code
+  assert said in answer.stdout + answer.stderr
+
+
+PARENT = """
+import subprocess, time
+from tests.launch.processes import bound
+print(subprocess.Popen(bound(['sleep', '600'])).pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='only Linux tells a child')
+def test_what_a_test_starts_ends_with_it():
+  parent = subprocess.Popen(
+    [sys.executable, '-c', PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
+  )
+  assert parent.stdout is not None
+  child = int(parent.stdout.readline())
+  parent.kill()
+  parent.communicate()
+  deadline = time.monotonic() + 30
+  while True:
+    try:
+      os.kill(child, 0)
+    except ProcessLookupError:
+      break
+    assert time.monotonic() < deadline, 'the child is left behind'
+    time.sleep(0.01)
+
+
+def test_the_cache_of_programs_is_bounded(tmp_path):
+  (tmp_path / 'folder').mkdir()
+  for number in range(10):
+    path = tmp_path / f'{number}-cache'
+    path.write_bytes(b'x' * 100)
+    os.utime(path, (1e9 + 60 * (number % 7), 1e9))  # when it was read and written
+  cli.delete_least_used(tmp_path, 550)
+  left = {path.name for path in tmp_path.iterdir()}
+  assert left == {'folder', *(f'{number}-cache' for number in (3, 4, 5, 6, 9))}
+  cli.delete_least_used(tmp_path / 'missing', 1)

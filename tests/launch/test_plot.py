@@ -1,0 +1,156 @@
+"""launch.plot draws what runs have logged, whatever their files hold."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests import fuzz
+from tests.training.runs import small_config
+from zoo.config import to_json
+from zoo.training.curves import plot_risk, read_curve
+from zoo.training.summary import read_summary
+
+SUMMARY = {
+  'model': 'yq_lsa',
+  'step': 12,
+  **dict.fromkeys(
+    (
+      *('eval_risk', 'eval_risk_stderr', 'gd_eval_risk', 'gd_eval_risk_stderr'),
+      *('eval_excess_over_gd', 'eval_excess_over_gd_stderr'),
+      *('exact_risk', 'gd_risk', 'optimal_risk', 'excess_risk'),
+    ),
+    1.5,
+  ),
+}
+
+
+def line(step, **fields):
+  return {
+    'step': step,
+    'loss': 8.0 / step,
+    'eval_risk': None,
+    'exact_risk': 9.0 / step,
+    'grad_norm': 1.0,
+    'steps_per_second': 100.0,
+    'wall_time': 0.1 * step,
+    **fields,
+  }
+
+
+@pytest.fixture
+def run(tmp_path):
+  """The folder of a run that has ended, without its checkpoints."""
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  (folder / 'config.json').write_text(to_json(small_config()))
+  lines = [line(step) for step in (4, 8, 12)]
+  (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
+  (folder / 'summary.json').write_text(json.dumps(SUMMARY))
+  return folder
+
+
+def test_a_run_is_plotted_into_its_workdir(call, run):
+  answer = call('plot', f'--workdir={run}')
+  assert (answer.code, answer.out) == (0, f'{run}/risk.png\n')
+  assert (run / 'risk.png').read_bytes().startswith(b'\x89PNG')
+  (axes,) = plot_risk([run, run]).axes
+  exact, _, gradient_descent = axes.lines
+  np.testing.assert_array_equal(exact.get_xdata(), [4, 8, 12])
+  np.testing.assert_array_equal(exact.get_ydata(), [9 / 4, 9 / 8, 9 / 12])
+  assert exact.get_label() == 'yq_lsa, 1 head: 0.750'
+  np.testing.assert_array_equal(gradient_descent.get_ydata(), [1.5, 1.5])
+
+
+@pytest.mark.parametrize(
+  'damaged',
+  [
+    {'exact_risk': 'low'},
+    {'exact_risk': float('inf')},
+    {'loss': [1.0]},
+    {'step': 4.5},
+    {'step': True},
+    {'step': -1},
+    {'wall_time': None},
+  ],
+  ids=str,
+)
+def test_a_damaged_line_is_left_out_with_a_warning(run, damaged, caplog):
+  lines = [line(4), {**line(8), **damaged}, line(12)]
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
+  assert read_curve(run).steps == [4, 12]
+  assert [record.args[0] for record in caplog.records] == [2]
+
+
+def test_lines_without_an_exact_risk_show_the_sampled_one(run):
+  lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  curve = read_curve(run)
+  assert (curve.is_exact, curve.risks) == (False, [6.0, 10.0])
+
+
+@pytest.mark.parametrize('missing', ['gd_risk', 'model', 'eval_risk', 'step'])
+def test_a_damaged_summary_is_none(run, missing):
+  path = run / 'summary.json'
+  assert read_summary(path) == SUMMARY
+  for value in ('x', float('nan'), 10**400, [], True):
+    path.write_text(json.dumps({**SUMMARY, missing: value}))
+    if (missing, value) != ('model', 'x'):
+      assert read_summary(path) is None
+  path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != missing}))
+  assert read_summary(path) is None
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    ([], '--workdir is missing'),
+    (['--workdir=.'], '. holds no run'),
+    (['--workdir=.', '--out=a.txt'], 'must end in .png, .svg or .pdf'),
+    (['--workdir=run', '--out='], "--out is ''"),
+    (['--workdir=run', '--out=no/where.png'], 'cannot be written'),
+    (['--workdir=~nobody-here/x'], "'~nobody-here/x'"),
+    (['--workdir=run', '--workdir=fresh'], 'fresh has logged no risk yet'),
+    (['--workdir=nameless'], 'nameless/config.json is damaged'),
+  ],
+  ids=str,
+)
+def test_a_mistake_is_one_line(call, run, monkeypatch, arguments, said):
+  monkeypatch.chdir(run.parent)
+  for name, text in ('fresh', to_json(small_config())), ('nameless', '{"model": null}'):
+    (run.parent / name).mkdir()
+    (run.parent / name / 'config.json').write_text(text)
+  answer = call('plot', *arguments)
+  assert answer.code == 2, answer.err
+  (message,) = answer.err.splitlines()
+  assert said in message
+
+
+CORRUPTIONS = pytest.mark.parametrize(
+  ('name', 'mutate'),
+  [
+    ('config.json', fuzz.mutate_json),
+    ('metrics.jsonl', fuzz.mutate_lines),
+    ('summary.json', fuzz.mutate_json),
+  ],
+)
+
+
+@pytest.mark.slow
+@CORRUPTIONS
+def test_corrupted_files_are_read_or_refused_in_one_line(run, name, mutate):
+  fuzz.check_all(
+    run / name, lambda: (read_curve(run), read_summary(run / 'summary.json')), mutate
+  )
+
+
+@pytest.mark.slow
+@CORRUPTIONS
+@pytest.mark.filterwarnings('ignore:.*[Gg]lyph')  # of fonts, for odd letters
+def test_what_is_read_of_corrupted_files_can_be_drawn(run, name, mutate):
+  picture = run / 'risk.png'
+
+  def draw():
+    plot_risk([run]).savefig(picture)
+
+  fuzz.check_all(run / name, draw, mutate, num_cases=100, seed=1)

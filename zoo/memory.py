@@ -1,0 +1,149 @@
+"""How much memory a config asks for, estimated before anything is built."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from zoo import theory
+from zoo.errors import UserError
+from zoo.optimizers import OPTIMIZERS
+from zoo.protocols import Task
+
+GIB = 2**30
+FLOAT = 4  # bytes
+# A process that has imported and compiled everything.
+_PROGRAM = GIB // 2
+
+# What a user can change, by the part of the memory.
+_FIELDS = {
+  'weights and optimizer state': 'config.model and config.task.num_features',
+  'prompts of a batch': 'config.train.batch_size and config.task',
+  'held-out batches': 'config.eval.num_batches',
+}
+
+
+def check(
+  config: Any,
+  task: Task,
+  model: nnx.Module,
+  mesh_shape: tuple[int, int],
+  num_points: int = 1,
+) -> None:
+  """Raises UserError if training a config needs more memory than there is.
+
+  The memory is that of a device, or of this machine where the devices are its CPUs.
+  `model` may be abstract, and `mesh_shape` is that of the axes `data` and `model`; a
+  sweep has the state of `num_points` models on each device.
+  """
+  parts = estimate(config, task, model, mesh_shape, num_points)
+  device = jax.local_devices()[0]
+  if device.platform == 'cpu':
+    available, where = host_bytes(), 'available on this machine'
+    devices = math.prod(mesh_shape) // jax.process_count()
+    parts = {name: devices * size for name, size in parts.items()}
+    if config.checkpoint.every < config.train.num_steps:
+      # A checkpoint is written while training goes on, from a copy that is encoded.
+      parts['weights and optimizer state'] += 2 * state_bytes(config, model, num_points)
+    total = _PROGRAM + sum(parts.values())
+  else:
+    statistics = device.memory_stats() or {}
+    available, where = statistics.get('bytes_limit'), f'of a {device.device_kind}'
+    total = sum(parts.values())
+  if available is not None and total > available:
+    largest = max(parts, key=lambda name: parts[name])
+    raise UserError(
+      f'training needs about {total / GIB:,.1f} GiB of memory, more than the '
+      f'{available / GIB:,.1f} GiB {where}; {parts[largest] / GIB:,.1f} GiB are for '
+      f'{largest}: reduce {_FIELDS[largest]}'
+    )
+
+
+def estimate(
+  config: Any,
+  task: Task,
+  model: nnx.Module,
+  mesh_shape: tuple[int, int],
+  num_points: int = 1,
+) -> dict[str, float]:
+  """Bytes that training needs on each device, part by part.
+
+  They are those without which it cannot do: the state and the gradient; each prompt
+  twice, as random words and as numbers, and its second moment, by which gradient
+  descent predicts; the risk of each held-out batch.
+  """
+  data, _ = mesh_shape
+  d = task.num_features
+  c = getattr(task, 'context_length', 1)
+  prompt = (c + 1) * (d + 1)
+  held_out = config.eval.num_batches
+  if getattr(task, 'has_long_context', False) and hasattr(model, 'learning_rule'):
+    prompt = (d + 1) * (d + 2) // 2 + d + 1  # its statistics: see zoo.statistics
+  if held_out and theory.covers(task):
+    prompt += (d + 1) ** 2 / 2
+  sampled = held_out or config.objective.name == 'sampled'
+  share = _share(model, mesh_shape, config.mesh.fsdp)
+  gradient = FLOAT * num_points * _num_parameters(model)
+  return {
+    'weights and optimizer state': share
+    * (state_bytes(config, model, num_points) + gradient),
+    'prompts of a batch': 2 * FLOAT * prompt * config.train.batch_size / data
+    if sampled
+    else 0.0,
+    # Mean and mean square, of the model, of gradient descent, and of the difference.
+    'held-out batches': 6 * FLOAT * num_points * held_out,
+  }
+
+
+def state_bytes(config: Any, model: nnx.Module, num_points: int = 1) -> int:
+  """Bytes of the weights and the optimizer state, which a checkpoint holds."""
+  moments = _num_moments(config.optimizer.name)
+  return num_points * (1 + moments) * FLOAT * _num_parameters(model)
+
+
+def host_bytes() -> int | None:
+  """Memory that this machine, or the container, has available; None if unknown."""
+  found = []
+  try:
+    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
+      name, _, value = line.partition(':')
+      if name == 'MemAvailable':
+        found.append(1024 * int(value.removesuffix('kB')))
+    limit = pathlib.Path('/sys/fs/cgroup/memory.max')
+    if limit.is_file() and (text := limit.read_text().strip()) != 'max':
+      found.append(int(text))
+  except (OSError, ValueError):
+    pass
+  if not found and hasattr(os, 'sysconf'):  # macOS: all that is built in
+    found.append(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
+  return min(found, default=None)
+
+
+@functools.cache
+def _num_moments(optimizer: str) -> int:
+  """How many numbers an optimizer keeps for each weight."""
+  weights = jax.ShapeDtypeStruct((2,), np.float32)
+  state = jax.eval_shape(OPTIMIZERS[optimizer](1.0).init, weights)
+  return sum(leaf.shape == weights.shape for leaf in jax.tree.leaves(state))
+
+
+def _num_parameters(model: nnx.Module) -> int:
+  return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def _share(model: nnx.Module, mesh_shape: tuple[int, int], fsdp: bool) -> float:
+  """The part of the weights that a device has."""
+  data, heads = mesh_shape
+  here = 0.0
+  for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+    axes = variable.get_metadata().get('out_sharding') or ()
+    parts = (heads if 'model' in axes else 1) * (data if fsdp else 1)
+    here += variable.get_value().size / parts
+  return here / max(_num_parameters(model), 1)
