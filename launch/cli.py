@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from absl import app, flags
@@ -112,8 +112,11 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   return holder
 
 
-def config_of(flag: flags.FlagHolder[ConfigDict]) -> ConfigDict:
-  """The config that the flag names; raises UserError if it is missing."""
+def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
+  """The config that the flag names, whose fields only its program knows.
+
+  Raises UserError if it is missing.
+  """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
   return flag.value

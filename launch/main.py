@@ -10,16 +10,20 @@ Many processes of one run: --distributed on a TPU pod, SLURM, Open MPI 4 or GKE;
 elsewhere --coordinator, --num_processes and --process_id. docs/scaling.md tells more.
 """
 
+from __future__ import annotations
+
 import faulthandler
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from absl import flags, logging
-from ml_collections import ConfigDict
 
 from launch import cli
 from zoo import processes
 from zoo.errors import UserError, check_count
+
+if TYPE_CHECKING:  # it imports much
+  from zoo.config import Config
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -60,7 +64,7 @@ def main() -> None:
     print(f'\n{table(summary)}\n\nall files are in {workdir}')
 
 
-def _join(config: ConfigDict) -> None:
+def _join(config: Config) -> None:
   """Joins the other processes, if the flags name any; raises UserError."""
   address = _address()
   if address is None and not _DISTRIBUTED.value:
@@ -72,7 +76,7 @@ def _join(config: ConfigDict) -> None:
   # What can be checked without the others.
   validate_fields(config, several_processes=True)
   coordinator, number, this = address or (None, None, None)
-  mesh: Any = config.mesh
+  mesh = config.mesh
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
   # A process that loses the others says so itself, without a stack of C++.

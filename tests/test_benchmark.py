@@ -11,6 +11,7 @@ from zoo.benchmark import Row, Timing
 from zoo.config import build_model, build_task
 from zoo.prompt import Prompt
 from zoo.statistics import Statistics
+from zoo.tasks import LinearRegression
 from zoo.training import train
 from zoo.training.step import TRAIN_STREAM, stream_key
 
@@ -96,6 +97,7 @@ def test_what_is_drawn_is_what_the_last_step_would_see(contest, contender, kind)
   assert isinstance(drawn, kind)
   key = jax.random.fold_in(stream_key(CONFIG, TRAIN_STREAM), 4)
   task = build_task(CONFIG)
+  assert isinstance(task, LinearRegression)
   sample = task.sample_statistics if kind is Statistics else task.sample
   expected = sample(key, CONFIG.train.batch_size)
   for found, wanted in zip(

@@ -133,10 +133,10 @@ def test_what_a_killed_process_left_is_cleared_and_put_back(tmp_path, monkeypatc
   # It was killed between taking the old one away and putting the new one there.
   shutil.copytree(FOLDER / 'lsa', training / 'replaced' / 'lsa')
   monkeypatch.setattr(cards, 'train', lambda config, workdir: None)  # as after SIGTERM
-  assert cards.write_checkpoints({'short': (None, '')}, tmp_path) is None
+  assert cards.write_checkpoints({'short': (small_config(), '')}, tmp_path) is None
   assert [path.name for path in tmp_path.iterdir()] == ['lsa']
   monkeypatch.setattr(cards, '_train_one', write_at_once)
-  written = cards.write_checkpoints({'short': (None, '')}, tmp_path)
+  written = cards.write_checkpoints({'short': (small_config(), '')}, tmp_path)
   assert written is not None
   assert len(written) == 2
   names = sorted(path.name for path in tmp_path.iterdir())
@@ -158,7 +158,9 @@ def test_the_old_ones_stay_until_all_is_ready(tmp_path, monkeypatch):
   monkeypatch.setattr(cards, '_train_one', write_at_once)
   monkeypatch.setattr(pathlib.Path, 'rename', fail_at_last)
   with pytest.raises(RunError, match='No space left'):
-    cards.write_checkpoints(dict.fromkeys(('one', 'two'), (None, '')), tmp_path)
+    cards.write_checkpoints(
+      dict.fromkeys(('one', 'two'), (small_config(), '')), tmp_path
+    )
   assert sorted(path.name for path in tmp_path.iterdir()) == ['one', 'two']
   assert not (tmp_path / 'one' / 'old').exists()
   assert (tmp_path / 'two' / 'old').exists()

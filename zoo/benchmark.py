@@ -34,9 +34,11 @@ from tqdm import tqdm
 
 from zoo.config import Config, build_model, build_task, num_heads, validate
 from zoo.mesh import make_mesh
+from zoo.models import LinearAttention
 from zoo.plots import BLUE, VERMILION
 from zoo.prompt import Prompt
 from zoo.tables import format_table
+from zoo.tasks import LinearRegression
 from zoo.training.loop import train
 from zoo.training.objective import moments_of, sample
 from zoo.training.program import make_plan
@@ -83,6 +85,7 @@ class Row(NamedTuple):
 def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
   """`(step, state)` of the plain program, with `state = step(state, key)`."""
   task = build_task(config)
+  assert isinstance(task, LinearRegression)
   graph, weights, rest = nnx.split(build_model(config, nnx.Rngs(0)), nnx.Param, ...)
   optimizer = optax.adam(5e-4)
   d, c, b = task.num_features, task.context_length, config.train.batch_size
@@ -96,6 +99,7 @@ def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
     y = jnp.einsum('bcd,bd->bc', x, w)
     target = jnp.einsum('bd,bd->b', x_query, w)
     model = nnx.merge(graph, weights, rest)
+    assert isinstance(model, LinearAttention)
     tokens = model.embed(Prompt(x=x, y=y, x_query=x_query, y_query=target))
     prediction = model.forward_tokens(tokens)[:, -1, -1]
     return jnp.mean(jnp.square(prediction - target))
@@ -176,10 +180,10 @@ class Contest:
       summary = train(self._config, pathlib.Path(folder) / 'run')
     if summary is None:
       raise KeyboardInterrupt
-    speed = summary['steps_per_second'], summary['cpu_ms_per_step']
-    assert speed[0] is not None  # it took steps
-    assert speed[1] is not None
-    return Timing(*speed)
+    wall, cpu = summary['steps_per_second'], summary['cpu_ms_per_step']
+    assert wall is not None  # it took steps
+    assert cpu is not None
+    return Timing(wall, cpu)
 
   def _put(self, value: Any) -> Any:
     return jax.device_put(value, NamedSharding(self._mesh, P()))

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -15,7 +15,12 @@ from flax import nnx
 from zoo import theory
 from zoo.errors import UserError
 from zoo.optimizers import OPTIMIZERS
-from zoo.protocols import Task
+from zoo.protocols import Model, Task
+
+if TYPE_CHECKING:
+  from zoo.config import Config
+else:  # `zoo.config` asks this module
+  from ml_collections import ConfigDict as Config
 
 GIB = 2**30
 FLOAT = 4  # bytes
@@ -31,9 +36,9 @@ _FIELDS = {
 
 
 def check(
-  config: Any,
+  config: Config,
   task: Task,
-  model: nnx.Module,
+  model: Model,
   mesh_shape: tuple[int, int],
   num_points: int = 1,
 ) -> None:
@@ -67,9 +72,9 @@ def check(
 
 
 def estimate(
-  config: Any,
+  config: Config,
   task: Task,
-  model: nnx.Module,
+  model: Model,
   mesh_shape: tuple[int, int],
   num_points: int = 1,
 ) -> dict[str, float]:
@@ -102,7 +107,7 @@ def estimate(
   }
 
 
-def state_bytes(config: Any, model: nnx.Module, num_points: int = 1) -> int:
+def state_bytes(config: Config, model: Model, num_points: int = 1) -> int:
   """Bytes of the weights and the optimizer state, which a checkpoint holds."""
   moments = _num_moments(config.optimizer.name)
   return num_points * (1 + moments) * FLOAT * _num_parameters(model)
@@ -134,11 +139,11 @@ def _num_moments(optimizer: str) -> int:
   return sum(leaf.shape == weights.shape for leaf in jax.tree.leaves(state))
 
 
-def _num_parameters(model: nnx.Module) -> int:
+def _num_parameters(model: Model) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-def _share(model: nnx.Module, mesh_shape: tuple[int, int], fsdp: bool) -> float:
+def _share(model: Model, mesh_shape: tuple[int, int], fsdp: bool) -> float:
   """The part of the weights that a device has."""
   data, heads = mesh_shape
   here = 0.0

@@ -41,7 +41,7 @@ def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') ->
   Raises UserError, with nothing written, when it belongs to another config or another
   kind of program, holds something else, or cannot be written.
   """
-  processes.on_first(functools.partial(_open, workdir, config, kind))
+  processes.run_on_main(functools.partial(_open, workdir, config, kind))
 
 
 def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
@@ -105,8 +105,8 @@ def locked(workdir: pathlib.Path) -> Iterator[None]:
   share the folder.
   """
   with contextlib.ExitStack() as stack:
-    holder = processes.on_first(functools.partial(_lock, workdir, stack))
-    with processes.agreed():
+    holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
+    with processes.propagate_errors():
       if processes.index() and _read(workdir / _LOCK) != holder:
         raise UserError(
           f'{workdir} is not the folder of process 0; give a --workdir that all '

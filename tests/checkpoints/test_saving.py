@@ -54,7 +54,8 @@ def test_a_hyper_parameter_that_is_no_attribute_comes_back(register, tmp_path):
   created = zoo.create_model(
     'scaled', num_features=3, layers=LAYERS, temperature=10, rngs=nnx.Rngs(0)
   )
-  for count, model in enumerate([given, created]):
+  models: list[Any] = [given, created]
+  for count, model in enumerate(models):
     zoo.save(model, tmp_path / str(count), TASK)
     saved = zoo.load(tmp_path / str(count))
     assert saved.model._temperature == 10

@@ -8,7 +8,7 @@ import pytest
 from tests import fuzz
 from tests.launch.processes import ROOT, launch
 from tests.training.runs import small_config
-from zoo.workdir import claim
+from zoo.workdir import open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
@@ -211,9 +211,9 @@ def test_a_run_from_start_to_end_and_once_more(tmp_path, cache):
 @pytest.mark.slow
 def test_a_corrupted_config_in_a_workdir_is_refused_in_one_line(tmp_path):
   config, workdir = small_config(), tmp_path / 'run'
-  claim(workdir, config)
+  open_workdir(workdir, config)
   fuzz.check_all(
-    workdir / 'config.json', lambda: claim(workdir, config), fuzz.mutate_json
+    workdir / 'config.json', lambda: open_workdir(workdir, config), fuzz.mutate_json
   )
 
 

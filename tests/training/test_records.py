@@ -4,11 +4,11 @@ from zoo.training import records
 from zoo.training.records import Progress
 
 
-def test_the_bar_estimates_from_when_everything_is_compiled():
+def test_the_bar_estimates_from_when_everything_is_compiled(monkeypatch):
   now = 100.0
   with Progress('label', 0, 1000) as progress:
     bar = progress._bar
-    bar._time = lambda: now
+    monkeypatch.setattr(bar, '_time', lambda: now)
     bar.start_t = bar.last_print_t = now
     now += 600.0  # compiling
     progress.start_clock(0)

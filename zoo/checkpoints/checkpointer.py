@@ -57,7 +57,7 @@ class Checkpoints:
           shutil.rmtree(left_over)
       return _set_damaged_steps_aside(self._folder, workdir / 'damaged')
 
-    self.set_aside = processes.on_first(clean)  # whether a step was damaged
+    self.set_aside = processes.run_on_main(clean)  # whether a step was damaged
 
   def __enter__(self) -> Checkpoints:
     self._quiet.enter_context(quiet_orbax())
@@ -116,7 +116,9 @@ class Checkpoints:
       self._saving = None
       raise self._failure(error) from error
     self._saving = None
-    with processes.agreed():  # the others wait until process 0 has named the step
+    with (
+      processes.propagate_errors()
+    ):  # the others wait until process 0 has named the step
       pass
 
   def _complete(self, temporary: pathlib.Path, step_folder: pathlib.Path) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from zoo.checkpoints.orbax_folders import (
 from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
+from zoo.protocols import Model
 
 # A task may make vectors of this length. A model that sees more features than this has
 # at least as many weights, and so that many numbers are saved.
@@ -45,8 +46,8 @@ class SavedModel:
   """A model that was opened, and what its folder says of it."""
 
   # Their classes are those that the config names, which no type checker can know.
-  model: Any  # an NNX module, ready to be called
-  task: Any  # the task that it was trained on
+  model: Any  # a zoo.Model, ready to be called
+  task: Any  # the zoo.Task that it was trained on
   config: Config  # of the run; of a model made by hand the sections model and task
   step: int  # steps trained
 
@@ -168,7 +169,7 @@ def _parse_config(fields: object) -> Config | None:
     if not (isinstance(section, dict) and isinstance(section.get('name'), str)):
       return None
   try:
-    return ConfigDict(fields)
+    return cast(Config, ConfigDict(fields))
   except ValueError:  # a dot in a name
     return None
 
@@ -190,7 +191,7 @@ def _check_num_features(
     )
 
 
-def abstract_model(config: Config) -> nnx.Module:
+def abstract_model(config: Config) -> Model:
   """The model that a config names, with shapes for arrays."""
   # The mesh that is set need not have the model's axes: here there is none.
   no_mesh = jax.sharding.AbstractMesh((), ())

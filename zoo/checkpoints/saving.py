@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+from typing import cast
 
 import jax
 import numpy as np
@@ -31,13 +32,13 @@ from zoo.checkpoints.saved_models import (
 from zoo.checkpoints.steps import FORMAT
 from zoo.config import Config
 from zoo.errors import RunError, UserError, check_count
-from zoo.protocols import Task
+from zoo.protocols import Model, Task
 
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
 
 
 def save(
-  model: nnx.Module,
+  model: Model,
   path: str | os.PathLike[str],
   task: Task | None = None,
   *,
@@ -63,7 +64,7 @@ def save(
       'task': _described(task, registry.tasks),
     }
     try:
-      config = ConfigDict(sections)
+      config = cast(Config, ConfigDict(sections))
     except ValueError as error:  # a dot in the key of a dict
       raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
   state = nnx.state(model)
@@ -134,7 +135,7 @@ def _check_makes(config: Config, state: PyTree) -> None:
 
 
 def _check_predicts_the_same(
-  model: nnx.Module, task: Task | None, saved: SavedModel
+  model: Model, task: Task | None, saved: SavedModel
 ) -> None:
   """Raises UserError unless model and task do what they did before they were saved."""
   key = jax.random.key(0)

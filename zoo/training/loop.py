@@ -62,7 +62,7 @@ def train_locked(
     workdir, config.checkpoint.keep, run_metadata(config)
   ) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
-    if summary := processes.on_first(finished):
+    if summary := processes.run_on_main(finished):
       return summary
     program = make_program(config)
     label = config.model.name
@@ -82,10 +82,10 @@ def _validate_everywhere(config: Config) -> None:
       f'this is one of {jax.process_count()} processes, which do not know of each '
       'other; --distributed is missing (in Python: jax.distributed.initialize)'
     )
-  with processes.agreed():
+  with processes.propagate_errors():
     validate(config)
-  theirs = processes.on_first(functools.partial(to_json, config))
-  with processes.agreed():
+  theirs = processes.run_on_main(functools.partial(to_json, config))
+  with processes.propagate_errors():
     if to_json(config) != theirs:
       differing = differences(json.loads(theirs), config) or ['mesh']
       raise UserError(
@@ -131,7 +131,7 @@ def run(
   num_steps = config.train.num_steps
   with contextlib.ExitStack() as stack:
     stack.enter_context(on_mesh(program.mesh, config))
-    start = processes.on_first(lambda: checkpoints.latest) or 0
+    start = processes.run_on_main(lambda: checkpoints.latest) or 0
     records = [
       stack.enter_context(Records(workdir, start, tensorboard)) for workdir in workdirs
     ]
