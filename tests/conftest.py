@@ -86,3 +86,14 @@ def cache(tmp_path_factory):
   base = tmp_path_factory.getbasetemp()
   # With pytest-xdist each worker has a folder of its own below that of the run.
   return (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'compiled'
+
+
+@pytest.fixture
+def register(monkeypatch):
+  """Registers classes of models for one test, and forgets those of tasks, too."""
+  import zoo
+  from zoo import registry
+
+  for entries in (registry.models, registry.tasks):
+    monkeypatch.setattr(entries, '_classes', dict(entries._classes))
+  return zoo.register_model

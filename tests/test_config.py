@@ -1,11 +1,13 @@
 """Every mistake in a config is named, before anything is built."""
 
 import json
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config import differences, mesh_shape, to_json, validate_fields
@@ -109,12 +111,16 @@ def test_heads_that_do_not_divide_over_the_model_axis_are_refused():
 
 
 def test_the_exact_objective_is_refused_for_a_model_without_a_learning_rule(
-  monkeypatch,
+  register,
 ):
+  class WithoutRule(zoo.models.YqLSA):
+    learning_rule: Any = None
+
+  register('without_rule')(WithoutRule)
   config = small_config(objective__name='exact')
   validate(config)
-  monkeypatch.delattr('zoo.models.LinearAttention.learning_rule')
-  with refuses("config.objective.name is 'exact'", "'sampled' for 'yq_lsa'"):
+  config.model.name = 'without_rule'
+  with refuses("config.objective.name is 'exact'", "'sampled' for 'without_rule'"):
     validate(config)
 
 

@@ -5,6 +5,7 @@ checked before it is read, and JSON is bounded in its depth.
 """
 
 import json
+import os
 import pathlib
 import stat
 import sys
@@ -20,7 +21,7 @@ class UnreadableFile(UserError):
   """A file that cannot be read, is too large, or does not hold what it should."""
 
 
-def user_path(path: str | pathlib.Path) -> pathlib.Path:
+def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path with `~` or `~user` expanded; raises UserError for an unknown user."""
   try:
     return pathlib.Path(path).expanduser()
@@ -32,14 +33,17 @@ def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
   """The content of a regular file of at most `max_bytes`; raises UnreadableFile."""
   try:
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
-      raise UnreadableFile(f'{path} is not a regular file')
-    with path.open('rb') as file:
-      content = file.read(max_bytes + 1)
   except OSError as error:
     raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
   except ValueError as error:  # a path with a zero byte
     raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
+  if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+    raise UnreadableFile(f'{path} is not a regular file')
+  try:
+    with path.open('rb') as file:
+      content = file.read(max_bytes + 1)
+  except OSError as error:
+    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
   if len(content) > max_bytes:
     raise UnreadableFile(
       f'{path} has {max(status.st_size, len(content))} bytes; it may have at most '

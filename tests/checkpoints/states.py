@@ -88,5 +88,6 @@ def not_root() -> Iterator[None]:
 
 def let_others_in(folder: pathlib.Path) -> None:
   """Lets other users into a folder of pytest's."""
-  for path in (folder, *list(folder.parents)[:3]):
+  # Those of the test, the worker, the session and the user.
+  for path in (folder, *list(folder.parents)[:4]):
     path.chmod(path.stat().st_mode | 0o055)

@@ -14,16 +14,8 @@ from tests.checkpoints.states import disk
 from tests.checkpoints.test_saved_models import assert_same
 from tests.compare import refuses
 from tests.settings import general, isotropic
-from zoo import registry, theory
+from zoo import theory
 from zoo.theory import constructions
-
-
-@pytest.fixture
-def register(monkeypatch):
-  """Registers classes for one test."""
-  for entries in (registry.models, registry.tasks):
-    monkeypatch.setattr(entries, '_classes', dict(entries._classes))
-  return zoo.register_model
 
 
 class Scaled(nnx.Module):

@@ -22,6 +22,14 @@ SUMMARY = {
     ),
     1.5,
   ),
+  'num_params': 4,
+  'steps_per_second': 100.0,
+  'cpu_ms_per_step': None,
+  'wall_time': 1.2,
+  'jax_version': '0.10.2',
+  'device_kind': 'cpu',
+  'num_devices': 1,
+  'num_processes': 1,
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from zoo.errors import UserError
-from zoo.files import MIB, read_json
+from zoo.files import MIB, read_json, user_path
 
 try:
   import tensorflow_datasets as tfds
@@ -45,7 +44,7 @@ def open_builder(
   Without `data_dir` it is TFDS's own folder. Raises UnreadableFile for metadata that
   are too large or no JSON, and whatever TFDS raises for others that are damaged.
   """
-  root = pathlib.Path(DATA_DIR if data_dir is None else data_dir).expanduser()
+  root = user_path(DATA_DIR if data_dir is None else data_dir)
   for path in (root / builder_class.name).rglob('*.json'):
     read_json(path, MIB)
   with quiet():

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from absl import logging
 
 from zoo.errors import RunError, UserError, unknown_name
+from zoo.files import user_path
 from zoo.prompt import Prompt
 from zoo.tasks import LinearRegression
 
@@ -177,7 +177,7 @@ def export(
   texts `name`, `version` and `sha256`. Raises UserError for a file that cannot be
   written or does not end in .npz, and as `load` does.
   """
-  path = pathlib.Path(path).expanduser()
+  path = user_path(path)
   if path.suffix != '.npz':
     raise UserError(f'the file is {str(path)!r}; it must end in .npz')
   if not path.parent.is_dir():

@@ -15,7 +15,7 @@ from absl import logging
 from jaxtyping import Float
 
 from zoo.errors import RunError, UserError
-from zoo.files import write_atomically
+from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark, read_jsonl
@@ -65,7 +65,7 @@ def run(
   something else; RunError where `out` is damaged or cannot be written.
   """
   validate(config)
-  out = pathlib.Path(out).expanduser()
+  out = user_path(out)
   benchmark = _read_benchmark(config, data)
   wording = wording_of(config, benchmark)
   check_sizes(config, benchmark)
@@ -136,7 +136,7 @@ def _read_benchmark(
       raise UserError(
         '--data is missing; it must name a folder with train.jsonl and test.jsonl'
       )
-    return read_jsonl(pathlib.Path(data).expanduser())
+    return read_jsonl(user_path(data))
   # Imported here as a benchmark of one's own does not need TFDS.
   from zoo.llm import stsb
 

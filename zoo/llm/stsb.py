@@ -17,6 +17,7 @@ import numpy as np
 
 from zoo.errors import RunError, UserError
 from zoo.evaluation_sets.builds import open_builder, quiet, read_split, tfds
+from zoo.files import user_path
 from zoo.llm.benchmarks import (
   SPLITS,
   Benchmark,
@@ -80,7 +81,7 @@ def load(
   """
   files = {}
   if csv_dir is not None:
-    csv_dir = pathlib.Path(csv_dir).expanduser()
+    csv_dir = user_path(csv_dir)
     files = stsb_files(csv_dir)
     for path in files.values():
       if next(stsb_examples(path), None) is None:

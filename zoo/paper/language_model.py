@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from typing import NamedTuple
 
 from zoo.errors import UserError, check_count, check_number
-from zoo.files import read_json, read_text
+from zoo.files import read_json, read_text, user_path
 from zoo.plots import Plot, from_csv
 
 TITLE = 'Initial guesses in a language model'
@@ -29,12 +28,12 @@ def read_run(folder: str | os.PathLike[str]) -> LanguageModelRun:
 
   Raises UserError unless it is a finished run whose summary and figure can be shown.
   """
+  folder = user_path(folder)
   try:
-    folder = pathlib.Path(folder).expanduser()
     summary = _Fields(read_json(folder / 'summary.json', _MAX_BYTES), 'summary.json')
     plot = from_csv('6', read_text(folder / 'figure_6.csv', _MAX_BYTES))
     return LanguageModelRun(plot, _caption(summary), _facts(summary))
-  except (UserError, RuntimeError) as error:  # as of ~nobody
+  except UserError as error:
     raise UserError(f'{folder} holds no finished run of launch.llm: {error}') from error
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from zoo import reports
 from zoo.config import Config
 from zoo.errors import RunError, UserError, check_count, unknown_name
-from zoo.files import write_atomically
+from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.figures import FIGURES, plot
@@ -62,12 +62,11 @@ def reproduce(
   if objective not in OBJECTIVES:
     raise unknown_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
+  out = user_path(out)
   try:
-    out = pathlib.Path(out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
-  except (OSError, RuntimeError) as error:  # as of ~nobody
-    reason = getattr(error, 'strerror', None) or error
-    raise UserError(f'{out} cannot be the output folder: {reason}') from error
+  except OSError as error:
+    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
   request = _Request(out, get_config, figures, num_seeds, objective, language_model)
   with Interruption() as interruption:
     try:

@@ -19,6 +19,7 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import Config, differences, to_json, validate
 from zoo.errors import RunError, UserError
+from zoo.files import user_path
 from zoo.interruption import Interruption
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
@@ -45,7 +46,7 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
   writes the records.
   """
   _validate_everywhere(config)
-  workdir = pathlib.Path(workdir).expanduser()
+  workdir = user_path(workdir)
   open_workdir(workdir, config)
   try:
     with locked(workdir), Interruption() as interruption:

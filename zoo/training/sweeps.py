@@ -24,7 +24,7 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import Config, to_json, validate
 from zoo.errors import RunError, UserError, unknown_name
-from zoo.files import write_atomically
+from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.training.loop import run, train_locked
 from zoo.training.stacking import (
@@ -63,7 +63,7 @@ def sweep(
       'train a point by itself, with launch.main'
     )
   configs = [at_point(config, point) for point in points]
-  workdir = pathlib.Path(workdir).expanduser()
+  workdir = user_path(workdir)
   folders = [workdir / POINTS / _name(point) for point in points]
   _check_points(points, folders)
   open_workdir(workdir, config, 'sweep')
