@@ -57,8 +57,14 @@ def full(pytestconfig):
 
 
 @pytest.fixture(scope='session', autouse=True)
-def compile_once(cache):
-  """What one test or one of pytest's workers has compiled the others find."""
+def compile_once(cache, pytestconfig):
+  """What one test or one of pytest's workers has compiled the others find.
+
+  Most of the time goes into compiling small programs. With --slow they are compiled as
+  users compile them, without it with hardly any optimization.
+  """
+  if not pytestconfig.getoption('--slow'):
+    jax.config.update('jax_disable_most_optimizations', True)
   jax.config.update('jax_compilation_cache_dir', str(cache))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

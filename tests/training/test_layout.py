@@ -76,27 +76,30 @@ def test_a_state_that_is_flat_between_steps_is_not_gathered_for_it():
   assert ' all-gather(' not in text
 
 
-def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path):
-  """Saved fully sharded and gone on with on one device, and the other way round."""
+@pytest.mark.parametrize(
+  'first_split', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['out', 'in']
+)
+def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path, first_split):
+  """Saved fully sharded and resumed on one device, and the other way round."""
   plain = small_config('multi_head_lsa', model__num_heads=5)
   split = fsdp(4, 2, model__num_heads=5)
   summary = train(plain, tmp_path / 'plain')
   assert summary is not None
   saved = saved_arrays(tmp_path / 'plain', 12)
-  for name, first, second in (('out', split, plain), ('in', plain, split)):
-    workdir = tmp_path / name
-    train(first, workdir)
-    # As if it had been killed behind its checkpoint of step 8.
-    shutil.rmtree(workdir / 'checkpoints' / '12')
-    (workdir / 'summary.json').unlink()
-    resumed = train(second, workdir)
-    assert resumed is not None
-    assert resumed['exact_risk'] == pytest.approx(summary['exact_risk'], rel=1e-5)
-    found = saved_arrays(workdir, 12)
-    assert found.keys() == saved.keys()
-    for path, array in found.items():
-      assert_close(array, saved[path], relative=1e-4)  # as above
-    assert zoo.load(workdir).model.w_k.shape == (5, 4, 4)
+  first, second = (split, plain) if first_split else (plain, split)
+  workdir = tmp_path / 'run'
+  train(first, workdir)
+  # As if it had been killed after its checkpoint of step 8.
+  shutil.rmtree(workdir / 'checkpoints' / '12')
+  (workdir / 'summary.json').unlink()
+  resumed = train(second, workdir)
+  assert resumed is not None
+  assert resumed['exact_risk'] == pytest.approx(summary['exact_risk'], rel=1e-5)
+  found = saved_arrays(workdir, 12)
+  assert found.keys() == saved.keys()
+  for path, array in found.items():
+    assert_close(array, saved[path], relative=1e-4)  # as above
+  assert zoo.load(workdir).model.w_k.shape == (5, 4, 4)
 
 
 class OfOddShapes(nnx.Module):
@@ -132,6 +135,7 @@ def test_any_architecture_is_split(monkeypatch):
     assert_close(leaf, other, relative=1e-4)
 
 
+@pytest.mark.slow
 def test_the_config_of_scale_trains_where_it_is_made_small(tmp_path):
   config = importlib.import_module('configs.scale').get_config()
   # At its own size examples cost less than their statistics.

@@ -181,15 +181,15 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path):
   assert lines_of(tmp_path) == lines
 
 
-@pytest.mark.parametrize('content', ['{', '{}', '[]'])
-def test_a_damaged_summary_is_made_anew(tmp_path, content):
+def test_a_damaged_summary_is_made_anew(tmp_path):
   config = small_config()
   summary: Any = train(config, tmp_path)
   assert summary is not None
-  (tmp_path / 'summary.json').write_text(content)
-  again = train(config, tmp_path)
-  assert again is not None
-  assert again['exact_risk'] == summary['exact_risk']
+  for content in '{', '{}', '[]':
+    (tmp_path / 'summary.json').write_text(content)
+    again = train(config, tmp_path)
+    assert again is not None
+    assert again['exact_risk'] == summary['exact_risk']
 
 
 def test_a_file_in_the_way_is_a_clear_error(tmp_path):

@@ -1,10 +1,11 @@
 """Sweeps: many points in one program are what each would have been alone."""
 
 import csv
+import functools
 import json
+import os
+import resource
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.compare import refuses
-from tests.launch.processes import ROOT
+from tests.marks import mostly_slow
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import grid, loop, sweeps, train
@@ -42,7 +43,11 @@ def _config(**changes):
 
 @pytest.fixture
 def trained(monkeypatch) -> list[int]:
-  """The numbers of points that were trained together, program by program."""
+  """The numbers of points that are trained together, program by program."""
+  return _count_points(monkeypatch)
+
+
+def _count_points(monkeypatch) -> list[int]:
   sizes = []
   run = loop.run
   monkeypatch.setattr(
@@ -67,53 +72,87 @@ def _close(one, other):
     np.testing.assert_allclose(array, other[path], rtol=1e-4, atol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize('objective', ['sampled', 'exact'])
-def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(tmp_path, objective):
-  config = _config(objective__name=objective)
-  rows = sweep(config, _POINTS, tmp_path / 'sweep')
+@pytest.fixture(scope='module')
+def all_points(tmp_path_factory):
+  """`_POINTS` swept on an objective: the config and the rows."""
+
+  @functools.cache
+  def run(objective):
+    config = _config(objective__name=objective)
+    return config, sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
+
+  return run
+
+
+@pytest.mark.parametrize(
+  ('objective', 'i'),
+  mostly_slow([('sampled', 2), ('sampled', 5)], ['sampled', 'exact'], [0, 2, 3, 5, 7]),
+)
+def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
+  all_points, tmp_path, objective, i
+):
+  config, rows = all_points(objective)
   assert [
     {k: row[k] for k in point} for row, point in zip(rows, _POINTS, strict=True)
   ] == _POINTS
-  for i in (0, 2, 3, 5, 7):
-    alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / str(i))
-    assert alone is not None
-    row = rows[i]
-    _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / str(i), 12))
-    for name, value in alone.items():
-      if name.endswith('risk') or name.endswith('stderr') or 'excess' in name:
-        # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
-        assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-      elif name not in ('steps_per_second', 'cpu_ms_per_step', 'wall_time'):
-        assert row[name] == value, name
-    logged = [
-      [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
-      for folder in (row['workdir'], tmp_path / str(i))
-    ]
-    assert [line.keys() for line in logged[0]] == [line.keys() for line in logged[1]]
-    for mine, theirs in zip(*logged, strict=True):
-      assert mine['step'] == theirs['step']
-      assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
-
-
-def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(tmp_path, trained):
-  features = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]]
-  points = [
-    {'task.context_length': 5, 'seed': 0},
-    {'task.context_length': 2, 'seed': 1},
-    {'task.context_length': 40, 'seed': 0},  # its second moment is drawn by itself
-    {'task.feature_covariance': features, 'seed': 0},
-    {'task.prior_covariance': features, 'seed': 1, 'model.num_heads': 1},
-    {'task.noise_std': 0.5, 'task.context_length': 2, 'seed': 0},
+  alone = train(sweeps.at_point(config, _POINTS[i]), tmp_path / 'alone')
+  assert alone is not None
+  row = rows[i]
+  _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / 'alone', 12))
+  for name, value in alone.items():
+    if name.endswith('risk') or name.endswith('stderr') or 'excess' in name:
+      # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
+      assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+    elif name not in ('steps_per_second', 'cpu_ms_per_step', 'wall_time'):
+      assert row[name] == value, name
+  logged = [
+    [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+    for folder in (row['workdir'], tmp_path / 'alone')
   ]
-  config = _config(objective__name='exact')
-  rows = sweep(config, points, tmp_path / 'sweep')
-  assert trained == [len(points)]
-  for i, (point, row) in enumerate(zip(points, rows, strict=True)):
-    alone = train(sweeps.at_point(config, point), tmp_path / str(i))
-    assert alone is not None
-    _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path / str(i), 12))
-    for name in ('eval_risk', 'exact_risk', 'gd_risk', 'optimal_risk', 'gd_eval_risk'):
-      assert row[name] == pytest.approx(alone[name], rel=1e-3), (point, name)
+  assert [line.keys() for line in logged[0]] == [line.keys() for line in logged[1]]
+  for mine, theirs in zip(*logged, strict=True):
+    assert mine['step'] == theirs['step']
+    assert mine['loss'] == pytest.approx(theirs['loss'], rel=1e-3)
+
+
+_FEATURES = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]]
+_EXACT_POINTS = [
+  {'task.context_length': 5, 'seed': 0},
+  {'task.context_length': 2, 'seed': 1},
+  {'task.context_length': 40, 'seed': 0},  # its second moment is drawn by itself
+  {'task.feature_covariance': _FEATURES, 'seed': 0},
+  {'task.prior_covariance': _FEATURES, 'seed': 1, 'model.num_heads': 1},
+  {'task.noise_std': 0.5, 'task.context_length': 2, 'seed': 0},
+]
+
+
+@pytest.fixture(scope='module')
+def exact_points(tmp_path_factory):
+  """`_EXACT_POINTS` swept on the exact risk: the config and the rows."""
+
+  @functools.cache
+  def run():
+    config = _config(objective__name='exact')
+    with pytest.MonkeyPatch.context() as patch:
+      sizes = _count_points(patch)
+      rows = sweep(config, _EXACT_POINTS, tmp_path_factory.mktemp('exact') / 'sweep')
+    assert sizes == [len(_EXACT_POINTS)]
+    return config, rows
+
+  return run
+
+
+@pytest.mark.parametrize('i', mostly_slow([2], range(len(_EXACT_POINTS))))
+def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
+  exact_points, tmp_path, i
+):
+  config, rows = exact_points()
+  point, row = _EXACT_POINTS[i], rows[i]
+  alone = train(sweeps.at_point(config, point), tmp_path)
+  assert alone is not None
+  _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path, 12))
+  for name in ('eval_risk', 'exact_risk', 'gd_risk', 'optimal_risk', 'gd_eval_risk'):
+    assert row[name] == pytest.approx(alone[name], rel=1e-3), (point, name)
 
 
 def test_a_point_is_a_workdir_like_any_other(tmp_path):
@@ -150,7 +189,11 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, trained):
   assert trained == [2]
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT], ids=str)
+@pytest.mark.parametrize(
+  'number',
+  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+  ids=str,
+)
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, number):
   whole = sweep(_config(), _POINTS[:3], tmp_path / 'whole')
   next_stop = loop._next_stop
@@ -176,7 +219,9 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, nu
     assert [json.loads(line)['step'] for line in steps] == [4, 6, 8, 12]
 
 
-@pytest.mark.parametrize('objective', ['sampled', 'exact'])
+@pytest.mark.parametrize(
+  'objective', ['sampled', pytest.param('exact', marks=pytest.mark.slow)]
+)
 def test_a_sweep_on_eight_devices_is_that_on_one(tmp_path, objective):
   config = _config(objective__name=objective, model__num_heads=4)
   points = [
@@ -217,10 +262,10 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(tmp_path):
   points = grid({'task.context_length': [3, 5], 'optimizer.name': ['adam', 'sgd']})
   assert len(points) == 4
-  rows = sweep(_config(), points, tmp_path)
+  rows = sweep(_config(), points[:3], tmp_path)
   optima = [row['optimal_risk'] for row in rows]
-  assert optima[0] == optima[1] > optima[2] == optima[3]
-  assert len({row['exact_risk'] for row in rows}) == 4
+  assert optima[0] == optima[1] > optima[2]
+  assert len({row['exact_risk'] for row in rows}) == 3
 
 
 @pytest.mark.parametrize(
@@ -257,31 +302,25 @@ def test_runs_and_sweeps_do_not_share_a_folder(tmp_path):
     sweep(_config(), _POINTS[:1], tmp_path / 'run')
 
 
-def test_a_sweep_opens_no_file_for_each_of_its_points(tmp_path):
+@pytest.fixture
+def few_files():
+  """Lets this process open 40 more files, and no more."""
+  limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+  number = len(os.listdir('/proc/self/fd')) + 40
+  resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_sweep_opens_no_file_for_each_of_its_points(tmp_path, monkeypatch, few_files):
   """More points than a process may have open files."""
-  program = f"""
-import resource
-from tests.launch.processes import ROOT
-from tests.training.runs import small_config
-from zoo.training import sweeps
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-config = small_config('multi_head_lsa', model__num_heads=1, train__num_steps=4)
-points = [{{'task.prior_mean': i / 120}} for i in range(120)]
-rows = sweeps._train_stacked
-found = []
-sweeps.Checkpoints.save = lambda self, step, state: found.append(step)  # quick
-sweeps.sweep(config, points, {str(tmp_path / 'sweep')!r})
-print(found.count(4))
-"""
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=250,
+  saved = []
+  monkeypatch.setattr(  # which takes long
+    sweeps.Checkpoints, 'save', lambda self, step, state: saved.append(step)
   )
-  assert done.returncode == 0, done.stderr[-3000:]
-  assert int(done.stdout) >= 120
+  config = _config(model__num_heads=1, train__num_steps=4)
+  sweep(config, [{'task.prior_mean': i / 60} for i in range(60)], tmp_path)
+  assert saved.count(4) >= 60
 
 
 def test_a_sweep_of_several_processes_is_refused_untouched(tmp_path, monkeypatch):

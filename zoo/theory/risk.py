@@ -10,6 +10,7 @@ from zoo.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.theory.moments import Moments, context_moments
 
 _FEW_FEATURES = 128  # whose update takes 17 MB in float64
+_COORDINATES_AT_A_TIME = 16
 
 
 class Parts(NamedTuple):
@@ -50,7 +51,9 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   target = jnp.eye(rule.num_features, dtype=jnp.float64)
   rows = jnp.asarray(rule.init), jnp.asarray(rule.update), target
   offset = coordinate((rule.bias, rule.bias_update, jnp.zeros_like(target[0])))
-  return jnp.sum(jax.lax.map(coordinate, rows, batch_size=16)) + offset
+  return (
+    jnp.sum(jax.lax.map(coordinate, rows, batch_size=_COORDINATES_AT_A_TIME)) + offset
+  )
 
 
 def mean_square(

@@ -1,0 +1,25 @@
+"""Values of parametrized tests of which only some are run without --slow."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def mostly_slow(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
+  """The values `quick`, and as slow ones all other combinations of the axes.
+
+  A tuple on an axis is several arguments.
+  """
+  values: list[Any] = [*quick]
+  for parts in itertools.product(*axes):
+    arguments = [one for part in parts for one in _several(part)]
+    combination = tuple(arguments) if len(arguments) > 1 else arguments[0]
+    if combination not in quick:
+      values.append(pytest.param(*arguments, marks=pytest.mark.slow))
+  return values
+
+
+def _several(part: Any) -> tuple:
+  return part if isinstance(part, tuple) else (part,)
