@@ -179,7 +179,7 @@ def validate(config: Config, num_devices: int | None = None) -> None:
     memory.check(config, task, abstract, (data, model))
   _check_model(config, task, abstract, model)
   if theory.covers(task):
-    theory.check_rule(build_model(config, nnx.Rngs(0)), task)
+    theory.check_rule(build_model(config, nnx.Rngs(0)))
 
 
 def build_task(config: Config) -> Task:

@@ -1,6 +1,7 @@
 """A learning rule is relied on only if the model predicts what it says."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -8,7 +9,7 @@ import zoo
 from tests.compare import refuses
 from tests.settings import isotropic
 from tests.training.runs import small_config
-from zoo import registry
+from zoo import registry, theory
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.theory.trust import check_rule
 from zoo.training import train, validate
@@ -60,12 +61,41 @@ def _make(cls):
 )
 def test_a_subclass_that_predicts_otherwise_is_named(cls, method):
   with refuses(f'{cls.__name__}.learning_rule()', f'{cls.__name__}.{method}()'):
-    check_rule(_make(cls), isotropic(3, 4))
+    check_rule(_make(cls))
 
 
 @pytest.mark.parametrize('cls', [MultiHeadLSA, YqLSA, LTB, Same, OptedOut])
 def test_what_predicts_as_its_rule_passes_and_so_does_what_has_none(cls):
-  check_rule(_make(cls), isotropic(3, 4))
+  check_rule(_make(cls))
+
+
+class Halved:
+  """No NNX module."""
+
+  def learning_rule(self):
+    return zoo.LearningRule.gradient_descent(np.ones(3), 0.5)
+
+  def __call__(self, prompt):
+    return self.learning_rule()(prompt) / 2
+
+
+@pytest.mark.parametrize(
+  'ask',
+  [
+    theory.exact_risk,
+    theory.excess_risk,
+    theory.certificate,
+    theory.is_global_optimum,
+    lambda subject, task: theory.squared_difference(subject, subject, task),
+    zoo.probing.implicit_algorithm,
+  ],
+)
+@pytest.mark.parametrize(
+  'subject', [_make(OtherCall), Halved()], ids=['model', 'other']
+)
+def test_no_exact_number_trusts_it(ask, subject):
+  with refuses(f'{type(subject).__name__}.learning_rule()'):
+    ask(subject, isotropic(3, 4))
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from zoo.theory.closed_forms import closed_form
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.risk import float64_risk, mean_square, population_risk
+from zoo.theory.trust import check_rule
 
 Scalar = float | Float[Array, '']
 
@@ -114,8 +115,10 @@ def in_float64(subject: Subject) -> Subject:
 def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
-  To be used where x64 is enabled. Raises UserError if the subject has none.
+  To be used where x64 is enabled. Raises UserError if the subject has none, or one that
+  does not predict what the subject does.
   """
+  check_rule(subject)
   with double_precision():
     return jax.tree.map(_float64, require_rule(in_float64(subject)).learning_rule())
 

@@ -1,11 +1,12 @@
-"""Whether a model predicts what its learning rule says, before the rule is relied on.
+"""Checks that a predictor predicts the same as its learning rule.
 
-A subclass inherits `learning_rule`, and may well change the prediction without it.
+A subclass inherits `learning_rule`, and may change the prediction without changing it.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,57 +15,83 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import UserError
+from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, Model, Task
+from zoo.protocols import FollowsRule, Predictor
 
-# Of the largest prediction. Rounding in float32 leaves some 1e-6 of it.
+# Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
-_NUM_PROMPTS = 8
+_NUM_PROMPTS, _CONTEXT_LENGTH = 8, 6
+
+Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
 
 
-def check_rule(model: Model, task: Task) -> None:
-  """Raises UserError unless a model predicts as its learning rule does.
+def check_rule(subject: Predictor | nnx.Module) -> None:
+  """Raises UserError unless a predictor predicts the same as its learning rule.
 
-  They are compared on a few prompts, at weights moved at random, and so is
-  `forward_tokens` where there is one. A model without a rule passes. The classes of
-  this library are compared by its tests, and are not compared again.
+  Both are compared on a few random prompts, at randomly changed weights, and so is
+  `forward_tokens` if it exists. A predictor without a rule passes. The classes of this
+  library are not checked, since its tests compare them.
   """
-  if not isinstance(model, FollowsRule) or type(model).__module__.startswith('zoo.'):
+  if type(subject).__module__.startswith('zoo.') or not isinstance(
+    subject, FollowsRule
+  ):
     return
-  prompt = task.sample(jax.random.key(0), _NUM_PROMPTS)
-  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-  keys = jax.random.split(jax.random.key(1), len(jax.tree.leaves(parameters)))
-  keys = jax.tree.unflatten(jax.tree.structure(parameters), list(keys))
-  parameters = jax.tree.map(_moved, parameters, keys)
-  with jax.default_matmul_precision('highest'):
-    found = _differences(graph, parameters, rest, prompt)
-  for method, difference in jax.device_get(found).items():
+  # The caller may be computing in float64, or be traced for it.
+  with jax.enable_x64(False), jax.default_matmul_precision('highest'):
+    if isinstance(subject, nnx.Module):
+      graph, parameters, rest = nnx.split(subject, nnx.Param, ...)
+      differences = _model_differences(graph, parameters, rest)
+    else:
+      differences = _differences(
+        subject.learning_rule(), lambda p: {'__call__': subject(p)}
+      )
+    found = jax.device_get(differences)
+  for method, difference in found.items():
     if not difference <= TOLERANCE:
-      name = type(model).__name__
+      name = type(subject).__name__
       raise UserError(
-        f'{name}.learning_rule() does not predict what {name}.{method}() does: on '
+        f'{name}.learning_rule() does not predict the same as {name}.{method}(): on '
         f'{_NUM_PROMPTS} prompts they differ by {difference:.2g} of the largest '
         'prediction; override it to match, or set learning_rule = None'
       )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Array]:
+  keys = jax.random.split(jax.random.key(1), len(jax.tree.leaves(parameters)))
+  keys = jax.tree.unflatten(jax.tree.structure(parameters), list(keys))
+  model: Any = nnx.merge(graph, jax.tree.map(_moved, parameters, keys), rest)
+
+  def predict(prompt: Prompt) -> Predictions:
+    predictions = {'__call__': model(prompt)}
+    if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
+      tokens = model.forward_tokens(model.embed(prompt))
+      predictions['forward_tokens'] = tokens[:, -1, -1]
+    return predictions
+
+  return _differences(model.learning_rule(), predict)
 
 
 def _moved(array: Array, key: Array) -> Array:
   return array + 0.3 * jax.random.normal(key, array.shape, array.dtype)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _differences(
-  graph: Any, parameters: Any, rest: Any, prompt: Prompt
-) -> dict[str, Float[Array, '']]:
-  """The largest difference of each way to predict, relative to the predictions."""
-  model = nnx.merge(graph, parameters, rest)
-  predictions = {'__call__': model(prompt)}
-  if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
-    tokens = model.forward_tokens(model.embed(prompt))
-    predictions['forward_tokens'] = tokens[:, -1, -1]
-  rule_b = model.learning_rule()(prompt)
+  rule: LearningRule, predict: Callable[[Prompt], Predictions]
+) -> dict[str, Array]:
+  """The largest difference of each method from the rule, relative to predictions."""
+  b, c, d = _NUM_PROMPTS, _CONTEXT_LENGTH, rule.num_features
+  keys = jax.random.split(jax.random.key(0), 4)
+  prompt = Prompt(
+    x=jax.random.normal(keys[0], (b, c, d)),
+    y=jax.random.normal(keys[1], (b, c)),
+    x_query=jax.random.normal(keys[2], (b, d)),
+    y_query=jax.random.normal(keys[3], (b,)),
+  )
+  rule_b = rule(prompt)
   return {
     method: jnp.max(jnp.abs(prediction_b - rule_b))
     / jnp.maximum(jnp.max(jnp.abs(prediction_b)), jnp.finfo(rule_b.dtype).tiny)
-    for method, prediction_b in predictions.items()
+    for method, prediction_b in predict(prompt).items()
   }
