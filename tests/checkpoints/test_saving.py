@@ -14,7 +14,9 @@ from tests.checkpoints.states import disk
 from tests.checkpoints.test_saved_models import assert_same
 from tests.compare import refuses
 from tests.settings import general, isotropic
+from tests.training.runs import small_config
 from zoo import theory
+from zoo.config import build_model
 from zoo.theory import constructions
 
 
@@ -119,11 +121,25 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
   changed._temperature = 10
   with refuses('Scaled', 'predicts', 'was an attribute changed'):
     zoo.save(changed, tmp_path / 'model', TASK)
+  changed.w[...] = 0.0 * changed.w[...]  # it predicts 0 at any temperature
+  with refuses('Scaled', 'predicts', 'was an attribute changed'):
+    zoo.save(changed, tmp_path / 'model', TASK)
   task = isotropic(3, 4, noise_std=0.5)
   task.noise_std = 0.7
   with refuses('LinearRegression', 'draws other prompts', 'was an attribute changed'):
     zoo.save(Scaled(3, rngs=nnx.Rngs(0)), tmp_path / 'model', task)
   assert not list(tmp_path.iterdir())
+
+
+def test_a_config_that_contradicts_the_model_is_refused(tmp_path):
+  config = small_config('multi_head_lsa')
+  model = build_model(config, nnx.Rngs(0))
+  for guess in (1.0, [0.0, 0.0, 1.0]):
+    config.model.initial_guess = guess
+    with refuses('config.model.initial_guess is', 'was constructed with 0.0'):
+      zoo.save(model, tmp_path / 'model', config=config)
+  config.model.initial_guess = [0.0, 0.0, 0.0]  # the same, one by one
+  zoo.save(model, tmp_path / 'model', config=config)
 
 
 def test_a_model_that_counts_its_calls_does_not_notice_the_save(register, tmp_path):

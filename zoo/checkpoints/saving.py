@@ -6,6 +6,7 @@ The folder is one step of a run's checkpoints without the optimizer: Orbax's arr
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import tempfile
@@ -30,8 +31,9 @@ from zoo.checkpoints.saved_models import (
   shapes_of,
 )
 from zoo.checkpoints.steps import FORMAT
-from zoo.config import Config
+from zoo.config import Config, to_json
 from zoo.errors import RunError, UserError, check_count
+from zoo.prompt import Prompt
 from zoo.protocols import Model, Task
 
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
@@ -67,6 +69,8 @@ def save(
       config = cast(Config, ConfigDict(sections))
     except ValueError as error:  # a dot in the key of a dict
       raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
+  else:
+    _check_arguments(config, model)
   state = nnx.state(model)
   _check_makes(config, state)
   metadata = {'format': FORMAT, 'step': step, **run_metadata(config)}
@@ -123,6 +127,28 @@ def _described(thing: object, entries: registry.Registry) -> dict[str, object]:
   return {'name': names[0], **own}
 
 
+def _check_arguments(config: Config, model: Model) -> None:
+  """Raises UserError if a config contradicts what the model was constructed with."""
+  arguments = registry.arguments_of(model)
+  known = {} if arguments is None else arguments.values()
+  for name, value in json.loads(to_json(config))['model'].items():
+    if name in known and not _is_same(value, known[name]):
+      raise UserError(
+        f'config.model.{name} is {value!r}, and the {type(model).__name__} was '
+        f'constructed with {known[name]!r}'
+      )
+
+
+def _is_same(one: object, other: object) -> bool:
+  """Whether two arguments are equal, where a number may stand for a whole vector."""
+  if one == other:
+    return True
+  try:
+    return bool(np.all(np.asarray(one, float) == np.asarray(other, float)))
+  except (TypeError, ValueError):  # no numbers, or of another shape
+    return False
+
+
 def _check_makes(config: Config, state: PyTree) -> None:
   """Raises UserError unless the config makes a model with the arrays of `state`."""
   shapes, wanted = shapes_of(state), shapes_of(nnx.state(abstract_model(config)))
@@ -147,9 +173,28 @@ def _check_predicts_the_same(
         f'the {type(task).__name__} that its arguments make draws other prompts; was '
         'an attribute changed after it was made? give zoo.save a config instead'
       )
+  for change in (0.0, 0.3):  # at other weights, too, which may all be 0
+    _compare(
+      _predict(model, prompt, change), _predict(saved.model, prompt, change), model
+    )
+
+
+def _predict(model: Model, prompt: Prompt, change: float) -> np.ndarray:
+  """What a model predicts when its weights are changed at random."""
   # A model may count its calls: the one that is given must not notice.
-  before = np.asarray(nnx.clone(model)(prompt))
-  after = np.asarray(saved.model(prompt))
+  graph, parameters, rest = nnx.split(nnx.clone(model), nnx.Param, ...)
+  rng = np.random.default_rng(0)
+
+  def changed(leaf: jax.Array) -> jax.Array:
+    moved = leaf + (change * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+    return jax.device_put(moved, leaf.sharding)
+
+  if change:
+    parameters = jax.tree.map(changed, parameters)
+  return np.asarray(nnx.merge(graph, parameters, rest)(prompt))
+
+
+def _compare(before: np.ndarray, after: np.ndarray, model: Model) -> None:
   if np.array_equal(before, after, equal_nan=True):
     return
   # The weights are the same bits. On other devices sums are rounded differently: half
