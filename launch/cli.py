@@ -85,9 +85,13 @@ def call(main: Callable[[], None], arguments: list[str]) -> None:
     if _COMPILATION_CACHE.value:
       _keep_compiled_programs()
     main()
+    if error := start.output_error():
+      raise RunError(f'the output could not be written: {error.strerror}')
   except UserError as error:
     _exit(2, error)
   except RunError as error:
+    if reason := _no_device():  # whatever it has led to
+      _exit(2, reason)
     _exit(1, error)
   except Exception:
     if processes.count() > 1:
@@ -201,13 +205,13 @@ def _get_config(path: pathlib.Path, variant: list[str]) -> object:
     )
     loader.exec_module(module)
     return module.get_config(*variant)
-  except UserError:
+  except (UserError, KeyboardInterrupt):
     raise
   except SystemExit:
     raise UserError(
       f'the config file {path} ended the program by sys.exit(); it must only return'
     ) from None
-  except Exception as error:
+  except BaseException as error:
     raise UserError(
       f'the config file {path} failed: {type(error).__name__}: {error}'
     ) from error

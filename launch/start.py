@@ -42,14 +42,29 @@ def guard_output() -> None:
     sys.stdout, sys.stderr = _guarded(1, sys.stdout), _guarded(2, sys.stderr)
 
 
+def output_error() -> OSError | None:
+  """The error that lost a part of the standard output, such as a full disk."""
+  sys.stdout.flush()
+  raw = getattr(getattr(sys.stdout, 'buffer', None), 'raw', None)
+  return raw.error if isinstance(raw, _Guarded) else None
+
+
 class _Guarded(io.FileIO):
-  """A standard stream whose reader may go away, as `head` does, without any error."""
+  """A standard stream that cannot fail, so that no training is lost by its messages.
+
+  The reader may close its end, as `head` does. Any other error is kept in `error`.
+  """
+
+  error: OSError | None = None
 
   def write(self, data: Any, /) -> int:
     try:
       return super().write(data)
     except BrokenPipeError:
-      return len(data)
+      pass
+    except OSError as error:
+      self.error = error
+    return len(data)
 
 
 def _guarded(number: int, stream: TextIO | None) -> TextIO:

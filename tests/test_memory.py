@@ -52,6 +52,8 @@ MEASURED = [
     '',
     {**SHORT, 'train__batch_size': 204_800, 'task__context_length': 1000},
   ),
+  (2821, 'yq_lsa', '', {**SHORT, 'train__batch_size': 8, 'task__num_features': 400}),
+  (8896, 'yq_lsa', '', {**SHORT, 'train__batch_size': 8, 'task__num_features': 600}),
   (
     4809,
     'lsa',
@@ -86,7 +88,7 @@ def test_what_was_measured_is_between_what_is_estimated_and_its_double(
   [
     ('train__batch_size', 10**11, 'prompts of a batch', 'config.train.batch_size'),
     ('eval__num_batches', 2 * 10**9, 'held-out batches', 'config.eval.num_batches'),
-    ('task__num_features', 10**6, 'weights and', 'config.model and config.task'),
+    ('task__num_features', 10**6, 'exact reference', 'config.task.num_features'),
     ('model__num_heads', 10**6, 'weights and', 'config.model and config.task'),
   ],
 )

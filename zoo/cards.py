@@ -8,6 +8,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from zoo.checkpoints.steps import MANIFEST
 from zoo.config import Config, num_heads
 from zoo.errors import RunError, UserError, check_count, check_number
 from zoo.files import MIB, read_json, write_atomically
+from zoo.interruption import Interruption
 from zoo.tasks import LinearRegression
 from zoo.training.loop import train
 from zoo.workdir import locked
@@ -76,11 +78,16 @@ def write_checkpoints(
   training = folder / '.training'
   try:
     training.mkdir(parents=True, exist_ok=True)
-    with locked(training):
+    with locked(training), Interruption() as interruption:
       _clean_up(training)  # what a process that was killed has left
       try:
         for name, (config, command) in configs.items():
-          if not _train_one(config, command, training / 'runs' / name, training / name):
+          workdir = training / 'runs' / name
+          if not _train_one(config, command, workdir, training / name):
+            return None
+          if interruption.requested == signal.SIGINT:
+            raise KeyboardInterrupt
+          if interruption.requested:
             return None
         _replace(configs, training)
         cards = read_cards(folder)
@@ -171,7 +178,7 @@ def infimum(config: Config, task: LinearRegression) -> float:
   """The infimum of the exact risk over the models that a config can be trained to.
 
   A learned guess is taken to be the prior mean. That is the best one wherever the
-  result is the optimum over all rules, as it is for the priors of the shipped models.
+  result is the optimum of the linear family, as for the priors of the shipped models.
   """
   section = config.model
   guess = section.get('initial_guess', task.prior_mean)

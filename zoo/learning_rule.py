@@ -128,6 +128,8 @@ class LearningRule:
   def _combine(
     self, operation: Callable[[AnyArray, AnyArray], AnyArray], other: LearningRule
   ) -> LearningRule:
+    if not isinstance(other, LearningRule):
+      return NotImplemented
     if self.num_features != other.num_features:
       raise UserError(
         f'the rules are for {self.num_features} and {other.num_features} features; '
@@ -136,7 +138,11 @@ class LearningRule:
     return jax.tree.map(operation, self, other)
 
   def __mul__(self, scale: Float[ArrayLike, '']) -> LearningRule:
-    """The rule that predicts `scale` times this one's prediction."""
+    """The rule that predicts `scale` times this one's prediction; raises UserError."""
+    if jnp.ndim(scale):
+      raise UserError(f'scale has shape {jnp.shape(scale)}; it must be a number')
+    if not isinstance(scale, Tracer):
+      check_number('scale', scale)
     return jax.tree.map(lambda leaf: leaf * scale, self)
 
   __rmul__ = __mul__

@@ -32,6 +32,7 @@ _FIELDS = {
   'weights and optimizer state': 'config.model and config.task.num_features',
   'prompts of a batch': 'config.train.batch_size and config.task',
   'held-out batches': 'config.eval.num_batches',
+  'exact reference risks': 'config.task.num_features',
 }
 
 
@@ -57,6 +58,7 @@ def check(
     if config.checkpoint.every < config.train.num_steps:
       # A checkpoint is written while training goes on, from a copy that is encoded.
       parts['weights and optimizer state'] += 2 * state_bytes(config, model, num_points)
+    parts['exact reference risks'] = reference_bytes(task, num_points)
     total = _PROGRAM + sum(parts.values())
   else:
     statistics = device.memory_stats() or {}
@@ -111,6 +113,17 @@ def state_bytes(config: Config, model: Model, num_points: int = 1) -> int:
   """Bytes of the weights and the optimizer state, which a checkpoint holds."""
   moments = _num_moments(config.optimizer.name)
   return num_points * (1 + moments) * FLOAT * _num_parameters(model)
+
+
+def reference_bytes(task: Task, num_points: int = 1) -> float:
+  """Bytes of this machine that the risks of the best rules take (float64).
+
+  They take 4.5 arrays of the size of a learning rule's update, `[d, d + 1, d + 1]`, and
+  one more for each further point of a sweep.
+  """
+  if not theory.covers(task):
+    return 0.0
+  return (3.5 + num_points) * 8 * task.num_features * (task.num_features + 1) ** 2
 
 
 def host_bytes() -> int | None:

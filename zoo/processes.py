@@ -235,7 +235,3 @@ def _answers(address: str) -> bool:
   except OSError:
     return False
   return True
-
-
-# The names before these two; to be deleted with their last use.
-agreed, on_first = propagate_errors, run_on_main

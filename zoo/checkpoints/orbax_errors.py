@@ -68,6 +68,9 @@ def reading(folder: pathlib.Path) -> Iterator[None]:
     warnings.filterwarnings('ignore', _NEVER_AWAITED)
     try:
       yield
+    except RunError as error:
+      _release(error)
+      raise
     except Exception as error:
       reason: BaseException = error
       while reason.__cause__ is not None:  # Orbax wraps it in errors that do not say it
@@ -119,7 +122,10 @@ def _print_unless_left_behind(unraisable: sys.UnraisableHookArgs) -> None:
 def _is_not_left_behind(record: logging.LogRecord) -> bool:
   """A filter of asyncio's log: without the errors of Orbax's tasks."""
   message = record.getMessage()
-  return _NEVER_RETRIEVED not in message or str(_PACKAGE) not in message
+  return _NEVER_RETRIEVED not in message or not (
+    # The second is a task that asyncio made of an operation of TensorStore.
+    str(_PACKAGE) in message or '_wrap_awaitable' in message
+  )
 
 
 # For good, since what Orbax leaves behind may be collected as garbage at any time.

@@ -109,9 +109,9 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
     }
     files = [path for path in (folder / item).rglob('*') if path.is_file()]
     num_bytes = sum(path.stat().st_size for path in files)
-  if not arrays:
-    raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
-  _check_memory(folder, arrays, chunks, num_bytes)
+    if not arrays:
+      raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
+    _check_memory(folder, arrays, chunks, num_bytes)
   return arrays
 
 

@@ -10,6 +10,7 @@ from zoo.errors import UserError, check_count, check_vector
 from zoo.estimators import wishart
 from zoo.estimators.search import lowest_point
 from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
 
 _NUM_STARTS = 12  # of the search for a schedule where no closed form is attained
 
@@ -17,7 +18,11 @@ _NUM_STARTS = 12  # of the search for a schedule where no closed form is attaine
 def second_moments(
   task: LinearRegression, start: ArrayLike | None = None
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` None is the prior mean."""
+  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` None is the prior mean.
+
+  Raises UserError for a task that exact theory does not cover.
+  """
+  task = require_covered(task)
   identity = np.eye(task.num_features)
   deviation = identity if task.prior_covariance is None else task.prior_covariance
   features = identity if task.feature_covariance is None else task.feature_covariance

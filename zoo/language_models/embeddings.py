@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
 from zoo.fields import Fields
-from zoo.files import read_json
+from zoo.files import read_json, user_path
 from zoo.language_models.encoder import Encoder, EncoderConfig, load_encoder
 from zoo.language_models.tokenizer import guarded, largest_token, read_tokenizer
 
@@ -51,9 +50,9 @@ class SentenceEmbedder:
     `max_seq_length` of `sentence_bert_config.json` bounds a text, where there is one.
     Raises UserError where a file is missing, is damaged or is not of a BERT encoder.
     """
-    folder = pathlib.Path(folder).expanduser()
+    folder = user_path(folder)
     names = 'config.json', 'tokenizer.json', 'model.safetensors'
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # false for a name that is too long
       raise UserError(f'the folder of the sentence encoder {folder} does not exist')
     for name in names:
       if not (folder / name).is_file():

@@ -41,9 +41,9 @@ def _draw_shift(axes: Axes, one: Shift, against: str) -> None:
   label = 'optimum of the linear family, for the shifted task'
   axes.plot(values, [*map(_positive, optima)], '--', color=GREEN, label=label)
   axes.axvline(one.trained, color='grey', linewidth=1, linestyle=':')
-  axes.set_yscale('log')
   other_risks = [estimate.mean for estimate in others]
   _limit(axes, [*(estimate.mean for estimate in own), *optima], other_risks, against)
+  axes.set_yscale('log')  # with limits that are positive even where no risk is
   axes.yaxis.set_major_formatter('{x:g}')
   axes.yaxis.set_minor_locator(NullLocator())
   if one.name in ('context_length', 'feature_condition', 'query_scale'):

@@ -1,12 +1,12 @@
 """The moments that exact theory is made of: of a task, and of a context of it."""
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from zoo.errors import UserError
-from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import covers as covers
+from zoo.tasks.coverage import require_covered as require_covered
 
 # The types are those on the host; what is mapped over or traced has JAX arrays instead.
 
@@ -34,31 +34,6 @@ class ContextMoments(NamedTuple):
   variance_q: float
   variance_label: float  # D, the part of it that is uncorrelated with S
   second_moment_r: Float[np.ndarray, 'd d']  # M = E r rᵀ
-
-
-def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression, sampled as it is there.
-
-  A subclass may sample something else; it is covered if its own body, not that of a
-  class that it inherits from, says `exact_theory = True`.
-  """
-  if not isinstance(task, LinearRegression):
-    return False
-  kind = type(task)
-  return kind is LinearRegression or kind.__dict__.get('exact_theory') is True
-
-
-def require_covered(task: object) -> LinearRegression:
-  """The task, if exact theory covers it; UserError otherwise."""
-  if covers(task):
-    return task
-  hint = ''
-  if isinstance(task, LinearRegression):
-    hint = ' and those of its subclasses that say exact_theory = True'
-  raise UserError(
-    f'the task is of type {type(task).__name__}; exact theory covers '
-    f'LinearRegression{hint}'
-  )
 
 
 def task_moments(task: object) -> Moments:

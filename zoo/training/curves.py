@@ -52,7 +52,9 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   axes.yaxis.set_major_formatter('{x:g}')
   axes.yaxis.set_minor_locator(NullLocator())
   axes.grid(alpha=0.3)
-  axes.legend(title='risk at the end' if len(folders) > 1 else None)
+  legend = axes.legend(title='risk at the end' if len(folders) > 1 else None)
+  for text in legend.get_texts():
+    text.set_parse_math(False)  # the name of a model is plain text
   return figure
 
 

@@ -1,0 +1,31 @@
+"""Which tasks exact formulas hold for: theory, best step sizes and penalties."""
+
+from typing import TypeGuard
+
+from zoo.errors import UserError
+from zoo.tasks.linear_regression import LinearRegression
+
+
+def covers(task: object) -> TypeGuard[LinearRegression]:
+  """Whether exact theory covers a task: linear regression, sampled as it is there.
+
+  A subclass may sample something else; it is covered if its own body, not that of a
+  class that it inherits from, says `exact_theory = True`.
+  """
+  if not isinstance(task, LinearRegression):
+    return False
+  kind = type(task)
+  return kind is LinearRegression or kind.__dict__.get('exact_theory') is True
+
+
+def require_covered(task: object) -> LinearRegression:
+  """The task, if exact theory covers it; UserError otherwise."""
+  if covers(task):
+    return task
+  hint = ''
+  if isinstance(task, LinearRegression):
+    hint = ' and those of its subclasses that say exact_theory = True'
+  raise UserError(
+    f'the task is of type {type(task).__name__}; exact theory covers '
+    f'LinearRegression{hint}'
+  )
