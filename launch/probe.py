@@ -66,7 +66,7 @@ def main() -> None:
   from zoo.probing.pictures import pictures
 
   if _EVAL_SET.value is not None:
-    zoo.evaluation_sets.setting_of(_EVAL_SET.value)
+    zoo.evaluation_sets.find_spec(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
   other, name = _other(saved.task)
   evaluation_set = None

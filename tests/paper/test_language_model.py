@@ -11,7 +11,7 @@ from tests.paper.settings import figure_6
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.language_model import read_run
 from zoo.paper.report import page
-from zoo.plots import draw, to_csv
+from zoo.plots import render_figure, to_csv
 
 PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone': 1.0})
 
@@ -177,6 +177,6 @@ def test_corrupted_files_are_shown_or_refused(folder, name, mutate):
       if claim.figures == ('6',):
         judge(claim, {'6': found.plot})
     if name == 'figure_6.csv':
-      draw(found.plot.panels)
+      render_figure(found.plot.panels)
 
   assert 200 < fuzz.check_all(folder / name, read, mutate) < 1000

@@ -63,7 +63,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   fixed = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   is_descent, verdict = judge(implicit_algorithm(fixed, task), task)
   assert not is_descent
-  assert verdict.startswith('No: of all steps')
+  assert verdict.startswith('No: the nearest step')
   blind = implicit_algorithm(zoo.estimators.prior_mean(task), task)
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 

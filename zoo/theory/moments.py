@@ -1,4 +1,4 @@
-"""The moments that exact theory is made of: of a task, and of a context of it."""
+"""The moments that exact theory needs: those of a task, and those of its contexts."""
 
 from typing import NamedTuple, TypeGuard
 
@@ -8,11 +8,11 @@ from jaxtyping import Float
 from zoo.errors import UserError
 from zoo.tasks import LinearRegression
 
-# The types are those on the host; what is mapped over or traced has JAX arrays instead.
+# The types are those on the host; under vmap or tracing they are JAX arrays instead.
 
 
 class Moments(NamedTuple):
-  """What the risk depends on in a task: a pytree that can be mapped over and traced."""
+  """All that the risk depends on in a task: a pytree that can be mapped and traced."""
 
   context_length: float
   prior_mean: Float[np.ndarray, ' d']
@@ -22,9 +22,9 @@ class Moments(NamedTuple):
 
 
 class ContextMoments(NamedTuple):
-  """Moments of what a context shows of ε = ŵ − w* (docs/theory.md, section 2).
+  """Moments of the information in a context on ε = ŵ − w* (docs/theory.md, section 2).
 
-  In labels less w*·x it shows `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
+  With labels minus w*·x, the context enters through `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
   `q = (1/C) Σ_i (ε·x_i + σ n_i)²`.
   """
 
@@ -37,10 +37,10 @@ class ContextMoments(NamedTuple):
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression, sampled as it is there.
+  """Whether exact theory covers a task: linear regression with its own sampling.
 
-  A subclass may sample something else; it is covered if its own body, not that of a
-  class that it inherits from, says `exact_theory = True`.
+  A subclass may sample differently; it is covered only if its own body, and not that of
+  a parent class, sets `exact_theory = True`.
   """
   if not isinstance(task, LinearRegression):
     return False
@@ -54,7 +54,7 @@ def require_covered(task: object) -> LinearRegression:
     return task
   hint = ''
   if isinstance(task, LinearRegression):
-    hint = ' and those of its subclasses that say exact_theory = True'
+    hint = ' and those of its subclasses that set exact_theory = True'
   raise UserError(
     f'the task is of type {type(task).__name__}; exact theory covers '
     f'LinearRegression{hint}'
@@ -75,7 +75,7 @@ def task_moments(task: object) -> Moments:
 
 
 def context_moments(moments: Moments) -> ContextMoments:
-  """The moments of a context, in NumPy or JAX as those of the task are."""
+  """The moments of a context, in NumPy or JAX like those of the task."""
   c, mean, prior, features, noise = moments
   if features is None:
     xp = prior.__array_namespace__()

@@ -1,6 +1,6 @@
-"""Whether a model predicts what its learning rule says, before the rule is relied on.
+"""Checks that a model predicts the same as its learning rule.
 
-A subclass inherits `learning_rule`, and may well change the prediction without it.
+A subclass inherits `learning_rule`, and may change the prediction without changing it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from zoo.errors import UserError
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Model, Task
 
-# Of the largest prediction. Rounding in float32 leaves some 1e-6 of it.
+# Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3
 _NUM_PROMPTS = 8
 
 
 def check_rule(model: Model, task: Task) -> None:
-  """Raises UserError unless a model predicts as its learning rule does.
+  """Raises UserError unless a model predicts the same as its learning rule.
 
-  They are compared on a few prompts, at weights moved at random, and so is
-  `forward_tokens` where there is one. A model without a rule passes. The classes of
-  this library are compared by its tests, and are not compared again.
+  Both are compared on a few prompts, at randomly changed weights, and so is
+  `forward_tokens` if it exists. A model without a rule passes. The classes of this
+  library are not checked, since its tests compare them.
   """
   if not isinstance(model, FollowsRule) or type(model).__module__.startswith('zoo.'):
     return
@@ -42,7 +42,7 @@ def check_rule(model: Model, task: Task) -> None:
     if not difference <= TOLERANCE:
       name = type(model).__name__
       raise UserError(
-        f'{name}.learning_rule() does not predict what {name}.{method}() does: on '
+        f'{name}.learning_rule() does not predict the same as {name}.{method}(): on '
         f'{_NUM_PROMPTS} prompts they differ by {difference:.2g} of the largest '
         'prediction; override it to match, or set learning_rule = None'
       )
@@ -56,7 +56,7 @@ def _moved(array: Array, key: Array) -> Array:
 def _differences(
   graph: Any, parameters: Any, rest: Any, prompt: Prompt
 ) -> dict[str, Float[Array, '']]:
-  """The largest difference of each way to predict, relative to the predictions."""
+  """The largest difference of each method from the rule, relative to predictions."""
   model = nnx.merge(graph, parameters, rest)
   predictions = {'__call__': model(prompt)}
   if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
