@@ -131,7 +131,7 @@ def propagate_errors() -> Iterator[None]:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-  """Calls `function` only on process 0; returns its result, or raises its error, on all.
+  """Calls `function` on process 0 only; returns its result or raises its error on all.
 
   With several processes the result is sent as JSON.
   """
@@ -154,8 +154,8 @@ def to_stop() -> bool:
   All processes must call it at the same sync points. The answer is the same for all,
   and True only once.
   """
-  # JAX stops at the number after the largest that any process has passed. So they must
-  # be consecutive, and training steps, of which many lie between sync points, are not.
+  # JAX stops at the number that follows the largest one of any process, so the numbers
+  # must be consecutive. Training steps are not: many lie between two sync points.
   return _preemption_manager().reached_sync_point(next(_sync_points))
 
 
@@ -235,7 +235,3 @@ def _answers(address: str) -> bool:
   except OSError:
     return False
   return True
-
-
-# The names before these two; to be deleted with their last use.
-agreed, on_first = propagate_errors, run_on_main

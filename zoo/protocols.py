@@ -40,5 +40,5 @@ class Task(Protocol):
   num_features: int
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """Samples prompts, each a pure function of the key and its position in the batch."""
+    """Samples prompts; each is a pure function of the key and its batch position."""
     ...

@@ -75,8 +75,8 @@ class Registry:
       existing = self._classes.get(name)
       if existing is not None and _full_name(existing) != _full_name(cls):
         raise UserError(
-          f'{self.kind} {name!r} is already registered by {_full_name(existing)}; choose '
-          f'another name for {_full_name(cls)}'
+          f'{self.kind} {name!r} is already registered by {_full_name(existing)}; '
+          f'choose another name for {_full_name(cls)}'
         )
       self._classes[name] = cls
       _record_arguments(cls)
