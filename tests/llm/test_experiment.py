@@ -26,7 +26,7 @@ from tests.llm.pairs import (
 )
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
-from zoo.llm.settings import FIELDS, validate
+from zoo.llm.config import FIELDS, validate
 from zoo.paper.language_model import read_run
 from zoo.plots import to_csv
 

@@ -19,6 +19,13 @@ from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.config import (
+  ExperimentConfig,
+  check_sizes,
+  validate,
+  weights_path,
+  wording_of,
+)
 from zoo.llm.guesses import Guesses
 from zoo.llm.prompts import Prompts, Wording
 from zoo.llm.readouts import Model
@@ -32,13 +39,6 @@ from zoo.llm.records import (
   read_model_facts,
 )
 from zoo.llm.report import plot
-from zoo.llm.settings import (
-  ExperimentConfig,
-  check_sizes,
-  validate,
-  weights_path,
-  wording_of,
-)
 from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
 from zoo.mesh import make_mesh
 from zoo.plots import write_plot
