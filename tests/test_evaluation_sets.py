@@ -144,7 +144,7 @@ def test_other_roundings_are_told_and_another_content_is_refused(
   data_dir, monkeypatch, caplog
 ):
   spec = SPECS['table_1']
-  # As where the machine that recorded the checksum had rounded otherwise.
+  # As where the machine that recorded the checksum had rounded differently.
   monkeypatch.setattr(spec, 'sha256', 64 * '0')
   with caplog.at_level(logging.WARNING, logger='absl'):
     assert not evaluation_sets.load('table_1', data_dir).same_bits
@@ -160,7 +160,7 @@ def test_other_roundings_are_told_and_another_content_is_refused(
     evaluation_sets.load('table_1', data_dir)
   reversed_order = {field: array[::-1] for field, array in drawn.items()}
   monkeypatch.setattr(sets, 'sample_prompts', lambda _: reversed_order)
-  with pytest.raises(RunError, match='cannot be drawn with this version of JAX'):
+  with pytest.raises(RunError, match='this version of JAX does not reproduce'):
     evaluation_sets.load('table_1', data_dir)
 
 

@@ -174,7 +174,7 @@ def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
   lines = [errors_in([answer]) for answer in ended]
   assert [len(said) for said in lines] == [1, 1, 1], ended
   # Of the two the one that came first is refused; the others wait in vain.
-  refused = [said for (said,) in lines if 'came with the same id' in said]
+  refused = [said for (said,) in lines if 'has the same id' in said]
   assert len(refused) == 1
   assert not (tmp_path / 'run').exists()
 

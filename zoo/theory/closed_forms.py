@@ -56,8 +56,8 @@ def _least_squares_risk(estimator: Ridge, task: LinearRegression) -> float:
     return _noise_term(noise * rank, c - rank - 1)
   if scales[rank - 1] < (1 - 1e-12) * scales[0]:
     raise UserError(
-      f'context_length is {c}, less than the rank {rank} of the features, which differ '
-      'in variance; least squares then has no closed form'
+      f'context_length is {c}, less than the rank {rank} of the features, whose '
+      'variances differ; least squares then has no closed form'
     )
   return (1 - c / rank) * float(np.trace(spread)) + _noise_term(noise * c, rank - c - 1)
 
