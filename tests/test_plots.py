@@ -113,8 +113,8 @@ def changed(**cells):
     ({'low': '9'}, 'y is 2.0; it must be between low, 9.0, and high, 2.0'),
     ({'y': '-1', 'low': '-1'}, '-1.0 is on a log scale of y; it must be > 0'),
     ({'x': '0'}, '0.0 is on a log scale of x; it must be > 0'),
-    ({'colour': BLUE}, "series 'trained' is there in two styles"),
-    ({'y_axis': 'error'}, "panel 'a' is there in two styles"),
+    ({'colour': BLUE}, "series 'trained' occurs in two styles"),
+    ({'y_axis': 'error'}, "panel 'a' occurs in two styles"),
   ],
 )
 def test_a_csv_that_cannot_be_drawn_is_refused(cells, said):

@@ -224,7 +224,7 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     zoo.save(model, tmp_path / 'new', isotropic(4, 4))
   with refuses('step is -1'):
     zoo.save(model, tmp_path / 'new', TASK, step=-1)
-  with refuses('no path'):
+  with refuses('not a valid path'):
     zoo.save(model, '~nosuchuser/model', TASK)
   with pytest.raises(zoo.RunError, match='name too long'):
     zoo.save(model, tmp_path / ('long' * 1000), TASK)

@@ -113,7 +113,7 @@ def test_a_summary_without_a_field_is_refused(folder, name):
 def test_a_folder_without_a_run_is_refused(tmp_path, folder):
   with refuses('holds no finished run', 'cannot be read'):
     read_run(tmp_path / 'nowhere')
-  with refuses('holds no finished run', 'home directory'):
+  with refuses('~nobody-of-that-name', 'unknown user'):
     read_run('~nobody-of-that-name/run')
   (folder / 'figure_6.csv').unlink()
   with refuses('holds no finished run', 'figure_6.csv cannot be read'):

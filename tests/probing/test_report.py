@@ -111,7 +111,7 @@ def test_a_task_beyond_theory_is_compared_with_a_model_alone():
   assert report.risks.exact_risk is None
   assert 'optimum' not in said
   json.loads(report.to_json())
-  with refuses('gd cannot be made', 'another model', 'theory covers LinearRegression'):
+  with refuses('gd is not known', 'another model', 'theory covers LinearRegression'):
     probe(biased(), task)
 
 

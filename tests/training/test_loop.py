@@ -213,7 +213,7 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(tmp_path, ca
   data.write_bytes(bytes(content))
   train(config, tmp_path / 'hurt')
   assert 'checkpoint step 12 is damaged' in caplog.text
-  assert 'going on from step 8' in caplog.text or caplog.text.count('\n') == 1
+  assert 'resuming at step 8' in caplog.text or caplog.text.count('\n') == 1
   assert_same_bits(
     saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
   )
