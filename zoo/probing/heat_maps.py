@@ -46,7 +46,7 @@ def plot_heads(heads: list[Head]) -> Figure:
       bottom.set_ylabel('$A_h$, by entry of the key', size=8)
     bottom.set_xlabel('entry of the query, label last', size=8)
   assert image is not None  # a model has a head
-  figure.colorbar(image, ax=grid, label='divided by the largest entry', shrink=0.7)
+  figure.colorbar(image, ax=grid, label='over the largest entry', shrink=0.7)
   left_out = f': {len(shown)} of {len(heads)}' if len(shown) < len(heads) else ''
   figure.suptitle(f'Value vectors and bilinear forms of the heads{left_out}', size=10)
   return figure
@@ -70,7 +70,7 @@ def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
     axes.set_title(title, size=10)
     axes.set_xlabel("entry of $(1/C)\\,\\sum_i y_i' x_i$")
     figure.colorbar(image, ax=axes, shrink=0.8)
-  panels[0].set_ylabel('entry of the learned weights')
+  panels[0].set_ylabel('entry of the weights learned')
   return figure
 
 
