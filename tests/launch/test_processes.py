@@ -132,7 +132,10 @@ MISTAKES = {
   ),
   'another config': (
     [[], ['--config.seed=3']],
-    ['on process 1: the config differs from that of process 0', 'seed (0 there, 3 here)'],
+    [
+      'on process 1: the config differs from that of process 0',
+      'seed (0 there, 3 here)',
+    ],
   ),
   'another folder': (
     [[], ['--workdir={folder}/other']],
