@@ -1,1 +1,1 @@
-"""One ml_collections config a file; each docstring says what it trains and reaches."""
+"""One ml_collections config per file; its docstring states its model and final risk."""

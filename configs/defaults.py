@@ -1,4 +1,4 @@
-"""What all configs of the paper's setting share: every field, with unit or range."""
+"""The fields of all configs of the paper's setting, with units or ranges."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from zoo import UserError
 
 
 def get_config(variant: str = '') -> Any:
-  """The setting of Table 1 (arXiv 2512.04268), not yet with a model.
+  """The setting of Table 1 (arXiv 2512.04268), without a model.
 
-  The variant `paper` is the paper's training to the letter, and `smoke` ends in
-  seconds. By default the learning rate is ten times the paper's and decays, since Adam
-  moves a weight by at most the learning rate a step, and a guess has to travel to 2.
+  The variant `paper` is exactly the paper's training, and `smoke` ends in seconds. By
+  default the learning rate is ten times the paper's and decays, since Adam changes a
+  weight by at most the learning rate per step, and a guess has to grow from 0 to 2.
   """
   if variant not in ('', 'paper', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the config; known: paper, smoke')
@@ -21,12 +21,12 @@ def get_config(variant: str = '') -> Any:
   config.seed = 0  # ≥ 0: initial weights, prompts, held-out prompts
 
   config.model = model = ConfigDict()
-  model.name = 'none'  # a name from zoo.list_models(); its hyper-parameters beside it
+  model.name = 'none'  # from zoo.list_models(); its hyper-parameters are fields, too
 
   config.task = task = ConfigDict()
   task.name = 'linear_regression'  # a name from zoo.list_tasks()
   task.num_features = 10  # d ≥ 1
-  task.context_length = 10  # C ≥ 1, labelled examples a prompt
+  task.context_length = 10  # C ≥ 1, labelled examples per prompt
   task.prior_mean = FieldReference(2.0, field_type=object)  # w*: a number or [d]
   task.prior_covariance = placeholder(object)  # Λ [d, d], None: the identity
   task.feature_covariance = placeholder(object)  # Σ [d, d], None: the identity
@@ -44,29 +44,29 @@ def get_config(variant: str = '') -> Any:
 
   config.train = train = ConfigDict()
   train.num_steps = 5000  # ≥ 1
-  train.batch_size = 2048  # ≥ 1 prompts a step; a multiple of mesh.data
-  train.log_every = 50  # ≥ 1 steps, which are one call of the compiled loop
+  train.batch_size = 2048  # ≥ 1 prompts per step; a multiple of mesh.data
+  train.log_every = 50  # ≥ 1 steps, run by one call of the compiled loop
   train.matmul_precision = (
     'highest'  # default, high or highest (a TPU's default is bf16)
   )
 
   config.mesh = mesh = ConfigDict()
-  mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that are left
+  mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that remain
   mesh.model = 1  # ≥ 1 devices that share the heads
-  mesh.fsdp = False  # True: weights and optimizer state are split over data as well
-  # Of several processes only. JAX's default for a lost one is 100 s, which a whole pod
-  # would stand still; the sign of life comes from a thread of its own, however busy the
-  # process is, so that 10 s without one are no accident.
-  mesh.heartbeat_timeout = 10  # ≥ 1 s without a sign of life: a process is lost
+  mesh.fsdp = False  # True: weights and optimizer state are also split over data
+  # Only for several processes. JAX's default is 100 s, for which a whole pod would wait
+  # for a lost process. Heartbeats come from a separate thread, however busy the process
+  # is, so 10 s without one means that it is lost.
+  mesh.heartbeat_timeout = 10  # ≥ 1 s without a heartbeat: a process is lost
   mesh.start_timeout = 300  # ≥ 1 s that processes wait for each other at the start
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # ≥ 1 steps
-  checkpoint.keep = 3  # ≥ 1 newest checkpoints that stay
+  checkpoint.keep = 3  # ≥ 1 newest checkpoints that are kept
 
   config.eval = evaluation = ConfigDict()
-  evaluation.every = 1000  # ≥ 1 steps; the exact risk is known at every logged one
-  # ≥ 0 held-out batches of train.batch_size prompts; 0: the exact risk alone
+  evaluation.every = 1000  # ≥ 1 steps; the exact risk is computed at every logged step
+  # ≥ 0 held-out batches of train.batch_size prompts; 0: only the exact risk
   evaluation.num_batches = 32
 
   if variant == 'paper':

@@ -1,4 +1,4 @@
-"""The command lines, thin; importing this package imports the library."""
+"""The thin command lines; importing this package imports the library."""
 
 import signal
 import sys
@@ -6,12 +6,12 @@ import sys
 from launch import start
 
 start.open_closed_streams()
-_changed = start.handle_ctrl_c(signal.SIG_DFL)  # which ends this process
+_changed = start.handle_ctrl_c(signal.SIG_DFL)  # ends this process
 try:
   from launch import cli as cli  # takes a second, most of it for JAX
-except ValueError as error:  # JAX does not understand one of its variables
-  print(f'error: the environment is wrong: {error}', file=sys.stderr)
+except ValueError as error:  # JAX cannot parse one of its environment variables
+  print(f'error: an environment variable is invalid: {error}', file=sys.stderr)
   sys.exit(2)
 finally:
-  if _changed:  # what imports this package may be no command
+  if _changed:  # this package may be imported by something other than a command
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,14 +4,14 @@ import runpy
 import sys
 
 COMMANDS = {
-  'main': 'train what a config names, or resume what the workdir holds',
+  'main': 'train the model of a config, or resume a run',
   'sweep': 'train a config at many points at once',
   'plot': 'plot the in-context risk of runs',
-  'probe': 'tell whether a trained model does gradient descent',
+  'probe': 'check whether a trained model does gradient descent',
   'paper': 'reproduce the figures and claims of the paper',
   'llm': 'ask a language model for labels',
   'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',
-  'aot': 'compile training for a TPU slice, and say whether it fits',
+  'aot': 'compile training for a TPU slice, and check whether it fits',
   'benchmark': 'measure the speed of training',
 }
 

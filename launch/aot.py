@@ -1,12 +1,12 @@
-"""Compiles training for a TPU slice, here and now, and says whether it fits there.
+"""Compiles training for a TPU slice, without having one, and checks whether it fits.
 
   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
 
-No TPU is needed, and nothing is run: pip install 'icl-zoo[tpu]'. `auto` names the
-smallest listed slice on which it fits, and `all` tries them all, up to 256 chips. The
-exit code is 1 when it does not fit.
+This needs no TPU, only pip install 'icl-zoo[tpu]', and trains nothing. `auto` finds the
+smallest listed slice on which training fits, and `all` tries all of them, up to 256
+chips. The exit code is 1 when it does not fit.
 """
 
 import json
@@ -24,7 +24,7 @@ _CONFIG = cli.define_config(
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A TPU slice, such as v5e:4x8 or v5p:2x2x4; or auto, or all.'
 )
-_JSON = flags.DEFINE_string('json', None, 'File for the reports, a list.')
+_JSON = flags.DEFINE_string('json', None, 'File for the list of reports.')
 
 
 def main() -> None:
@@ -33,9 +33,9 @@ def main() -> None:
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
   out = cli.file_of(_JSON)
-  jax.config.update('jax_platforms', 'cpu')  # a TPU that is here stays free for others
-  jax.config.update('jax_enable_compilation_cache', False)  # made for real devices
-  # Imported here so that a mistyped flag is answered at once.
+  jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
+  jax.config.update('jax_enable_compilation_cache', False)  # needs real devices
+  # Imported here so that a mistyped flag is reported at once.
   from zoo import aot
 
   reports = []

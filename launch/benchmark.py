@@ -1,10 +1,10 @@
-"""Times training against the plain program and against the drawing of the prompts.
+"""Compares the speed of training with a plain program and with sampling alone.
 
   python -m launch.benchmark
   python -m launch.benchmark --json=benchmark.json --repeats=5
   python -m launch.benchmark --scaling=scaling.png
 
-Use an idle machine. The ratios hold on a busy one, as all is timed in turns.
+Use an idle machine. Ratios also hold on a busy one, since all are timed in turns.
 """
 
 import importlib
@@ -23,9 +23,9 @@ _SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run.')
 _SCALING = flags.DEFINE_string(
   'scaling', None, 'Vary batch, context, features and heads instead; plot to this file.'
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny settings: ends soon, tells little.')
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful.')
 
-# With 64 heads a step of the literal program takes a second.
+# Not `literal` with 64 heads, where a step takes a second.
 _ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
 _COMPARED = (
   ('lsa', {}, _ALL),
@@ -51,7 +51,7 @@ def main() -> None:
     raise UserError(
       f'--scaling is {_SCALING.value!r}; it must end in .png, .svg or .pdf'
     )
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   import jax
 
   from zoo import benchmark
@@ -72,13 +72,13 @@ def main() -> None:
     found['sweep'] = benchmark.time_sweep(eleven, num_points=32)
     print(benchmark.table(found))
   else:
-    settings = {}
+    cases = {}
     for label, (field, sizes) in _SCALED.items():
-      settings[label] = [
+      cases[label] = [
         (size, _config('multi_head_lsa', variant, {'model.num_heads': 11, field: size}))
         for size in (sizes[:2] if _SMOKE.value else sizes)
       ]
-    found['scaling'] = benchmark.scale(settings, repeats, seconds)
+    found['scaling'] = benchmark.scale(cases, repeats, seconds)
     benchmark.plot_scaling(found['scaling']).savefig(picture, dpi=150)
     for label, measured in found['scaling'].items():
       print(f'{label:<18} step time grows as its power {measured["exponent"]:.2f}')

@@ -1,8 +1,8 @@
-"""Lists the models, tasks, configs, trained checkpoints and evaluation sets there are.
+"""Lists the models, tasks, configs, trained checkpoints and evaluation sets.
 
 python -m launch.catalog
 python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
-python -m launch.catalog --train  # trains the checkpoints that ship again: one minute
+python -m launch.catalog --train   # trains the shipped checkpoints again: one minute
 """
 
 import importlib
@@ -21,16 +21,18 @@ from zoo.tables import format_table
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(cli)
 _CHECKPOINTS = flags.DEFINE_string(
-  'checkpoints', 'checkpoints', 'Folder of the checkpoints that ship.'
+  'checkpoints', 'checkpoints', 'Folder of the shipped checkpoints.'
 )
 _TRAIN = flags.DEFINE_bool(
-  'train', False, 'Train all that ship again, and write their cards and the index.'
+  'train',
+  False,
+  'Train all shipped checkpoints again; write their cards and the index.',
 )
 _EXPORT = flags.DEFINE_string(
-  'export', None, 'Write this frozen evaluation set into a file, and list nothing.'
+  'export', None, 'Write this frozen evaluation set to a file instead of listing.'
 )
 _OUT = flags.DEFINE_string(
-  'out', None, 'The file of --export. Default: the name of the set, and .npz.'
+  'out', None, 'The file of --export. Default: the name of the set with .npz.'
 )
 
 # Each checkpoint's config, and the fields that it sets.
@@ -52,10 +54,10 @@ def main() -> None:
   if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
     raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
   if _EXPORT.value is not None and _TRAIN.value:
-    raise UserError('--export and --train are both given; it must be one of them')
+    raise UserError('--export and --train are both given; give only one of them')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo import cards
 
   if _EXPORT.value is not None:
@@ -74,12 +76,12 @@ def main() -> None:
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
   print('evaluation sets')
-  for setting in zoo.evaluation_sets.SETTINGS:
-    print(f'  {setting.name:<16} {setting.num_prompts} prompts. {setting.description}')
+  for spec in zoo.evaluation_sets.SPECS:
+    print(f'  {spec.name:<16} {spec.num_prompts} prompts. {spec.description}')
 
 
 def _recipes() -> dict[str, tuple[Any, str]]:
-  """The config of each checkpoint that ships, and the command that trains it."""
+  """The config of each shipped checkpoint, and the command that trains it."""
   from zoo import cards
   from zoo.training import sweeps
 
@@ -97,7 +99,7 @@ def _configs() -> list[tuple[str, str]]:
   found = []
   for entry in pkgutil.walk_packages(configs.__path__, 'configs.'):
     module = importlib.import_module(entry.name)
-    # The defaults are what all share, without a model.
+    # The defaults have no model.
     if not entry.ispkg and not entry.name.endswith('.defaults'):
       name = entry.name.removeprefix('configs.').replace('.', '/')
       found.append((name, (module.__doc__ or '\n').splitlines()[0]))

@@ -1,4 +1,4 @@
-"""What the command lines share: a user's mistake is one line and exit code 2."""
+"""Shared code of the commands: a user's mistake is one line and exit code 2."""
 
 import contextlib
 import functools
@@ -31,9 +31,9 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
   'compilation_cache',
   True,
   'Keep compiled programs in the user cache folder, so that a second launch starts '
-  'faster. JAX_COMPILATION_CACHE_DIR names another folder.',
+  'faster. JAX_COMPILATION_CACHE_DIR sets another folder.',
 )
-_CACHE_BYTES = 2**30  # of compiled programs, some 20,000 of them
+_CACHE_BYTES = 2**30  # of compiled programs, about 20,000 of them
 
 RESUME = 'rerun the same command to resume'
 
@@ -45,9 +45,10 @@ def run(main: Callable[[], None]) -> None:
   """Parses the flags, runs `main` and exits.
 
   A UserError is one line and exit code 2, a RunError one line and code 1, Ctrl-C one
-  line and code 130. Anything else is a bug, and keeps its traceback. Of several
-  processes, the first prints the line if all fail alike; a process that fails alone
-  ends without any cleaning up, which would wait for the others while they wait for it.
+  line and code 130. Anything else is a bug, and keeps its traceback. If several
+  processes all fail with the same code, only the first prints the line; a process that
+  fails alone exits without cleaning up, which would wait for the others while they wait
+  for it.
   """
   start.handle_ctrl_c(_interrupted)
   start.guard_output()
@@ -57,24 +58,24 @@ def run(main: Callable[[], None]) -> None:
   handler.addFilter(_is_for_users)
   try:
     app.run(functools.partial(call, main), flags_parser=parse)
-  except KeyboardInterrupt:  # raised by a training, which has saved everything
-    _say(f'interrupted; {RESUME}')
+  except KeyboardInterrupt:  # raised by training after saving everything
+    _print_error(f'interrupted; {RESUME}')
     sys.exit(130)
 
 
 def parse(argv: list[str]) -> list[str]:
-  """Parses the flags; returns the arguments that are none. Exits at a mistake."""
+  """Parses the flags; returns the other arguments. Exits at a mistake."""
   try:
     return FLAGS(argv)
-  except SystemExit:  # absl takes --help for a failure
+  except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
   except Exception as error:
-    cause = error.__context__  # absl puts it into words of its own
+    cause = error.__context__  # absl replaces the message
     _exit(2, cause if isinstance(cause, UserError) else _unknown_field(argv) or error)
 
 
 def call(main: Callable[[], None], arguments: list[str]) -> None:
-  """Runs `main`, the flags being parsed, and exits as `run` says if it fails."""
+  """Runs `main` after the flags are parsed; if it fails, exits as `run` describes."""
   try:
     if arguments[1:]:
       raise UserError(
@@ -96,7 +97,7 @@ def call(main: Callable[[], None], arguments: list[str]) -> None:
   except Exception:
     if processes.count() > 1:
       traceback.print_exc()
-      _say(
+      _print_error(
         f'process {processes.index()} of {processes.count()} failed; rerun the same '
         'command in all processes to resume'
       )
@@ -110,16 +111,16 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   """Defines --config, with a flag for each field: --config.section.field=value."""
   holder = config_flags.DEFINE_config_file(
     'config',
-    help_string=f'{help_text} A field of it is set with --config.section.field=value.',
+    help_string=f'{help_text} Set a field of it with --config.section.field=value.',
   )
   FLAGS['config'].parser = _ConfigFile()
   return holder
 
 
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
-  """The config that the flag names, whose fields only its program knows.
+  """The config that the flag names; its fields depend on the program.
 
-  Raises UserError if it is missing.
+  Raises UserError if the flag is missing.
   """
   if not flag.present:
     raise UserError(f'--{flag.name} is missing; try --{flag.name}=configs/yq_lsa.py')
@@ -156,14 +157,14 @@ def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
 
 
 def print_stopped(folder: pathlib.Path) -> None:
-  """Says that the run is not finished although the exit code is 0."""
+  """Reports that the run is not finished although the exit code is 0."""
   print(f'stopped before the end; {RESUME} from {folder}')
 
 
 class _ConfigFile(flags.ArgumentParser):
-  """Loads `FILE` or `FILE:VARIANT`: what its `get_config` returns, locked."""
+  """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
 
-  config: ConfigDict | None = None  # the last that was loaded
+  config: ConfigDict | None = None  # the last one loaded
 
   def parse(self, argument: str) -> ConfigDict:
     path, *variant = argument.split(':', 1)
@@ -189,11 +190,11 @@ def _config_file(name: str) -> pathlib.Path:
     for candidate in candidates:
       if candidate.is_file():
         return candidate
-    forgotten = any(pathlib.Path(f'{one}.py').is_file() for one in candidates)
+    lacks_suffix = any(pathlib.Path(f'{one}.py').is_file() for one in candidates)
     what = 'is not a file' if path.exists() else 'does not exist'
   except OSError as error:
     raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  hint = f'; did you mean {path}.py?' if forgotten else ''
+  hint = f'; did you mean {path}.py?' if lacks_suffix else ''
   raise UserError(f'the config file {path} {what}{hint}')
 
 
@@ -209,7 +210,7 @@ def _get_config(path: pathlib.Path, variant: list[str]) -> object:
     raise
   except SystemExit:
     raise UserError(
-      f'the config file {path} ended the program by sys.exit(); it must only return'
+      f'the config file {path} called sys.exit(); it must return a config instead'
     ) from None
   except BaseException as error:
     raise UserError(
@@ -226,7 +227,7 @@ def _check_keys(section: dict, name: str) -> None:
 
 
 def _unknown_field(argv: list[str]) -> UserError | None:
-  """What is wrong with the first --config.section.field that the config lacks."""
+  """The error for the first --config.section.field that the config lacks."""
   parser = FLAGS['config'].parser if 'config' in FLAGS else None
   if not isinstance(parser, _ConfigFile) or parser.config is None:
     return None
@@ -244,11 +245,11 @@ def _unknown_field(argv: list[str]) -> UserError | None:
 
 
 def _keep_compiled_programs() -> None:
-  """Points JAX to a cache on disk, unless the user has pointed it to one."""
+  """Sets JAX's cache on disk, unless the user has set one."""
   if not jax.config.values['jax_compilation_cache_dir']:
     try:
       caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
-    except UserError:  # a container's user without a home
+    except UserError:  # a user without a home folder, as in a container
       return
     folder = pathlib.Path(caches, 'icl_zoo')
     jax.config.update('jax_compilation_cache_dir', str(folder))
@@ -259,10 +260,10 @@ def _keep_compiled_programs() -> None:
 
 
 def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
-  """Deletes files of a folder, those not read for longest first, down to a size.
+  """Deletes the least recently read files of a folder, down to a size.
 
-  JAX could bound its cache too, but would read all of it whenever it adds a program:
-  with 20,000 of them that takes a second.
+  JAX could also bound its cache, but would read all of it whenever it adds a program:
+  with 20,000 programs that takes a second.
   """
   files = []
   # No error matters here: another process may delete the same files.
@@ -281,7 +282,7 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def _no_device() -> str | None:
-  """Why JAX has no device to compute on, if that is so."""
+  """Why JAX has no device to compute on; None if it has one."""
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
@@ -292,7 +293,7 @@ def _no_device() -> str | None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-  """Whether a log record is ours or a warning: Orbax logs 67 lines a save."""
+  """Whether a log record is ours or a warning; Orbax logs 67 lines per save."""
   ours = pathlib.Path(zoo.__file__).parent
   return (
     record.levelno >= logging.WARNING or ours in pathlib.Path(record.pathname).parents
@@ -300,22 +301,22 @@ def _is_for_users(record: logging.LogRecord) -> bool:
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:
-  # Not by print, which the signal may have interrupted.
+  # Not with print, which the signal may have interrupted.
   with contextlib.suppress(OSError):
     os.write(2, f'\nerror: interrupted; {RESUME}\n'.encode())
   os._exit(130)
 
 
 def _exit(code: int, message: object) -> NoReturn:
-  alike = processes.end_together(code)
-  if not alike or processes.index() == 0:
-    _say(message)
-  if not alike:
+  together = processes.end_together(code)
+  if not together or processes.index() == 0:
+    _print_error(message)
+  if not together:
     _end_hard(code)
   sys.exit(code)
 
 
-def _say(message: object) -> None:
+def _print_error(message: object) -> None:
   print('error:', ' '.join(str(message).split()), file=sys.stderr)
 
 

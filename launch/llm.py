@@ -23,7 +23,7 @@ _DATA = flags.DEFINE_string(
   None,
   'Folder of the CSV files of STS-B, from which the data set is built in the data '
   'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once it is '
-  'built. For a benchmark of your own, its folder of JSONL files.',
+  'built. For your own benchmark, its folder of JSONL files.',
 )
 _OUT = flags.DEFINE_string(
   'out',
@@ -34,11 +34,11 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  config: Any = cli.config_of(_CONFIG)  # what it holds is checked when it runs
+  config: Any = cli.config_of(_CONFIG)  # `run` checks its fields
   default = pathlib.Path('checkpoints/runs', f'llm-{cli.run_name(_CONFIG)}')
   out = cli.folder_of(_OUT, default)
   data = None if _DATA.value is None else cli.folder_of(_DATA, '')
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo.llm import experiment, report
 
   summary = experiment.run(config, out, data)

@@ -1,4 +1,4 @@
-"""Trains the model that a config names, or resumes the run that the workdir holds.
+"""Trains the model of a config, or resumes the run in the workdir.
 
   python -m launch.main --config=configs/yq_lsa.py
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
@@ -6,8 +6,8 @@
 
 After an interruption, rerun the same command to resume.
 
-Many processes of one run: --distributed on a TPU pod, SLURM, Open MPI 4 or GKE;
-elsewhere --coordinator, --num_processes and --process_id. docs/scaling.md tells more.
+For several processes of one run use --distributed on a TPU pod, SLURM, Open MPI 4 or
+GKE; elsewhere --coordinator, --num_processes and --process_id. See docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from launch import cli
 from zoo import processes
 from zoo.errors import UserError, check_count
 
-if TYPE_CHECKING:  # it imports much
+if TYPE_CHECKING:  # slow to import
   from zoo.config import Config
 
 flags.adopt_module_key_flags(cli)
@@ -37,13 +37,15 @@ _WORKDIR = flags.DEFINE_string(
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
-  'Be one process of many, as the TPU pod, SLURM, Open MPI 4 or GKE says.',
+  'Join the processes that the TPU pod, SLURM, Open MPI 4 or GKE has started.',
 )
 _COORDINATOR = flags.DEFINE_string(
-  'coordinator', None, 'Be one process of many: HOST:PORT of process 0, any free port.'
+  'coordinator', None, 'Join several processes: HOST:PORT of process 0, any free port.'
 )
-_NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'How many there are.')
-_PROCESS_ID = flags.DEFINE_integer('process_id', None, 'Which one this is, from 0.')
+_NUM_PROCESSES = flags.DEFINE_integer('num_processes', None, 'The number of processes.')
+_PROCESS_ID = flags.DEFINE_integer(
+  'process_id', None, 'The id of this process, from 0.'
+)
 
 
 def main() -> None:
@@ -52,7 +54,7 @@ def main() -> None:
   workdir = cli.folder_of(_WORKDIR, default)
   _join(config)
   _check_same(workdir)
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo.training import table, train
 
   summary = train(config, workdir)
@@ -73,13 +75,13 @@ def _join(config: Config) -> None:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
   from zoo.config import validate_fields
 
-  # What can be checked without the others.
+  # Checks that do not need the other processes.
   validate_fields(config, several_processes=True)
   coordinator, number, this = address or (None, None, None)
   mesh = config.mesh
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
-  # A process that loses the others says so itself, without a stack of C++.
+  # A process that loses the others reports it itself, without a C++ stack trace.
   faulthandler.disable()
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)
@@ -94,8 +96,8 @@ def _address() -> tuple[str, int, int] | None:
     return None
   if missing:
     raise UserError(
-      f'{given[0]} is given without {" and ".join(missing)}; the three go together, or '
-      '--distributed finds them'
+      f'{given[0]} is given without {" and ".join(missing)}; give all three, or use '
+      '--distributed'
     )
   coordinator = processes.check_address('--coordinator', _COORDINATOR.value)
   number = check_count('--num_processes', _NUM_PROCESSES.value)
@@ -113,7 +115,7 @@ def _check_same(workdir: pathlib.Path) -> None:
   with processes.propagate_errors():
     if str(workdir) != first:
       raise UserError(
-        f'--workdir is {workdir}, and {first} on process 0; it must be the same folder '
+        f'--workdir is {workdir}, but {first} on process 0; it must be the same folder '
         'for all processes'
       )
 

@@ -26,7 +26,7 @@ flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
   'figures',
   None,
-  'Which: 1 to 5 of the paper; context, covariance, shift beyond it. Default: all.',
+  'Figures 1 to 5 of the paper, and context, covariance, shift. Default: all.',
 )
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Runs of each point: seeds 0, 1, …')
 _OBJECTIVE = flags.DEFINE_string(
@@ -42,13 +42,13 @@ _LLM = flags.DEFINE_string(
   None,
   'Folder of a finished run of launch.llm, to show its result as figure 6.',
 )
-_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: ends soon, shows little.')
+_SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaningful.')
 
 
 def main() -> None:
   num_seeds = check_count('--seeds', _SEEDS.value)
   out = cli.folder_of(_OUT, _OUT.default)
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo import paper
 
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value

@@ -1,4 +1,4 @@
-"""Draws the in-context risk of one run or several against the training step.
+"""Plots the in-context risk of one or several runs against the training step.
 
 python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
@@ -30,7 +30,7 @@ def main() -> None:
     out = user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
     raise UserError(f'--out is {_OUT.value!r}; it must end in .png, .svg or .pdf')
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo.training.curves import plot_risk
 
   figure = plot_risk(_WORKDIRS.value)

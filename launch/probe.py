@@ -1,4 +1,4 @@
-"""Answers for a trained model: is it doing gradient descent?
+"""Reports for a trained model: is it doing gradient descent?
 
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
@@ -37,8 +37,8 @@ _EVAL_SET = flags.DEFINE_string(
   'eval_set',
   None,
   'A frozen evaluation set to score both on: table_1, zero_mean, noisy, anisotropic or '
-  'long_context. It is drawn when first asked for, into TFDS_DATA_DIR if that is set, '
-  'else ~/tensorflow_datasets.',
+  'long_context. It is sampled on first use, into TFDS_DATA_DIR if that is set, else '
+  '~/tensorflow_datasets.',
 )
 _JSON = flags.DEFINE_string(
   'json', None, 'File for all numbers. Default: probe.json in --out.'
@@ -60,13 +60,13 @@ def main() -> None:
   if out.exists() and not out.is_dir():
     raise UserError(f'--out is {str(out)!r}, which is not a folder')
   json_file = _json_file(out)
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
   from zoo.probing.pictures import pictures
 
   if _EVAL_SET.value is not None:
-    zoo.evaluation_sets.setting_of(_EVAL_SET.value)
+    zoo.evaluation_sets.find_spec(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
   other, name = _other(saved.task)
   evaluation_set = None
@@ -103,7 +103,7 @@ def _json_file(out: pathlib.Path) -> pathlib.Path:
 
 
 def _other(task: Task) -> tuple[Predictor, str]:
-  """What to compare with, and its name."""
+  """The predictor to compare with, and its name."""
   import zoo
 
   name = _AGAINST.value

@@ -1,4 +1,4 @@
-"""What a command does first, before anything is imported that takes long."""
+"""The first actions of a command, before any slow import."""
 
 import io
 import os
@@ -10,22 +10,23 @@ from typing import Any, TextIO
 
 
 def open_closed_streams() -> None:
-  """Opens the standard streams that the caller has closed on the null device.
+  """Opens standard streams that the caller has closed, on the null device.
 
-  Else the next file that is opened would get the number of one, and what is printed.
+  Otherwise the next opened file would get the number of a standard stream, and with it
+  the printed output.
   """
   for number in range(3):
     try:
       os.fstat(number)
     except OSError:
-      os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+      os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def handle_ctrl_c(handler: signal.Handlers | Callable[[int, Any], None]) -> bool:
-  """Sets what Ctrl-C does where Python would raise KeyboardInterrupt.
+  """Sets the handler of Ctrl-C, if Python would raise KeyboardInterrupt.
 
-  An exception is lost where JAX is called by the garbage collector, and breaks the
-  import of an extension in several lines. Returns whether anything was changed.
+  That exception is lost when the garbage collector calls JAX, and gives several lines
+  of errors while an extension is imported. Returns whether anything was changed.
   """
   if (
     threading.current_thread() is not threading.main_thread()
@@ -37,8 +38,8 @@ def handle_ctrl_c(handler: signal.Handlers | Callable[[int, Any], None]) -> bool
 
 
 def guard_output() -> None:
-  """Lets neither a lost reader nor an odd character break what is printed."""
-  if os.name == 'posix':  # a console of Windows is no file
+  """Makes output ignore a closed reader, and escape characters it cannot encode."""
+  if os.name == 'posix':  # a Windows console is not a file
     sys.stdout, sys.stderr = _guarded(1, sys.stdout), _guarded(2, sys.stderr)
 
 

@@ -1,11 +1,11 @@
-"""Trains a config at many points at once, and tabulates what came out.
+"""Trains a config at many points at once, and writes a table of the results.
 
   python -m launch.sweep --config=configs/multi_head_lsa.py \\
       --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
 
-Every combination of the values is a point. Points that differ in prior mean, noise,
-initial guess or bias, or number of heads alone share one program and its prompts. Rerun
-the same command to resume after an interruption, or with more values to add them.
+Every combination of the values is a point. Points that differ only in prior mean,
+noise, initial guess or bias, or number of heads share one program and its prompts.
+Rerun the same command to resume after an interruption, or with more values to add them.
 """
 
 import json
@@ -20,7 +20,9 @@ from launch import cli
 from zoo.errors import UserError
 
 flags.adopt_module_key_flags(cli)
-_CONFIG = cli.define_config('Config file, with an optional variant; as of launch.main.')
+_CONFIG = cli.define_config(
+  'Config file, with an optional variant, as for launch.main.'
+)
 _SWEEP = flags.DEFINE_multi_string(
   'sweep',
   [],
@@ -34,7 +36,7 @@ _WORKDIR = flags.DEFINE_string(
 )
 
 
-# Each has a folder of its own.
+# Each has its own folder.
 _MAX_POINTS = 100_000
 
 
@@ -51,7 +53,7 @@ def main() -> None:
   _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
   workdir = cli.folder_of(_WORKDIR, default)
-  # Imported here so that a mistyped flag is answered at once.
+  # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 
   rows = sweeps.sweep(config, sweeps.grid(axes), workdir)
@@ -86,7 +88,7 @@ def parse(text: str) -> tuple[str, list[Any]]:
 
 def _check_number(number: int) -> None:
   if number > _MAX_POINTS:
-    raise UserError(f'--sweep gives {number} points; there may be {_MAX_POINTS}')
+    raise UserError(f'--sweep gives {number} points; the limit is {_MAX_POINTS}')
 
 
 if __name__ == '__main__':

@@ -170,7 +170,7 @@ MISTAKES = [
   (
     'v5e:2x2',
     {'mesh.data': 3, 'train.batch_size': 24},
-    "3 of the 4 devices of kind 'TPU v5 lite' form no such mesh",
+    "3 of the 4 devices of kind 'TPU v5 lite' cannot form it",
   ),
 ]
 ASK = """

@@ -137,5 +137,5 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   (workdir / 'summary.json').unlink()
   again = launch(*arguments, cache=cache, cwd=outside)
   assert again.returncode == 0, again.stderr
-  assert 'going on from step 10 of 20' in again.stderr
+  assert 'resuming at step 10 of 20' in again.stderr
   assert_same_bits(saved_arrays(workdir, 20), whole)

@@ -18,7 +18,7 @@ from zoo import evaluation_sets
 from zoo.errors import RunError
 from zoo.evaluation_sets import sets
 
-SETTINGS = {setting.name: setting for setting in evaluation_sets.SETTINGS}
+SPECS = {spec.name: spec for spec in evaluation_sets.SPECS}
 FIELDS = ('x', 'y', 'x_query', 'y_query')
 
 
@@ -30,13 +30,13 @@ def data_dir(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize('name', SETTINGS)
+@pytest.mark.parametrize('name', SPECS)
 def test_the_prompts_are_those_recorded_and_of_the_task(name):
-  setting = SETTINGS[name]
-  drawn = sets.sample_prompts(setting)
+  spec = SPECS[name]
+  drawn = sets.sample_prompts(spec)
   # Recorded on another day; see the module for how far bits depend on the machine.
-  assert sets.checksum(drawn) == setting.sha256
-  for (total, _), recorded in zip(sets.sketch(drawn), setting.sketch, strict=True):
+  assert sets.checksum(drawn) == spec.sha256
+  for (total, _), recorded in zip(sets.sketch(drawn), spec.sketch, strict=True):
     assert abs(total - recorded) < 1e-6  # as many digits are recorded
   # The task as it is written down, once more.
   d, c = 10, 100 if name == 'long_context' else 10
@@ -71,7 +71,7 @@ def within_standard_errors(samples, expected):
 
 
 def test_the_weights_of_a_long_context_can_be_told_and_give_the_query():
-  drawn = sets.sample_prompts(SETTINGS['long_context'])
+  drawn = sets.sample_prompts(SPECS['long_context'])
   for x, y, x_query, y_query in zip(
     *(drawn[field][:20].astype(np.float64) for field in FIELDS), strict=True
   ):
@@ -110,7 +110,7 @@ def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
   assert answer.returncode == 0, answer.stderr
   size, label = json.loads(answer.stdout)
   assert size == 8192
-  assert label == sets.sample_prompts(SETTINGS['table_1'])['y_query'][7]
+  assert label == sets.sample_prompts(SPECS['table_1'])['y_query'][7]
   there, here = (
     {
       str(path.relative_to(folder)): path.read_bytes()
@@ -125,13 +125,13 @@ def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
 
 def test_what_is_read_is_what_was_drawn(data_dir):
   found = evaluation_sets.load('table_1', data_dir)
-  drawn = sets.sample_prompts(SETTINGS['table_1'])
+  drawn = sets.sample_prompts(SPECS['table_1'])
   for field in FIELDS:
     array = np.asarray(getattr(found.prompt, field))
     assert array.dtype == np.float32
     assert array.tobytes() == drawn[field].tobytes()
   assert found.same_bits
-  assert found.sha256 == SETTINGS['table_1'].sha256
+  assert found.sha256 == SPECS['table_1'].sha256
   assert found.task == isotropic(10, 10, prior_mean=2.0)
   builder = tfds.builder('icl_linear_regression/table_1', data_dir=data_dir)
   assert (str(builder.version), builder.info.splits['test'].num_examples) == (
@@ -143,13 +143,13 @@ def test_what_is_read_is_what_was_drawn(data_dir):
 def test_other_roundings_are_told_and_another_content_is_refused(
   data_dir, monkeypatch, caplog
 ):
-  setting = SETTINGS['table_1']
-  # As where the machine that recorded the checksum had rounded otherwise.
-  monkeypatch.setattr(setting, 'sha256', 64 * '0')
+  spec = SPECS['table_1']
+  # As where the machine that recorded the checksum had rounded differently.
+  monkeypatch.setattr(spec, 'sha256', 64 * '0')
   with caplog.at_level(logging.WARNING, logger='absl'):
     assert not evaluation_sets.load('table_1', data_dir).same_bits
   assert 'does not have the recorded checksum' in caplog.text
-  drawn = sets.sample_prompts(setting)
+  drawn = sets.sample_prompts(spec)
   one_ulp = np.nextafter(drawn['y'], np.float32(np.inf))
   monkeypatch.setattr(sets, 'sample_prompts', lambda _: {**drawn, 'y': one_ulp})
   assert not evaluation_sets.load('table_1', data_dir).same_bits
@@ -160,7 +160,7 @@ def test_other_roundings_are_told_and_another_content_is_refused(
     evaluation_sets.load('table_1', data_dir)
   reversed_order = {field: array[::-1] for field, array in drawn.items()}
   monkeypatch.setattr(sets, 'sample_prompts', lambda _: reversed_order)
-  with pytest.raises(RunError, match='cannot be drawn with this version of JAX'):
+  with pytest.raises(RunError, match='this version of JAX does not reproduce'):
     evaluation_sets.load('table_1', data_dir)
 
 
@@ -211,13 +211,13 @@ def test_the_export_needs_numpy_alone(data_dir, tmp_path):
   evaluation_sets.export('table_1', tmp_path / 'one.npz', data_dir)
   evaluation_sets.export('table_1', tmp_path / 'two.npz', data_dir)
   assert (tmp_path / 'one.npz').read_bytes() == (tmp_path / 'two.npz').read_bytes()
-  drawn = sets.sample_prompts(SETTINGS['table_1'])
+  drawn = sets.sample_prompts(SPECS['table_1'])
   with np.load(tmp_path / 'one.npz', allow_pickle=False) as found:
     for field in FIELDS:
       assert found[field].tobytes() == drawn[field].tobytes()
     assert str(found['name']) == 'table_1'
     assert str(found['version']) == evaluation_sets.VERSION
-    assert str(found['sha256']) == SETTINGS['table_1'].sha256
+    assert str(found['sha256']) == SPECS['table_1'].sha256
 
 
 def test_mistakes_are_named(tmp_path, data_dir):

@@ -13,7 +13,7 @@ for package in 'gguf', 'tensorflow_datasets':
 import zoo
 import zoo.llm.experiment
 import zoo.probing
-print([setting.name for setting in zoo.evaluation_sets.SETTINGS])
+print([spec.name for spec in zoo.evaluation_sets.SPECS])
 for use in (
   lambda: zoo.language_models.LanguageModel,
   lambda: zoo.evaluation_sets.load('table_1'),
@@ -36,7 +36,7 @@ def test_without_the_extras_one_line_says_how_to_get_them():
     check=True,
   )
   listed, model, *data = done.stdout.splitlines()
-  assert listed == str([setting.name for setting in evaluation_sets.SETTINGS])
+  assert listed == str([spec.name for spec in evaluation_sets.SPECS])
   assert model == (
     "gguf is not installed; language models need pip install 'icl-zoo[llm]'"
   )

@@ -15,8 +15,8 @@ from zoo.plots import (
   VERMILION,
   Panel,
   Plot,
-  draw,
   from_csv,
+  render_figure,
   series,
   to_csv,
   write_plot,
@@ -40,7 +40,7 @@ def example():
 
 def assert_drawn(plot):
   """By matplotlib's own account of it."""
-  figure = draw(plot.panels)
+  figure = render_figure(plot.panels)
   assert len(figure.axes) == len(plot.panels)
   for axes, panel in zip(figure.axes, plot.panels, strict=True):
     assert (axes.get_xlabel(), axes.get_xscale()) == (panel.x_axis, panel.x_scale)
@@ -113,8 +113,8 @@ def changed(**cells):
     ({'low': '9'}, 'y is 2.0; it must be between low, 9.0, and high, 2.0'),
     ({'y': '-1', 'low': '-1'}, '-1.0 is on a log scale of y; it must be > 0'),
     ({'x': '0'}, '0.0 is on a log scale of x; it must be > 0'),
-    ({'colour': BLUE}, "series 'trained' is there in two styles"),
-    ({'y_axis': 'error'}, "panel 'a' is there in two styles"),
+    ({'colour': BLUE}, "series 'trained' occurs in two styles"),
+    ({'y_axis': 'error'}, "panel 'a' occurs in two styles"),
   ],
 )
 def test_a_csv_that_cannot_be_drawn_is_refused(cells, said):
@@ -183,7 +183,7 @@ def test_a_corrupted_csv_is_drawn_or_refused(tmp_path):
     plot = from_csv('x', read_text(path))
     opened += 1
     if opened % 20 == 0:  # drawing is slow; what can be drawn is what is read
-      draw(plot.panels).canvas.draw()
+      render_figure(plot.panels).canvas.draw()
 
   refused = fuzz.check_all(path, read, fuzz.mutate_bytes)
   assert 500 < refused < 1000

@@ -55,7 +55,7 @@ def create_task(name: str, **hyperparameters: Any) -> Task:
   return _registry.tasks.create(name, **hyperparameters)
 
 
-if TYPE_CHECKING:  # imported when first used, since they take time or few need them
+if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
   from zoo import aot as aot
   from zoo import benchmark as benchmark
   from zoo import estimators as estimators

@@ -1,7 +1,7 @@
-"""Compiles training for a TPU slice that need not exist: does it fit, what is sent.
+"""Compiles training for a TPU slice without having one: memory and traffic.
 
 XLA compiles for a named topology on any machine that has libtpu, ahead of time (AOT).
-What is compiled is the step of `launch.main`, for all devices of the slice.
+The training step of `launch.main` is compiled for all devices of the slice.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-# What a program may use of a chip's memory: the limit that the compiler names when it
-# refuses a program.
+# The memory of a chip that a program may use: the limit that the compiler states when
+# it rejects a program.
 GIB = 2**30
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
@@ -54,11 +54,11 @@ _ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 def report(config: Config, topology: str) -> Report:
   """What a step of training needs on each device of a slice such as `v5e:4x8`.
 
-  `fits` tells whether it can run there, and `reason` why not. Bytes and flops are of
-  one device and one step; `collectives` are by kind, with the bytes that each device
-  ends up with. `unsharded_bytes` of the state are whole on every device, and
+  `fits` says whether it can run there, and `reason` why not. Bytes and flops are per
+  device and step; `collectives` are by kind, with the bytes of their results on each
+  device. `unsharded_bytes` of the state are replicated on every device, and
   `lost_donations` names arrays of it that a step would hold twice. Raises UserError for
-  an unknown topology, for a config that is wrong on it, and where libtpu is missing.
+  an unknown topology, a config that is invalid on it, and if libtpu is not installed.
   """
   devices = _devices(topology)
   hbm = HBM_BYTES[topology.partition(':')[0]]
@@ -87,7 +87,7 @@ def report(config: Config, topology: str) -> Report:
 
 
 def _needs(compiled: Any, hbm: int, state: Leaves) -> Report:
-  """The part of a report that tells what the compiled step needs."""
+  """The part of a report that describes the compiled step."""
   memory = compiled.memory_analysis()
   peak = memory.peak_memory_in_bytes
   excess = f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip'
@@ -107,8 +107,8 @@ def _needs(compiled: Any, hbm: int, state: Leaves) -> Report:
 def listed(config: Config) -> Iterator[Report]:
   """Reports for the listed slices, the smaller first.
 
-  Of slices with as many chips those with less memory come first. A slice for which the
-  config is wrong is reported as one on which it does not fit.
+  Slices with equally many chips are ordered by memory. A slice on which the config is
+  invalid is reported as one on which it does not fit.
   """
 
   def size(name: str) -> tuple[int, int]:
@@ -185,10 +185,10 @@ def _devices(topology: str) -> list[Any]:
     )
   if importlib.util.find_spec('libtpu') is None:
     raise UserError(
-      "libtpu is not installed, which compiles for TPUs; pip install 'icl-zoo[tpu]'"
+      "libtpu, which compiles for TPUs, is not installed; pip install 'icl-zoo[tpu]'"
     )
-  # Without these it would warn that there is no TPU, and refuse to be loaded by a
-  # second process.
+  # Without these libtpu would warn that there is no TPU, and a second process could not
+  # load it.
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
@@ -234,7 +234,7 @@ def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
 
 
 def _out_of_memory(message: str) -> str | None:
-  """What the compiler says of a program that does not fit, in one line."""
+  """The compiler's message for a program that does not fit, in one line."""
   said = re.search(r'RESOURCE_EXHAUSTED: (.+?\)\.|.+?\. |.+)', message)
   return said.group(1).strip().rstrip('.') if said else None
 
@@ -249,7 +249,7 @@ def _collectives(text: str) -> dict[str, dict[str, int]]:
         math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
         for _, bits, sides in _ARRAY.findall(shape)
       ]
-      # What starts and is waited for later has operand and result in its shape.
+      # The shape of an asynchronous start holds both the operand and the result.
       size = max(sizes) if '-start(' in match.group() else sum(sizes)
       entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
       entry['count'] += 1
@@ -258,7 +258,7 @@ def _collectives(text: str) -> dict[str, dict[str, int]]:
 
 
 def _lines_of_a_step(text: str) -> list[str]:
-  """The instructions of the loop over steps, and of all that it calls."""
+  """The instructions of the loop over steps, and of everything it calls."""
   computations: dict[str, list[str]] = {}
   body: list[str] = []
   entry = ''
@@ -270,7 +270,7 @@ def _lines_of_a_step(text: str) -> list[str]:
       body.append(line)
   loops = [line for line in computations[entry] if re.search(r' while\(', line)]
   if len(loops) != 1:
-    raise ValueError(f'{len(loops)} loops in the program of training; there is one')
+    raise ValueError(f'the training program has {len(loops)} loops; it should have 1')
   waiting = re.findall(r'body=%?([\w.\-]+)', loops[0])
   reached: dict[str, list[str]] = {}
   while waiting:
@@ -282,11 +282,11 @@ def _lines_of_a_step(text: str) -> list[str]:
 
 
 def _lost_donations(text: str, state: Leaves) -> list[str]:
-  """The arrays of the state, which come first, that no output takes the place of."""
+  """The arrays of the state, the first arguments, whose memory no output reuses."""
   header = text[: text.index('\n')]
-  kept = {int(n) for n in re.findall(r'\((\d+), \{\}, (?:may|must)-alias\)', header)}
+  reused = {int(n) for n in re.findall(r'\((\d+), \{\}, (?:may|must)-alias\)', header)}
   return [
     jax.tree_util.keystr(path, simple=True, separator='.')
     for number, (path, _) in enumerate(state)
-    if number not in kept
+    if number not in reused
   ]

@@ -1,11 +1,11 @@
-"""How fast training is, against what a researcher writes first and against the floor.
+"""The speed of training, compared with a first naive program and with lower bounds.
 
 All contenders are timed in one process and in turns, so that their ratios hold although
 the machine's speed drifts. `literal` is the paper's equation on whole tokens, one
-compiled step at a time from a Python loop, with a three-dimensional draw an array;
+compiled step at a time from a Python loop, with each array sampled in its own shape;
 `zoo` is the loop exactly as `launch.main` runs it, metrics and checkpoints included;
-`chunk` is its compiled steps alone; `draws` is the drawing alone of what the steps see,
-which may be the statistics of prompts; `examples` is the drawing of whole prompts.
+`chunk` is its compiled steps alone; `draws` only samples what the steps read, which may
+be the statistics of prompts; `examples` only samples whole prompts.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class Contest:
       self._examples = jax.jit(functools.partial(self._draw, False))
 
   def time(self, contender: str, seconds: float) -> Timing:
-    """Runs a contender for about so many seconds, and tells how fast it was."""
+    """Runs a contender for about `seconds` and returns its speed."""
     if contender == 'zoo':
       return self._time_zoo()
-    # What is compiled or cold is left out, and the number of steps found.
+    # Leaves out compiling and cold caches, and finds the number of steps.
     self.run(contender, 2)
     start = time.perf_counter()
     self.run(contender, 2)
@@ -149,10 +149,10 @@ class Contest:
     return Timing(steps / wall, 1e3 * cpu / steps)
 
   def run(self, contender: str, steps: int) -> Any:
-    """Runs steps of a contender other than `zoo`, and waits for their end.
+    """Runs steps of a contender other than `zoo`, and waits for them to finish.
 
-    Returns the state of training or what was drawn last. `chunk` continues from the
-    state of its last call, and uses up its arrays.
+    Returns the training state or the last sample. `chunk` continues from the state of
+    its last call, whose arrays it donates.
     """
     precision = self._config.train.matmul_precision
     with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
@@ -195,7 +195,7 @@ class Contest:
       stream = jax.random.fold_in(key, step)
       return sample(self._task, stream, batch_size, statistics)
 
-    # All that is drawn is carried from step to step: what nobody reads is not computed.
+    # The loop carries the whole sample, since XLA does not compute unused values.
     nothing = jax.tree.map(
       lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
     )
@@ -207,8 +207,8 @@ def compare(
 ) -> list[Row]:
   """Times the contenders of each config `repeats` times, in turns.
 
-  A timing takes about `seconds`, that of `zoo` a whole run. Shows a progress
-  bar. Raises UserError for a config that is wrong.
+  A timing takes about `seconds`, and that of `zoo` a whole run. Shows a progress bar.
+  Raises UserError for an invalid config.
   """
   pairs = []
   for config, contenders in entries:
@@ -230,7 +230,7 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
 
 
 def ratios(rows: Sequence[Row]) -> dict[str, float]:
-  """What the benchmark is run for, from the median speeds of its rows."""
+  """The ratios of interest, from the median speeds of the rows."""
   speed = {row[:-1]: row.summary()['steps_per_second']['median'] for row in rows}
   found = {}
   for case in dict.fromkeys(row[:3] for row in rows):
@@ -261,7 +261,7 @@ def _case(model: str, heads: int, context_length: int) -> str:
 def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
   """Seconds for a sweep over prior means, and for one of its points trained alone.
 
-  All is in them: compiling, records, evaluation and checkpoints; imports are not.
+  They include compiling, records, evaluation and checkpoints, but not imports.
   """
   points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
   seconds = {}
@@ -310,13 +310,14 @@ def table(found: dict[str, Any]) -> str:
 
 
 def scale(
-  settings: dict[str, list[tuple[int, Config]]], repeats: int, seconds: float
+  cases: dict[str, list[tuple[int, Config]]], repeats: int, seconds: float
 ) -> dict[str, Any]:
-  """The step time of the compiled steps by size, for each thing that is varied."""
+  """The time of a compiled step by size, for each quantity that is varied."""
   found = {}
-  for label, cases in settings.items():
-    rows = compare([(config, ('chunk',)) for _, config in cases], repeats, seconds)
-    sizes = [size for size, _ in cases]
+  for label, sized_configs in cases.items():
+    entries = [(config, ('chunk',)) for _, config in sized_configs]
+    rows = compare(entries, repeats, seconds)
+    sizes = [size for size, _ in sized_configs]
     speeds = [row.summary()['steps_per_second']['median'] for row in rows]
     times = [1e3 / speed for speed in speeds]
     exponent = growth(sizes, times)

@@ -1,4 +1,4 @@
-"""Cards: what a checkpoint that ships says of itself, and the index of them all."""
+"""Cards: the descriptions of the shipped checkpoints, and the index of them all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INTRODUCTION = """\
 
 Trained models in the setting of Table 1 of arXiv 2512.04268: d = C = 10, prior mean
 w\\* = [2, …, 2], no noise. `zoo.load('checkpoints/yq_lsa')` opens one, and
-`python -m launch.probe --checkpoint=checkpoints/yq_lsa` says what it has learned.
+`python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
 
 All were trained on the exact risk. The infimum is that of models with the same guess,
 fixed or learned, and number of heads; the excess is relative to it.
@@ -56,10 +56,9 @@ fixed or learned, and number of heads; the excess is relative to it.
 _CLOSING = """\
 Each folder has a card: the config, the command that trains the model anew, the seed,
 the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
-it, which has the sum of every file that is read.
+it, which has the checksum of every file that is read.
 
-This page is written by `python -m launch.catalog --train`, which trains all
-of them again.
+`python -m launch.catalog --train` trains all of them again and writes this page.
 """
 
 
@@ -68,18 +67,18 @@ def write_checkpoints(
 ) -> list[Card] | None:
   """Trains each config, and writes checkpoints, cards and the index into a folder.
 
-  `configs` has, by the name of a checkpoint, a config and the command that trains it;
-  what the folder held under these names is replaced once all are trained. Returns the
+  `configs` maps the name of a checkpoint to a config and the command that trains it.
+  Existing checkpoints of these names are replaced once all are trained. Returns the
   cards, or None after SIGTERM. Raises UserError when another process does the same;
   RunError for a model that ends more than `TOLERANCE` above its infimum, or when the
-  disk refuses.
+  folder cannot be written.
   """
   folder = pathlib.Path(folder)
   training = folder / '.training'
   try:
     training.mkdir(parents=True, exist_ok=True)
     with locked(training), Interruption() as interruption:
-      _clean_up(training)  # what a process that was killed has left
+      _clean_up(training)  # after a process that was killed
       try:
         for name, (config, command) in configs.items():
           workdir = training / 'runs' / name
@@ -114,18 +113,18 @@ def _train_one(
 
 
 def _replace(names: Iterable[str], training: pathlib.Path) -> None:
-  """Puts checkpoints in the place of older ones, which stay until the new ones are."""
+  """Replaces older checkpoints; each is set aside until the new ones are in place."""
   replaced = training / 'replaced'
   replaced.mkdir()
   for name in names:
-    place = training.parent / name
-    if place.exists():
-      place.rename(replaced / name)
-    (training / name).rename(place)
+    target = training.parent / name
+    if target.exists():
+      target.rename(replaced / name)
+    (training / name).rename(target)
 
 
 def _clean_up(training: pathlib.Path) -> None:
-  """Puts back what was not replaced in the end, and deletes all that was in between."""
+  """Restores checkpoints whose replacement is missing, and deletes everything else."""
   for old in (training / 'replaced').glob('*'):
     if not (training.parent / old.name).exists():
       old.rename(training.parent / old.name)
@@ -177,7 +176,7 @@ def row(card: Card) -> list[str]:
 def infimum(config: Config, task: LinearRegression) -> float:
   """The infimum of the exact risk over the models that a config can be trained to.
 
-  A learned guess is taken to be the prior mean. That is the best one wherever the
+  A learned guess is taken to be the prior mean. That is the best guess wherever the
   result is the optimum of the linear family, as for the priors of the shipped models.
   """
   section = config.model

@@ -1,4 +1,4 @@
-"""What a config may say: every field is checked before anything is built."""
+"""Validation of configs: every field is checked before anything is built."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def validate_fields(config: Config, several_processes: bool = False) -> None:
 def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Nothing is written and no array is made. The mesh and the memory have to fit on the
-  devices that there are; with `num_devices`, which need not be there, only the mesh.
+  Nothing is written and no array is made. The mesh and the memory must fit the devices
+  of this machine; with `num_devices`, which need not exist, only the mesh must fit.
   """
   validate_fields(config)
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
@@ -175,7 +175,7 @@ def validate(config: Config, num_devices: int | None = None) -> None:
       f'the data axis of the mesh, which is {data}'
     )
   abstract = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-  if num_devices is None:  # the memory of others is not known here
+  if num_devices is None:  # the memory of other devices is unknown
     memory.check(config, task, abstract, (data, model))
   _check_model(config, task, abstract, model)
   if theory.covers(task):
@@ -194,7 +194,7 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
 
 
 def num_heads(config: Config) -> int:
-  """The model's number of heads; one where the config does not say."""
+  """The model's number of heads; 1 if the config does not say."""
   return config.model.get('num_heads', 1)
 
 
@@ -226,8 +226,8 @@ def to_json(config: AnyConfig) -> str:
 def differences(saved: dict[str, Any], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
-  The mesh says where to compute and not what, and is left out: a run may go on
-  elsewhere.
+  The mesh is left out: it says where to compute and not what, and a run may be resumed
+  on another one.
   """
   old, new = (
     flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
@@ -270,8 +270,8 @@ def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> N
         f"config.objective.name is 'exact'; it must be 'sampled' for "
         f'{config.model.name!r}, which has no learning rule and so no exact risk'
       )
-    theory.task_moments(task)  # raises UserError for a task beyond the theory
-  if config.mesh.fsdp:  # fills up what does not divide
+    theory.task_moments(task)  # raises UserError for a task that the theory lacks
+  if config.mesh.fsdp:  # pads arrays that it cannot divide
     return
   abstract = nnx.state(model)
   for path, variable in nnx.to_flat_state(abstract):

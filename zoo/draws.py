@@ -1,8 +1,8 @@
 """Random numbers for prompts: each a pure function of key, position and index.
 
-Drawing the prompts is the floor under the time of a training step, so it is done
-cheaply: a block of the generator gives two numbers here, of which JAX's own partitioned
-draws use one. What a position in the batch gets depends neither on the length of the
+Sampling prompts is a lower bound on the time of a training step, so it is made cheap:
+a block of the generator gives two numbers here, of which JAX's own partitioned sampling
+uses one. The numbers of a position in the batch depend neither on the length of the
 batch nor on the devices that share it. Positions are the last axis, along which a CPU
 computes fastest.
 """
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Integer, Key, UInt32
 
-# Taylor coefficients in x² of sin(x)/x and cos(x): wrong by less than 2e-9 on ±π/4.
+# Taylor coefficients in x² of sin(x)/x and cos(x): errors below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]
 _COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(6)]
 
@@ -26,7 +26,7 @@ _COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(6)]
 def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n b']:
   """`count` standard normal numbers for each position in the batch.
 
-  Beyond ±6.7, where one number in 10¹¹ belongs, there are none.
+  None lies beyond ±6.7, where one in 10¹¹ should.
   """
 
   def transform(pairs: Any) -> Float[Array, 'n b']:
@@ -102,7 +102,7 @@ def threefry(
 def uniform(words: UInt32[Array, '*n']) -> Float[Array, '*n']:
   """Numbers in (0, 1], from the upper 31 bits of each word."""
   dtype = jnp.result_type(float)
-  # By way of int32, for which CPUs have an instruction.
+  # Converted via int32, for which CPUs have an instruction.
   number = (words >> np.uint32(1)).astype(jnp.int32).astype(dtype)
   return (number + np.asarray(0.5, dtype)) * np.asarray(2.0**-31, dtype)
 
@@ -112,9 +112,9 @@ def box_muller(
 ) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
   """Two independent standard normal numbers from a pair of words.
 
-  The point at the distance `√(−2 log u)` in a random direction: an angle in ±π/4, its
-  coordinates perhaps swapped, and perhaps both negated. XLA:CPU does not vectorise its
-  own sine and cosine.
+  They are a point at the distance `√(−2 log u)` in a random direction: an angle in
+  ±π/4, with coordinates swapped at random and both negated at random. XLA:CPU does not
+  vectorise its own sine and cosine.
   """
   dtype = jnp.result_type(float)
   radius = jnp.sqrt(np.asarray(-2.0, dtype) * jnp.log(uniform(left)))
@@ -133,9 +133,9 @@ def materialize_once(
 ) -> Any:
   """`function(*arguments)`, computed once however many consumers read the result.
 
-  XLA:CPU drops optimization barriers before it fuses, and so would run the generator
-  again in each fusion that reads its numbers. It does not fuse across a condition, and
-  cannot know that this one always holds.
+  XLA:CPU drops optimization barriers before it fuses, and would run the generator again
+  in each fusion that reads its numbers. It does not fuse across a conditional, and
+  cannot know that this condition always holds.
   """
 
   def on_cpu(*arguments: Any) -> Any:
@@ -154,7 +154,7 @@ def materialize_once(
 
 
 def _words_of(key: Key[Array, '']) -> UInt32[Array, ' 2']:
-  return jax.random.key_data(key)[:2]  # all there are, but for the generator rbg
+  return jax.random.key_data(key)[:2]  # all of them, except for the generator rbg
 
 
 def _polynomial(

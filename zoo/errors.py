@@ -1,4 +1,4 @@
-"""Errors that are answered in one line, and the checks that raise them."""
+"""Errors that are reported in one line, and the checks that raise them."""
 
 import difflib
 import math
@@ -17,7 +17,7 @@ class UserError(ValueError):
 
 
 class RunError(RuntimeError):
-  """A run that cannot go on although it was asked for rightly (NaN, full disk).
+  """A run that cannot continue although its input was valid (NaN, full disk).
 
   The command lines print it as one line and exit with code 1.
   """
@@ -96,7 +96,7 @@ def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
       f'{name} has shape {matrix.shape}; it must be None (the identity) or a '
       f'{length} × {length} matrix'
     )
-  # A product like A Aᵀ is off by about a rounding a term, in the precision given.
+  # A product like A Aᵀ is off by about one rounding error per term, in its precision.
   precision = np.result_type(getattr(value, 'dtype', np.float64), np.float16)
   tolerance = 8 * length * float(np.finfo(precision).eps * np.abs(matrix).max())
   asymmetry = float(np.abs(matrix - matrix.T).max())
@@ -118,7 +118,7 @@ def _as_float64(value: Any) -> np.ndarray | None:
   """`value` as a float64 array, or None if it does not hold real numbers only."""
   try:
     array = np.asarray(value)
-    # Text, truth values and complex numbers would be converted, not refused.
+    # Text, booleans and complex numbers would be converted, not rejected.
     return array.astype(np.float64) if array.dtype.kind in 'iuf' else None
   except (TypeError, ValueError):
     return None
@@ -134,6 +134,6 @@ def _as_finite(name: str, value: Any) -> np.ndarray:
 
 
 def _shown(value: Any) -> str:
-  """The value in one line, shortened: a matrix prints on many."""
+  """The value in one line, shortened, since a matrix prints in many."""
   text = ' '.join(repr(value).split())
   return text if len(text) <= 80 else f'{text[:77]}...'

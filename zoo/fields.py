@@ -1,4 +1,4 @@
-"""Fields of a file that may come from anybody: each is read with its type and range."""
+"""Fields of an untrusted file: each is read with a check of its type and range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fields:
   """
 
   def __init__(self, values: object, source: str):
-    """`source` names the object in messages; raises UserError if it is no object."""
+    """`source` names the object in messages; UserError unless `values` is an object."""
     if not isinstance(values, Mapping):
       raise UserError(f'{source} is a {type(values).__name__}; it must be an object')
     self.source = source
@@ -34,11 +34,11 @@ class Fields:
     return self._values.get(name) is not None
 
   def names(self) -> list[str]:
-    """The names of all fields that are there."""
+    """The names of all fields that are present."""
     return [name for name in self._values if isinstance(name, str) and name in self]
 
   def raw(self, name: str) -> object:
-    """The value as it is in the file; None where it is absent."""
+    """The value as it is in the file; None if it is absent."""
     return self._values.get(name)
 
   def integer(
@@ -64,7 +64,7 @@ class Fields:
     return float(value)
 
   def text(self, name: str, default: str | None = None) -> str:
-    """A text of at most `MAX_TEXT` characters, all of which UTF-8 knows."""
+    """A text of at most `MAX_TEXT` characters that UTF-8 can encode."""
     value = self._value(name, default)
     if not _is_text(value):
       raise self._error(name, value, f'a text of at most {MAX_TEXT} characters')
@@ -84,7 +84,7 @@ class Fields:
     raise self._error(name, value, f'one of {", ".join(map(repr, allowed))}')
 
   def nested(self, name: str) -> Fields:
-    """An object in the object; an empty one where it is absent."""
+    """An object in the object; an empty one if it is absent."""
     return Fields(self._value(name, {}), f'{name} of {self.source}')
 
   def objects(self, name: str) -> list[Fields]:
@@ -101,7 +101,7 @@ class Fields:
     high: int = MAX_INTEGER,
     default: Sequence[int] | None = None,
   ) -> list[int]:
-    """A list of integers from `low` to `high`; a single one is a list of it."""
+    """A list of integers from `low` to `high`; a single integer is a list of one."""
     value = self._value(name, default)
     values = list(value) if isinstance(value, list | tuple) else [value]
     integers = [each for each in values if _is_integer(each, low, high)]
@@ -143,6 +143,6 @@ def _is_text(value: object) -> TypeGuard[str]:
   return (
     isinstance(value, str)
     and len(value) <= MAX_TEXT
-    # Half a pair of surrogates, which JSON can spell, has no bytes.
+    # JSON can spell a lone surrogate, which UTF-8 cannot encode.
     and not re.search('[\ud800-\udfff]', value)
   )

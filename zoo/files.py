@@ -1,7 +1,7 @@
-"""Files: read within limits whatever they hold, and written whole or not at all.
+"""Reads files within limits, and writes them whole or not at all.
 
-Nothing is assumed of a file that may come from somebody else: its kind and its size are
-checked before it is read, and JSON is bounded in its depth.
+A file may come from an untrusted source: its kind and its size are checked before it is
+read, and the depth of JSON is bounded.
 """
 
 import json
@@ -26,7 +26,7 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:
-    raise UserError(f'{str(path)!r} names the home folder of no known user') from error
+    raise UserError(f'{str(path)!r} is the home folder of an unknown user') from error
 
 
 def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
@@ -61,12 +61,12 @@ def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
 
 
 def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
-  """What a JSON file of at most `max_bytes` holds; raises UnreadableFile."""
+  """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
   return parse_json(read_text(path, max_bytes), str(path))
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
-  """What JSON text holds; `source` names it in the message of UnreadableFile."""
+  """The value of JSON text; `source` names it in the message of UnreadableFile."""
   try:
     value = json.loads(text)
   except RecursionError as error:
@@ -87,7 +87,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
 
 def is_finite_number(value: object) -> bool:
-  """Whether a value of JSON is a finite number that a float64 holds; truth is none."""
+  """Whether a JSON value is a finite number that float64 can hold, not a boolean."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return False
   return abs(value) <= sys.float_info.max  # false for NaN

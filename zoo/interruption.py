@@ -1,4 +1,4 @@
-"""Signals that ask a program to stop: it saves everything, and then ends."""
+"""Signals that ask a program to save everything and stop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SIGNALS = [
 
 
 class Interruption:
-  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request; a second one acts.
+  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request to stop.
 
-  A signal that is ignored stays so: nohup ignores SIGHUP, and a shell script SIGINT for
-  what it runs in the background. Any of several processes may get the signal, and all
-  stop after the same step, as after SIGTERM: JAX, which handles that one then, agrees
-  on the step.
+  A second signal has its usual effect. A signal that is ignored stays ignored: nohup
+  ignores SIGHUP, and a shell script ignores SIGINT for its background jobs. If any of
+  several processes gets the signal, all stop after the same step: the signal is passed
+  on as SIGTERM, for which JAX's own handler agrees on the step.
   """
 
   def __init__(self):
@@ -33,7 +33,7 @@ class Interruption:
     self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
   def __enter__(self) -> Interruption:
-    # Python allows signal handlers in the main thread only; elsewhere none is needed,
+    # Python allows signal handlers only in the main thread; other threads need none,
     # since the caller owns the process.
     if threading.current_thread() is threading.main_thread():
       for number in _SIGNALS:
@@ -43,7 +43,7 @@ class Interruption:
     return self
 
   def due(self) -> bool:
-    """Whether to stop here; all processes have to ask at the same sync points."""
+    """Whether to stop here; all processes must call it at the same sync points."""
     if processes.count() > 1:
       return processes.to_stop()
     return self.requested is not None
@@ -54,9 +54,9 @@ class Interruption:
   def _request(self, number: int, frame: FrameType | None) -> None:
     self.requested = number
     self._restore()
-    logging.info('stopping: saving everything, which a second signal would prevent')
+    logging.info('stopping: saving everything; a second signal would prevent that')
     if processes.count() > 1:
-      signal.raise_signal(signal.SIGTERM)  # tells JAX, and so the others
+      signal.raise_signal(signal.SIGTERM)  # JAX notifies the other processes
 
   def _restore(self) -> None:
     for number, handler in self._before.items():

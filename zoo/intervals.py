@@ -1,4 +1,4 @@
-"""Means over samples: their standard errors, and confidence intervals of differences.
+"""Means over samples, with standard errors and confidence intervals.
 
 Variances divide by n − 1, so that they are unbiased.
 """
@@ -43,14 +43,14 @@ def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estima
   """As `estimate`, from the mean of `count` samples and that of their squares."""
   if count == 1:
     return Estimate(mean, math.nan)
-  # Rounding may leave a little less than nothing of the difference.
+  # Rounding may make the difference slightly negative.
   return Estimate(mean, math.sqrt(max(mean_square - mean**2, 0.0) / (count - 1)))
 
 
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
   """The mean of samples `[n]` with its t interval; unbounded for a single sample.
 
-  Of differences on the same prompts it is the interval of the paired t test.
+  For differences on the same prompts it is the interval of the paired t test.
   """
   values = np.asarray(values, np.float64)
   if not values.size:

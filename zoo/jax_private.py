@@ -1,7 +1,7 @@
-"""The parts of JAX without a public API that the library needs, all of them.
+"""All private parts of JAX that the library needs, since they have no public API.
 
 They may change with any release. `TESTED_VERSION` is the release they were tested with,
-and `tests/test_jax_private.py` says what is missing in another one.
+and `tests/test_jax_private.py` shows what is missing in another one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CoordinationClient(Protocol):
 
 @runtime_checkable
 class PreemptionManager(Protocol):
-  """What tells the processes of a run of a SIGTERM that one of them got."""
+  """Notifies all processes of a run of a SIGTERM that one of them got."""
 
   def reached_sync_point(self, step_counter: int) -> bool: ...
 
@@ -78,8 +78,9 @@ def coordination_client() -> CoordinationClient:
 def take_preemption_manager() -> PreemptionManager:
   """Takes the manager away from JAX, and so from Orbax.
 
-  Orbax asks it too, at each save, and it says once only that a signal came. The caller
-  has to shut it down. Raises RuntimeError if there is none.
+  The manager reports a signal only once. Orbax asks it at each save, and would
+  otherwise consume that report. The caller has to shut it down. Raises RuntimeError if
+  there is none.
   """
   manager, _state.preemption_sync_manager = _state.preemption_sync_manager, None
   if manager is None:
@@ -91,14 +92,13 @@ def take_preemption_manager() -> PreemptionManager:
 def lost_run_handler(on_lost: Callable[[], None]) -> Iterator[None]:
   """Connections that are made in the block call `on_lost` once the run is lost.
 
-  That is when another process died or came twice; `on_lost` runs in a thread of JAX's
-  and has to end the process. Where it cannot be called JAX aborts, as it does without
-  it, with a stack of C++.
+  A run is lost when another process died or joined twice. `on_lost` runs in a thread of
+  JAX and has to end the process. Where it cannot be called, JAX aborts with a C++ stack
+  trace, as it does without this handler.
 
-  JAX offers a callback for this, and an exception from `initialize` instead of the
-  abort if there is one. But it cannot convert the callback's argument, a C++ type, so
-  that the call throws an exception in C++ that nothing catches, which is where
-  `on_lost` comes in.
+  JAX takes a callback for this, with which `initialize` raises an exception instead of
+  aborting. But JAX cannot convert the callback's argument, a C++ type, so the call
+  throws a C++ exception that nothing catches, and C++ then calls `on_lost`.
   """
   original = _extension.get_distributed_runtime_client
   _extension.get_distributed_runtime_client = functools.partial(
@@ -116,7 +116,7 @@ _handlers: list[Any] = []  # C++ does not keep a reference
 
 def _set_terminate(handler: Callable[[], None]) -> None:
   """Makes C++ call `handler` when nothing catches an exception (std::set_terminate)."""
-  with contextlib.suppress(OSError, AttributeError):  # another C++ library than GNU's
+  with contextlib.suppress(OSError, AttributeError):  # a C++ library other than GNU's
     library = ctypes.CDLL('libstdc++.so.6', mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     _handlers.append(ctypes.CFUNCTYPE(None)(handler))
     library['_ZSt13set_terminatePFvvE'](_handlers[-1])

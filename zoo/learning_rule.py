@@ -1,7 +1,7 @@
-"""The learning rule: the one canonical form of every model in the linear family.
+"""The learning rule: the canonical form of every model in the linear family.
 
-The context reaches the prediction of such a model only through its second moment `G`,
-and the prediction is affine in the query:
+The prediction of such a model depends on the context only through its second moment
+`G`, and is affine in the query:
 
     f = ω(G)·x_q + b(G),   ω(G)_i = init_i + ⟨U_i, G⟩,   b(G) = bias + ⟨V, G⟩
 
@@ -28,14 +28,14 @@ AnyArray = Array | np.ndarray  # on the device, or float64 on the host
 ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
 
 
-@typing.no_type_check  # JAX also builds one of placeholders, or of stacked rules
+@typing.no_type_check  # JAX also builds one from placeholders or stacked leaves
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class LearningRule:
-  """What a model of the linear family does with its context: `init, U, bias, V`.
+  """How a model of the linear family uses its context: `init, U, bias, V`.
 
   Only the symmetric parts of `update` and `bias_update` matter; the constructors here
-  and the models give them symmetric.
+  and the models make both symmetric.
   """
 
   init: Float[AnyArray, ' d']  # the weights before any example is seen
@@ -43,8 +43,8 @@ class LearningRule:
   bias: Float[AnyArray, '']  # the prediction's offset before any example is seen
   bias_update: Float[AnyArray, 'e e']  # V: how G moves the offset
 
-  # Rules made of numbers or arrays are float64 on the host, so that exact theory loses
-  # nothing; those of traced numbers have the precision of the trace.
+  # Rules made from numbers or arrays are float64 on the host, so that exact theory
+  # loses no precision. Traced rules keep the caller's dtype.
 
   @classmethod
   def gradient_descent(
@@ -87,7 +87,7 @@ class LearningRule:
     return _one_step(start, check_matrix('step_matrix', step_matrix, d, d))
 
   def learning_rule(self) -> LearningRule:
-    """This rule, as models and estimators give theirs."""
+    """This rule itself, under the method name of models and estimators."""
     return self
 
   @property
@@ -118,11 +118,11 @@ class LearningRule:
     return jnp.asarray(self.init)[None] + moves_bd
 
   def __add__(self, other: LearningRule) -> LearningRule:
-    """The rule that predicts the sum of both predictions."""
+    """The rule whose prediction is the sum of both predictions."""
     return self._combine(operator.add, other)
 
   def __sub__(self, other: LearningRule) -> LearningRule:
-    """The rule that predicts the difference of both predictions."""
+    """The rule whose prediction is the difference of both predictions."""
     return self._combine(operator.sub, other)
 
   def _combine(

@@ -1,4 +1,4 @@
-"""What a prediction costs, given its target."""
+"""Losses of predictions, given their targets."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -1,4 +1,4 @@
-"""How much memory a config asks for, estimated before anything is built."""
+"""Estimates the memory that a config needs, before anything is built."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from zoo.protocols import Model, Task
 
 if TYPE_CHECKING:
   from zoo.config import Config
-else:  # `zoo.config` asks this module
+else:  # `zoo.config` imports this module
   from ml_collections import ConfigDict as Config
 
 GIB = 2**30
 FLOAT = 4  # bytes
-# A process that has imported and compiled everything.
+# Memory of a process that has imported and compiled everything.
 _PROGRAM = GIB // 2
 
-# What a user can change, by the part of the memory.
+# The fields that a user can reduce, by the part of the memory.
 _FIELDS = {
   'weights and optimizer state': 'config.model and config.task.num_features',
   'prompts of a batch': 'config.train.batch_size and config.task',
@@ -43,11 +43,11 @@ def check(
   mesh_shape: tuple[int, int],
   num_points: int = 1,
 ) -> None:
-  """Raises UserError if training a config needs more memory than there is.
+  """Raises UserError if training a config needs more memory than is available.
 
-  The memory is that of a device, or of this machine where the devices are its CPUs.
-  `model` may be abstract, and `mesh_shape` is that of the axes `data` and `model`; a
-  sweep has the state of `num_points` models on each device.
+  The memory is that of a device, or of this machine if the devices are its CPUs.
+  `model` may be abstract, and `mesh_shape` has the sizes of the axes `data` and
+  `model`. A sweep has the state of `num_points` models on each device.
   """
   parts = estimate(config, task, model, mesh_shape, num_points)
   device = jax.local_devices()[0]
@@ -56,7 +56,7 @@ def check(
     devices = math.prod(mesh_shape) // jax.process_count()
     parts = {name: devices * size for name, size in parts.items()}
     if config.checkpoint.every < config.train.num_steps:
-      # A checkpoint is written while training goes on, from a copy that is encoded.
+      # A checkpoint is encoded and written from a copy while training continues.
       parts['weights and optimizer state'] += 2 * state_bytes(config, model, num_points)
     parts['exact reference risks'] = reference_bytes(task, num_points)
     total = _PROGRAM + sum(parts.values())
@@ -82,9 +82,9 @@ def estimate(
 ) -> dict[str, float]:
   """Bytes that training needs on each device, part by part.
 
-  They are those without which it cannot do: the state and the gradient; each prompt
-  twice, as random words and as numbers, and its second moment, by which gradient
-  descent predicts; the risk of each held-out batch.
+  Only the indispensable parts count: the state and the gradient; each prompt twice, as
+  random words and as numbers, and its second moment, from which gradient descent
+  predicts; the risk of each held-out batch.
   """
   data, _ = mesh_shape
   d = task.num_features
@@ -104,7 +104,7 @@ def estimate(
     'prompts of a batch': 2 * FLOAT * prompt * config.train.batch_size / data
     if sampled
     else 0.0,
-    # Mean and mean square, of the model, of gradient descent, and of the difference.
+    # Mean and mean square for the model, gradient descent, and their difference.
     'held-out batches': 6 * FLOAT * num_points * held_out,
   }
 
@@ -127,7 +127,7 @@ def reference_bytes(task: Task, num_points: int = 1) -> float:
 
 
 def host_bytes() -> int | None:
-  """Memory that this machine, or the container, has available; None if unknown."""
+  """Available memory of this machine or its container; None if unknown."""
   found = []
   try:
     for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
@@ -139,14 +139,14 @@ def host_bytes() -> int | None:
       found.append(int(text))
   except (OSError, ValueError):
     pass
-  if not found and hasattr(os, 'sysconf'):  # macOS: all that is built in
+  if not found and hasattr(os, 'sysconf'):  # macOS: the physical memory
     found.append(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
   return min(found, default=None)
 
 
 @functools.cache
 def _num_moments(optimizer: str) -> int:
-  """How many numbers an optimizer keeps for each weight."""
+  """How many numbers an optimizer stores for each weight."""
   weights = jax.ShapeDtypeStruct((2,), np.float32)
   state = jax.eval_shape(OPTIMIZERS[optimizer](1.0).init, weights)
   return sum(leaf.shape == weights.shape for leaf in jax.tree.leaves(state))
@@ -157,7 +157,7 @@ def _num_parameters(model: Model) -> int:
 
 
 def _share(model: Model, mesh_shape: tuple[int, int], fsdp: bool) -> float:
-  """The part of the weights that a device has."""
+  """The fraction of the weights on a device."""
   data, heads = mesh_shape
   here = 0.0
   for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):

@@ -17,8 +17,8 @@ from zoo.errors import UserError
 def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
-  `devices` None are those of this process and its peers. Raises UserError for a mesh
-  that they do not form.
+  `devices` None are those of all processes. Raises UserError for a mesh that they
+  cannot form.
   """
   devices = jax.devices() if devices is None else devices
   data, model = mesh_shape(config, len(devices))
@@ -26,20 +26,20 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
     placed = mesh_utils.create_device_mesh(
       (data, model),
       devices[: data * model],
-      # `jax.make_mesh` allows it on v5e alone, and fails for 64 × 4 devices of v6e.
+      # `jax.make_mesh` allows it only on v5e, and fails for 64 × 4 devices of v6e.
       allow_split_physical_axes=True,
     )
   except (AssertionError, NotImplementedError, ValueError):
     raise UserError(
       f'config.mesh is data {data} × model {model}; {data * model} of the '
-      f'{len(devices)} devices of kind {devices[0].device_kind!r} form no such mesh'
+      f'{len(devices)} devices of kind {devices[0].device_kind!r} cannot form it'
     ) from None
-  # Not the default Explicit: under it an ordinary einsum needs annotations.
+  # Not Explicit, the default, under which an ordinary einsum needs annotations.
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
 
 
 def replicate(values: Any, mesh: Mesh) -> Any:
-  """Values that every process has, as arrays that are whole on each device."""
+  """Replicates values that every process has on each device."""
   sharding = NamedSharding(mesh, P())
   if sharding.is_fully_addressable:
     return jax.device_put(values, sharding)
@@ -50,7 +50,7 @@ def replicate(values: Any, mesh: Mesh) -> Any:
     ):
       data = put(jax.random.key_data(value))
       return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
-    # `device_put` would compare what the processes have, each time, and wait for it.
+    # `device_put` would compare the values of all processes at each call, and wait.
     value = np.asarray(value)
     return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
 

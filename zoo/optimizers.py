@@ -1,4 +1,4 @@
-"""The optimizer that a config names, from optax."""
+"""Builds the optax optimizer that a config names."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,8 +25,8 @@ def build_optimizer(
 ) -> optax.GradientTransformation:
   """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
-  All else stands at optax's defaults, which for Adam are the paper's. `in_shape` leaves
-  the arrays as they are: flat, one could not be split along any of its axes.
+  All other options have optax's defaults, which for Adam are the paper's. `in_shape`
+  keeps the arrays in shape, so that they can be sharded along any axis.
   """
   optimizer = OPTIMIZERS[config.name](build_schedule(config, num_steps))
   if config.clip_norm is not None:
@@ -43,12 +43,12 @@ def build_optimizer(
 
 
 def flattened(tree: Any) -> Any:
-  """The tree with each array flat, as the compiled steps keep them."""
+  """The tree with each array flat, as the compiled steps store them."""
   return jax.tree.map(lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, tree)
 
 
 def with_shapes_of(tree: Any, flat: Any) -> Any:
-  """What was flattened, in the shapes that it has in `tree`."""
+  """A flattened tree, in the shapes that `tree` has."""
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 

@@ -1,4 +1,4 @@
-"""Figures as data: written to CSV, read back, and drawn."""
+"""Figures as data: written to CSV, read back, and rendered."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ _COLUMNS = (
 )
 
 
-# What a figure may hold that is read from a file: a pattern, and the same in words.
-_LABEL = '(?!_).{1,200}', '1 to 200 printable characters, the first no underscore'
+# The allowed values in the file of a figure: a pattern, and a description of it.
+_LABEL = (
+  '(?!_).{1,200}',
+  '1 to 200 printable characters, not beginning with an underscore',
+)
 _SCALE = '|'.join(SCALES), ' or '.join(SCALES)
 _ALLOWED = {
   'panel': ('[a-z]', 'a letter from a to z'),
@@ -45,7 +48,7 @@ _ALLOWED = {
   'x_names': ('.{0,400}', 'at most 400 printable characters'),
   'y_axis': _LABEL,
   'y_scale': _SCALE,
-  'series': _LABEL,  # Matplotlib leaves what begins with an underscore out of a legend
+  'series': _LABEL,  # Matplotlib omits names with a leading underscore from legends
   'kind': ('|'.join(KINDS), f'one of {", ".join(KINDS)}'),
   'colour': ('#[0-9A-Fa-f]{6}', 'like #0072B2'),
 }
@@ -59,9 +62,9 @@ _Texts = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-  """Points that belong together; `low` and `high` bound each y, and may be equal to it.
+  """Points that belong together; `low` and `high` bound each y, and may equal it.
 
-  `kind` is how they are drawn: dots with bars, a curve with a band, a line, or dashed.
+  `kind` is their style: dots with bars, a curve with a band, a line, or dashed.
   """
 
   name: str
@@ -75,7 +78,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One pair of axes; `key` is its letter, `x_names` those of x = 0, 1, …, if any."""
+  """One pair of axes; `key` is its letter; `x_names`, if any, label x = 0, 1, …"""
 
   key: str
   x_axis: str
@@ -116,7 +119,7 @@ class Plot:
     return float(np.polyfit(series.x, series.y, 1)[0])
 
   def correlation(self, panel: str, name: str) -> float:
-    """How straight a series is: the correlation of x and y."""
+    """The correlation of x and y, which measures how straight a series is."""
     series = self.series(panel, name)
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
@@ -136,13 +139,13 @@ def _floats(values: Numbers) -> tuple[float, ...]:
 def write_plot(plot: Plot, folder: pathlib.Path) -> None:
   """Writes `figure_NAME.csv`, `.svg` and `.png` into a folder; raises OSError."""
   write_atomically(folder / f'figure_{plot.name}.csv', to_csv(plot))
-  figure = draw(plot.panels)
+  figure = render_figure(plot.panels)
   figure.savefig(folder / f'figure_{plot.name}.svg', metadata={'Date': None})
   figure.savefig(folder / f'figure_{plot.name}.png', dpi=150)
 
 
 def to_csv(plot: Plot) -> str:
-  """Every plotted number, a point a line."""
+  """All plotted numbers, one point per line."""
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(_COLUMNS)
@@ -151,7 +154,7 @@ def to_csv(plot: Plot) -> str:
     axes = panel.key, panel.x_axis, panel.x_scale, names, panel.y_axis, panel.y_scale
     for one in panel.series:
       for point in zip(one.x, one.y, one.low, one.high, strict=True):
-        # repr has all digits, so that what is read is what was drawn.
+        # repr has all digits, so that reading restores the plotted numbers.
         writer.writerow(
           [*axes, one.name, one.kind, one.colour, *(repr(value) for value in point)]
         )
@@ -161,8 +164,8 @@ def to_csv(plot: Plot) -> str:
 def from_csv(name: str, text: str) -> Plot:
   """The figure that `to_csv` wrote, bit for bit.
 
-  Nothing is assumed of the text, which may come from somebody else: raises UserError,
-  naming the line, unless all of it can be drawn.
+  The text may be untrusted: raises UserError, naming the line, unless all of it can be
+  plotted.
   """
   source = f'figure_{name}.csv'
   reader = csv.reader(io.StringIO(text, newline=''))
@@ -178,7 +181,7 @@ def from_csv(name: str, text: str) -> Plot:
       panels.setdefault(axes, {}).setdefault(style, []).append(point)
       if count > MAX_POINTS:
         raise UserError(f'{source} has more than {MAX_POINTS} points')
-  except csv.Error as error:  # as of a cell of more than 131,072 characters
+  except csv.Error as error:  # such as a cell of more than 131,072 characters
     raise UserError(f'{source}, line {reader.line_num}: {error}') from error
   if not panels:
     raise UserError(f'{source} has no points')
@@ -199,7 +202,7 @@ def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
 
 
 def _read_row(row: list[str], where: str) -> tuple[_Texts, _Texts, _Point]:
-  """The axes, the style and the point of a line; UserError unless it can be drawn."""
+  """The axes, the style and the point of a line; UserError unless it can be plotted."""
   if len(row) != len(_COLUMNS):
     raise UserError(f'{where} has {len(row)} cells; it must have {len(_COLUMNS)}')
   cells = dict(zip(_COLUMNS, row, strict=True))
@@ -222,7 +225,7 @@ def _read_number(name: str, text: str, where: str) -> float:
     value = float(text)
   except ValueError:
     value = math.nan
-  if not abs(value) <= MAX_NUMBER:  # NaN is refused, too
+  if not abs(value) <= MAX_NUMBER:  # rejects NaN, too
     raise UserError(
       f'{where}: {name} is {text[:80]!r}; it must be a number of at most {MAX_NUMBER:g}'
     )
@@ -232,11 +235,11 @@ def _read_number(name: str, text: str, where: str) -> float:
 def _check_unique(what: str, names: list[str], source: str) -> None:
   for name in names:
     if names.count(name) > 1:
-      raise UserError(f'{source}: {what} {name!r} is there in two styles')
+      raise UserError(f'{source}: {what} {name!r} occurs in two styles')
 
 
-def draw(panels: Sequence[Panel]) -> Figure:
-  """The panels in rows of two, or three of three, each with its legend below it."""
+def render_figure(panels: Sequence[Panel]) -> Figure:
+  """The panels in rows of two, or three in one row, each with its legend below it."""
   columns = 3 if len(panels) == 3 else min(len(panels), 2)
   rows = -(-len(panels) // columns)
   figure = Figure(figsize=(4.8 * columns, 4.2 * rows), layout='constrained')
@@ -244,12 +247,12 @@ def draw(panels: Sequence[Panel]) -> Figure:
     axes = figure.add_subplot(
       rows, columns, position, xscale=panel.x_scale, yscale=panel.y_scale
     )
-    # Names are plain text: a $ in them begins no formula.
+    # Names are plain text, in which a $ does not begin a formula.
     axes.set_xlabel(panel.x_axis, parse_math=False)
     axes.set_ylabel(panel.y_axis, parse_math=False)
     axes.set_title(panel.key, loc='left', fontweight='bold')
     for one in panel.series:
-      _draw_series(axes, one)
+      _render_series(axes, one)
     axes.grid(alpha=0.3)
     if panel.x_names:
       ticks = range(len(panel.x_names))
@@ -257,7 +260,7 @@ def draw(panels: Sequence[Panel]) -> Figure:
     for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
       if scale == 'log':
         _label_decades(axis)
-    # Below the axes a legend hides no data.
+    # Below the axes, where the legend hides no data.
     legend = axes.legend(
       loc='upper center',
       bbox_to_anchor=(0.5, -0.16),
@@ -270,10 +273,10 @@ def draw(panels: Sequence[Panel]) -> Figure:
   return figure
 
 
-def _draw_series(axes: Axes, one: Series) -> None:
+def _render_series(axes: Axes, one: Series) -> None:
   colour, label = one.colour, one.name
   if one.kind == 'dots':
-    # Hollow, so that one behind another is seen.
+    # Hollow, so that markers behind others are visible.
     style = {'color': colour, 'label': label, 'markersize': 6, 'zorder': 3}
     marker = _MARKERS.get(colour, 'o')
     (points,) = axes.plot(one.x, one.y, marker, markerfacecolor='none', **style)
@@ -287,7 +290,7 @@ def _draw_series(axes: Axes, one: Series) -> None:
 
 
 def _label_decades(axis: Axis) -> None:
-  """Plain numbers at enough ticks: a range within a decade would get two labels."""
+  """Labels enough ticks with plain numbers; a range within a decade would get two."""
   low, high = sorted(axis.get_data_interval())
   axis.set_major_formatter('{x:g}')
   if high < 300 * low:

@@ -1,8 +1,8 @@
-"""What the processes of one run tell each other.
+"""Communication between the processes of one run.
 
-JAX runs the same program in every process. What only one process can know, such as the
-contents of a folder, it tells the others through JAX's coordination service; a run of
-one process asks nobody, and pays nothing.
+JAX runs the same program in every process. Facts that only one process knows, such as
+the contents of a folder, are sent to the others through JAX's coordination service. A
+run of one process does without it, at no cost.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from zoo.errors import RunError, UserError
 
 Result = TypeVar('Result')
 
-# No wait ends by this: a process that dies is noticed by its missing heartbeat, and
-# ends those that wait for it. Hours are for the checksums of a large checkpoint.
+# Practically unlimited: the missing heartbeat of a process that dies ends those that
+# wait for it. The checksums of a large checkpoint may take hours.
 _LONG_MS = 6 * 3600 * 1000
-# How long a process that failed waits for others that failed alike.
+# How long a failed process waits for others that failed with the same exit code.
 _MOMENT_MS = 10_000
 
-_meetings = itertools.count()  # every process counts the same ones
+_exchanges = itertools.count()  # every process counts the same ones
 _sync_points = itertools.count()  # at which the processes can stop
 
 count = jax_private.process_count
@@ -47,12 +47,12 @@ def join(
   num_processes: int | None = None,
   process_id: int | None = None,
 ) -> None:
-  """Joins the processes of a run; to be called before anything else of JAX.
+  """Joins the processes of a run; call it before anything else in JAX.
 
-  Timeouts are in seconds. Without a coordinator, HOST:PORT of process 0, JAX finds it
-  from the TPU pod, SLURM, Open MPI 4 or GKE that it runs on. Raises UserError when
-  there is none of these, when the others do not come in time, or the coordinator
-  refuses this process.
+  Timeouts are in seconds. `coordinator` is HOST:PORT of process 0; without it JAX
+  detects a TPU pod, SLURM, Open MPI 4 or GKE. Raises UserError when there is none of
+  these, when the others do not join in time, or when the coordinator rejects this
+  process.
   """
   if coordinator is not None:
     check_address('coordinator', coordinator)
@@ -65,7 +65,7 @@ def join(
         coordinator,
         num_processes,
         process_id,
-        # What is given in full is not to be looked for.
+        # No detection if the cluster is given in full.
         cluster_detection_method=None if coordinator is None else 'deactivate',
         initialization_timeout=start_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout,
@@ -86,8 +86,8 @@ def _join_error(error: Exception, refused: bool, start_timeout: int) -> UserErro
   this = f'process {index()} of {count()}'
   if refused:
     return UserError(
-      f'the coordinator at {address} refused {this}: another process came with the '
-      'same id, or it was told another number of processes'
+      f'the coordinator at {address} rejected {this}: another process has the same '
+      'id, or the coordinator was given another number of processes'
     )
   if not _answers(address):
     return UserError(
@@ -95,17 +95,17 @@ def _join_error(error: Exception, refused: bool, start_timeout: int) -> UserErro
       'process 0 must run there, and the port be reachable'
     )
   return UserError(
-    f'{this} waited {start_timeout} s, and not all of the {count()} came; each of the '
-    f'ids 0 to {count() - 1} must be given to one process'
+    f'{this} waited {start_timeout} s, but not all {count()} processes joined; each of '
+    f'the ids 0 to {count() - 1} must be given to one process'
   )
 
 
 @contextlib.contextmanager
 def propagate_errors() -> Iterator[None]:
-  """Ends the block in all processes alike: an error in one is raised in every one.
+  """Waits for all processes at the end of the block, and raises an error of one in all.
 
-  That is for UserError, RunError and OSError, which others get as a RunError; all other
-  errors are left to end their process at once.
+  This holds for UserError, RunError and OSError, which other processes get as a
+  RunError; any other error ends its process at once.
   """
   if count() == 1:
     yield
@@ -116,7 +116,7 @@ def propagate_errors() -> Iterator[None]:
   except (UserError, RunError, OSError) as caught:
     error = caught
   client = jax_private.coordination_client()
-  name = f'icl_zoo/{next(_meetings)}'
+  name = f'icl_zoo/{next(_exchanges)}'
   if error is not None:
     text = f'on process {index()}: {error}' if index() else str(error)
     kind = isinstance(error, UserError)
@@ -131,9 +131,9 @@ def propagate_errors() -> Iterator[None]:
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:
-  """What `function` returns on process 0, which alone calls it, or the error it raises.
+  """Calls `function` on process 0 only; returns its result or raises its error on all.
 
-  With several processes the result goes through JSON.
+  With several processes the result is sent as JSON.
   """
   if count() == 1:
     return function()
@@ -142,35 +142,35 @@ def run_on_main(function: Callable[[], Result]) -> Result:
     if index() == 0:
       text = json.dumps(function())
   client = jax_private.coordination_client()
-  name = f'icl_zoo/{next(_meetings)}'
+  name = f'icl_zoo/{next(_exchanges)}'
   if index() == 0:
     client.key_value_set(name, text)
   return json.loads(client.blocking_key_value_get(name, _LONG_MS))
 
 
 def to_stop() -> bool:
-  """Whether SIGTERM came to any process, and all are to stop here.
+  """Whether any process got SIGTERM and all are to stop here.
 
-  All have to ask at the same sync points. The answer is the same for all, and yes only
-  once.
+  All processes must call it at the same sync points. The answer is the same for all,
+  and True only once.
   """
-  # JAX chooses the number behind the largest that any process has asked with. Training
-  # steps would not do, as they jump from one sync point to the next.
+  # JAX stops at the number that follows the largest one of any process, so the numbers
+  # must be consecutive. Training steps are not: many lie between two sync points.
   return _preemption_manager().reached_sync_point(next(_sync_points))
 
 
 @functools.cache
 def _preemption_manager() -> jax_private.PreemptionManager:
   manager = jax_private.take_preemption_manager()
-  atexit.register(manager.shutdown)  # as JAX does, before it leaves the others
+  atexit.register(manager.shutdown)  # as JAX does, before it disconnects
   return manager
 
 
 def end_together(code: int) -> bool:
-  """Whether all processes are about to end with this code; waits some seconds for it.
+  """Whether all processes are about to end with this code; waits some seconds.
 
-  If not, a process must not end in order: that would wait for the others, and they for
-  it.
+  If not, a process must exit without cleaning up: a clean exit would wait for the
+  others, while they wait for it.
   """
   if count() == 1:
     return True
@@ -184,7 +184,7 @@ def end_together(code: int) -> bool:
 
 def check_address(name: str, address: object) -> str:
   """Returns `address`, called `name`, or raises UserError unless it is HOST:PORT."""
-  # ASCII digits: gRPC crashes on those of other scripts.
+  # ASCII digits only: gRPC crashes on those of other scripts.
   parts = re.fullmatch(
     r'(\[(.+)\]|[A-Za-z0-9][\w.-]*):([0-9]{1,5})', str(address), re.A
   )
@@ -203,7 +203,7 @@ def check_address(name: str, address: object) -> str:
 
 
 def _end_lost() -> None:
-  """Ends this process; called in a thread of JAX's, after it has said what happened."""
+  """Ends this process with a message; called in a thread of JAX."""
   this = f'process {index()} of {count()}'
   text = (
     f'\nerror: {this} ends: another process of the run was lost, or started twice; '
@@ -215,7 +215,7 @@ def _end_lost() -> None:
 
 
 def _check_port(coordinator: str) -> None:
-  # gRPC would share the port with another coordinator, and each get some of the calls.
+  # gRPC would share the port with another coordinator, and split the calls.
   port = int(coordinator.rpartition(':')[2])
   with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-@typing.no_type_check  # JAX also builds one of placeholders, or of stacked arrays
+@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prompt:
@@ -28,14 +28,14 @@ class Prompt:
     return jnp.concatenate([self.x, self.y[..., None]], axis=-1)
 
   def second_moment(self) -> Float[Array, 'b e e']:
-    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family sees of the context."""
+    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family uses of the context."""
     z_bce = self.examples()
     return jnp.einsum('bci,bcj->bij', z_bce, z_bce) / z_bce.shape[1]
 
   def tokens(self, guess_b: Float[Array, ' b']) -> Float[Array, 'b t e']:
-    """The embedding matrix (eq. 2), a token a row: the examples, then the query.
+    """The embedding matrix (eq. 2), one token per row: the examples, then the query.
 
-    `guess_b` is the initial guess `y_q`, which stands where the query's label would.
+    `guess_b` is the initial guess `y_q`, in the place of the query's label.
     """
     query_be = jnp.concatenate([self.x_query, guess_b[:, None]], axis=-1)
     return jnp.concatenate([self.examples(), query_be[:, None]], axis=1)

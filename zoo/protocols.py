@@ -1,4 +1,4 @@
-"""What a model and a task have to have, as types; any class that has it will do."""
+"""Structural types of models and tasks: any class with these methods will do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.prompt import Prompt
 
 @runtime_checkable
 class Predictor(Protocol):
-  """What predicts when it is called: a model, an estimator or a learning rule."""
+  """A callable that predicts: a model, an estimator or a learning rule."""
 
   def __call__(self, prompt: Prompt, /) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""
@@ -21,12 +21,12 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class Model(Predictor, Protocol):
-  """A predictor with parameters: an NNX module. What else it has its class says."""
+  """A predictor with parameters: an NNX module. Its class defines everything else."""
 
 
 @runtime_checkable
 class FollowsRule(Predictor, Protocol):
-  """A predictor of the linear family: it can say which learning rule it follows."""
+  """A predictor of the linear family, which follows a learning rule."""
 
   def learning_rule(self) -> LearningRule:
     """The rule that predicts the same for every prompt."""
@@ -35,10 +35,10 @@ class FollowsRule(Predictor, Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-  """A distribution of prompts; equal tasks, which hash alike, draw the same ones."""
+  """A distribution of prompts; equal tasks have equal hashes and the same prompts."""
 
   num_features: int
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """Draws prompts, each a pure function of the key and its position in the batch."""
+    """Samples prompts; each is a pure function of the key and its batch position."""
     ...

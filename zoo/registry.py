@@ -17,13 +17,13 @@ _ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes g
 
 
 class Arguments:
-  """What a model or a task was constructed with, as plain data; equal by value.
+  """The constructor arguments of a model or a task, as plain data; equal by value.
 
-  NNX takes it for a static attribute, which survives splitting, merging and cloning.
+  NNX treats it as a static attribute, which survives splitting, merging and cloning.
   """
 
   def __init__(self, given: Mapping[str, object], defaults: Mapping[str, object]):
-    """Arguments by name. A default that JSON cannot hold need not be recorded."""
+    """Takes arguments by name; a default that JSON cannot hold is not recorded."""
     self.unrecorded: dict[str, str] = {}  # by name, the type that JSON cannot hold
     self._values: dict[str, object] = {}
     for name, value in {**defaults, **given}.items():
@@ -51,7 +51,7 @@ class Arguments:
 
 
 def arguments_of(thing: object) -> Arguments | None:
-  """What an object of a registered class was constructed with, if that is known."""
+  """The constructor arguments of an object of a registered class, if known."""
   return getattr(thing, _ARGUMENTS, None)
 
 
@@ -64,19 +64,19 @@ class Registry:
     self._classes: dict[str, type] = {}
 
   def register(self, name: str) -> Callable[[_Class], _Class]:
-    """A class decorator that enters the class under `name`.
+    """A class decorator that registers the class under `name`.
 
-    Its objects record from now on what they are constructed with. Raises UserError when
-    another class holds the name already. The same class defined anew, as by a notebook
-    cell run twice, takes its own place.
+    New objects of the class record their constructor arguments. Raises UserError when
+    another class has the name already. A new definition of the same class, as by a
+    notebook cell that is run twice, replaces the old one.
     """
 
     def enter(cls: _Class) -> _Class:
-      held = self._classes.get(name)
-      if held is not None and _full_name(held) != _full_name(cls):
+      existing = self._classes.get(name)
+      if existing is not None and _full_name(existing) != _full_name(cls):
         raise UserError(
-          f'{self.kind} {name!r} is registered already, by {_full_name(held)}; choose '
-          f'another name for {_full_name(cls)}'
+          f'{self.kind} {name!r} is already registered by {_full_name(existing)}; '
+          f'choose another name for {_full_name(cls)}'
         )
       self._classes[name] = cls
       _record_arguments(cls)
@@ -101,7 +101,7 @@ class Registry:
     or unknown to that class.
     """
     cls = self.get(name)
-    # Of `__init__`, since NNX hides it behind the signature of its metaclass.
+    # Taken from `__init__`, which the signature of NNX's metaclass hides.
     _, *signature = inspect.signature(cls.__init__).parameters.values()
     parameters = {
       p.name: p for p in signature if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
@@ -152,7 +152,7 @@ def _bind(
   try:
     bound = signature.bind(*args, **kwargs)
   except TypeError:
-    return None  # the constructor says better what is wrong
+    return None  # the constructor raises a better error
   _, *parameters = signature.parameters.values()
   given: dict[str, object] = {}
   for p in parameters:
@@ -167,7 +167,7 @@ def _set_attribute(thing: object, name: str, value: object) -> None:
   try:
     setattr(thing, name, value)
   except AttributeError:
-    with contextlib.suppress(AttributeError):  # a class with slots holds nothing more
+    with contextlib.suppress(AttributeError):  # a class with slots takes no more
       object.__setattr__(thing, name, value)  # a frozen dataclass
 
 
@@ -194,7 +194,7 @@ def _numbers(value: np.generic | np.ndarray | jax.Array) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind == 'V' and jax.numpy.issubdtype(array.dtype, np.floating):
       array = array.astype(np.float32)  # bfloat16 and the like, without loss
-  except Exception as error:  # traced, a random key, or on another process's devices
+  except Exception as error:  # traced, a random key, or on devices of other processes
     raise _NotPlain(type(value).__name__) from error
   if array.dtype.kind not in 'biufU':
     raise _NotPlain(f'{array.dtype} array')

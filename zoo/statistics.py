@@ -1,9 +1,9 @@
-"""Sufficient statistics: what the linear family sees of a batch of prompts.
+"""Sufficient statistics: the moments of a batch of prompts that the linear family uses.
 
-The predictions of a learning rule depend on the context through its second moment
-alone, so that nothing is lost when the examples are forgotten. The moment is kept as
-seen from the prior mean, with the label noise apart: the same statistics then serve
-every prior mean and noise level.
+The predictions of a learning rule depend on the context only through its second moment,
+so the examples themselves are not needed. The moment is that of labels relative to the
+prior mean, with the label noise separate: the same statistics then serve every prior
+mean and noise level.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.learning_rule import LearningRule, symmetric
 
-# Up to so many examples × entries the triangle is written out, which XLA:CPU computes
-# several times faster than a matrix product a prompt; beyond it would compile slowly.
+# Up to this many examples × entries the triangle is written out, which XLA:CPU computes
+# several times faster than a matrix product per prompt; beyond it would compile slowly.
 _WRITTEN_OUT = 1024
 
 
-@typing.no_type_check  # JAX also builds one of placeholders, or of stacked arrays
+@typing.no_type_check  # JAX also builds one from placeholders or stacked arrays
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
@@ -36,7 +36,7 @@ class Statistics:
 
   moment: Float[Array, 'p b']
   x_query: Float[Array, 'd b']
-  deviation: Float[Array, ' b']  # ε·x_q, the query's target less w*·x_q
+  deviation: Float[Array, ' b']  # ε·x_q, the query's target minus w*·x_q
 
   def errors(
     self,
@@ -44,12 +44,12 @@ class Statistics:
     prior_mean: Float[ArrayLike, ' d'],
     noise_std: Float[ArrayLike, ''],
   ) -> Float[Array, ' b']:
-    """`f − ŵ·x_q`, the rule's errors on the prompts that have this w* and σ."""
+    """`f − ŵ·x_q`, the errors of the rule on the prompts for this w* and σ."""
     dtype = self.moment.dtype
     mean, noise = jnp.asarray(prior_mean, dtype), jnp.asarray(noise_std, dtype)
     d = mean.shape[0]
-    # z = M u with M = [[I, 0, 0], [w*ᵀ, 1, σ]], so that ⟨U, zzᵀ⟩ = ⟨Mᵀ U M, uuᵀ⟩: what
-    # differs between tasks moves into the rule, which no prompt shares in.
+    # z = M u with M = [[I, 0, 0], [w*ᵀ, 1, σ]], so that ⟨U, zzᵀ⟩ = ⟨Mᵀ U M, uuᵀ⟩: the
+    # differences between tasks move into the rule, which does not depend on prompts.
     width = d + 1 if self.moment.shape[0] == (d + 1) * (d + 2) // 2 else d + 2
     change = jnp.eye(d + 1, width, dtype=dtype).at[d, :d].set(mean)
     if width == d + 2:
@@ -78,7 +78,7 @@ def triangle(vectors: Float[Array, 'c u b']) -> Float[Array, 'p b']:
 
 
 def _halves(update: Float[Array, 'n u u']) -> Float[Array, 'n p']:
-  """Weights of a triangle: entries off the diagonal count for both that are equal."""
+  """The weights of a triangle, where entries off the diagonal count twice."""
   width = update.shape[-1]
   rows, columns = np.tril_indices(width)
   count = np.where(rows == columns, 1, 2).astype(update.dtype)

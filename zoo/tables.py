@@ -6,17 +6,17 @@ from collections.abc import Sequence
 def format_table(
   rows: Sequence[Sequence[str]], header: Sequence[str] = (), indent: int = 0
 ) -> str:
-  """Cells in columns, two spaces apart: the first column to the left, others right.
+  """Cells in columns, two spaces apart; only the first column is left-aligned.
 
-  All rows, and the header if there is one, have as many cells.
+  All rows, and the header if there is one, have the same number of cells.
   """
   lines = [header, *rows] if header else list(rows)
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return '\n'.join(
     ' ' * indent
     + '  '.join(
-      cell.rjust(width) if place else cell.ljust(width)
-      for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+      cell.rjust(width) if column else cell.ljust(width)
+      for column, (cell, width) in enumerate(zip(line, widths, strict=True))
     ).rstrip()
     for line in lines
   )

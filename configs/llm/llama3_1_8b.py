@@ -4,11 +4,11 @@
       --config.model.weights=LLAMA --config.mesh.model=4 --out=runs/llama3_1_8b
 
 LLAMA is the user's own folder with config.json, tokenizer.json, tokenizer_config.json
-and *.safetensors, as meta-llama/Llama-3.1-8B-Instruct has them.
+and *.safetensors, as in meta-llama/Llama-3.1-8B-Instruct.
 
-Memory in bfloat16: 16.1 GB of weights and 128 KiB of cache a token, so 1.6 GB of cache
-for the 8 prompts of 1536 tokens of one call. `mesh.model` may be 1, 2, 4 or 8 (8 kv
-heads) and `mesh.data` splits the prompts; with both at once a device has
+Memory in bfloat16: 16.1 GB of weights and 128 KiB of cache per token, so 1.6 GB of
+cache for one call with 8 prompts of 1536 tokens. `mesh.model` may be 1, 2, 4 or 8 (8 kv
+heads), and `mesh.data` splits the prompts. A device holds
 
   mesh.model   weights   cache (data = 1)
   1            16.1 GB   1.6 GB

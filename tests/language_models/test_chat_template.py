@@ -65,7 +65,7 @@ def test_json_is_written_as_by_transformers():
   )
 
 
-MANY = 'it makes too many values, or too large ones'
+MANY = 'it makes too many or too large values'
 
 
 @pytest.mark.parametrize(

@@ -108,12 +108,12 @@ QUERY = 'encoder.layer.1.attention.self.query.weight'
     (without('model.safetensors'), ['has no model.safetensors']),
     (cut, ['model.safetensors is not a whole safetensors file']),
     (of_type, ['config.json', "'gpt2'", "must be one of 'bert'"]),
-    (of_more_tokens, ['has the token 99', 'knows 85 tokens']),
+    (of_more_tokens, ['has the token 99', 'has 85 tokens']),
     (tensors(lambda weights: weights.pop(QUERY)), [f'1 missing ({QUERY})']),
     (tensors(lambda weights: weights.update(new=np.ones(2))), ['1 surplus (new)']),
     (
       tensors(lambda weights: weights.update({QUERY: np.ones((3, 16))})),
-      [f'1 misshapen ({QUERY} is (3, 16) and must be (16, 16))'],
+      [f'1 of another shape ({QUERY} is (3, 16) and must be (16, 16))'],
     ),
     (tensors(lambda weights: weights[QUERY].fill(np.nan)), [QUERY, 'not finite']),
     (
@@ -122,7 +122,7 @@ QUERY = 'encoder.layer.1.attention.self.query.weight'
     ),
     (config(num_hidden_layers=10**12), ['num_hidden_layers', 'from 1 to 1024']),
     (config(num_hidden_layers=900), ['14368 missing (encoder.layer.10.']),
-    (config(vocab_size=10**6), ['misshapen', '(1000000, 16)']),
+    (config(vocab_size=10**6), ['of another shape', '(1000000, 16)']),
     (config(hidden_size='16'), ['hidden_size', "'16'", 'an integer']),
     (config(num_attention_heads=3), ['hidden_size', 'is 16', 'which is 3']),
     (config(num_attention_heads=0), ['num_attention_heads', 'is 0']),

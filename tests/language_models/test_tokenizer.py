@@ -172,7 +172,7 @@ def replace(content, times=1):
     (update(chat_template=['x']), ['chat_template', 'is a str', 'an object']),
     (update('tokenizer.json', model=[]), ['tokenizer.json is not a tokenizer']),
     (replace('x' * 1000), ['normalizer', '1001 times as long']),
-    (replace('xx', 60), ['normalizer', 'times at most']),
+    (replace('xx', 60), ['normalizer', 'times as long; the limit']),
     (
       update('tokenizer.json', post_processor=['x' * 5000]),
       ['post_processor', '4096 characters'],

@@ -87,7 +87,7 @@ def test_what_is_missing_surplus_or_misshapen_is_named(folder):
   with refuses(
     '1 missing (model.layers.1.mlp.up_proj.weight)',
     '1 surplus (model.layers.2.mlp.up_proj.weight)',
-    '1 misshapen (model.norm.weight is (31,) and must be (32,))',
+    '1 of another shape (model.norm.weight is (31,) and must be (32,))',
   ):
     load(folder)
 

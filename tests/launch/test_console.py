@@ -88,7 +88,11 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
 @pytest.mark.parametrize(
   ('name', 'value', 'said'),
   [
-    ('JAX_NUM_CPU_DEVICES', 'x', 'the environment is wrong: Invalid value "x"'),
+    (
+      'JAX_NUM_CPU_DEVICES',
+      'x',
+      'an environment variable is invalid: Invalid value "x"',
+    ),
     ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
     pytest.param(
       *('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=pytest.mark.slow

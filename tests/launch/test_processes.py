@@ -100,7 +100,7 @@ def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
   assert [code for code, _ in ended] == [0] * number, ended
   said = ''.join(text for _, text in ended)
   assert said.count('checkpoint step 50 is damaged') == 1
-  assert said.count('going on from step 25 of 50') == 1
+  assert said.count('resuming at step 25 of 50') == 1
   there, here = saved_arrays(layouts / '2', 50), saved_arrays(workdir, 50)
   for path, array in there.items():
     if 'model' in path:
@@ -132,11 +132,14 @@ MISTAKES = {
   ),
   'another config': (
     [[], ['--config.seed=3']],
-    ['on process 1: the config is not that of process 0', 'seed (0 there, 3 here)'],
+    [
+      'on process 1: the config differs from that of process 0',
+      'seed (0 there, 3 here)',
+    ],
   ),
   'another folder': (
     [[], ['--workdir={folder}/other']],
-    ['on process 1: --workdir is', '/other, and', '/run on process 0'],
+    ['on process 1: --workdir is', '/other, but', '/run on process 0'],
   ),
 }
 
@@ -174,7 +177,7 @@ def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
   lines = [errors_in([answer]) for answer in ended]
   assert [len(said) for said in lines] == [1, 1, 1], ended
   # Of the two the one that came first is refused; the others wait in vain.
-  refused = [said for (said,) in lines if 'came with the same id' in said]
+  refused = [said for (said,) in lines if 'has the same id' in said]
   assert len(refused) == 1
   assert not (tmp_path / 'run').exists()
 
@@ -272,7 +275,7 @@ def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
       said = ''.join(text for _, text in ended)
       print(said)
     if steps:
-      assert said.count(f'going on from step {steps[0]} of') == 1, said
+      assert said.count(f'resuming at step {steps[0]} of') == 1, said
     steps = complete_steps(workdir)
     assert set(before) <= set(steps)
     print(f'{count}: {number.name} to {hit}, {took:.1f} s, newest step {steps[:1]}')

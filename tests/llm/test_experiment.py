@@ -26,7 +26,7 @@ from tests.llm.pairs import (
 )
 from zoo.errors import RunError
 from zoo.llm import experiment, stsb
-from zoo.llm.settings import FIELDS, validate
+from zoo.llm.config import FIELDS, validate
 from zoo.paper.language_model import read_run
 from zoo.plots import to_csv
 
@@ -234,9 +234,9 @@ def change(**fields):
     (change(seconds='long'), ['seconds', "'long'"]),
     (change(arms=[]), ['arms', 'an object']),
     (change(arms={}), ["lacks 'answer'"]),
-    (change(free__value=99), ['no label']),
-    (change(free__value='high'), ['no label']),
-    (change(free__value=True), ['no label']),
+    (change(free__value=99), ['not a label']),
+    (change(free__value='high'), ['not a label']),
+    (change(free__value=True), ['not a label']),
     (change(forced__answer=None), ["lacks 'answer'"]),
     (change(expected__value=None), ["lacks 'value'"]),
     (change(expected__mass=7), ['mass', '7']),
@@ -363,7 +363,7 @@ def test_a_mistake_in_the_fields_themselves():
 
 def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
   config = parrot_config(guess__model='network', guess__optimizer__learning_rate=1e30)
-  with pytest.raises(RunError, match=r'learning_rate smaller, which is 1e\+30'):
+  with pytest.raises(RunError, match=r'learning_rate, which is 1e\+30'):
     run(config, tmp_path / 'out', csv)
   assert not (tmp_path / 'out').exists()
   assert not parrot.asked

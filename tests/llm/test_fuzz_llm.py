@@ -10,9 +10,9 @@ from tests.llm.pairs import PAIRS, Parrot, small_config, write_jsonl, write_stsb
 from zoo import evaluation_sets
 from zoo.interruption import Interruption
 from zoo.llm import benchmarks, report, stsb
+from zoo.llm.config import wording_of
 from zoo.llm.prompts import Prompts
 from zoo.llm.records import ask, read_guesses, read_lines, read_model_facts
-from zoo.llm.settings import wording_of
 from zoo.llm.summary import summarise
 
 FACTS: Any = {

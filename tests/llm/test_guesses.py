@@ -140,7 +140,7 @@ def test_classes():
   assert np.mean([g == r for g, r in zip(guesses, right, strict=True)]) > 0.85
   frequent = max(CLASSES.classes, key=labels_of(data).count)
   assert set(guessed(data, CLASSES, model='constant')['test']) == {frequent}
-  with refuses("'cosine'", 'has 1 an example', 'network or constant'):
+  with refuses("'cosine'", 'has 1 per example', 'network or constant'):
     guessed(data, CLASSES, model='cosine')
   with refuses('config.guess.bias is 1', 'classes'):
     guessed(data, CLASSES, model='constant', bias=1.0)

@@ -128,7 +128,7 @@ def test_a_benchmark_of_ones_own(tmp_path):
   ('rows', 'said'),
   [
     ([], ["the split 'train'", 'is empty']),
-    ([ROW], ["has the class 'wet' alone"]),
+    ([ROW], ["has only the class 'wet'"]),
     ([ROW, {'inputs': ['a'], 'label': 'Wet'}], ['upper and lower case']),
     ([ROW, {'inputs': ['a'], 'label': 1}], ["'wet' and 1.0"]),
     ([ROW, {'inputs': ['a', 'b'], 'label': 'dry'}], ['2 inputs', 'another one 1']),

@@ -11,7 +11,7 @@ from tests.paper.settings import figure_6
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.language_model import read_run
 from zoo.paper.report import page
-from zoo.plots import draw, to_csv
+from zoo.plots import render_figure, to_csv
 
 PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone': 1.0})
 
@@ -113,7 +113,7 @@ def test_a_summary_without_a_field_is_refused(folder, name):
 def test_a_folder_without_a_run_is_refused(tmp_path, folder):
   with refuses('holds no finished run', 'cannot be read'):
     read_run(tmp_path / 'nowhere')
-  with refuses('the home folder of no known user'):
+  with refuses('~nobody-of-that-name', 'unknown user'):
     read_run('~nobody-of-that-name/run')
   (folder / 'figure_6.csv').unlink()
   with refuses('holds no finished run', 'figure_6.csv cannot be read'):
@@ -177,6 +177,6 @@ def test_corrupted_files_are_shown_or_refused(folder, name, mutate):
       if claim.figures == ('6',):
         judge(claim, {'6': found.plot})
     if name == 'figure_6.csv':
-      draw(found.plot.panels)
+      render_figure(found.plot.panels)
 
   assert 200 < fuzz.check_all(folder / name, read, mutate) < 1000

@@ -68,7 +68,7 @@ def test_a_file_is_no_output_folder(tmp_path):
   with refuses('cannot be the output folder'):
     reproduce(tmp_path / 'file', get_config)
   assert (tmp_path / 'file').read_text() == 'mine'
-  with refuses('~nobody-of-that-name', 'the home folder of no known user'):
+  with refuses('~nobody-of-that-name', 'unknown user'):
     reproduce('~nobody-of-that-name', get_config)
 
 

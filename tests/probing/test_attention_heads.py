@@ -77,5 +77,5 @@ def test_mistakes_are_named():
   with refuses('head 2 cannot be pruned', 'from 0 to 1'):
     prune(biased(), [2])
   for other in Softmax(3), zoo.estimators.bayes(isotropic(3, 4)):
-    with refuses('no heads'):
+    with refuses('no separable heads'):
       heads(other, isotropic(3, 4))

@@ -14,7 +14,7 @@ from tests.probing.models import Softmax, assert_within, biased
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import SHIFTS, probe, shift, shifted_tasks, summary
-from zoo.probing.shift_pictures import draw_shifts
+from zoo.probing.shift_pictures import plot_shifts
 from zoo.probing.summaries import _shift_table
 
 
@@ -100,7 +100,7 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so(monkey
   (shift,) = json.loads(report.to_json())['shifts']
   known = [risk['sampled'] is not None for risk in shift['risks']]
   assert known == [True, True, True, False, False]
-  draw_shifts(report.shifts, 'gd').canvas.draw()
+  plot_shifts(report.shifts, 'gd').canvas.draw()
 
 
 def test_where_the_optimum_is_0_the_report_is_whole():
@@ -111,7 +111,7 @@ def test_where_the_optimum_is_0_the_report_is_whole():
   found = shift(model, gd, task, 'query_scale', 100)
   assert [risk.optimal for risk in found.risks] == [0, 0, 0]
   assert [risk.other_exact for risk in found.risks] == [0, 0, 0]
-  draw_shifts([found, found], 'prior mean').canvas.draw()
+  plot_shifts([found, found], 'prior mean').canvas.draw()
   table = _shift_table([found], 'prior mean')
   assert table.rows[0][-1] == '0.0000'
 

@@ -58,12 +58,12 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   matrix = implicit_algorithm(zoo.estimators.gd_beta(task), task)
   is_descent, verdict = judge(matrix, task)
   assert not is_descent
-  assert verdict.startswith('Yes, with a matrix for the step')
+  assert verdict.startswith('Yes, with a matrix step')
   task = isotropic(3, 4, prior_mean=2.0)
   fixed = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   is_descent, verdict = judge(implicit_algorithm(fixed, task), task)
   assert not is_descent
-  assert verdict.startswith('No: of all steps')
+  assert verdict.startswith('No: the nearest step')
   blind = implicit_algorithm(zoo.estimators.prior_mean(task), task)
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 
@@ -111,7 +111,7 @@ def test_a_task_beyond_theory_is_compared_with_a_model_alone():
   assert report.risks.exact_risk is None
   assert 'optimum' not in said
   json.loads(report.to_json())
-  with refuses('gd cannot be made', 'another model', 'theory covers LinearRegression'):
+  with refuses('gd is not known', 'another model', 'theory covers LinearRegression'):
     probe(biased(), task)
 
 

@@ -96,7 +96,7 @@ def test_a_report_has_the_score_in_words_and_numbers():
   said = summary(report)
   assert 'on made 1.0.0, 3000 prompts' in said
   assert f'{report.score.risk.mean:.6f}' in said
-  assert 'rounded otherwise' in said
+  assert 'rounded differently' in said
   assert f'"evaluation_set": "{given.name}"' in report.to_json()
 
 

@@ -47,7 +47,7 @@ def test_a_subclass_is_covered_only_if_it_says_so():
   for kind in OtherDraw, OtherSample, OfCovered:
     task = kind(2, 3)
     assert not theory.covers(task)
-    with refuses(f'of type {kind.__name__}', 'that say exact_theory = True'):
+    with refuses(f'of type {kind.__name__}', 'that set exact_theory = True'):
       theory.exact_risk(rule, task)
   assert not theory.covers('linear_regression')
 

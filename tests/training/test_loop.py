@@ -213,7 +213,7 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(tmp_path, ca
   data.write_bytes(bytes(content))
   train(config, tmp_path / 'hurt')
   assert 'checkpoint step 12 is damaged' in caplog.text
-  assert 'going on from step 8' in caplog.text or caplog.text.count('\n') == 1
+  assert 'resuming at step 8' in caplog.text or caplog.text.count('\n') == 1
   assert_same_bits(
     saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
   )
@@ -374,12 +374,12 @@ def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
   exact = make_objective(small_config(objective__name='exact'), task, statistics)
   config = small_config(train__batch_size=256)
   sampled = make_objective(config, task, statistics)
-  key, setting = jax.random.key(3), moments_of(task)
-  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, setting))
+  key, moments = jax.random.key(3), moments_of(task)
+  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, moments))
   with jax.set_mesh(make_mesh(small_config())):
     one = nnx.jit(nnx.grad(sampled))
     draws = [
-      jax.tree.leaves(one(model, jax.random.fold_in(key, n), setting))
+      jax.tree.leaves(one(model, jax.random.fold_in(key, n), moments))
       for n in range(400)
     ]
   for leaf, *found in zip(wanted, *draws, strict=True):

@@ -1,11 +1,11 @@
-"""The checkpoints of a run: Orbax, with checksums that make damage visible.
+"""The checkpoints of a run, written by Orbax, with checksums that detect damage.
 
-A step is one folder of `<workdir>/checkpoints`, named by its number, that explains
-itself: beside the items `model` and `optimizer` there is the metadata, JSON with the
-step, the config and the versions that made it. A step is written under a temporary
-name. When all its files are there, `SHA256SUMS` is added, in the format of sha256sum,
-and the folder is renamed. Orbax itself restores a flipped bit without a word, so a step
-is opened only when all its sums are right.
+A step is one self-contained folder of `<workdir>/checkpoints`, named by its number:
+beside the items `model` and `optimizer` it holds the metadata, JSON with the step, the
+config and the versions that made it. A step is written under a temporary name. When all
+its files are complete, `SHA256SUMS` is added, in the format of sha256sum, and the
+folder is renamed. Orbax itself would silently restore a flipped bit, so a step is
+opened only if all its checksums match.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from zoo.checkpoints.steps import FORMAT, MANIFEST, find_corruption, step_folder
 from zoo.errors import RunError
 
 _SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a step
-# What a killed run leaves; the last is what runs of version 0.1.0 left.
+# Temporary folders that a killed run leaves; the last is that of version 0.1.0.
 _LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*', '*.orbax-checkpoint-tmp*'
 
 
 class Checkpoints:
   """The checkpoints of the run that is being trained; a context manager.
 
-  Opening it deletes the temporary folders that a killed run left, and moves steps that
-  are damaged aside, into `<workdir>/damaged`, with a warning that names them. Process 0
-  does that, and names and deletes steps; all processes write their arrays.
+  Opening it deletes the temporary folders that a killed run left, and moves damaged
+  steps into `<workdir>/damaged`, with a warning that names them. Process 0 does this,
+  and renames and deletes steps; all processes write their arrays.
   """
 
   def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
-    """The `keep` newest steps stay; `metadata`, JSON, goes into each.
+    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON.
 
     Raises OSError.
     """
@@ -66,17 +66,17 @@ class Checkpoints:
   def __exit__(self, *exception: object) -> None:
     with self._quiet:
       if processes.count() > 1 and exception != (None, None, None):
-        return  # the save would wait for the others, of which one may be lost
+        return  # the save would wait for the other processes, and one may be lost
       try:
         self.wait()
       except RunError:
-        # While another exception passes through, the user has to see that one.
+        # If another exception is being raised, the user must see that one.
         if exception == (None, None, None):
           raise
 
   @property
   def latest(self) -> int | None:
-    """The newest step that was saved, or None."""
+    """The newest saved step, or None."""
     steps = step_folders(self._folder)
     return int(steps[0].name) if steps else None
 
@@ -88,9 +88,9 @@ class Checkpoints:
     return load_arrays(self._folder / str(step), abstract)
 
   def save(self, step: int, state: Mapping[str, PyTree]) -> None:
-    """Starts to save a state, and returns as soon as it may be donated.
+    """Starts to save a state, and returns as soon as its arrays may be donated.
 
-    Raises RunError if this save, or the one before it, could not be written.
+    Raises RunError if this save or the previous one could not be written.
     """
     self.wait()
     temporary = self._folder / f'{_SAVING}{step}'
@@ -107,7 +107,7 @@ class Checkpoints:
     self._saving = _in_background(finish)
 
   def wait(self) -> None:
-    """Waits until the last save is whole; raises RunError if it could not be."""
+    """Waits until the last save is complete; raises RunError if it failed."""
     if self._saving is None:
       return
     try:
@@ -116,22 +116,21 @@ class Checkpoints:
       self._saving = None
       raise self._failure(error) from error
     self._saving = None
-    with (
-      processes.propagate_errors()
-    ):  # the others wait until process 0 has named the step
+    # The other processes wait until process 0 has renamed the folder.
+    with processes.propagate_errors():
       pass
 
   def _complete(self, temporary: pathlib.Path, step_folder: pathlib.Path) -> None:
-    """Gives a step its checksums and its name, and deletes those that are too many."""
+    """Adds checksums to a step, renames its folder, and deletes the oldest steps."""
     finish_save(temporary)
     temporary.rename(step_folder)
     if not (step_folder / MANIFEST).is_file():
       raise RunError(f'{step_folder} has no {MANIFEST} after it was saved')
     for old in step_folders(self._folder)[self._keep :]:
-      # A reader beside finds the whole step under its name, or nothing.
+      # A concurrent reader finds the whole step under its name, or nothing.
       deleting = old.with_name(f'{_DELETING}{old.name}')
       old.rename(deleting)
-      shutil.rmtree(deleting, ignore_errors=True)  # what is left goes at the next start
+      shutil.rmtree(deleting, ignore_errors=True)  # the next start deletes the rest
 
   def _failure(self, error: Exception) -> RunError:
     try:
@@ -146,7 +145,7 @@ class Checkpoints:
 
 
 def _in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:
-  """Calls a function in a thread that does not keep the process from ending."""
+  """Calls a function in a daemon thread, which does not keep the process alive."""
   future: concurrent.futures.Future[None] = concurrent.futures.Future()
 
   def call() -> None:

@@ -1,4 +1,4 @@
-"""The metadata in each checkpoint: the config of its run, and what ran it."""
+"""The metadata in each checkpoint: the config of its run and the versions."""
 
 import importlib.metadata
 import json
@@ -19,7 +19,7 @@ def run_metadata(config: Config) -> dict[str, object]:
 
 
 def _version(package: str) -> str | None:
-  """The version that is installed; None for one that runs from its source tree."""
+  """The installed version; None for a package that runs from its source tree."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""What Orbax raises, in one line; and what else it would print is kept off the screen.
+"""Reports the errors of Orbax in one line each, and hides the rest of its output.
 
-Orbax works in threads and event loops. Where several arrays of a checkpoint fail, it
-raises the first error, logs others with their tracebacks, and leaves the work for the
-rest behind, which fails, too, at some time later.
+Orbax works in threads and event loops. If several arrays of a checkpoint fail, it
+raises the first error, logs others with their tracebacks, and abandons the tasks of the
+rest, which fail at some later time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from zoo.errors import RunError
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 _NEVER_RETRIEVED = 'exception was never retrieved'
 _NEVER_AWAITED = 'coroutine .* was never awaited'
-_SECONDS_TO_END = 5.0  # for the other parts of a save of which one has failed
+_SECONDS_TO_END = 5.0  # for the rest of a save after one part has failed
 
 
 def one_line(error: BaseException) -> str:
-  """The type of an error and what it says, shortened.
+  """The type and message of an error, shortened.
 
-  TensorStore adds its whole configuration, and where in its sources it failed.
+  TensorStore appends its whole configuration and its source locations.
   """
   text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
   text = ' '.join(text.split())
@@ -73,7 +73,7 @@ def reading(folder: pathlib.Path) -> Iterator[None]:
       raise
     except Exception as error:
       reason: BaseException = error
-      while reason.__cause__ is not None:  # Orbax wraps it in errors that do not say it
+      while reason.__cause__ is not None:  # Orbax wraps it in less specific errors
         reason = reason.__cause__
       failure = RunError(f'{folder} cannot be read: {one_line(reason)}')
       _release(error)
@@ -82,9 +82,9 @@ def reading(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(earlier: set[threading.Thread]) -> Iterator[None]:
-  """Where the block fails, waits until the whole save has ended; `quiet_orbax` is on.
+  """If the block fails, waits until the whole save has ended.
 
-  `earlier` are the threads that ran before the save.
+  `earlier` are the threads that ran before the save. Use it inside `quiet_orbax`.
   """
   try:
     yield
@@ -102,15 +102,15 @@ def writing(earlier: set[threading.Thread]) -> Iterator[None]:
 
 
 def _release(error: BaseException | None) -> None:
-  """Frees what the tracebacks of an error hold: tasks that would print later."""
+  """Frees what the tracebacks of an error refer to: tasks that would print later."""
   while error is not None:
     traceback.clear_frames(error.__traceback__)
     error = error.__cause__ or error.__context__
-  gc.collect(1)  # what is young: to go through all objects takes long
+  gc.collect(1)  # young objects only: a full collection takes long
 
 
-def _print_unless_left_behind(unraisable: sys.UnraisableHookArgs) -> None:
-  """Python's hook for errors that nobody can catch, without those of Orbax's work."""
+def _print_unless_abandoned(unraisable: sys.UnraisableHookArgs) -> None:
+  """Python's hook for unraisable errors, without those of abandoned Orbax tasks."""
   code = getattr(unraisable.object, 'cr_code', None)  # of a coroutine
   if str(unraisable.exc_value) == 'Event loop is closed' or (
     code is not None and _PACKAGE in pathlib.Path(code.co_filename).parents
@@ -119,8 +119,8 @@ def _print_unless_left_behind(unraisable: sys.UnraisableHookArgs) -> None:
   _print_unraisable(unraisable)
 
 
-def _is_not_left_behind(record: logging.LogRecord) -> bool:
-  """A filter of asyncio's log: without the errors of Orbax's tasks."""
+def _is_not_abandoned(record: logging.LogRecord) -> bool:
+  """A filter of asyncio's log that drops the errors of abandoned Orbax tasks."""
   message = record.getMessage()
   return _NEVER_RETRIEVED not in message or not (
     # The second is a task that asyncio made of an operation of TensorStore.
@@ -128,7 +128,7 @@ def _is_not_left_behind(record: logging.LogRecord) -> bool:
   )
 
 
-# For good, since what Orbax leaves behind may be collected as garbage at any time.
+# These stay installed, since abandoned tasks may be garbage-collected at any time.
 _print_unraisable = sys.unraisablehook
-sys.unraisablehook = _print_unless_left_behind
-logging.getLogger('asyncio').addFilter(_is_not_left_behind)
+sys.unraisablehook = _print_unless_abandoned
+logging.getLogger('asyncio').addFilter(_is_not_abandoned)

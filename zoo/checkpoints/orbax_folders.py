@@ -1,7 +1,7 @@
-"""All that is asked of Orbax: to write a folder of arrays, describe it, and read it.
+"""All uses of Orbax: it writes a folder of arrays, describes it, and reads it.
 
-No private function of Orbax is called. Of the files that it writes, the names of those
-that are JSON are known here, and of the marker `commit_success.txt`.
+No private function of Orbax is called. This module relies on the names of the JSON
+files that Orbax writes, and of the marker `commit_success.txt`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
 from zoo.files import MIB, read_json
 
-# On disk the metadata is the item `origin`, as it was in the first checkpoints.
+# On disk the metadata is the item `origin`, its name in the first checkpoints.
 METADATA_ITEM = 'origin'
 METADATA_FILE = 'origin/data.json'
 
-# No wait ends by this. Orbax measures it by the clock of the system, which may be set
-# while a save is under way; a process that is lost is noticed by its heartbeat.
+# Practically unlimited: Orbax measures it by the system's clock, which may be changed
+# during a save. A lost process is detected by its missing heartbeat instead.
 _TIMEOUT_SECONDS = 365 * 24 * 3600
 
 _MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
-# What a checkpoint may take in memory: this much in any case, and so many times the
-# size of its files. Trained weights hardly shrink when they are compressed.
+# A checkpoint may take this much memory in any case, and otherwise at most so many
+# times the size of its files: trained weights hardly compress.
 _SMALL_BYTES = 256 * MIB
 _MAX_COMPRESSION = 1000
 
 
 class SavedArray(NamedTuple):
-  """What is known of a saved array before it is read."""
+  """The shape and type of a saved array, known before it is read."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -49,15 +49,15 @@ def start_save(
 ) -> Callable[[], None]:
   """Starts to write a new folder; returns as soon as the arrays may be donated.
 
-  What is returned waits until Orbax has written all, and raises whatever it raised.
+  The function returned waits until Orbax has written everything, and raises its error.
   """
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
   handlers.add(ocp.handlers.JsonHandler, checkpointable_name=METADATA_ITEM)
   context.checkpointables.registry = handlers
   context.asynchronous.timeout_secs = _TIMEOUT_SECONDS
-  # Otherwise, if a folder cannot be made, the threads that write into it wait for it
-  # for minutes, and the process with them.
+  # Otherwise, if a folder cannot be created, the threads that write into it wait for
+  # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
   threads = set(threading.enumerate())
   with writing(threads), context:
@@ -74,7 +74,7 @@ def start_save(
 
 def finish_save(folder: pathlib.Path) -> None:
   """Writes the checksums of a folder that Orbax has written; raises OSError."""
-  # They hold the absolute path of this machine, and no load needs them.
+  # The markers hold an absolute path of this machine, and no load needs them.
   for marker in folder.rglob('commit_success.txt'):
     marker.unlink()
   write_manifest(folder)
@@ -93,8 +93,8 @@ def load_metadata(folder: pathlib.Path) -> object:
 def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
   """The shapes and types of an item's arrays, by name; no array is read.
 
-  Raises RunError if Orbax cannot read them, or if they would take much more memory than
-  the sizes of the files let expect.
+  Raises RunError if Orbax cannot read them, or if they would take far more memory than
+  the sizes of the files suggest.
   """
   with reading(folder):
     for path in _json_files(folder, item):
@@ -124,14 +124,14 @@ def load_arrays(
 
 
 def array_name(path: tuple) -> str:
-  """The name of an array in a state, or in what Orbax tells of one."""
+  """The name of an array in a state or in Orbax's metadata of one."""
   # Both end in the field of the variable that holds the array.
   name = jax.tree_util.keystr(path, simple=True, separator='.')
   return name.removesuffix('.value')
 
 
 def _json_files(folder: pathlib.Path, item: str) -> list[pathlib.Path]:
-  """The files that Orbax would read whole, of whatever size and depth they are."""
+  """The files that Orbax would read whole, whatever their size and depth."""
   names = '_CHECKPOINT_METADATA', f'{item}/_METADATA', f'{item}/_sharding'
   paths = [folder / name for name in names]
   paths += (folder / item / 'array_metadatas').glob('*')
@@ -146,12 +146,12 @@ def _check_memory(
 ) -> None:
   for name, chunk in chunks.items():
     shape = arrays[name].shape
-    # A whole chunk is made in memory, whatever part of it is asked for.
+    # A whole chunk is allocated, whatever part of it is read.
     if len(chunk) != len(shape) or any(
       part > max(size, 1) for part, size in zip(chunk, shape, strict=True)
     ):
       raise RunError(
-        f'{folder} is damaged: {name} is saved in pieces of {chunk}, which are larger '
+        f'{folder} is damaged: {name} is saved in chunks of {chunk}, which are larger '
         f'than its shape {shape}'
       )
   needed = sum(
@@ -160,6 +160,6 @@ def _check_memory(
   allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
   if needed > allowed:
     raise RunError(
-      f'{folder} is damaged: it says that its arrays have {needed:,} bytes, and its '
-      f'files have {on_disk:,}; that many hold at most {allowed:,}'
+      f'{folder} is damaged: its metadata claims arrays of {needed:,} bytes, but its '
+      f'files have {on_disk:,}, which can hold at most {allowed:,}'
     )

@@ -1,7 +1,7 @@
 """`zoo.load`: opens a model of a run, or of `zoo.save`, with no config at hand.
 
-Nothing in a checkpoint is code. It may come from somebody else: all that it says of
-itself is checked before it is believed, and before it costs memory.
+A checkpoint holds no code. It may come from an untrusted source, so its metadata is
+checked before it is used and before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -35,32 +35,31 @@ from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
 from zoo.protocols import Model
 
-# A task may make vectors of this length. A model that sees more features than this has
+# A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
-_MAX_TRIES = 100  # to read the newest step, beside a run that deletes it meanwhile
+_MAX_TRIES = 100  # to read the newest step of a run that may delete it meanwhile
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A model that was opened, and what its folder says of it."""
+  """A model that was loaded, with its metadata."""
 
-  # Their classes are those that the config names, which no type checker can know.
+  # The config names their classes, so no type checker can know them.
   model: Any  # a zoo.Model, ready to be called
   task: Any  # the zoo.Task that it was trained on
-  config: Config  # of the run; of a model made by hand the sections model and task
+  config: Config  # of the run; without a run only its sections model and task
   step: int  # steps trained
 
 
 def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """Opens a model from a run's workdir, its checkpoints, or a folder of `zoo.save`.
 
-  `step` None is the newest, also while a run beside deletes old ones. The arrays go to
-  the first device, or to the mesh that `jax.set_mesh` has set, whatever they were saved
-  on; heads are split over its axis `model` where that divides them. Raises UserError
-  for a folder without checkpoints, a step that is not there, a newer format, or a model
-  or task that is not registered; RunError for files that are not as they were written,
-  or that no run has written.
+  `step` None is the newest, also while a running training deletes old ones. The arrays
+  go to the first device, or to the mesh that `jax.set_mesh` has set, whatever devices
+  they were saved from; heads are split over its axis `model` if it divides them. Raises
+  UserError for a folder without checkpoints, a missing step, a newer format, or a model
+  or task that is not registered; RunError for damaged files.
   """
   path = absolute(path)
   for _ in range(_MAX_TRIES):
@@ -80,11 +79,11 @@ def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
   try:
     return pathlib.Path(path).expanduser().resolve()
   except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte
-    raise UserError(f'{path!r} is no path: {error}') from error
+    raise UserError(f'{path!r} is not a valid path: {error}') from error
 
 
 def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
-  """The folder of the step that is meant."""
+  """The folder of a step; None is the newest."""
   try:
     if not path.is_dir():
       raise UserError(
@@ -135,7 +134,7 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
 
 
 def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
-  """The config and the step in the metadata; all files must be as they were written."""
+  """The config and the step in the metadata; raises RunError for damaged files."""
   try:
     metadata = load_metadata(folder)
   except RunError as error:
@@ -162,7 +161,7 @@ def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
 
 
 def _parse_config(fields: object) -> Config | None:
-  """The config, if it is one that names a model and a task."""
+  """The config, or None unless it names a model and a task."""
   if not isinstance(fields, dict):
     return None
   for section in (fields.get('model'), fields.get('task')):
@@ -186,14 +185,14 @@ def _check_num_features(
   num_features = config.task.get('num_features')
   if isinstance(num_features, int) and num_features > max(_MAX_FEATURES, num_saved):
     raise RunError(
-      f'{folder} is damaged: its task has {num_features:,} features, and its model '
+      f'{folder} is damaged: its task has {num_features:,} features, but its model '
       f'only {num_saved:,} numbers'
     )
 
 
 def abstract_model(config: Config) -> Model:
-  """The model that a config names, with shapes for arrays."""
-  # The mesh that is set need not have the model's axes: here there is none.
+  """The model that a config names, with abstract arrays."""
+  # The current mesh may lack the axes of the model, so none is used here.
   no_mesh = jax.sharding.AbstractMesh((), ())
   with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
     return nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
@@ -202,7 +201,7 @@ def abstract_model(config: Config) -> Model:
 def _as_saved(
   folder: pathlib.Path, state: PyTree, saved: dict[str, SavedArray]
 ) -> PyTree:
-  """The abstract state in the precision of what is saved, and where it is to go.
+  """The abstract state with the saved precision and the shardings to load it with.
 
   Raises UserError unless both have the same arrays.
   """
@@ -222,7 +221,7 @@ def _as_saved(
     dtype, saved_dtype = leaf.dtype, saved[name].dtype
     if jnp.issubdtype(dtype, jnp.floating):
       if not jnp.issubdtype(saved_dtype, jnp.floating):
-        raise UserError(f'{folder} holds {name} as {saved_dtype}, and not as {dtype}')
+        raise UserError(f'{folder} holds {name} as {saved_dtype}, not as {dtype}')
       dtype = jax.dtypes.canonicalize_dtype(saved_dtype)
     return jax.ShapeDtypeStruct(
       leaf.shape, dtype, sharding=_sharding(jax.sharding.get_mesh(), axes, leaf.shape)
@@ -232,7 +231,7 @@ def _as_saved(
 
 
 def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
-  """The shapes of a state's arrays, as they are saved, by name."""
+  """The shapes of a state's arrays by name, as they are saved."""
 
   def shape(leaf: jax.Array | jax.ShapeDtypeStruct) -> tuple[int, ...]:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -244,7 +243,7 @@ def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
 
 
 def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
-  """What is in `shapes` and not so in `other`."""
+  """The entries of `shapes` that `other` lacks or has otherwise."""
   own = [
     f'{name} {shape}' for name, shape in shapes.items() if other.get(name) != shape
   ]
@@ -252,7 +251,7 @@ def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
 
 
 def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:
-  """Where an array goes: split as its model asks, as far as the mesh allows."""
+  """The sharding of an array: split as its model asks, as far as the mesh allows."""
   if mesh.empty:
     return SingleDeviceSharding(jax.devices()[0])
   automatic = {

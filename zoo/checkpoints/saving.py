@@ -1,4 +1,4 @@
-"""`zoo.save`: writes a model into a folder, from which `zoo.load` makes it again.
+"""`zoo.save`: writes a model into a folder, from which `zoo.load` restores it.
 
 The folder is one step of a run's checkpoints without the optimizer: Orbax's arrays in
 `model`, JSON in `origin`, and `SHA256SUMS` over both.
@@ -47,14 +47,14 @@ def save(
   config: Config | None = None,
   step: int = 0,
 ) -> None:
-  """Writes a model into a new folder, from which `zoo.load` makes it again.
+  """Writes a model into a new folder, from which `zoo.load` restores it.
 
   Give the task that the model is for, or a `config` that names model and task, as a
-  loaded model has. Without one the hyper-parameters are those that model and task were
-  constructed with. Raises UserError when the folder is not empty, when both are given
-  or none, when a hyper-parameter is nothing that JSON can hold, or when what is loaded
-  again is another model: it must predict the same on a few prompts. RunError when the
-  disk refuses. After an error there is no folder.
+  loaded model has. Without a config the hyper-parameters are those that model and task
+  were constructed with. Raises UserError when the folder is not empty, when both or
+  neither are given, when JSON cannot hold a hyper-parameter, or when the saved model
+  does not predict the same on a few prompts once it is loaded; RunError when the folder
+  cannot be written. After an error there is no folder.
   """
   step = check_count('step', step, minimum=0)
   path = absolute(path)
@@ -110,10 +110,10 @@ def _described(thing: object, entries: registry.Registry) -> dict[str, object]:
   arguments = registry.arguments_of(thing)
   if arguments is None:
     raise UserError(
-      f'what this {cls} was constructed with is not known, since it was made before '
-      f'the class was registered; give zoo.save a config'
+      f'the arguments of this {cls} are unknown, since it was constructed before the '
+      f'class was registered; give zoo.save a config'
     )
-  # Of a model the task says the one, and whoever makes it gives the other.
+  # The task gives the model's number of features, and the caller its rngs.
   others = {'num_features', 'rngs'} if entries is registry.models else set()
   for name, kind in arguments.unrecorded.items():
     if name not in others:
@@ -163,14 +163,14 @@ def _check_makes(config: Config, state: PyTree) -> None:
 def _check_predicts_the_same(
   model: Model, task: Task | None, saved: SavedModel
 ) -> None:
-  """Raises UserError unless model and task do what they did before they were saved."""
+  """Raises UserError unless the loaded model and task do the same as the given ones."""
   key = jax.random.key(0)
   prompt = saved.task.sample(key, _NUM_PROMPTS)
   if task is not None:
     given = task.sample(key, _NUM_PROMPTS)
     if not jax.tree.all(jax.tree.map(np.array_equal, given, prompt)):
       raise UserError(
-        f'the {type(task).__name__} that its arguments make draws other prompts; was '
+        f'a {type(task).__name__} made from its arguments samples other prompts; was '
         'an attribute changed after it was made? give zoo.save a config instead'
       )
   for change in (0.0, 0.3):  # at other weights, too, which may all be 0
@@ -181,7 +181,7 @@ def _check_predicts_the_same(
 
 def _predict(model: Model, prompt: Prompt, change: float) -> np.ndarray:
   """What a model predicts when its weights are changed at random."""
-  # A model may count its calls: the one that is given must not notice.
+  # A model may change when it is called, so a copy of it is called.
   graph, parameters, rest = nnx.split(nnx.clone(model), nnx.Param, ...)
   rng = np.random.default_rng(0)
 
@@ -197,12 +197,12 @@ def _predict(model: Model, prompt: Prompt, change: float) -> np.ndarray:
 def _compare(before: np.ndarray, after: np.ndarray, model: Model) -> None:
   if np.array_equal(before, after, equal_nan=True):
     return
-  # The weights are the same bits. On other devices sums are rounded differently: half
-  # of the digits tells that from another hyper-parameter.
+  # The weights are bit-equal, but other devices round sums differently. Agreement in
+  # half of the digits rules out another hyper-parameter.
   allowed = np.sqrt(jax.numpy.finfo(before.dtype).eps) * np.abs(before).max()
   if before.shape != after.shape or not np.abs(after - before).max() <= allowed:
     raise UserError(
-      f'the {type(model).__name__} that its hyper-parameters make predicts '
-      f'{after.flat[0]:g} where the one given predicts {before.flat[0]:g}; was an '
+      f'a {type(model).__name__} made from its hyper-parameters predicts '
+      f'{after.flat[0]:g} where the given one predicts {before.flat[0]:g}; was an '
       'attribute changed after it was made? give zoo.save a config that makes it'
     )

@@ -1,4 +1,4 @@
-"""Saved steps as folders of files: their manifest of checksums, and what it finds."""
+"""Folders of saved steps: their manifest of checksums, and checks against it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_manifest(step_folder: pathlib.Path) -> None:
 def find_corruption(step_folder: pathlib.Path) -> str | None:
   """What is wrong with the files of a saved step, or None if all are as written.
 
-  Beside the folders of a step there may be files of others, which no load reads.
+  Extra files beside the subfolders of a step are ignored, since no load reads them.
   """
   try:
     names = _file_names(step_folder)

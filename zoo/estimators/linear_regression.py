@@ -1,6 +1,6 @@
-"""Estimators of regression: called as a model is, and nothing in them is trained.
+"""Estimators of linear regression: called like a model, but not trained.
 
-Each is made by a function of a task, for which it then has the best parameters, or of
+Each is made by a function from a task, for which it gets the best parameters, or from
 the parameters themselves. All hold float64 and compute in the precision of the prompt.
 """
 
@@ -83,7 +83,7 @@ class Ridge(Estimator):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 
   `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
-  penalty of 0 is the limit from above: of all least squares the one nearest to `start`.
+  penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
   """
 
   start: Float[np.ndarray, ' d']
@@ -95,7 +95,7 @@ class Ridge(Estimator):
     root = jnp.asarray(self.root, start_bd.dtype)
     # Not by the normal equations: they would square the condition number.
     u, s, vt = jnp.linalg.svd(prompt.x @ root, full_matrices=False)
-    # Below this a singular value is rounding, by the usual rule for a pseudo-inverse.
+    # Below this a singular value is rounding error, as usual for a pseudo-inverse.
     noise_floor = s[:, :1] * jnp.finfo(s.dtype).eps * max(prompt.x.shape[1:])
     inverse = jnp.where(s > noise_floor, s / (s * s + self.penalty), 0)
     coefficients = jnp.einsum('bck,bc->bk', u, _residual(start_bd, prompt)) * inverse
@@ -116,7 +116,9 @@ def gradient_descent(
   start, task = _start(task_or_start)
   if step_size is None:
     if task is None:
-      raise UserError('step_size is None; it must be given with a start, as for a task')
+      raise UserError(
+        'step_size is None; it must be given with a start, and may be None with a task'
+      )
     step_size = best_step_size(task, num_steps)
   return GradientDescent(start, check_vector('step_size', step_size, num_steps))
 
@@ -135,12 +137,14 @@ def gd_beta(
   elif task is not None:
     step_matrix = best_step_matrix(task)
   else:
-    raise UserError('step_matrix is None; it must be given with a start')
+    raise UserError(
+      'step_matrix is None; it must be given with a start, and may be None with a task'
+    )
   return GDBeta(start, step_matrix)
 
 
 def prior_mean(task: Task) -> GradientDescent:
-  """Predicts with the prior mean, whatever the context: no step of descent at all.
+  """Predicts with the prior mean, whatever the context: zero steps of descent.
 
   Raises UserError for a task of another kind.
   """
@@ -156,14 +160,16 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
   start, task = _start(task_or_start)
   if penalty is None:
     if task is None:
-      raise UserError('penalty is None; it must be given with a start, as for a task')
+      raise UserError(
+        'penalty is None; it must be given with a start, and may be None with a task'
+      )
     penalty = best_penalty(task)
   penalty = check_number('penalty', penalty, minimum=0.0)
   return Ridge(start, penalty, np.eye(start.size))
 
 
 def ols(task_or_start: Task | ArrayLike) -> Ridge:
-  """Least squares; if the context leaves a choice, the weights nearest to the start.
+  """Least squares; of several solutions, the weights nearest to the start.
 
   The start is `[d]`, or the prior mean of a task.
   """
@@ -200,7 +206,7 @@ def _start(
 def _regression(task: Task) -> LinearRegression:
   if not isinstance(task, LinearRegression):
     raise UserError(
-      f'the task is of type {type(task).__name__}; this estimator is known for '
+      f'the task is of type {type(task).__name__}; this estimator needs a '
       'LinearRegression'
     )
   return task

@@ -1,4 +1,4 @@
-"""Search for the lowest point of a function of one number."""
+"""Minimises a function of one number."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def lowest_point(
 ) -> tuple[float, float]:
   """Where a function is lowest, and its value there.
 
-  The lowest point of the grid tells the valley, in which a local search goes on.
+  The lowest point of the grid selects a valley, in which a local search continues.
   """
   values = [function(float(point)) for point in grid]
   lowest = int(np.argmin(values))

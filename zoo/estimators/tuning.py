@@ -12,7 +12,7 @@ from zoo.estimators.search import lowest_point
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
 
-_NUM_STARTS = 12  # of the search for a schedule where no closed form is attained
+_NUM_STARTS = 12  # of the search for a schedule that attains no closed form
 
 
 def second_moments(
@@ -41,7 +41,7 @@ def best_step_matrix(
   """
   deviation, _ = second_moments(task, start)
   normal = _normal_matrix(task, start)
-  if not normal.any():  # there is nothing to learn, nor any noise
+  if not normal.any():  # there is nothing to learn and no noise
     return np.zeros_like(deviation)
   return np.linalg.solve(normal.T, deviation).T
 
@@ -106,7 +106,7 @@ def polynomial_optimum(
   values = wishart.polynomials(diagonal, off_diagonal, np.append(points, -penalty))
   last = values[-1, -1]
   residual = (penalty + points * values[-1, :-1] / last) / (points + penalty)
-  # The zeros of λ p_k(−λ) + s p_k(s), of which −λ itself is none of P.
+  # The zeros of λ p_k(−λ) + s p_k(s); P has all of them but −λ.
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   matrix[-1] = 0
   matrix[-1, 0] = -penalty * last
@@ -179,9 +179,9 @@ def gradient_descent_risk(
 def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
   """The ridge penalty of least risk, `σ² d / tr N`; `start` None is the prior mean.
 
-  If Σ is a multiple of the identity, the risk depends on N only by its trace; if N is
-  one, ridge is the posterior mean. Otherwise there is no closed form, and UserError is
-  raised; the posterior mean is then better than ridge with any penalty.
+  If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
+  is one, ridge is the posterior mean. Otherwise there is no closed form, and UserError
+  is raised; the posterior mean is then better than ridge with any penalty.
   """
   if task.noise_std == 0:
     return 0.0
@@ -205,7 +205,7 @@ def _normal_matrix(
 ) -> Float[np.ndarray, 'd d']:
   """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
 
-  It is docs/theory.md, section 2, with N in place of Λ, as the start may be any.
+  See docs/theory.md, section 2, with N in place of Λ since the start is arbitrary.
   """
   deviation, features = second_moments(task, start)
   product, c = features @ deviation, task.context_length
@@ -219,8 +219,8 @@ def _residuals(
   """Numbers whose squares sum to the risk of gradient descent, and their gradient.
 
   With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
-  `P(S)(start − ŵ) + Q(S) Xᵀn/C`. Turning the features does not change the law of S, so
-  that only the trace of N counts, and the risk is an average over the spectrum of S.
+  `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
+  S, so only the trace of N matters, and the risk is an average over the spectrum of S.
   """
   variance = _feature_variance(task)
   deviation, _ = second_moments(task, start)

@@ -102,6 +102,6 @@ def spectrum(
   diagonal, off_diagonal = jacobi(num_features, context_length, num_points, power)
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   points = np.linalg.eigvalsh(matrix)
-  # Not from the eigenvectors, whose small entries, in the far tail, are rounding.
+  # Not from the eigenvectors, whose small entries in the far tail are rounding errors.
   weights = 1 / np.sum(np.square(polynomials(diagonal, off_diagonal, points)), axis=0)
   return points, weights

@@ -12,11 +12,11 @@ import numpy as np
 
 from zoo.evaluation_sets.builds import tf_example_pb2, tfds, writer
 from zoo.evaluation_sets.sets import (
-  SETTINGS,
+  SPECS,
   VERSION,
-  Setting,
+  SetSpec,
+  find_spec,
   sample_prompts,
-  setting_of,
 )
 
 
@@ -26,24 +26,24 @@ class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
   RELEASE_NOTES = {VERSION: 'The first sets.'}  # noqa: RUF012
   VERSION = tfds.core.Version(VERSION)
   BUILDER_CONFIGS = [  # noqa: RUF012
-    tfds.core.BuilderConfig(name=setting.name, description=setting.description)
-    for setting in SETTINGS
+    tfds.core.BuilderConfig(name=spec.name, description=spec.description)
+    for spec in SPECS
   ]
 
   @property
-  def _setting(self) -> Setting:
-    assert self.builder_config is not None  # TFDS takes the first without a name
-    return setting_of(self.builder_config.name)
+  def _spec(self) -> SetSpec:
+    assert self.builder_config is not None  # without a name TFDS takes the first
+    return find_spec(self.builder_config.name)
 
   def _info(self) -> tfds.core.DatasetInfo:
     features = {
       name: tfds.features.Tensor(shape=shape, dtype=np.float32)
-      for name, shape in self._setting.shapes.items()
+      for name, shape in self._spec.shapes.items()
     }
     return tfds.core.DatasetInfo(
       builder=self,
-      description='y_i = ŵ·x_i + σ n_i with ŵ ~ N(w*, Λ) anew in each prompt, features '
-      'and query ~ N(0, Σ); y_query is ŵ·x_query, without noise.',
+      description='y_i = ŵ·x_i + σ n_i with a fresh ŵ ~ N(w*, Λ) in each prompt, '
+      'features and query ~ N(0, Σ); y_query is ŵ·x_query, without noise.',
       features=tfds.features.FeaturesDict(features),
       disable_shuffling=True,
     )
@@ -54,8 +54,8 @@ class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
     return {'test': self._generate_examples()}
 
   def _generate_examples(self) -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
-    prompts = sample_prompts(self._setting)
-    for i in range(self._setting.num_prompts):
+    prompts = sample_prompts(self._spec)
+    for i in range(self._spec.num_prompts):
       yield i, {name: array[i] for name, array in prompts.items()}
 
   def _example_writer(self) -> writer.ExampleWriter:
@@ -64,7 +64,7 @@ class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
 
 
 class _SortedWriter(writer.ExampleWriter):
-  """Writes the fields of an example in a fixed order: protobuf leaves it to chance."""
+  """Writes the fields of an example in a fixed order, which protobuf does not."""
 
   def write(
     self,

@@ -1,4 +1,4 @@
-"""Data sets that TFDS has built: opened quietly, and checked before they are read."""
+"""Opens data sets that TFDS has built, and checks them before they are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ try:
   from tensorflow_datasets.core.constants import DATA_DIR
   from tensorflow_datasets.proto import tf_example_pb2 as tf_example_pb2
 except ModuleNotFoundError as error:
-  # TFDS 4.9.10 needs importlib_resources, and does not say so.
+  # TFDS 4.9.10 needs importlib_resources, but does not declare it.
   extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
   if error.name is None or error.name.partition('.')[0] not in extra:
     raise
@@ -41,8 +41,8 @@ def open_builder(
 ) -> tuple[_Builder, bool]:
   """The builder of a data set in `data_dir`, and whether it is built there already.
 
-  Without `data_dir` it is TFDS's own folder. Raises UnreadableFile for metadata that
-  are too large or no JSON, and whatever TFDS raises for others that are damaged.
+  `data_dir` None is TFDS's own folder. Raises UnreadableFile for metadata that are too
+  large or not JSON, and whatever TFDS raises for other damage.
   """
   root = user_path(DATA_DIR if data_dir is None else data_dir)
   for path in (root / builder_class.name).rglob('*.json'):
@@ -57,9 +57,9 @@ def open_builder(
 
 
 def read_split(builder: tfds.core.DatasetBuilder, split: str) -> Sequence[Example]:
-  """All examples of a split; ValueError if there are not as many as the metadata say.
+  """All examples of a split; ValueError if the metadata give another number of them.
 
-  Raises whatever TFDS and ArrayRecord raise for files that are damaged.
+  Raises whatever TFDS and ArrayRecord raise for damaged files.
   """
   info = builder.info.splits[split]
   if info.num_shards != 1:
@@ -79,7 +79,7 @@ def read_split(builder: tfds.core.DatasetBuilder, split: str) -> Sequence[Exampl
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-  """Hides TFDS's messages about downloads, and about a folder that is not there yet."""
+  """Hides TFDS's messages about downloads and about a folder that is not there yet."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   nowhere = io.StringIO()

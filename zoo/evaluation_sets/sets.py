@@ -1,13 +1,13 @@
-"""The evaluation sets: what they are, and reading them with a check of every bit.
+"""The evaluation sets: their specifications, and loading with a check of every bit.
 
-Sets are drawn from a fixed seed on the machine that first asks for them, and stay in
-TFDS's data_dir. Prompts are drawn in float64 and rounded to float32 at the end. A
-processor that rounds the last bits of a double otherwise, as one with fused
-multiply-add does, then changes about one number in a hundred million: those very near
-the middle of two floats. So the bits are the same nearly everywhere, but not by
-guarantee. What is read is compared with the checksum that is recorded here; if it
-differs, with what the seed gives on this machine, and that with a sketch that holds on
-any.
+Sets are sampled from a fixed seed when a machine first loads them, and stay in TFDS's
+data_dir. Prompts are sampled in float64 and rounded to float32 at the end. A processor
+that rounds the last bits of a double differently, as one with fused multiply-add does,
+then changes about one number in a hundred million: those very near the middle of two
+floats. So the bits are the same nearly everywhere, but this is not guaranteed. The
+content is compared with the checksum recorded here. If they differ, it is compared with
+the sample that the seed gives on this machine, and that sample with a recorded sketch
+that holds on any machine.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FIELDS = 'x', 'y', 'x_query', 'y_query'
 
 
 @dataclasses.dataclass(kw_only=True)
-class Setting:
-  """One set: its task, its size, and what its content must be."""
+class SetSpec:
+  """The specification of a set: its task, its size, and sums to check its content."""
 
   name: str
   description: str
@@ -45,12 +45,12 @@ class Setting:
   noise_std: float = 0.0
   feature_variances: tuple[float, ...] | None = None  # None: 1 each
   num_prompts: int = 8192
-  sha256: str  # of x, y, x_query and y_query, one behind the other, as float32
+  sha256: str  # of x, y, x_query and y_query, concatenated, as float32
   sketch: tuple[float, ...]  # a weighted sum of each of the four
 
   @property
   def task(self) -> LinearRegression:
-    """The task that the prompts are of."""
+    """The task that the prompts are sampled from."""
     variances = self.feature_variances
     return LinearRegression(
       num_features=self.num_features,
@@ -67,35 +67,35 @@ class Setting:
     return {'x': (c, d), 'y': (c,), 'x_query': (d,), 'y_query': ()}
 
 
-SETTINGS = [
-  Setting(
+SPECS = [
+  SetSpec(
     name='table_1',
     description='Table 1 of arXiv 2512.04268: d = C = 10, w* = 2, no noise.',
     sha256='e8cc4ba0fbe83252e4b7afebde115103d0792ba31ca2c1e58e75b99ebbcbc246',
     sketch=(-114.568873, -155.784289, -31.287706, 130.178862),
   ),
-  Setting(
+  SetSpec(
     name='zero_mean',
     description='As table_1, with the prior mean w* = 0.',
     prior_mean=0.0,
     sha256='c11b94c22ed7633a12ddbc244718662b61771c919aa6736fee7e72b46e52b2e1',
     sketch=(-114.568873, 293.660994, -31.287706, 69.164201),
   ),
-  Setting(
+  SetSpec(
     name='noisy',
     description='As table_1, with label noise of σ = 0.5.',
     noise_std=0.5,
     sha256='96a85b16bbd8f6ef0340cb2567a3b5e703708a7748f4834bfa60e8d941468efb',
     sketch=(-114.568873, -135.357142, -31.287706, 130.178862),
   ),
-  Setting(
+  SetSpec(
     name='anisotropic',
     description='As table_1, with feature variances 4, 2, 1, 1/2, 1/4, each twice.',
     feature_variances=(4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25),
     sha256='95c0f57822215a13194126338a2cb5a51a40b0822edfd3e0d642452bc9b1fcef',
     sketch=(-257.244197, -568.409050, -48.570761, 249.639535),
   ),
-  Setting(
+  SetSpec(
     name='long_context',
     description='As table_1, with C = 100 examples in a context.',
     context_length=100,
@@ -108,33 +108,33 @@ SETTINGS = [
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSet:
-  """A set that was read, and compared with what it must be."""
+  """A set that was loaded and verified."""
 
   name: str
   version: str
   task: LinearRegression
   prompt: Prompt  # all prompts, float32
-  sha256: str  # of what was read
-  same_bits: bool  # as recorded; else equal but for the last bit of some numbers
+  sha256: str  # of the loaded content
+  same_bits: bool  # as recorded; else equal except for the last bit of some numbers
 
 
-def setting_of(name: str) -> Setting:
-  """The set of a name; raises UserError for an unknown one."""
-  for setting in SETTINGS:
-    if setting.name == name:
-      return setting
-  raise unknown_name('evaluation set', name, [setting.name for setting in SETTINGS])
+def find_spec(name: str) -> SetSpec:
+  """The specification of a set; raises UserError for an unknown name."""
+  for spec in SPECS:
+    if spec.name == name:
+      return spec
+  raise unknown_name('evaluation set', name, [spec.name for spec in SPECS])
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> EvaluationSet:
-  """Reads a set from TFDS's `data_dir`, where it is built first if it is not there.
+  """Loads a set from TFDS's `data_dir`, and builds it there first if it is missing.
 
-  Where numbers are rounded otherwise than in the recorded set there is a warning.
-  Raises UserError for an unknown name, and where the extra `data` is not installed;
-  RunError when the folder cannot be written, or the content is not that of the set.
+  Logs a warning if some numbers are rounded differently from the recorded set. Raises
+  UserError for an unknown name, and if the extra `data` is not installed; RunError if
+  the folder cannot be written, or the content is not that of the set.
   """
-  setting = setting_of(name)
-  # Imported here as only reading and building need TFDS.
+  spec = find_spec(name)
+  # Imported here since only loading and building need TFDS.
   from zoo.evaluation_sets.builder import IclLinearRegression
   from zoo.evaluation_sets.builds import open_builder, quiet, read_split
 
@@ -143,7 +143,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
     builder, is_built = open_builder(IclLinearRegression, data_dir, name)
     folder = str(builder.data_path)
     if not is_built:
-      logging.info('drawing the evaluation set %s into %s', name, folder)
+      logging.info('sampling the evaluation set %s into %s', name, folder)
       with quiet():
         builder.download_and_prepare()
     examples = read_split(builder, 'test')
@@ -155,11 +155,11 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
     raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
   except Exception as error:  # whatever TFDS and ArrayRecord make of damaged files
     raise _damaged(folder, f'{type(error).__name__}: {error}') from error
-  same_bits = _verify(setting, content, folder)
+  same_bits = _verify(spec, content, folder)
   return EvaluationSet(
     name=name,
     version=VERSION,
-    task=setting.task,
+    task=spec.task,
     prompt=Prompt(**{field: jnp.asarray(array) for field, array in content.items()}),
     sha256=checksum(content),
     same_bits=same_bits,
@@ -171,11 +171,11 @@ def export(
   path: str | os.PathLike[str],
   data_dir: str | os.PathLike[str] | None = None,
 ) -> EvaluationSet:
-  """Writes a set into an .npz file, which NumPy alone can read, and returns it.
+  """Writes a set into an .npz file, which needs only NumPy to read, and returns it.
 
-  It has `x [n, C, d]`, `y [n, C]`, `x_query [n, d]` and `y_query [n]`, float32, and the
-  texts `name`, `version` and `sha256`. Raises UserError for a file that cannot be
-  written or does not end in .npz, and as `load` does.
+  The file has `x [n, C, d]`, `y [n, C]`, `x_query [n, d]` and `y_query [n]`, float32,
+  and the strings `name`, `version` and `sha256`. Raises UserError for a file that
+  cannot be written or does not end in .npz, and as `load` does.
   """
   path = user_path(path)
   if path.suffix != '.npz':
@@ -194,18 +194,18 @@ def export(
   return found
 
 
-def sample_prompts(setting: Setting) -> dict[str, np.ndarray]:
-  """The prompts of a set, from its seed: float32 arrays by field, prompts first."""
+def sample_prompts(spec: SetSpec) -> dict[str, np.ndarray]:
+  """Samples the prompts of a set: float32 arrays by field, prompts first."""
   with jax.enable_x64(True):
-    # The generator is named, since a user may have chosen another one for JAX.
+    # The generator is explicit, since a user may have chosen another default in JAX.
     key = jax.random.key(_SEED, impl='threefry2x32')
-    prompt = setting.task.sample(key, setting.num_prompts)
+    prompt = spec.task.sample(key, spec.num_prompts)
     arrays = {field: np.asarray(getattr(prompt, field)) for field in _FIELDS}
   return {field: array.astype(np.float32) for field, array in arrays.items()}
 
 
 def checksum(content: Mapping[str, np.ndarray]) -> str:
-  """The SHA-256 of the four arrays, one behind the other, little-endian."""
+  """The SHA-256 of the four arrays, concatenated, little-endian."""
   total = hashlib.sha256()
   for field in _FIELDS:
     total.update(np.ascontiguousarray(content[field], '<f4').tobytes())
@@ -215,7 +215,7 @@ def checksum(content: Mapping[str, np.ndarray]) -> str:
 def sketch(content: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
   """A weighted sum of each array, and by how much its rounding can change it.
 
-  The weights depend on the position, so that prompts in another order are found out. A
+  The weights depend on the position, so that prompts in another order are detected. A
   number that is rounded to its other neighbour moves by one ulp, 2⁻²³ of it at most.
   """
   sums = []
@@ -229,23 +229,21 @@ def sketch(content: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
   return sums
 
 
-def _verify(setting: Setting, content: Mapping[str, np.ndarray], folder: str) -> bool:
+def _verify(spec: SetSpec, content: Mapping[str, np.ndarray], folder: str) -> bool:
   """Whether the content has the recorded bits; RunError if it is another set."""
   shapes = {field: array.shape for field, array in content.items()}
-  wanted = {
-    field: (setting.num_prompts, *shape) for field, shape in setting.shapes.items()
-  }
+  wanted = {field: (spec.num_prompts, *shape) for field, shape in spec.shapes.items()}
   if shapes != wanted:
     raise _damaged(folder, f'its arrays are {shapes}, not {wanted}')
-  if checksum(content) == setting.sha256:
+  if checksum(content) == spec.sha256:
     return True
-  drawn = sample_prompts(setting)
+  drawn = sample_prompts(spec)
   for field, (total, tolerance), recorded in zip(
-    _FIELDS, sketch(drawn), setting.sketch, strict=True
+    _FIELDS, sketch(drawn), spec.sketch, strict=True
   ):
     if not abs(total - recorded) <= tolerance:
       raise RunError(
-        f'the evaluation set {setting.name} cannot be drawn with this version of JAX: '
+        f'this version of JAX does not reproduce the evaluation set {spec.name}: '
         f'{field} has the weighted sum {total:.9g}, and {recorded:.9g} was recorded'
       )
     one, other = content[field], drawn[field]
@@ -253,9 +251,9 @@ def _verify(setting: Setting, content: Mapping[str, np.ndarray], folder: str) ->
       raise _damaged(folder, f'its {field} is not what the seed gives')
   logging.warning(
     'the evaluation set %s in %s does not have the recorded checksum: some numbers '
-    'are rounded otherwise; each is within one float32 ulp of what the seed gives '
+    'are rounded differently; each is within one float32 ulp of what the seed gives '
     'here, and weighted sums are as recorded',
-    setting.name,
+    spec.name,
     folder,
   )
   return False
@@ -264,5 +262,5 @@ def _verify(setting: Setting, content: Mapping[str, np.ndarray], folder: str) ->
 def _damaged(folder: str, reason: str) -> RunError:
   return RunError(
     f'the evaluation set in {folder} is not as it was recorded: '
-    f'{" ".join(reason.split())[:300]}; delete the folder and it is drawn again'
+    f'{" ".join(reason.split())[:300]}; delete the folder to sample it again'
   )

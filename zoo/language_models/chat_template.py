@@ -1,10 +1,11 @@
 """Chat templates: programs that come with a model, run within limits.
 
 Jinja's sandbox protects the machine from a template, but limits neither its time nor
-its memory. Here whatever an expression makes is charged, by its size, to a budget; what
-can be far larger than its operands (`*`, `**`, `%`, `join`, `replace`, `indent`, …) is
-charged before it is made. Iterations, calls and tests are charged too, and check a
-deadline. Filters, methods and globals that are not listed here do not exist.
+its memory. Here the value of each expression is charged, by its size, to a budget; a
+value that can be far larger than its operands (`*`, `**`, `%`, `join`, `replace`,
+`indent`, …) is charged before it is made. Iterations, calls and tests are charged too,
+and check a deadline. Filters, methods and globals that are not listed here do not
+exist.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _METHODS = {  # of texts, numbers, lists and dicts
   *('splitlines', 'startswith', 'strip', 'swapcase', 'title', 'upper'),
   *('get', 'items', 'keys', 'values'),
 }
-# A width or a precision of four digits or more, or one that an argument gives.
+# A width or a precision of four digits or more, or one given by an argument.
 _WIDTH = re.compile(r'%(\([^)]*\))?[-+ #0]*(\*|\d{4}|\d*\.(\*|\d{4}))')
 _VIEWS = KeysView | ValuesView | ItemsView
 _BUILT_IN = str, bytes, int, float, list, tuple, set, frozenset, Mapping
@@ -65,13 +66,13 @@ class ChatTemplate:
   """A chat template in Jinja's language, as transformers renders it."""
 
   def __init__(self, source: str, name: str):
-    """`name` is the model's, for messages."""
+    """`name` is that of the model, for messages."""
     self._source, self._name = source, name
 
   def render(self, user_text: str, special_tokens: Mapping[str, str]) -> str:
-    """One user turn, up to where the answer starts.
+    """The prompt of one user turn, up to the start of the answer.
 
-    `special_tokens` are what the template calls `bos_token` and `eos_token`. Raises
+    `special_tokens` are the template's `bos_token` and `eos_token`. Raises
     UserError for a template that fails, or that takes too much time or memory.
     """
     try:
@@ -93,7 +94,7 @@ class ChatTemplate:
   def _compiled(self) -> tuple[_Environment, jinja2.Template]:
     if len(self._source) > MAX_SOURCE:
       raise jinja2.TemplateError(
-        f'it has {len(self._source)} characters; it may have {MAX_SOURCE} at most'
+        f'it has {len(self._source)} characters; it may have at most {MAX_SOURCE}'
       )
     environment = _Environment()
     tree = _Charging().visit(environment.parse(self._source))
@@ -101,7 +102,7 @@ class ChatTemplate:
 
 
 class _Charging(NodeTransformer):
-  """Passes what expressions make, output and iterations through filters that charge."""
+  """Passes values of expressions, output and iterations through charging filters."""
 
   def charged(self, node: nodes.Expr) -> nodes.Filter:
     self.generic_visit(node)
@@ -128,7 +129,7 @@ class _Charging(NodeTransformer):
     return node
 
   def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.CallBlock:
-    self.generic_visit(node.call)  # which has to stay a call
+    self.generic_visit(node.call)  # it must remain a call
     for field in 'defaults', 'body':
       setattr(node, field, [self.visit(child) for child in getattr(node, field)])
     return node
@@ -155,7 +156,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       trim_blocks=True,
       lstrip_blocks=True,
       extensions=['jinja2.ext.loopcontrols'],
-      optimized=False,  # nothing is computed while compiling
+      optimized=False,  # so that nothing is computed while compiling
     )
     self._budget, self._deadline = 0, 0.0
     self.globals = {
@@ -178,7 +179,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     }
 
   def start(self, budget: int) -> None:
-    """Begins a rendering."""
+    """Starts a rendering."""
     self._budget, self._deadline = budget, time.monotonic() + MAX_SECONDS
 
   def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -187,7 +188,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     return super().is_safe_attribute(obj, attr, value)
 
   def wrap_str_format(self, value: object) -> None:
-    """Leaves `format` to `is_safe_attribute`, which refuses it."""
+    """Leaves `format` to `is_safe_attribute`, which rejects it."""
 
   def call(
     self, context: Context, function: Callable, /, *args: object, **kwargs: object
@@ -219,7 +220,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self._check_bits(left.bit_length() * max(right, 0))
       case '%', str(), _:
         if _WIDTH.search(left):
-          raise jinja2.TemplateError('a width in a format is not below 1000')
+          raise jinja2.TemplateError('a width in a format must be below 1000')
         values = left.count('%')
         self._spend(len(left) + values * (1000 + self._size(right)))
     return super().call_binop(context, operator, left, right)
@@ -227,7 +228,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
   def _spend(self, units: int) -> None:
     self._budget -= units
     if self._budget < 0:
-      raise jinja2.TemplateError('it makes too many values, or too large ones')
+      raise jinja2.TemplateError('it makes too many or too large values')
     if time.monotonic() > self._deadline:
       raise jinja2.TemplateError(f'it takes more than {MAX_SECONDS:g} seconds')
 
@@ -276,7 +277,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     return timed
 
-  # Methods and filters whose result may be far larger than what they are given.
+  # Methods and filters whose result may be far larger than their arguments.
 
   def _joined(self, separator: str, values: Iterable[object]) -> list[object]:
     values = list(values)
@@ -318,7 +319,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
   def _to_json(
     self, value: object, ensure_ascii: bool = False, indent: int | None = None
   ) -> str:
-    """As transformers has it: Jinja's own would escape quotes and brackets."""
+    """As in transformers: Jinja's own filter would escape quotes and brackets."""
     if indent is not None and not 0 <= indent <= 16:
       raise jinja2.TemplateError(f'tojson has the indent {indent}; it must be 0 to 16')
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent)
@@ -326,7 +327,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-  """A namespace that is written without its values, which may hold one another."""
+  """A namespace printed without its values, which may contain each other."""
 
   def __repr__(self) -> str:
     return '<Namespace>'

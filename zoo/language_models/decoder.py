@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from zoo.language_models.decoder_config import DecoderConfig
 
-# Attention is computed for so many queries at a time.
+# Attention is computed for this many queries at a time.
 QUERY_BLOCK = 64
 
 # A layer's keys and values, each [b, k, s, p]: heads before slots, so that a head's
@@ -29,18 +29,18 @@ Cache = list[LayerCache]
 def rotate(
   x: Float[Array, 'b t *h p'], angles: Float[Array, 'b t q']
 ) -> Float[Array, 'b t *h p']:
-  """Turns the pairs (i, i + p/2) of features by the angles (arXiv 2104.09864)."""
+  """Rotates the pairs (i, i + p/2) of features by the angles (arXiv 2104.09864)."""
   angles = angles.reshape(*angles.shape[:2], *(1,) * (x.ndim - 3), -1)
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  turned = first * cos - second * sin, second * cos + first * sin
-  return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+  rotated = first * cos - second * sin, second * cos + first * sin
+  return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
 
 
 def _normal(
   rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike, *axes: str | None
 ) -> nnx.Param:
-  # The families' own initialisation; a model that is loaded never computes it.
+  # The initialisation of both families; loading a model never computes it.
   value = 0.02 * jax.random.normal(rngs.params(), shape)
   return nnx.Param(value.astype(dtype), out_sharding=axes, eager_sharding=False)
 
@@ -80,7 +80,7 @@ def attend(
     scores = jnp.einsum(
       'bkgtp,bksp->bkgts', query_bkgtp, key, preferred_element_type=jnp.float32
     )
-    # Not −∞: padding attends to nothing, and must not become NaN.
+    # Not −∞: padding attends to nothing, and its softmax would be NaN.
     scores = jnp.where(mask_bts[:, None, None], scores, jnp.finfo(scores.dtype).min)
     weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
     return jnp.einsum('bkgts,bksp->bkgtp', weights, value)
@@ -128,7 +128,7 @@ class Attention(nnx.Module):
     cache: LayerCache | None,
     slot: Int[Array, ''] | int,
   ) -> tuple[Float[Array, 'b t d'], LayerCache]:
-    """The heads' output, and all keys and values: the cache with the new at `slot`."""
+    """The heads' output, and all keys and values: the cache with new ones at `slot`."""
 
     def heads(weight: nnx.Param, bias: nnx.Param | None, *shape: int) -> Array:
       projected = x @ weight[...]
@@ -165,7 +165,7 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-  """Attention and feed-forward, each of the normalised residual stream, added to it."""
+  """Attention and feed-forward, each added to the residual stream it normalises."""
 
   def __init__(self, config: DecoderConfig, dtype: DTypeLike, *, rngs: nnx.Rngs):
     self.attention_norm = Norm(config, dtype)
@@ -197,7 +197,7 @@ class Decoder(nnx.Module):
     dtype: DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
   ):
-    """Draws random weights; `load_decoder` puts trained ones in their place."""
+    """Initialises random weights, which `load_decoder` replaces by trained ones."""
     self.config = config
     shape = config.vocab_size, config.hidden_size
     self.embedding = _normal(rngs, shape, dtype, 'model', None)

@@ -1,4 +1,4 @@
-"""The sizes and constants of a decoder, and how the files of a model name them."""
+"""The sizes and constants of a decoder, read from the files of a model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from zoo.fields import MAX_INTEGER, Fields
 
 FAMILIES = 'llama', 'qwen2'
 
-# The largest sizes that are accepted: a bound on what it takes to compare the names and
-# shapes that follow from a config with those in the files of weights.
+# The largest accepted sizes: they bound the work of comparing the names and shapes that
+# follow from a config with those in the files of weights.
 MAX_HEAD_DIM = 2**12
 _LARGEST = {
   'vocab_size': 2**22,
@@ -44,7 +44,7 @@ class DecoderConfig:
   head_dim: int
   norm_eps: float
   rope_theta: float
-  rope_divisors: tuple[float, ...]  # by how much each pair of features turns slower
+  rope_divisors: tuple[float, ...]  # what divides the frequency of each feature pair
   qkv_bias: bool
   tied_head: bool  # the output matrix is the embedding
 
@@ -83,14 +83,14 @@ class DecoderConfig:
     fields = Fields(config, source)
     family = fields.choice('model_type', FAMILIES)
     fields.choice('hidden_act', ['silu'], 'silu')
-    # Biases of Llama would be on all four matrices of attention.
+    # Llama's attention biases would be on all four matrices.
     unsupported = 'mlp_bias', 'use_sliding_window', 'attention_bias'
     for name in unsupported if family == 'llama' else unsupported[:2]:
       fields.choice(name, [False], False)
     hidden_size, num_heads, head_dim = _head_sizes(
       fields, 'hidden_size', 'num_attention_heads', 'head_dim'
     )
-    # Since version 5 of transformers all of RoPE is in one object.
+    # Since version 5 of transformers all RoPE parameters are in one object.
     rope = fields.nested(
       'rope_parameters' if 'rope_parameters' in fields else 'rope_scaling'
     )
@@ -121,11 +121,11 @@ class DecoderConfig:
   ) -> DecoderConfig:
     """Reads the metadata of a GGUF file.
 
-    `shapes` are those of its tensors, in Hugging Face's names, and `rope_divisors` what
-    its tensor `rope_freqs.weight` holds. Raises UserError as `from_hf` does.
+    `shapes` are those of its tensors, by Hugging Face's names, and `rope_divisors` the
+    content of its tensor `rope_freqs.weight`. Raises UserError as `from_hf` does.
     """
     family = fields.choice('general.architecture', FAMILIES)
-    # Llama 3.1's scaling is in the tensor.
+    # Llama 3.1's scaling is in `rope_divisors`.
     fields.choice(f'{family}.rope.scaling.type', ['none'], 'none')
     hidden_size, num_heads, head_dim = _head_sizes(
       fields,
@@ -156,7 +156,7 @@ class DecoderConfig:
     )
 
   def check_mesh(self, mesh: Mesh) -> None:
-    """Raises UserError if the mesh's model axis does not divide what it splits."""
+    """Raises UserError if the mesh's model axis does not divide the sizes it splits."""
     size = mesh.shape['model']
     for field in 'num_kv_heads', 'num_heads', 'intermediate_size', 'vocab_size':
       value = getattr(self, field)
@@ -178,15 +178,15 @@ def llama3_divisors(
 ) -> tuple[float, ...]:
   """Llama 3.1's RoPE scaling: slow frequencies are divided by `factor`.
 
-  Those that turn `high_freq_factor` times or more within the original context stay;
-  those that turn `low_freq_factor` times or less are divided; the frequency goes
-  linearly from one to the other between (arXiv 2407.21783, section 3.2).
+  Frequencies of at least `high_freq_factor` turns within the original context stay;
+  those of at most `low_freq_factor` turns are divided; between the two the frequency is
+  interpolated linearly (arXiv 2407.21783, section 3.2).
   """
   frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
   turns = original_max_position_embeddings * frequencies / (2 * math.pi)
-  kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
-  kept = np.clip(kept, 0.0, 1.0)
-  return tuple((1 / (kept + (1 - kept) / factor)).tolist())
+  share = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+  share = np.clip(share, 0.0, 1.0)  # of the original frequency
+  return tuple((1 / (share + (1 - share) / factor)).tolist())
 
 
 def _head_sizes(

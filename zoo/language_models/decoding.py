@@ -1,6 +1,6 @@
 """Greedy decoding of a padded batch, in one compiled program.
 
-Shape letters are those of the decoder, and `m` new tokens.
+Shape letters are those of the decoder, and `m` for new tokens.
 """
 
 import jax
@@ -41,7 +41,7 @@ def greedy(
   """Appends the likeliest next token to each prompt until it is an end token.
 
   `tokens` are padded on the left. The cache has `num_slots` slots, of which
-  m = num_slots − t are for new tokens. Returns these, with −1 behind an end token.
+  m = num_slots − t are for new tokens. Returns these, with −1 after an end token.
   """
   b, t = tokens.shape
   positions, mask = causal(tokens, lengths)

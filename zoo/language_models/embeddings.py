@@ -1,4 +1,4 @@
-"""Sentence embeddings by a BERT encoder, as all-MiniLM-L6-v2 makes them."""
+"""Sentence embeddings by a BERT encoder such as all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from zoo.files import read_json, user_path
 from zoo.language_models.encoder import Encoder, EncoderConfig, load_encoder
 from zoo.language_models.tokenizer import guarded, largest_token, read_tokenizer
 
-_BATCH = 64  # sentences of about one length, in one call
-_LENGTHS = 16, 32, 64, 128, 256, 512  # that sentences are padded to, in tokens
+_BATCH = 64  # sentences of similar length in one call
+_LENGTHS = 16, 32, 64, 128, 256, 512  # in tokens, to which sentences are padded
 
 
 class SentenceEmbedder:
-  """Texts to vectors of norm 1."""
+  """Embeds texts as vectors of norm 1."""
 
   def __init__(self, encoder: Encoder, tokenizer: Tokenizer, max_length: int):
-    """Texts are cut to `max_length` tokens.
+    """Texts are truncated to `max_length` tokens.
 
-    Raises UserError where the tokens around each text leave none for the text.
+    Raises UserError if the tokens around each text leave none for the text.
     """
     around = tokenizer.num_special_tokens_to_add(is_pair=False)
     if max_length <= around:
@@ -47,8 +47,8 @@ class SentenceEmbedder:
   def load(cls, folder: str | os.PathLike[str]) -> SentenceEmbedder:
     """Reads `config.json`, `tokenizer.json` and `model.safetensors` of a folder.
 
-    `max_seq_length` of `sentence_bert_config.json` bounds a text, where there is one.
-    Raises UserError where a file is missing, is damaged or is not of a BERT encoder.
+    `max_seq_length` of `sentence_bert_config.json`, if it exists, bounds a text. Raises
+    UserError if a file is missing, damaged or not of a BERT encoder.
     """
     folder = user_path(folder)
     names = 'config.json', 'tokenizer.json', 'model.safetensors'
@@ -65,14 +65,14 @@ class SentenceEmbedder:
     tokenizer = read_tokenizer(folder / 'tokenizer.json')
     if (largest := largest_token(tokenizer)) >= config.vocab_size:
       raise UserError(
-        f'the tokenizer of {folder} has the token {largest}; the encoder knows '
-        f'{config.vocab_size} tokens'
+        f'the tokenizer of {folder} has the token {largest}; the vocabulary of the '
+        f'encoder has {config.vocab_size} tokens'
       )
     encoder = load_encoder(config, folder / 'model.safetensors')
     return cls(encoder, tokenizer, min(max_length, config.max_length))
 
   def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    """The embeddings, float32; each different text is computed once.
+    """The embeddings, float32; repeated texts are computed once.
 
     Raises UserError if the tokenizer fails, and RunError if a number is not finite.
     """
@@ -85,7 +85,7 @@ class SentenceEmbedder:
       desc='embedding',
       unit='text',
       dynamic_ncols=True,
-      # A log file, unlike a terminal, keeps every refresh.
+      # A log file, unlike a terminal, would record every refresh.
       mininterval=0.2 if sys.stderr.isatty() else 10.0,
       disable=len(unique) <= _BATCH,
     )
@@ -119,7 +119,7 @@ class SentenceEmbedder:
     longest = len(tokens[-1])
     padded = next((length for length in _LENGTHS if length >= longest), longest)
     ids = np.zeros((_BATCH, min(padded, self._max_length)), np.int32)
-    lengths = np.ones(_BATCH, np.int32)  # 1 also where there is no text
+    lengths = np.ones(_BATCH, np.int32)  # 1 for padding rows, too
     for row, of_text in enumerate(tokens):
       ids[row, : len(of_text)] = of_text
       lengths[row] = len(of_text)

@@ -1,4 +1,4 @@
-"""A BERT encoder of sentences, and its weights from a file of Hugging Face's."""
+"""A BERT encoder of sentences, and its weights from a Hugging Face file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from zoo.errors import UserError
 from zoo.fields import Fields
 from zoo.language_models.tensors import SafetensorsFiles, check_finite, check_shapes
 
-# Modules of the encoder: their names in the file, and the dimensions of their weight by
-# letter, matrices as [out, in]. Biases have the first one.
+# Modules of the encoder: their names in the file, and the dimensions of their weights
+# by letter, matrices as [out, in]. A bias has the first dimension.
 _EMBEDDINGS = {
   'word': ('word_embeddings', 'vw'),
   'position': ('position_embeddings', 'pw'),
@@ -35,7 +35,7 @@ _LAYER = {
   'outer': ('output.dense', 'wi'),
   'norm': ('output.LayerNorm', 'w'),
 }
-# In the file, but not needed for the mean of the last layer.
+# Tensors of the file that the mean of the last layer does not need.
 _UNUSED = 'pooler.dense.weight', 'pooler.dense.bias', 'embeddings.position_ids'
 
 
@@ -171,7 +171,7 @@ def load_encoder(config: EncoderConfig, path: pathlib.Path) -> Encoder:
     for weight, variable in nnx.to_flat_state(state):
       name = _name(weight)
       tensor = file.read(name).astype(np.float32)
-      # PyTorch has the matrices of linear layers as [out, in].
+      # PyTorch stores the matrices of linear layers as [out, in].
       array = jnp.asarray(tensor.T if weight[-1] == 'kernel' else tensor)
       check_finite(array, name, str(path))
       loaded.append((weight, variable.replace(array)))
@@ -179,7 +179,7 @@ def load_encoder(config: EncoderConfig, path: pathlib.Path) -> Encoder:
 
 
 def _name(path: Sequence[object]) -> str:
-  """The name in the file of a weight of the encoder."""
+  """The name of an encoder weight in the file."""
   *modules, module, leaf = map(str, path)
   leaf = 'bias' if leaf == 'bias' else 'weight'
   if modules:

@@ -2,7 +2,7 @@
 
 The reader of the gguf package trusts the counts and lengths of a file. This one follows
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, and bounds
-them first; the package itself widens what is quantised.
+them first; the package dequantises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from zoo.errors import UserError
 
-MAX_HEADER = 2**28  # bytes of metadata and of what tensors are called
+MAX_HEADER = 2**28  # bytes of metadata and of the names and shapes of tensors
 MAX_VALUES = 2**21  # in all arrays; the largest vocabularies have 1.3 million
 MAX_NAMES = 2**16  # of metadata, and of tensors
 MAX_NAME = 2**10  # bytes
@@ -30,7 +30,7 @@ class Tensor(NamedTuple):
   """A tensor as it is stored: bytes `[..., bytes of a row]`, mapped from the file."""
 
   name: str
-  shape: tuple[int, ...]  # in numbers, the rows' length last
+  shape: tuple[int, ...]  # in numbers, the length of rows last
   kind: gguf.GGMLQuantizationType
   data: np.ndarray
 
@@ -40,16 +40,16 @@ class Tensor(NamedTuple):
       return gguf.dequantize(self.data, self.kind)
     except NotImplementedError:
       raise UserError(
-        f'{self.name} is stored as {self.kind.name}, which cannot be read; take the '
+        f'{self.name} is stored as {self.kind.name}, which cannot be read; use the '
         'model in another quantisation'
       ) from None
 
 
 class GGUFFile:
-  """The metadata and the tensors of a file; nothing but the header is read."""
+  """The metadata and the tensors of a file; only the header is read."""
 
   def __init__(self, path: pathlib.Path, source: str):
-    """`source` names the file in messages; raises UserError unless it is whole."""
+    """`source` names the file in messages; raises UserError for a damaged file."""
     try:
       self._data = np.memmap(path, mode='r')
       self.metadata, self.tensors = self._parse()
@@ -91,16 +91,16 @@ class GGUFFile:
     stored = *shape[:-1], shape[-1] // block * bytes_of_block
     first, size = start + entry.offset, math.prod(stored)
     if first + size > len(self._data):
-      raise _Damaged(f'{name!r} ends behind the last byte')
+      raise _Damaged(f'{name!r} ends after the last byte')
     return Tensor(name, shape, kind, self._data[first : first + size].reshape(stored))
 
 
 class _Damaged(ValueError):
-  """What is wrong with a file."""
+  """The damage of a file, as the end of a message."""
 
 
 class _Entry(NamedTuple):
-  """What the header says of a tensor; `offset` counts from where the data start."""
+  """A tensor's entry in the header; `offset` counts from the start of the data."""
 
   name: str
   shape: tuple[int, ...]
@@ -109,7 +109,7 @@ class _Entry(NamedTuple):
 
 
 class _Header:
-  """Reads values one behind the other, and none behind the end of the file."""
+  """Reads values one after another, and none beyond the end of the header."""
 
   def __init__(self, data: np.ndarray):
     self._data = data.data[:MAX_HEADER]
@@ -118,7 +118,7 @@ class _Header:
 
   def take(self, size: int) -> bytes:
     if size > len(self._data) - self.offset:
-      raise _Damaged(f'{size} bytes at {self.offset} are behind the end of the header')
+      raise _Damaged(f'{size} bytes at {self.offset} are beyond the end of the header')
     self.offset += size
     return bytes(self._data[self.offset - size : self.offset])
 
@@ -132,7 +132,7 @@ class _Header:
   def count(self, of: str, largest: int) -> int:
     value = self.integer('Q')
     if value > largest:
-      raise _Damaged(f'it claims {value} {of}; there may be {largest} at most')
+      raise _Damaged(f'it claims {value} {of}; there may be at most {largest}')
     return value
 
   def text(self) -> str:

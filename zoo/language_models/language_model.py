@@ -1,4 +1,4 @@
-"""A language model from a folder or a GGUF file: it answers, and it scores answers."""
+"""A language model from a folder or a GGUF file: it generates and scores answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from zoo.language_models.decoding import causal, greedy
 from zoo.language_models.weights import GGUFWeights, Path, load_decoder, open_weights
 
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-# Prompts are padded to a multiple of this many tokens, so that few programs are
-# compiled, and continuations to one of that many.
+# Prompts and trees of continuations are padded to a multiple of this many tokens, so
+# that few programs are compiled.
 _PROMPT_BLOCK, _TREE_BLOCK = 128, 32
 
 
@@ -38,15 +38,15 @@ class LanguageModel:
     cache_length: int,
     mesh: Mesh,
   ):
-    """A prompt and its answer have `cache_length` tokens at most.
+    """A prompt and its answer have at most `cache_length` tokens.
 
-    Raises UserError if the tokenizer has tokens that the decoder does not know.
+    Raises UserError if the tokenizer has tokens beyond the decoder's vocabulary.
     """
     config = decoder.config
     if tokenizer.largest_token >= config.vocab_size:
       raise UserError(
         f'the tokenizer of {tokenizer.name} has the token {tokenizer.largest_token}; '
-        f'the model knows {config.vocab_size} tokens'
+        f'the vocabulary of the model has {config.vocab_size} tokens'
       )
     self.name = tokenizer.name
     self.cache_length = check_count('cache_length', cache_length)
@@ -56,7 +56,7 @@ class LanguageModel:
     self.num_params = sum(
       math.prod(leaf.shape) for leaf in jax.tree.leaves(self._state)
     )
-    # In float32 accelerators would by default multiply in fewer bits.
+    # By default accelerators multiply float32 matrices in fewer bits.
     exact = decoder.embedding.dtype == jnp.float32
     self._precision = 'float32' if exact else 'default'
 
@@ -68,10 +68,10 @@ class LanguageModel:
     cache_length: int = 1536,
     mesh: Mesh | None = None,
   ) -> LanguageModel:
-    """Loads a Hugging Face folder, a GGUF file, or the parts of one (list or folder).
+    """Loads a Hugging Face folder, a GGUF file, or its parts (a list or a folder).
 
     The mesh has the axes `data` and `model`; None is one device. Raises UserError for
-    files that are damaged, that do not fit, or that are of another architecture.
+    files that are damaged, do not fit, or are of another architecture.
     """
     if dtype not in _DTYPES:
       raise unknown_name('dtype', dtype, _DTYPES)
@@ -92,7 +92,7 @@ class LanguageModel:
     return cls(decoder, tokenizer, cache_length=cache_length, mesh=mesh)
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str:
-    """A prompt: one user turn in the model's own template, and how its answer starts.
+    """A prompt: one user turn in the model's template, and the start of its answer.
 
     Raises UserError if the model has no chat template.
     """
@@ -103,10 +103,10 @@ class LanguageModel:
     return len(self._tokenizer.encode(prompt))
 
   def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
-    """The likeliest answers token by token, all prompts in one batch.
+    """Answers by greedy decoding, with all prompts in one batch.
 
     An answer ends at the model's end token or after `max_new_tokens`. Raises UserError
-    if a prompt and so many tokens do not fit the cache.
+    if a prompt and that many tokens do not fit the cache.
     """
     new = check_count('max_new_tokens', max_new_tokens)
     encoded = [self._encode(prompt, new, 'new tokens') for prompt in prompts]
@@ -115,7 +115,7 @@ class LanguageModel:
     longest = max(map(len, encoded))
     t = min(_rounded_up(longest, _PROMPT_BLOCK), self.cache_length - new)
     num_slots = min(_rounded_up(t + new, _PROMPT_BLOCK), self.cache_length)
-    # Rows that only fill up the mesh's data axis repeat the first prompt.
+    # Rows that pad the batch to the mesh's data axis repeat the first prompt.
     rows = _rounded_up(len(encoded), self._mesh.shape['data'])
     tokens = np.zeros((rows, t), np.int32)
     lengths = np.full(rows, len(encoded[0]), np.int32)
@@ -142,10 +142,10 @@ class LanguageModel:
   ) -> Float64[np.ndarray, ' n']:
     """log p(continuation | prompt), added up over each continuation's own tokens.
 
-    The prompt is run once: the continuations follow it as one tree, where those that
-    start alike share what they share, and no branch sees another (arXiv 2305.09781,
-    section 4). Raises UserError if the prompt and a continuation do not fit the cache,
-    and RunError if a probability is not a number.
+    The prompt is run once. The continuations follow it as one tree, in which they share
+    common prefixes, and no branch attends to another (arXiv 2305.09781, section 4).
+    Raises UserError if the prompt and a continuation do not fit the cache, and RunError
+    if a probability is not finite.
     """
     paths = [self._tokenizer.encode(text) for text in continuations]
     ids = self._encode(prompt, max(map(len, paths), default=0), 'of a continuation')
@@ -172,14 +172,14 @@ class LanguageModel:
     if not np.isfinite(found).all():
       raise RunError(
         f'{self.name} gives probabilities that are not finite; its numbers may exceed '
-        'the dtype that it was loaded with'
+        'the range of the dtype that it was loaded with'
       )
     return np.asarray([found[indices].sum() for indices in tree.paths], np.float64)
 
   def _encode(self, prompt: str, more: int, of: str) -> list[int]:
     ids = self._tokenizer.encode(prompt)
     if not ids:
-      raise UserError('a prompt is empty; it must have one token at least')
+      raise UserError('a prompt is empty; it must have at least one token')
     if len(ids) + more > self.cache_length:
       raise UserError(
         f'a prompt has {len(ids)} tokens, and with {more} {of} {len(ids) + more}; '
@@ -205,11 +205,11 @@ class LanguageModel:
 
 
 class _Tree:
-  """Continuations as a tree: each node is a token that is followed by another."""
+  """Continuations as a tree, whose nodes are the tokens that others follow."""
 
   def __init__(self, paths: Sequence[Sequence[int]]):
-    self.tokens: list[int] = []  # of all nodes but the root, parents first
-    self.depths: list[int] = []  # how many nodes are between one and the root
+    self.tokens: list[int] = []  # of all nodes except the root, parents first
+    self.depths: list[int] = []  # number of nodes between each one and the root
     self._parents: list[int] = []
     # Node 0, the root, is the prompt's last token.
     self.pairs: dict[tuple[int, int], int] = {}  # (node, next token) → its index
@@ -230,7 +230,7 @@ class _Tree:
       self.paths.append(indices)
 
   def ancestors(self) -> np.ndarray:
-    """Which nodes each one attends to: itself, and all between it and the root."""
+    """Which nodes each node attends to: itself, and all between it and the root."""
     seen = np.eye(len(self.tokens), dtype=bool)
     for node, parent in enumerate(self._parents):
       if parent:

@@ -1,4 +1,4 @@
-"""Tensors of a trained model: reading them, and checking that they fit the model."""
+"""Reads the tensors of a trained model, and checks that they fit it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import safetensors
 
 from zoo.errors import UserError
 
-FLOATS = 'BF16', 'F16', 'F32', 'F64'  # as safetensors calls them
+FLOATS = 'BF16', 'F16', 'F32', 'F64'  # names of safetensors
 
 
 class SafetensorsFiles:
@@ -35,7 +35,7 @@ class SafetensorsFiles:
         ) from None
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor; UserError unless it is of floating-point numbers."""
+    """One tensor; UserError unless it holds floating-point numbers."""
     file = self._files[name]
     kind = file.get_slice(name).get_dtype()
     if kind not in FLOATS:
@@ -50,11 +50,11 @@ def check_shapes(
   found: Mapping[str, tuple[int, ...]],
   expected: Mapping[str, tuple[int, ...]],
 ) -> None:
-  """Raises UserError, which names the first few, for tensors that do not fit."""
+  """Raises UserError, which names a few of the tensors, unless all fit."""
   faults = {
     'missing': sorted(set(expected) - set(found)),
     'surplus': sorted(set(found) - set(expected)),
-    'misshapen': [
+    'of another shape': [
       f'{name} is {found[name]} and must be {shape}'
       for name, shape in expected.items()
       if name in found and found[name] != shape
@@ -82,5 +82,5 @@ def _all_finite(array: jax.Array) -> jax.Array:
 
 
 def one_line(error: object) -> str:
-  """The text of an error, or a name, in one line that is not too long."""
+  """The text of an error, or a name, shortened to one line."""
   return ' '.join(str(error)[:300].split())

@@ -1,4 +1,4 @@
-"""Text to tokens and back, and a model's own chat template."""
+"""Converts text to tokens and back, and renders a model's chat template."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from zoo.files import read_json, read_text
 from zoo.language_models.chat_template import MAX_SOURCE, ChatTemplate
 from zoo.language_models.tensors import one_line
 
-# GGUF's kinds of token that are not ordinary ones.
+# GGUF's special kinds of token.
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 
-# The split of GPT-4's tokenizer, which differs in how many digits stay together.
+# The split of GPT-4's tokenizer, with a varying number of digits in one piece.
 _PATTERN = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
   r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
@@ -34,7 +34,7 @@ def _split(digits: str) -> list[pre_tokenizers.PreTokenizer]:
   ]
 
 
-# What GGUF names as tokenizer.ggml.pre.
+# Values of tokenizer.ggml.pre in GGUF files.
 _SPLITS = {
   'smollm': [
     pre_tokenizers.Digits(individual_digits=True),
@@ -44,8 +44,8 @@ _SPLITS = {
   'llama-bpe': _split('{1,3}'),
 }
 
-# By how much replacements may lengthen a text, and characters of the post-processor,
-# which adds to it.
+# The largest factor by which replacements may lengthen a text, and the most characters
+# of the post-processor, which adds text to it.
 _MAX_GROWTH, _MAX_TEMPLATE = 2**8, 2**12
 
 _Arguments = ParamSpec('_Arguments')
@@ -64,9 +64,9 @@ class Tokenizer:
     chat_template: str | None,
     special_tokens: dict[str, str],
   ):
-    """`special_tokens` are what the template calls `bos_token` and `eos_token`.
+    """`special_tokens` are the template's `bos_token` and `eos_token`.
 
-    Raises UserError if there is no end token, or if one is not a token.
+    Raises UserError if there is no end token, or if one is not in the vocabulary.
     """
     if not end_tokens:
       raise UserError(f'{name} names no end token; its config must give eos_token_id')
@@ -85,7 +85,7 @@ class Tokenizer:
     self._special_tokens = special_tokens
 
   def encode(self, text: str) -> list[int]:
-    """The text's tokens; a special token is what its text says, and none is added.
+    """The tokens of a text, which may spell special tokens; no others are added.
 
     Raises UserError if the tokenizer fails.
     """
@@ -100,12 +100,12 @@ class Tokenizer:
     return guarded(failure, decode, list(tokens), skip_special_tokens=True)
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str:
-    """One user turn in the model's own template, up to where its answer starts.
+    """The prompt of one user turn in the model's template, up to the answer.
 
-    Raises UserError if the model has no chat template, or one that fails.
+    Raises UserError if the model has no chat template, or its template fails.
     """
     if self._template is None:
-      raise UserError(f'{self.name} has no chat template; take a model made for chat')
+      raise UserError(f'{self.name} has no chat template; use a model made for chat')
     return self._template.render(user_text, self._special_tokens) + answer_prefix
 
 
@@ -142,8 +142,8 @@ def from_folder(folder: pathlib.Path, name: str) -> Tokenizer:
 def from_gguf(metadata: Fields, name: str) -> Tokenizer:
   """Builds the tokenizer that the metadata of a GGUF file describes.
 
-  Raises UserError unless it is byte-level BPE, split as one of the known models does,
-  and for fields of other types or lengths.
+  Raises UserError unless it is byte-level BPE with one of the known pre-tokenizers, and
+  for fields of other types or lengths.
   """
   model = metadata.text('tokenizer.ggml.model', 'none')
   kind = metadata.text('tokenizer.ggml.pre', 'none')
@@ -201,9 +201,9 @@ def from_gguf(metadata: Fields, name: str) -> Tokenizer:
 
 
 def read_tokenizer(path: pathlib.Path) -> tokenizers.Tokenizer:
-  """Reads a `tokenizer.json`, but for its rules of truncation and padding.
+  """Reads a `tokenizer.json` without its truncation and padding.
 
-  Raises UserError for a file that is no tokenizer, or that makes a short text long.
+  Raises UserError for a file that is not a tokenizer or could make a text very long.
   """
   rules = read_json(path)
   if not isinstance(rules, dict):
@@ -212,23 +212,20 @@ def read_tokenizer(path: pathlib.Path) -> tokenizers.Tokenizer:
     growth = math.prod(1 + len(text) for text in _replacements(rules.get(part)))
     if growth > _MAX_GROWTH:
       raise UserError(
-        f'the {part} of {path} may make a text {growth} times as long; it may be '
-        f'{_MAX_GROWTH} times at most'
+        f'the {part} of {path} may make a text {growth} times as long; the limit is '
+        f'{_MAX_GROWTH} times'
       )
   if len(json.dumps(rules.get('post_processor'))) > _MAX_TEMPLATE:
     raise UserError(
       f'the post_processor of {path} has more than {_MAX_TEMPLATE} characters'
     )
-  rules |= {
-    'truncation': None,
-    'padding': None,
-  }  # whoever encodes has limits of his own
+  rules |= {'truncation': None, 'padding': None}  # callers set their own limits
   read = tokenizers.Tokenizer.from_str
   return guarded(f'{path} is not a tokenizer', read, json.dumps(rules))
 
 
 def largest_token(tokenizer: tokenizers.Tokenizer) -> int:
-  """The largest token number: one more is the least vocabulary of its model."""
+  """The largest token number; its model needs a vocabulary of at least one more."""
   return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
@@ -238,10 +235,10 @@ def guarded(
   *arguments: _Arguments.args,
   **options: _Arguments.kwargs,
 ) -> _Result:
-  """Calls the tokenizers package; UserError, which begins as given, if it raises."""
+  """Calls the tokenizers package; any error becomes a UserError, begun by `failure`."""
   try:
     return function(*arguments, **options)
-  except BaseException as error:  # its panics derive from BaseException alone
+  except BaseException as error:  # its panics derive directly from BaseException
     if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
       raise
     raise UserError(f'{failure}: {one_line(error)}') from None
@@ -259,7 +256,7 @@ def _chat_template(folder: pathlib.Path, config: Fields) -> str | None:
 
 
 def _replacements(rules: object) -> Iterator[str]:
-  """What the rules of a normalizer or decoder put in the place of other text."""
+  """The texts that the rules of a normalizer or decoder insert."""
   if isinstance(rules, list):
     for rule in rules:
       yield from _replacements(rule)

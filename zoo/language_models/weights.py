@@ -1,7 +1,7 @@
 """Trained weights of a decoder, from safetensors or GGUF.
 
-Both kinds of file are read as if they were Hugging Face's: its names, and matrices as
-`[out, in]`. At no time is more than one tensor held on the host. No pickle is read.
+Both kinds of file are read in the convention of Hugging Face: its names, and matrices
+as `[out, in]`. The host never holds more than one tensor. No pickle is read.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from zoo.language_models.tensors import (
 
 Path = str | pathlib.Path
 
-# Each tensor of a file: its dimensions [out, in] by letter, and where it goes in the
-# decoder. There the matrices of layers are [in, out].
+# Each tensor of a file: its dimensions [out, in] by letter, and its path in the
+# decoder, where the matrices of layers are [in, out].
 _TENSORS = {
   'model.embed_tokens.weight': ('vd', ('embedding',)),
   'model.norm.weight': ('d', ('norm', 'scale')),
@@ -58,7 +58,7 @@ _LAYER_TENSORS = {
   'mlp.up_proj.weight': ('fd', ('feed_forward', 'up')),
   'mlp.down_proj.weight': ('df', ('feed_forward', 'down')),
 }
-# GGUF's names for the same.
+# GGUF's names of the same tensors.
 _GGUF_NAMES = {
   'token_embd.weight': 'model.embed_tokens.weight',
   'output_norm.weight': 'model.norm.weight',
@@ -89,21 +89,21 @@ class SafetensorsWeights:
     self.shapes = {
       name: shape
       for name, shape in self._tensors.shapes.items()
-      # What old versions of transformers saved beside the weights, or what it ignores.
+      # Old versions of transformers saved the first; it ignores the second.
       if not name.endswith('rotary_emb.inv_freq')
       and not (name == 'lm_head.weight' and self.config.tied_head)
     }
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor; UserError unless it is of floating-point numbers."""
+    """One tensor; UserError unless it holds floating-point numbers."""
     return self._tensors.read(name)
 
 
 class GGUFWeights:
-  """A GGUF file of llama.cpp; what is quantised is widened to float32 when read."""
+  """A GGUF file of llama.cpp; tensors are dequantised to float32 when read."""
 
   def __init__(self, path: pathlib.Path, joined: str | None = None):
-    """`joined` is what to call the file if it was joined from parts."""
+    """`joined` names the file in messages if it was joined from parts."""
     source = joined or str(path)
     file = GGUFFile(path, source)
     self.metadata = Fields(file.metadata, source)
@@ -114,7 +114,7 @@ class GGUFWeights:
     if divisors is not None and math.prod(divisors.shape) > MAX_HEAD_DIM:
       raise UserError(
         f'rope_freqs.weight of {source} is {divisors.shape}; it may have '
-        f'{MAX_HEAD_DIM} numbers at most'
+        f'at most {MAX_HEAD_DIM} numbers'
       )
     self.config = DecoderConfig.from_gguf(
       self.metadata,
@@ -124,26 +124,26 @@ class GGUFWeights:
     self._is_llama = self.metadata.text('general.architecture') == 'llama'
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor, dequantised, with rotary pairs where Hugging Face has them."""
+    """One tensor, dequantised, with rotary pairs in the order of Hugging Face."""
     array = self._tensors[name].read()
     heads = {
       'q_proj.weight': self.config.num_heads,
       'k_proj.weight': self.config.num_kv_heads,
     }.get(name.partition('self_attn.')[2])
     if self._is_llama and heads:
-      # llama.cpp rotates neighbours, pairs (2i, 2i + 1), and orders the rows for that.
+      # llama.cpp rotates neighbours, pairs (2i, 2i + 1), and orders the rows so.
       pairs = array.reshape(heads, self.config.head_dim // 2, 2, -1)
       array = pairs.swapaxes(1, 2).reshape(array.shape)
     return array
 
 
-# Either has `name`, `config`, `shapes` in Hugging Face's names, and `read`.
+# Both have `name`, `config`, `shapes` by Hugging Face's names, and `read`.
 Weights = SafetensorsWeights | GGUFWeights
 
 
 @contextlib.contextmanager
 def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
-  """Opens a folder of safetensors, a GGUF file, or the parts of one.
+  """Opens a folder of safetensors, a GGUF file, or its parts.
 
   Parts are a list of files or a folder of `*.bin`, joined by the number in their names.
   Raises UserError if there are none, or if they are damaged or of another architecture.
@@ -151,7 +151,7 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
   with contextlib.ExitStack() as stack:
     if not isinstance(path, Sequence) or isinstance(path, str):
       path = pathlib.Path(path)
-      if not os.path.exists(path):  # also where the name is too long for one
+      if not os.path.exists(path):  # unlike Path.exists, False for too long a name
         raise UserError(f'{path} does not exist; it must be a folder or a GGUF file')
       if path.is_file():
         yield GGUFWeights(path)
@@ -173,7 +173,7 @@ def open_weights(path: Path | Sequence[Path]) -> Iterator[Weights]:
 
 
 def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
-  """The decoder with its trained weights, each array put on the mesh when it is read.
+  """The decoder with its trained weights; each array is put on the mesh once read.
 
   Raises UserError for tensors that are missing, surplus, of another shape, or not
   finite.
@@ -252,7 +252,7 @@ def _joined(
 
 
 def _hf_name(name: str) -> str:
-  """Hugging Face's name for a tensor of GGUF; one that is unknown stays."""
+  """Hugging Face's name for a GGUF tensor; an unknown name stays as it is."""
   if layer := re.fullmatch(r'blk\.(\d+)\.(.+)', name):
     number, part = layer.groups()
     if part in _GGUF_LAYER_NAMES:
@@ -263,7 +263,7 @@ def _hf_name(name: str) -> str:
 def _targets(
   config: DecoderConfig,
 ) -> dict[str, tuple[str, tuple[str | int, ...]]]:
-  """Each tensor of a file: its dimensions, and where it goes in the decoder's state."""
+  """Each tensor of a file: its dimensions, and its path in the decoder's state."""
   targets: dict[str, tuple[str, tuple[str | int, ...]]] = dict(_TENSORS)
   if config.tied_head:
     del targets['lm_head.weight']
@@ -275,7 +275,7 @@ def _targets(
 
 
 def _sharded(array: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-  """The array on the mesh, each device given a copy of its part alone."""
+  """The array on the mesh; each device gets a copy of only its part."""
   return jax.make_array_from_callback(
     like.shape,
     like.sharding,

@@ -1,4 +1,4 @@
-"""The parser of answers: which label a text states."""
+"""The parser of answers: finds the label that a text states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = r'(?<![\w.,])[-−]?\d+(?:\.\d+|,\d{1,2})?(?![\d%]|[.,]\d|\s*%)'
 # Between a name and its value: "is", a colon, bold type, "of the last item", …
 _BETWEEN = r'[^\d\n.;−-]'
 _LINK = rf'{_BETWEEN}{{0,60}}?'
-# A number at the start may count something, or number a line; an answer fills its line.
+# A number at the start may be a count or a list number; an answer fills its line.
 _LINE_END = r'[\s*_"\'`).]*?(?:\n|$)'
 _OTHERS = (
   'first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|previous|other'
@@ -28,13 +28,12 @@ def parse_answer(
 ) -> float | str | None:
   """The label that a free answer states for the query with these texts, or None.
 
-  Models repeat the prompt, and continue it with items of their own. So an answer is
-  looked for before any item, and otherwise in the first item that repeats the query.
-  Inputs, the bounds of the scale, guesses, the list of classes and statements about
-  other items are ignored. Of the rest the answer is, in this order: what it begins
-  with, if that fills a line; the first value behind the label's name; the only value
-  there is. Two different values without a name are no answer, and neither is one out of
-  bounds.
+  Models repeat the prompt, and continue it with items of their own. So the parser looks
+  for an answer before the first item, and otherwise in the first item that repeats the
+  query. It ignores inputs, the bounds of the scale, guesses, the list of classes and
+  statements about other items. In the rest the answer is the first of: a value at the
+  start that fills a line; the first value after the label's name; the only value. Two
+  different values without the name are not an answer, nor is a value out of bounds.
   """
   before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
   found = _parse_part(before, wording)
@@ -56,14 +55,14 @@ def _parse_part(part: str, wording: Wording) -> float | str | None:
 
 
 def parse_forced(answer: str, wording: Wording) -> float | str | None:
-  """The label that the text behind an answer's prefix begins with, or None."""
+  """The label at the start of the text after an answer's prefix, or None."""
   value = _Class(wording) if wording.scale.classes else _Number(wording)
   start = re.match(rf'[\s*]*{value.pattern}', answer, re.I)
   return None if start is None else value.read(start)
 
 
 def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
-  """Whether the inputs that an item gives are the query's."""
+  """Whether an item has the inputs of the query."""
   for name, text in zip(wording.inputs, texts, strict=True):
     given = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
     if given is None or _plain(given[1]) != _plain(text):
@@ -80,7 +79,7 @@ def _plain(text: str) -> str:
 
 
 class _Number:
-  """Numbers of a scale, with an optional "/5" or "out of 5" behind them."""
+  """Numbers of a scale, optionally followed by "/5" or "out of 5"."""
 
   def __init__(self, wording: Wording):
     self._scale = wording.scale
@@ -105,7 +104,7 @@ class _Class:
 
 def _without_echoes(answer: str, wording: Wording) -> str:
   for name in wording.inputs:
-    # A repeated input ends with its line; a name that stands alone may hold a digit.
+    # A repeated input ends with its line; a name elsewhere may contain a digit.
     answer = re.sub(rf'(?im)^{_start_of(name)}.*$', '', answer)
     answer = re.sub(rf'(?i)\b{re.escape(name)}\b', '', answer)
   scale = wording.scale
@@ -124,7 +123,7 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     value = _NUMBER
     # In "from 3.5 to 3.4" the first number is not the answer.
     answer = re.sub(rf'\bfrom\s+{value}(?=\s+to\s+{value})', '', answer, flags=re.I)
-  # A value of the first item is no answer for the last one.
+  # A value for the first item is not an answer for the last one.
   other = (
     rf'\b(?:of|for)\s+(?:the\s+)?(?:{_OTHERS})\b(?:(?!\band\b){_BETWEEN}){{0,60}}?'
   )

@@ -1,4 +1,4 @@
-"""Benchmarks: texts with a label, which is a number or a class, in splits."""
+"""Benchmarks: splits of examples, which are texts with a number or class as label."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Example:
 class Benchmark:
   """Examples by split; `classes` is empty where labels are numbers.
 
-  `sha256` is that of the files that they were read from.
+  `sha256` is that of the files they were read from.
   """
 
   splits: dict[str, list[Example]]
@@ -42,10 +42,10 @@ class Benchmark:
 
 
 def read_jsonl(folder: pathlib.Path) -> Benchmark:
-  """A benchmark of the user's own: `train.jsonl`, `test.jsonl`, and maybe `dev.jsonl`.
+  """Reads a user's own `train.jsonl`, `test.jsonl` and, if it exists, `dev.jsonl`.
 
-  A line is `{"inputs": ["text", …], "label": 3.5}`, or has the name of a class for a
-  label. Raises UserError, with file and line, for what is anything else.
+  A line is `{"inputs": ["text", …], "label": 3.5}`, where the label may be the name of
+  a class instead. Raises UserError, with file and line, for anything else.
   """
   splits = {}
   for split, path in _files(folder, {name: f'{name}.jsonl' for name in SPLITS}).items():
@@ -102,7 +102,7 @@ def stsb_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def digest(paths: Sequence[pathlib.Path]) -> str:
-  """The SHA-256 of files, one behind the other."""
+  """The SHA-256 of the concatenated files."""
   total = hashlib.sha256()
   for path in paths:
     total.update(read_bytes(path, MAX_BYTES))
@@ -155,18 +155,18 @@ def _benchmark(
     if len(example.texts) != len(everything[0].texts):
       raise UserError(
         f'an example of {folder} has {len(example.texts)} inputs and another one '
-        f'{len(everything[0].texts)}; all must have as many'
+        f'{len(everything[0].texts)}; all must have the same number'
       )
     if isinstance(example.label, str) != isinstance(everything[0].label, str):
       raise UserError(
         f'{folder} has the labels {everything[0].label!r} and {example.label!r}; all '
-        'must be numbers, or all names of classes'
+        'must be numbers, or all must be names of classes'
       )
   classes = {example.label for example in everything if isinstance(example.label, str)}
   if len({name.casefold() for name in classes}) < len(classes):
-    raise UserError(f'{folder} has classes that differ in upper and lower case alone')
+    raise UserError(f'{folder} has classes that differ only in upper and lower case')
   if len(classes) == 1:
-    raise UserError(f'{folder} has the class {classes.pop()!r} alone; two are needed')
+    raise UserError(f'{folder} has only the class {classes.pop()!r}; two are needed')
   return Benchmark(
     splits, tuple(sorted(classes)), digest([folder / name for name in names])
   )

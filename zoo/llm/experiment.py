@@ -1,4 +1,4 @@
-"""The experiment: guesses, prompts, and what a language model answers to them."""
+"""The experiment: guesses, prompts, and the answers of a language model."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.config import (
+  ExperimentConfig,
+  check_sizes,
+  validate,
+  weights_path,
+  wording_of,
+)
 from zoo.llm.guesses import Guesses
 from zoo.llm.prompts import Prompts, Wording
 from zoo.llm.readouts import Model
@@ -32,19 +39,12 @@ from zoo.llm.records import (
   read_model_facts,
 )
 from zoo.llm.report import plot
-from zoo.llm.settings import (
-  ExperimentConfig,
-  check_sizes,
-  validate,
-  weights_path,
-  wording_of,
-)
 from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
 from zoo.mesh import make_mesh
 from zoo.plots import write_plot
 from zoo.workdir import locked, open_workdir
 
-_KIND = 'language-model experiment'  # of workdir
+_KIND = 'language-model experiment'  # of the workdir
 
 
 def run(
@@ -54,15 +54,15 @@ def run(
 ) -> Summary | None:
   """Asks a language model with and without initial guesses; returns the summary.
 
-  The folder `out` gets a line for each prompt in `prompts.jsonl` as soon as it is
-  answered, `guesses.json`, and at the end `summary.json` and figure 6. What is there is
-  not asked again, so that the same call resumes after an interruption; after SIGTERM it
-  returns None. `data` is the folder of the CSV files of STS-B, not needed once they are
-  built into TFDS's data folder, or that of a JSONL benchmark.
+  The folder `out` gets `guesses.json`, a line in `prompts.jsonl` as soon as a prompt is
+  answered, and at the end `summary.json` and figure 6. Prompts that have a line are not
+  asked again, so that the same call resumes after an interruption; after SIGTERM it
+  returns None. `data` is the folder of a JSONL benchmark, or of the CSV files of STS-B,
+  which are not needed once they are built into TFDS's data folder.
 
-  Raises UserError, with `out` as it was, for a mistake in the config, the data or the
-  weights, for prompts that do not fit into the cache, and for an `out` that holds
-  something else; RunError where `out` is damaged or cannot be written.
+  Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
+  the weights, for prompts that do not fit into the cache, and for an `out` that holds
+  something else; RunError if `out` is damaged or cannot be written.
   """
   validate(config)
   out = user_path(out)
@@ -73,7 +73,7 @@ def run(
   config = _with_checksum(config, benchmark)
   guesses = None
   if (out / 'config.json').is_file():
-    open_workdir(out, config, _KIND)  # or refuse it, before anything takes time
+    open_workdir(out, config, _KIND)  # raises before anything takes time
     guesses = read_guesses(out / GUESSES, benchmark, wording.scale)
     if guesses is not None:
       prompts = _prompts(config, benchmark, wording, guesses)
@@ -137,14 +137,14 @@ def _read_benchmark(
         '--data is missing; it must name a folder with train.jsonl and test.jsonl'
       )
     return read_jsonl(user_path(data))
-  # Imported here as a benchmark of one's own does not need TFDS.
+  # Imported here since a JSONL benchmark does not need TFDS.
   from zoo.llm import stsb
 
   return stsb.load(data)
 
 
 def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
-  """The config with that of the data: other data in a used folder is another run."""
+  """The config with the checksum of the data, so that other data is another run."""
   config = copy.deepcopy(config)
   with config.unlocked():
     config.benchmark.sha256 = benchmark.sha256
@@ -169,7 +169,7 @@ def _prompts(
 def _finished(
   config: ExperimentConfig, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
 ) -> Summary | None:
-  """The summary of a finished run; None where there are prompts left to ask."""
+  """The summary of a finished run; None if there are prompts left to ask."""
   facts = read_model_facts(out / SUMMARY)
   if facts is None:
     return None
@@ -202,9 +202,9 @@ def _summary(
 
 def _load_model(config: ExperimentConfig) -> Model:
   weights = weights_path('model.weights', config.model.weights)
-  if config.guess.model != 'constant':  # checked before the model takes its time
+  if config.guess.model != 'constant':  # checked before the slow loading
     weights_path('encoder.weights', config.encoder.weights)
-  # Imported here as only asking needs the extra `llm`.
+  # Imported here since only asking needs the extra `llm`.
   from zoo.language_models import LanguageModel
 
   return LanguageModel.load(
@@ -247,6 +247,6 @@ def _warn_of_unparsed(summary: Summary) -> None:
     for readout, found in readouts.items():
       if not found['num_parsed']:
         logging.warning(
-          'no answer in the arm %s, readout %s, could be parsed: %s has the answers',
+          'no answer in the arm %s, readout %s, could be parsed; see the answers in %s',
           *(arm, readout, PROMPTS),
         )

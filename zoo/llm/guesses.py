@@ -1,4 +1,4 @@
-"""Initial guesses: small models of the label, fitted to the train split."""
+"""Initial guesses: small models that predict the label, fitted to the train split."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-  """How labels are numbers: themselves within bounds, or one-hot by class."""
+  """The numerical form of labels: numbers within bounds, or one-hot classes."""
 
   low: float
   high: float
@@ -61,7 +61,7 @@ class Scale:
     return [round(value, 2) for value in clipped.tolist()]
 
   def has(self, label: object) -> TypeGuard[float | str]:
-    """Whether it is a label: one of the classes, or a number within the bounds."""
+    """Whether a value is a label: a class, or a number within the bounds."""
     if self.classes:
       return label in self.classes
     return (
@@ -71,19 +71,19 @@ class Scale:
     )
 
   def loss(self, answer: float | str, label: float | str) -> float:
-    """The squared error; with classes 0 for the right one and 1 for a wrong one."""
+    """The squared error; with classes, 0 for the right one and 1 for a wrong one."""
     if self.classes:
       return float(answer != label)
     return (float(answer) - float(label)) ** 2
 
   def same(self, answer: float | str, guess: float | str) -> bool:
-    """Whether an answer is a guess as it is shown, to two decimals."""
+    """Whether an answer equals a guess to the two decimals that are shown."""
     if self.classes:
       return answer == guess
     return round(float(answer), 2) == round(float(guess), 2)
 
   def middle(self, labels: Sequence[float | str]) -> float | str:
-    """The mean, or the most frequent class; of several, the first in the alphabet."""
+    """The mean, or the most frequent class; of ties, the first in the alphabet."""
     if self.classes:
       return max(self.classes, key=list(labels).count)
     return float(np.mean(np.asarray(labels, np.float64)))
@@ -106,7 +106,7 @@ def make_guesses(
   """A guess for every example of every split.
 
   `embed` is called unless the model is `constant`. A `bias` is added to all guesses,
-  which then are clipped to the bounds; `shuffled` permutes them among the examples of a
+  which are then clipped to the bounds; `shuffled` permutes them among the examples of a
   split. Raises UserError for a guess that does not fit the benchmark, and RunError if
   the training of the guess network diverges.
   """
@@ -116,8 +116,8 @@ def make_guesses(
   for i, (split, values) in enumerate(outputs.items()):
     if not np.isfinite(values).all():
       raise RunError(
-        'the guesses are not finite; make config.guess.optimizer.learning_rate '
-        f'smaller, which is {config.optimizer.learning_rate:g}'
+        'the guesses are not finite; reduce config.guess.optimizer.learning_rate, '
+        f'which is {config.optimizer.learning_rate:g}'
       )
     if config.shuffled:
       values = np.random.default_rng((seed, i)).permutation(values)
@@ -131,11 +131,11 @@ def check(config: GuessConfig, benchmark: Benchmark) -> None:
   if config.model == 'cosine' and num_texts != 2:
     raise UserError(
       f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
-      f'{num_texts} an example: it must be network or constant'
+      f'{num_texts} per example: it must be network or constant'
     )
   if config.bias and benchmark.classes:
     raise UserError(
-      f'config.guess.bias is {config.bias:g}; it must be 0 where labels are classes'
+      f'config.guess.bias is {config.bias:g}; it must be 0 if labels are classes'
     )
 
 
@@ -159,7 +159,7 @@ def _outputs(
     start += size
   if config.model == 'cosine':
     cosines = {
-      # Of vectors of norm 1.
+      # The vectors have norm 1.
       split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
       for split, pair in features.items()
     }
@@ -171,7 +171,7 @@ def _outputs(
 def _linear_fit(
   x: dict[str, Float[np.ndarray, ' n']], targets: Float[np.ndarray, 'n k']
 ) -> dict[str, Float[np.ndarray, 'n k']]:
-  """Least squares of a line through the train split."""
+  """Fits a line to the train split by least squares."""
 
   def columns(values: np.ndarray) -> np.ndarray:
     return np.stack([np.ones_like(values), values], axis=1)
@@ -186,7 +186,7 @@ def _network(
   targets: Float[np.ndarray, 'n k'],
   key: Key[Array, ''],
 ) -> dict[str, Float[np.ndarray, 'n k']]:
-  """The paper's network, trained on the mean squared error for some epochs.
+  """The paper's network, trained on the mean squared error for `num_epochs`.
 
   The last examples of an epoch that do not fill a batch are left out.
   """

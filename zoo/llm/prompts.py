@@ -1,4 +1,4 @@
-"""The prompts of the two arms: which examples they have, and how they are worded."""
+"""The prompts of the two arms: their examples and their wording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.llm.guesses import Guesses, Scale
 
 @dataclasses.dataclass(frozen=True)
 class Indices:
-  """Where the query and the examples of a prompt are in their splits."""
+  """The positions of a prompt's query and examples in their splits."""
 
   query: int
   context: tuple[int, ...]
@@ -31,11 +31,11 @@ class Wording:
 
   @property
   def answer_prefix(self) -> str:
-    """How an answer begins; before a class the space belongs to its first token."""
+    """The start of an answer; the space before a class belongs to its first token."""
     return f'{self.label}:' if self.scale.classes else f'{self.label}: '
 
   def show(self, label: float | str) -> str:
-    """A label or a guess as it is written: two decimals, or the name of the class."""
+    """A label or a guess as text: two decimals, or the name of the class."""
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
@@ -44,8 +44,8 @@ def sample_indices(
 ) -> Indices:
   """The query and the examples of a prompt, a pure function of the arguments.
 
-  No two prompts of a seed share their query. The examples of a shorter context are the
-  first of those of a longer one.
+  No two prompts of a seed share a query. A shorter context has the first examples of a
+  longer one.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
@@ -58,10 +58,10 @@ def prompt_text(
   query: Example,
   guesses: Sequence[float | str] | None = None,
 ) -> str:
-  """What the user says: the task, the examples, the query, and what to answer.
+  """The user's message: the task, the examples, the query, and what to answer.
 
-  `guesses` are those of the examples and then that of the query. None leaves them out,
-  and every sentence about them.
+  `guesses` are those of the examples, followed by that of the query. None leaves out
+  the guesses and all sentences about them.
   """
   label = wording.label.lower()
   blocks = [wording.instruction]
@@ -92,7 +92,7 @@ def prompt_text(
 
 
 class Record(TypedDict):
-  """What is known of a prompt before it is asked."""
+  """The facts about a prompt that do not depend on its answers."""
 
   index: int
   query: int
@@ -142,11 +142,11 @@ class Prompts:
     return self._num_prompts
 
   def query(self, index: int) -> Example:
-    """The example that is asked about."""
+    """The query of a prompt."""
     return self._queries[self._indices(index).query]
 
   def texts(self, index: int) -> list[str]:
-    """What the user says without guesses, and with them."""
+    """The user's message without guesses, and with them."""
     indices = self._indices(index)
     context = [self._contexts[i] for i in indices.context]
     guesses = [self._context_guesses[i] for i in indices.context]
@@ -158,7 +158,7 @@ class Prompts:
     ]
 
   def record(self, index: int) -> Record:
-    """What a line of `prompts.jsonl` says of the prompt before it is asked."""
+    """The part of a line of `prompts.jsonl` that does not depend on the answers."""
     indices, scale = self._indices(index), self.wording.scale
     labels = [self._contexts[i].label for i in indices.context]
     losses = (

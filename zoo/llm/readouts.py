@@ -1,4 +1,4 @@
-"""Three ways to read a label out of a language model, for many prompts."""
+"""Three ways to read a label from a language model, for many prompts."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ FORCED_TOKENS = 16  # enough for a number, or for the name of a class
 
 
 class Readout(TypedDict):
-  """A label, None where no answer was parsed, and what it was read from."""
+  """A label, None if no answer was parsed, and its source."""
 
   value: float | str | None
   answer: NotRequired[str]
   mass: NotRequired[float]  # the probability of all labels together
-  probabilities: NotRequired[dict[str, float]]  # of each class, given that it is one
+  probabilities: NotRequired[dict[str, float]]  # of each class; they sum to 1
 
 
 class Answers(TypedDict):
-  """A prompt, and each readout of what the model answers to it."""
+  """A prompt, and each readout of the model's answer to it."""
 
   prompt: str
   free: Readout
@@ -59,7 +59,7 @@ class Answers(TypedDict):
 
 @runtime_checkable
 class Model(Protocol):
-  """What has the calls of a `zoo.language_models.LanguageModel`."""
+  """The interface of `zoo.language_models.LanguageModel` that the experiment uses."""
 
   name: str
   num_params: int
@@ -82,10 +82,10 @@ def read_all(
   wording: Wording,
   config: ReadoutConfig,
 ) -> list[Answers]:
-  """Asks the model what users say of each query, and reads the answers in three ways.
+  """Sends the model the message of each query, and reads its answers in three ways.
 
-  The expected value is that over `grid_points` scores of the scale, or the most
-  probable class.
+  The readout `expected` is the expected value over `grid_points` scores of the scale,
+  or the most probable class.
   """
   prompts = [model.chat(text) for text in texts]
   prefixed = [model.chat(text, wording.answer_prefix) for text in texts]
@@ -109,9 +109,9 @@ def _expected(model: Model, prompt: str, wording: Wording, grid_points: int) -> 
   if scale.classes:
     written = [f' {name}' for name in scale.classes]
   else:
-    # As scores are written in the prompt, so that no tokenizer sees another form.
+    # Written as in the prompt, so that scores have the same tokens.
     grid = np.linspace(scale.low, scale.high, grid_points)
-    # Where the grid is finer than two decimals, each text counts once.
+    # If the grid is finer than two decimals, each text counts once.
     written = list(dict.fromkeys(wording.show(value) for value in grid.tolist()))
   logs = np.asarray(model.log_probabilities(prompt, written), np.float64)
   probabilities = np.exp(logs - logs.max())

@@ -1,4 +1,4 @@
-"""The files of a run: written as it goes, and checked when they are read again."""
+"""The files of a run: written as it proceeds, and checked when they are read again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ask(
   path: pathlib.Path,
   interruption: Interruption,
 ) -> list[Line] | None:
-  """Asks the prompts without a line in the file, and appends theirs; returns all lines.
+  """Asks the prompts that have no line in the file, appends theirs, and returns all.
 
   Each call of the model has `batch_size` prompts, in both arms. Returns None if it is
   interrupted.
@@ -47,7 +47,7 @@ def ask(
       total=len(prompts),
       unit='prompt',
       dynamic_ncols=True,
-      # A log file, unlike a terminal, keeps every refresh.
+      # A log file, unlike a terminal, would record every refresh.
       mininterval=0.2 if sys.stderr.isatty() else 10.0,
     ) as bar,
   ):
@@ -72,9 +72,9 @@ def ask(
 
 
 def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
-  """The lines of a `prompts.jsonl` by index; a last line that is half written is cut.
+  """The lines of a `prompts.jsonl` by index; an incomplete last line is removed.
 
-  Raises RunError for a line that is damaged otherwise, or is not of these prompts.
+  Raises RunError for a line that is otherwise damaged, or not of these prompts.
   """
   if not path.is_file():
     return {}
@@ -90,8 +90,7 @@ def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
       line = _read_line(Fields(parse_json(text, source), source), prompts)
     except UserError as error:
       raise RunError(
-        f'{source} is damaged; delete that line, and its prompt is asked again '
-        f'({error})'
+        f'{source} is damaged; delete that line to ask its prompt again ({error})'
       ) from error
     lines[line['index']] = line
   return lines
@@ -100,9 +99,9 @@ def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
 def read_guesses(
   path: pathlib.Path, benchmark: Benchmark, scale: Scale
 ) -> Guesses | None:
-  """The guesses of a `guesses.json`, None if there is none yet.
+  """The guesses of a `guesses.json`; None if there is no such file yet.
 
-  Raises RunError unless there is one for each example of each split.
+  Raises RunError unless there is a guess for each example of each split.
   """
   if not path.is_file():
     return None
@@ -120,12 +119,12 @@ def read_guesses(
       for split, examples in benchmark.splits.items()
     )
   ):
-    raise RunError(f'{path} is damaged; delete it, and the guesses are made again')
+    raise RunError(f'{path} is damaged; delete it to make the guesses again')
   return found
 
 
 def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
-  """What a `summary.json` says of the model; None if there is none yet.
+  """The model's part of a `summary.json`; None if there is no such file yet.
 
   All other numbers of a summary follow from the lines. Raises RunError if it is
   damaged.
@@ -143,7 +142,7 @@ def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
     }
   except UserError as error:
     raise RunError(
-      f'{path} is damaged; delete it, and it is made again ({error})'
+      f'{path} is damaged; delete it to make it again ({error})'
     ) from error
 
 
@@ -166,7 +165,7 @@ def _read_line(fields: Fields, prompts: Prompts) -> Line:
 def _read_answers(fields: Fields, scale: Scale) -> Answers:
   free, forced = (_read_parsed(fields.nested(name), scale) for name in PARSED)
   expected = fields.nested('expected')
-  mass = expected.number('mass', 0.0, 2.0)  # 1, but for rounding
+  mass = expected.number('mass', 0.0, 2.0)  # at most 1, except for rounding
   if scale.classes:
     value = expected.choice('value', scale.classes)
     probabilities = expected.nested('probabilities')
@@ -183,5 +182,5 @@ def _read_answers(fields: Fields, scale: Scale) -> Answers:
 def _read_parsed(fields: Fields, scale: Scale) -> Readout:
   value = fields.raw('value')
   if value is not None and not scale.has(value):
-    raise UserError(f'{fields.source} has a value that is no label')
+    raise UserError(f'{fields.source} has a value that is not a label')
   return {'value': value, 'answer': fields.text('answer')}

@@ -117,7 +117,7 @@ def _points(
   found: Iterable[Mapping[str, object]],
   mean: str,
 ) -> plots.Series:
-  """A point for each readout that has an interval, beside its tick."""
+  """A point beside the tick of each readout that has an interval."""
   points = [
     (i + shift, each[mean], each['low'], each['high'])
     for i, each in enumerate(found)
@@ -127,7 +127,7 @@ def _points(
 
 
 def _baseline(key: str, metric: str) -> str:
-  """The name of a baseline; the mean of classes is the most frequent one."""
+  """The name of a baseline; for classes the majority takes the place of the mean."""
   name = _BASELINES[key]
   return name.replace('mean', 'majority') if metric == 'error rate' else name
 

@@ -2,8 +2,8 @@
 
 Importing this module registers the builder `stsb`, and needs the extra `data`. TFDS's
 own `glue/stsb` has no labels for its test split, and needs TensorFlow to build. Here
-files are ArrayRecord, written and read without it. The sentences do not ship, as they
-carry the mixed licences of their sources: the user names the folder of the CSV files.
+files are ArrayRecord, written and read without TensorFlow. The sentences do not ship,
+since their sources have mixed licences: the user provides the folder of the CSV files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FROM = 'https://github.com/PhilipMay/stsb-multi-mt'
 
 
 class Stsb(tfds.core.GeneratorBasedBuilder):
-  """Pairs of English sentences, and how similar people found them, from 0 to 5."""
+  """Pairs of English sentences, with human similarity scores from 0 to 5."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The CSV files of stsb_multi_mt.'}  # noqa: RUF012
@@ -73,11 +73,11 @@ def load(
   csv_dir: str | os.PathLike[str] | None = None,
   data_dir: str | os.PathLike[str] | None = None,
 ) -> Benchmark:
-  """Reads STS-B from TFDS's `data_dir`, where it is built from `csv_dir` if need be.
+  """Loads STS-B from TFDS's `data_dir`, and builds it there from `csv_dir` if missing.
 
-  Raises UserError where there is neither a build nor a folder with the three CSV files,
-  and where the build is of other files than those of `csv_dir`; RunError where
-  `data_dir` cannot be written or is damaged.
+  Raises UserError if there is neither a build nor a folder with the three CSV files,
+  and if the build is of other files than those of `csv_dir`; RunError if `data_dir`
+  cannot be written or is damaged.
   """
   files = {}
   if csv_dir is not None:
@@ -116,14 +116,14 @@ def load(
 
 @contextlib.contextmanager
 def _as_damaged() -> Iterator[None]:
-  """Whatever TFDS and ArrayRecord make of damaged files becomes a RunError."""
+  """Turns whatever TFDS and ArrayRecord raise for damaged files into a RunError."""
   try:
     yield
   except Exception as error:
     reason = ' '.join(str(error).split())[:300]
     raise RunError(
-      f'the STS-B that was built is damaged ({type(error).__name__}: {reason}); delete '
-      'its folder, stsb in the data folder of TFDS, and it is built again'
+      f'the built STS-B is damaged ({type(error).__name__}: {reason}); delete its '
+      'folder, stsb in the data folder of TFDS, to build it again'
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""What the answers say, as numbers: losses, differences on the same prompts, copies."""
+"""The results as numbers: losses, paired differences, and copies of guesses."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from zoo.llm.prompts import Record
 from zoo.llm.readouts import READOUTS, Answers, ReadoutName
 
 ARMS = 'without_guess', 'with_guess'
-PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # of which some may copy the guess
+PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # answers may copy the guess
 BASELINES = 'guess', 'context_mean', 'constant'
 
-Losses = Float64[np.ndarray, ' n']  # of each prompt, NaN where no answer was parsed
+Losses = Float64[np.ndarray, ' n']  # of each prompt, NaN if no answer was parsed
 
 
 class Line(Record):
@@ -29,7 +29,7 @@ class Line(Record):
 
 
 class Loss(TypedDict):
-  """A mean loss and its standard error; None where there are too few answers."""
+  """A mean loss and its standard error; None if there are too few answers."""
 
   loss: float | None
   stderr: float | None
@@ -38,7 +38,7 @@ class Loss(TypedDict):
 class ReadoutLoss(Loss):
   """The loss of a readout in an arm, with its 95 % interval.
 
-  With a guess, a readout that is parsed also tells how many answers copy it.
+  With a guess, a parsed readout also reports how many answers copy it.
   """
 
   low: float | None
@@ -77,7 +77,7 @@ class Results(TypedDict):
 
 
 class ModelFacts(TypedDict):
-  """The language model, and where it ran."""
+  """The language model and the devices it ran on."""
 
   model: str
   num_params: int
@@ -87,7 +87,7 @@ class ModelFacts(TypedDict):
 
 
 class PromptFacts(TypedDict):
-  """What was asked."""
+  """The data and the guesses of the prompts."""
 
   benchmark: str
   data_sha256: str
@@ -105,11 +105,11 @@ class Summary(ModelFacts, PromptFacts, Results):
 def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   """The numbers of the experiment, from the lines of `prompts.jsonl`.
 
-  A loss is a squared error; with classes, 0 or 1. `paired` is the loss with the guess
-  less that without it, on prompts where both answers were parsed, and `against_guess`
-  that with the guess less the guess's own. Negative is better. Means come with standard
-  errors and Student's intervals: a loss is bounded, so that its mean over dozens of
-  prompts is near normal.
+  A loss is a squared error, or with classes 0 or 1. `paired` is the loss with the guess
+  minus that without it, on prompts where both answers were parsed; `against_guess` is
+  the loss with the guess minus that of the guess itself. Negative is better. Means come
+  with standard errors and Student's t intervals: a loss is bounded, so its mean over
+  dozens of prompts is nearly normal.
   """
   losses: dict[str, dict[ReadoutName, Losses]] = {
     arm: {
@@ -172,7 +172,7 @@ def _mean(values: Losses) -> Loss:
 
 
 def _bounds(values: Losses) -> tuple[float | None, float | None]:
-  """The 95 % interval of the mean, which two values have at least."""
+  """The 95 % interval of the mean, for at least two values."""
   if values.size < 2:
     return None, None
   _, low, high = interval(values)

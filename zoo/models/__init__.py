@@ -1,4 +1,4 @@
-"""Architectures, one family a file, by name in the registry."""
+"""Architectures: one family per file, each registered by name."""
 
 from zoo.models.linear_attention import Constant as Constant
 from zoo.models.linear_attention import LinearAttention as LinearAttention

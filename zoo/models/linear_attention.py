@@ -1,4 +1,4 @@
-"""What the linear attention models share: four matrices a head, and their algebra."""
+"""The common base of linear attention models: four matrices per head."""
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,18 @@ class LinearAttention(nnx.Module):
 
   E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  Tokens are columns in the paper and rows here. A model says with `initial_guess` what
-  stands in the query's label slot, and with `readout` what it reads off the query's
-  updated token; all else follows.
+  Tokens are columns in the paper and rows here. A model defines with `initial_guess`
+  the label of the query's token, and with `readout` how it predicts from the query's
+  updated token; everything else follows.
   """
 
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
   ):
-    """Draws the matrices from N(0, init_scale²), head by head.
+    """Samples the matrices from N(0, init_scale²), head by head.
 
-    The first heads are those of a model with fewer from the same key. Raises UserError
-    for a bad value.
+    A model with fewer heads has the first heads of one with more from the same key.
+    Raises UserError for an invalid value.
     """
     self.num_features = check_count('num_features', num_features)
     self.num_heads = check_count('num_heads', num_heads)
@@ -39,7 +39,7 @@ class LinearAttention(nnx.Module):
 
     def matrices() -> nnx.Param:
       normal = jax.random.normal(rngs.params(), (num_heads, e, e))
-      # Not eager: a model can then also be made where no mesh is set.
+      # Not eager, so that a model can also be made without a mesh.
       return nnx.Param(
         init_scale * normal, out_sharding=('model', None, None), eager_sharding=False
       )
@@ -79,7 +79,7 @@ class LinearAttention(nnx.Module):
     return jnp.einsum('hij,hjk,btk->bhti', self.w_p[...], self.w_v[...], tokens)
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t t']:
-    """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M hides the query's token as a key."""
+    """`(1/C) W_M Eᵀ W_Kᵀ W_Q E`, key by query; W_M masks the query's token as a key."""
     t = tokens.shape[1]
     mask_t = (jnp.arange(t) < t - 1).astype(tokens.dtype)
     keys, queries = self.keys(tokens), self.queries(tokens)
@@ -87,17 +87,17 @@ class LinearAttention(nnx.Module):
     return scores * mask_t[None, None, :, None]
 
   def update(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
-    """What the heads together add to each token."""
+    """The sum of the heads' outputs for each token."""
     return jnp.einsum('bhki,bhkq->bqi', self.values(tokens), self.scores(tokens))
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The whole updated embedding matrix; the prediction is its last entry."""
     return tokens + self.update(tokens)
 
-  # The same prediction, without the parts that do not reach it.
+  # The same prediction, without the parts that do not affect it.
 
   def head_algebra(self) -> tuple[Float[Array, 'h e'], Float[Array, 'h e e']]:
-    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`: all of a head that is ever seen."""
+    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`: predictions depend on no more."""
     b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
     a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])
     return b_he, a_hee
@@ -105,9 +105,9 @@ class LinearAttention(nnx.Module):
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query, by whichever exact path is cheaper.
 
-    In multiplications a prompt, over e: head by head H·(2C + e), through the learning
-    rule (C + d)·e however many the heads. Raises UserError for a prompt of another
-    number of features.
+    The cost in multiplications per prompt, divided by e, is H·(2C + e) head by head,
+    and (C + d)·e through the learning rule for any number of heads. Raises UserError
+    for a prompt of another number of features.
     """
     self._check_features(prompt)
     c, d = prompt.x.shape[1:]

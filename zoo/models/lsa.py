@@ -1,4 +1,4 @@
-"""Single-head linear self-attention, the model that most of the theory is about."""
+"""Single-head linear self-attention, the subject of most of the theory."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from zoo.registry import models
 
 @models.register('lsa')
 class LSA(MultiHeadLSA):
-  """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head, nothing else.
+  """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head.
 
   f = [E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
   """

@@ -1,4 +1,4 @@
-"""The paper in one call: figures and claims of arXiv 2512.04268, exact and trained."""
+"""Reproduces figures and claims of arXiv 2512.04268, by theory and by training."""
 
 from zoo.paper.claims import CLAIMS as CLAIMS
 from zoo.paper.claims import judge as judge

@@ -1,4 +1,4 @@
-"""Figure 6, which `launch.llm` measures and the paper's report shows."""
+"""Reads figure 6, which `launch.llm` writes, for the report on the paper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_BYTES = 2**24
 
 
 class LanguageModelRun(NamedTuple):
-  """A finished run: its figure, the caption, and its numbers in words."""
+  """A finished run: its figure, the caption, and its numbers as text."""
 
   plot: Plot
   caption: str
@@ -24,7 +24,7 @@ class LanguageModelRun(NamedTuple):
 
 
 def read_run(folder: str | os.PathLike[str]) -> LanguageModelRun:
-  """What `launch.llm` left in a folder, which may be somebody else's.
+  """Reads the result of `launch.llm` in a folder, which may be untrusted.
 
   Raises UserError unless it is a finished run whose summary and figure can be shown.
   """
@@ -52,7 +52,7 @@ class _Fields:
     return _Fields(self._get(name), f'{self._path}: {name}')
 
   def items(self) -> list[tuple[str, _Fields]]:
-    """The fields of an object of objects, if they are few and can be shown."""
+    """The fields of an object of objects; UserError if they cannot be shown."""
     if len(self._fields) > _MAX_FIELDS or not all(map(_is_text, self._fields)):
       raise UserError(
         f'{self._path} has the fields {_shown(list(self._fields))}; it must have at '
@@ -101,10 +101,10 @@ def _caption(summary: _Fields) -> str:
     f'{summary.text("model")} on {summary.count("num_prompts")} prompts of '
     f'{summary.count("num_examples")} examples ({summary.text("benchmark")}), with and '
     f'without the guesses of a small model ({summary["guess"].text("model")}): (a) the '
-    f'{summary.text("metric")} by how the answer is read; (b) differences on the same '
-    'prompts; (c) the answers against the guess of the query. A guess in the prompt '
-    'can be copied, so that only less than the guess alone would be a refinement. '
-    'Bars are 95 % intervals.'
+    f'{summary.text("metric")} by readout; (b) differences on the same prompts; (c) '
+    'the answers against the guess of the query. A guess in the prompt can be copied, '
+    'so only a lower error than that of the guess alone is a refinement. Bars are 95 % '
+    'intervals.'
   )
 
 

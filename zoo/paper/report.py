@@ -1,4 +1,4 @@
-"""The paper's report: claims, figures, settings, on one page."""
+"""The report on the paper: claims, figures and facts on one page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def page(
   claims: Sequence[reports.Claim],
   facts: Mapping[str, Facts],
 ) -> str:
-  """The page: `plots` with title and caption each, and tables of facts by heading."""
+  """The page: `plots` with titles and captions, and tables of facts by heading."""
   verdicts = [claim['verdict'] for claim in claims]
   counts = [
     f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
@@ -31,12 +31,12 @@ def page(
   return reports.render(
     _TITLE,
     'The synthetic figures and the claims of arXiv 2512.04268, reproduced by ICL Zoo, '
-    f'with exact answers beside what was trained. Verdicts: {"; ".join(counts)}.',
+    f'with exact results beside trained models. Verdicts: {"; ".join(counts)}.',
     [
       reports.Section(
         'Claims',
-        'A verdict follows from the numbers by the rule under it; each number has the '
-        'source that computes it.',
+        'A verdict follows from the numbers by the rule below it; each number is shown '
+        'with the source that computes it.',
         {'claims.json': 'claims.json'},
         claims,
       ),

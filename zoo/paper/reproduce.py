@@ -1,4 +1,4 @@
-"""The whole paper: trains, draws, judges, reports."""
+"""Reproduces the whole paper: trains, plots, judges and reports."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def reproduce(
 ) -> list[reports.Claim] | None:
   """Makes the figures and judges the claims; returns them as they are in `claims.json`.
 
-  Into the folder `out` go the runs, `figure_NAME.csv`, `.svg` and `.png` for each
-  figure, `claims.json` and `report.html`. What is trained there already is not trained
-  again, so that the same call goes on after an interruption: after SIGTERM it returns
-  None, after Ctrl-C it raises KeyboardInterrupt. `get_config` returns the config of a
-  model by its name and variant. Figure 6 is that of the folder `llm_run`, which
+  The folder `out` gets the runs, `figure_NAME.csv`, `.svg` and `.png` for each figure,
+  `claims.json` and `report.html`. Models that are already trained there are not trained
+  again, so the same call resumes after an interruption; after SIGTERM it returns None,
+  and after Ctrl-C it raises KeyboardInterrupt. `get_config` returns the config of a
+  model by its name and variant. Figure 6 is read from the folder `llm_run`, which
   `launch.llm` wrote.
 
-  Raises UserError, with nothing written, for an unknown figure or objective, no seed,
-  an `out` that is no folder, or an `llm_run` without a result; RunError where `out`
-  cannot be written to; else as `zoo.training.train` does.
+  Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
+  `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
+  be written; and otherwise the errors of `zoo.training.train`.
   """
   figures = tuple(dict.fromkeys(figures))
   if not figures:
@@ -94,7 +94,7 @@ class _Request(NamedTuple):
 def _reproduce(
   request: _Request, interruption: Interruption
 ) -> list[reports.Claim] | None:
-  """Trains, draws and judges; None if that was interrupted."""
+  """Trains, plots and judges; None after an interruption."""
   start = time.monotonic()
   out, figures = request.out, request.figures
   points = [point for name in figures for point in FIGURES[name].points]
@@ -103,7 +103,7 @@ def _reproduce(
     total=len(set(points)) * request.num_seeds + len(figures),
     unit='part',
     dynamic_ncols=True,
-    # A log file, unlike a terminal, keeps every refresh.
+    # A log file, unlike a terminal, would record every refresh.
     mininterval=0.2 if sys.stderr.isatty() else 10.0,
   ) as bar:
     runs = train_all(
@@ -119,7 +119,7 @@ def _reproduce(
     for name in figures:
       if interruption.due():
         return None
-      bar.set_description(f'drawing figure {name}')
+      bar.set_description(f'plotting figure {name}')
       plots[name] = plot(name, runs)
       write_plot(plots[name], out)
       bar.update()
@@ -144,12 +144,12 @@ def _write(
   seconds: float,
 ) -> None:
   """Writes `claims.json` and `report.html`."""
-  settings = {
+  arguments = {
     'figures': ', '.join(request.figures),
     'seeds': ', '.join(map(str, range(request.num_seeds))),
     'objective': request.objective,
   }
-  table = {'paper': 'arXiv 2512.04268', **settings, 'claims': judged}
+  table = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
   write_atomically(request.out / 'claims.json', json.dumps(table, indent=2) + '\n')
   studies = dict.fromkeys(
     point.study for name in request.figures for point in FIGURES[name].points
@@ -159,7 +159,7 @@ def _write(
     for study in studies
   }
   facts: dict[str, Facts] = {
-    'Settings': {**settings, **configs},
+    'Configuration': {**arguments, **configs},
     'Versions': versions(),
     'Machine': {**machine(), 'time of this call': f'{seconds:.0f} s'},
   }
@@ -175,14 +175,14 @@ def _write(
 
 
 def versions() -> dict[str, str]:
-  """The versions that the numbers depend on."""
+  """The versions of the packages that the numbers depend on."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
   found = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
   return {'python': platform.python_version(), **found}
 
 
 def machine() -> dict[str, str]:
-  """What the numbers were computed on."""
+  """The machine that computed the numbers."""
   device = jax.devices()[0]
   return {
     'system': f'{platform.system()} {platform.machine()}',

@@ -1,7 +1,7 @@
-"""The setting of arXiv 2512.04268 (Table 1), and what the claims compute in it.
+"""The setting of arXiv 2512.04268 (Table 1), and the quantities of the claims.
 
-Models are made in JAX's default precision: float64 where x64 is enabled, as it is while
-a claim is judged.
+Models are made in JAX's default precision, which is float64 if x64 is enabled, as it is
+while a claim is judged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def task(
 ) -> LinearRegression:
   """Linear regression with d = 10 features and C examples.
 
-  `mean` is that of each of the weights.
+  `mean` is the prior mean of each weight.
   """
   return LinearRegression(
     NUM_FEATURES,
@@ -49,9 +49,9 @@ def task(
 
 
 def stretched(ratio: float) -> Float[np.ndarray, 'd d']:
-  """A feature covariance of trace d, variances in geometric progression.
+  """A feature covariance of trace d with variances in geometric progression.
 
-  `ratio` is the largest over the smallest.
+  `ratio` is the largest variance over the smallest.
   """
   variances = np.geomspace(1, ratio, NUM_FEATURES)
   return np.diag(variances * NUM_FEATURES / variances.sum())
@@ -65,9 +65,9 @@ def gd_risk(subject: LinearRegression) -> float:
 def best_risk(
   subject: LinearRegression, guess: float | None = 0.0, bias: float = 0.0
 ) -> float:
-  """The infimum of the risk of multi-head LSA with a fixed guess, heads enough.
+  """The infimum of the risk of multi-head LSA with a fixed guess and enough heads.
 
-  With the guess None, which leaves it free, that of yq-LSA and of LTB.
+  `guess` None leaves it free, which gives the infimum of yq-LSA and of LTB.
   """
   return float(theory.exact_risk(theory.optimal_rule(subject, guess, bias), subject))
 
@@ -119,16 +119,16 @@ def ltb_without_labels(model: YqLSA) -> LTB:
 
 
 def distance(one: LinearAttention, other: LinearAttention) -> float:
-  """How far the predictions of two models are apart: 0 if they agree on all prompts.
+  """The distance of two models' predictions: 0 if they agree on all prompts.
 
-  It is `LearningRule.distance`, over the Euclidean norm of the first rule.
+  It is `LearningRule.distance`, divided by the Euclidean norm of the first rule.
   """
   rule, nothing = one.learning_rule(), one_step(0.0, start=0.0)
   return float(rule.distance(other.learning_rule()) / rule.distance(nothing))
 
 
 def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
-  """`|∂R/∂U|`: the gradient of the exact risk in the update, which heads make up."""
+  """`|∂R/∂U|`: the gradient of the exact risk in the update U, a sum over heads."""
 
   def risk(update: jax.Array) -> jax.Array:
     return jnp.asarray(
@@ -139,7 +139,7 @@ def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
 
 
 def weight_gradient(model: LinearAttention, subject: LinearRegression) -> float:
-  """The norm of the gradient of the exact risk in all that a model trains."""
+  """The norm of the exact risk's gradient in all trained weights of a model."""
   gradient = nnx.grad(lambda model: theory.exact_risk(model, subject))(model)
   squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
   return float(jnp.sqrt(sum(squares)))
@@ -148,9 +148,9 @@ def weight_gradient(model: LinearAttention, subject: LinearRegression) -> float:
 def update_curvature(
   rule: LearningRule, direction: LearningRule, subject: LinearRegression
 ) -> float:
-  """The second derivative of the exact risk at a rule along the direction of another.
+  """The second derivative of the exact risk at a rule, in the direction of another.
 
-  The risk is quadratic, so that a second difference is exact.
+  The risk is quadratic, so a second difference is exact.
   """
   ahead, here, behind = (
     float(theory.exact_risk(rule + scale * direction, subject))

@@ -24,37 +24,37 @@ class Study(NamedTuple):
 
   config: str
   variant: str  # of the config; '' is the one that converges
-  evaluations: int = 1  # number of times in training that the risk is sampled
+  evaluations: int = 1  # how often the risk is sampled during training
   eval_batches: int = 4
-  checkpoints: int = 1  # number of them: at the end, or evenly over training
+  checkpoints: int = 1  # number of checkpoints, spread evenly to the end of training
 
 
 class Point(NamedTuple):
-  """A model to be trained, once for every seed."""
+  """A model that is trained once for every seed."""
 
   study: Study
   fields: tuple[tuple[str, Field], ...]
 
 
 class Runs:
-  """Finished runs by point, and the objective that they were trained on."""
+  """Finished runs by point, and the objective they were trained on."""
 
   def __init__(self, rows: dict[Point, list[Row]], objective: str = 'sampled'):
     self._rows = rows
     self.objective = objective
 
   def __getitem__(self, point: Point) -> list[Row]:
-    """The runs of a point, one a seed."""
+    """The runs of a point, one for each seed."""
     return self._rows[point]
 
   def final(self, point: Point, field: str = 'exact_risk') -> list[float]:
-    """A field of the summary, one a seed."""
+    """A field of the summary, for each seed."""
     return [row[field] for row in self[point]]
 
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
-    """The logged steps that have a field, and its values at these, a list a seed."""
+    """The logged steps that have a field, and its values there for each seed."""
     seeds = [
       {
         line['step']: line[field]
@@ -67,7 +67,7 @@ class Runs:
 
 
 def point(study: Study, **fields: Field) -> Point:
-  """A point from fields written `section__name=value`."""
+  """A point with fields given as `section__name=value`."""
   named = {field.replace('__', '.'): value for field, value in fields.items()}
   return Point(study, tuple(sorted(named.items())))
 
@@ -80,10 +80,10 @@ def train_all(
   workdir: pathlib.Path,
   bar: tqdm,
 ) -> Runs | None:
-  """Trains every point once for each seed, or finds it trained in `workdir`.
+  """Trains every point once for each seed, unless it is finished in `workdir`.
 
-  `bar` shows what is running, and advances by one a run. Returns None after SIGTERM,
-  with all saved; raises as `zoo.training.sweep` does.
+  `bar` shows what is running, and advances by one for each run. After SIGTERM saves
+  everything and returns None; raises as `zoo.training.sweep` does.
   """
   studies: dict[Study, list[Point]] = {}
   for one in dict.fromkeys(points):
@@ -93,14 +93,14 @@ def train_all(
   rows: dict[Point, list[Row]] = {}
   for study, members in studies.items():
     bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
-    settings = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
+    changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
     train = training.sweep if study.checkpoints == 1 else _one_by_one
-    found = train(configs[study], settings, workdir / _folder(study))
+    found = train(configs[study], changes, workdir / _folder(study))
     if found is None:
       return None
     for start, one in enumerate(members):
       rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
-    bar.update(len(settings))
+    bar.update(len(changes))
   return Runs(rows, objective)
 
 
@@ -111,7 +111,7 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
   with config.unlocked():
     config.objective.name = objective
     config.eval.every = -(-num_steps // study.evaluations)
-    # Only what is shown while it trains is sampled beside the exact objective.
+    # With the exact objective, only studies that plot sampled risks sample them.
     sampled = objective == 'sampled' or study.evaluations > 1
     config.eval.num_batches = study.eval_batches if sampled else 0
     if study.checkpoints > 1 or objective == 'exact':  # exact steps take no time
@@ -121,11 +121,11 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
 
 
 def _one_by_one(
-  config: Config, settings: list[dict[str, Field]], workdir: pathlib.Path
+  config: Config, changes: list[dict[str, Field]], workdir: pathlib.Path
 ) -> list[Row] | None:
-  """As a sweep, by ordinary runs, which save checkpoints along the way."""
+  """Like a sweep, but with ordinary runs, which save checkpoints during training."""
   rows = []
-  for fields in settings:
+  for fields in changes:
     name = ','.join(f'{field}={value}' for field, value in fields.items())
     summary = training.train(at_point(config, fields), workdir / name)
     if summary is None:
@@ -135,7 +135,7 @@ def _one_by_one(
 
 
 def _folder(study: Study) -> str:
-  """A folder name of its own for each study."""
-  settings = study.evaluations, study.eval_batches, study.checkpoints
+  """A separate folder name for each study."""
+  counts = study.evaluations, study.eval_batches, study.checkpoints
   variant = study.variant or 'default'
-  return '-'.join([study.config, variant, *map(str, settings)])
+  return '-'.join([study.config, variant, *map(str, counts)])

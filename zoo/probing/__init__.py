@@ -1,4 +1,4 @@
-"""Probing: what a model has learned, compared with what theory says it could learn."""
+"""Probing: compares what a model has learned with what it could learn in theory."""
 
 from zoo.probing.activations import intermediates as intermediates
 from zoo.probing.attention_heads import Head as Head

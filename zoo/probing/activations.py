@@ -1,4 +1,4 @@
-"""What a model computes on its way to a prediction."""
+"""The intermediate values of a model's prediction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.protocols import Predictor
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, PyTree[Array]]:
-  """The return value of each method in one pass over the prompts, by the method's name.
+  """The return value of each method in one forward pass, by the method's name.
 
   For a linear attention model these are the terms of the paper's equation: `embed`,
   `keys`, `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry
@@ -46,7 +46,7 @@ def _forward(model: Predictor, prompt: Prompt) -> Array:
 
 @functools.cache
 def _with_own_methods(cls: type) -> type:
-  """A subclass that itself defines all methods that `cls` adds to nnx.Module."""
+  """A subclass whose own methods are all that `cls` adds to nnx.Module."""
   inherited = set(dir(nnx.Module))
   methods = {
     name: method

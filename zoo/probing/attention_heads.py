@@ -1,4 +1,4 @@
-"""What each head of a linear attention model does, and what pruning it costs."""
+"""The heads of a linear attention model: their roles, and the cost of pruning them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from zoo.theory.exact import float64_rule, in_float64
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-  """One head; predictions depend on the product of its value vector and form alone."""
+  """One head; predictions depend only on the product of its value vector and form."""
 
   value: Float[np.ndarray, ' e']  # b_h = W_Vᵀ W_Pᵀ r
   form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
-  # E f_h Δ / E Δ², where f_h is what this head adds to the prediction and Δ what all
-  # heads add. Shares sum to 1; one is negative if its head works against the others.
-  share: float | None  # None where the heads together add nothing
-  pruning_cost: float  # exact risk without this head, less the risk with it
+  # E f_h Δ / E Δ², where f_h is the contribution of this head to the prediction and Δ
+  # that of all heads. Shares sum to 1; a head that opposes the others has a negative
+  # one.
+  share: float | None  # None if the heads together contribute nothing
+  pruning_cost: float  # exact risk without this head, minus the risk with it
 
 
 def heads(model: Predictor, task: Task) -> list[Head]:
@@ -64,10 +65,10 @@ def heads(model: Predictor, task: Task) -> list[Head]:
 
 
 def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
-  """A copy of a linear attention model without the heads named, counted from 0.
+  """A copy of a linear attention model without the given heads, counted from 0.
 
-  Their projection W_P is set to 0; the shapes stay. Raises UserError for a head that is
-  not there, and for other models.
+  Their projection W_P is set to 0; the shapes stay. Raises UserError for a head that
+  does not exist, and for other models.
   """
   model = _with_heads(model)
   for head in heads:
@@ -84,8 +85,8 @@ def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
 def _with_heads(model: Predictor) -> LinearAttention:
   if not isinstance(model, LinearAttention):
     raise UserError(
-      f'{type(model).__name__} has no heads that act on their own; it must be a '
-      'linear attention model'
+      f'{type(model).__name__} has no separable heads; it must be a linear attention '
+      'model'
     )
   return model
 

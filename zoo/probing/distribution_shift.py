@@ -1,4 +1,4 @@
-"""The risk of a predictor on tasks that it was not trained for."""
+"""The risk of a predictor under distribution shift."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ShiftedRisk:
   """The risks on one shifted task.
 
   An exact risk is None without a closed form. Both risks are None for a predictor that
-  fails there, for example one with a table of positions on a longer context; `failure`
+  fails on that task, such as one with a position table on a longer context; `failure`
   has its error.
   """
 
-  value: float  # of the property that is shifted
+  value: float  # of the shifted property
   sampled: Estimate | None  # E (f − ŵ·x_q)²
   exact: float | None
-  other_sampled: Estimate | None  # of the predictor compared with, on the same prompts
+  other_sampled: Estimate | None  # of the other predictor, on the same prompts
   other_exact: float | None
   optimal: float  # exact, of the optimum of the linear family for the shifted task
   failure: str | None = None
@@ -55,7 +55,7 @@ class Shift:
 
   name: str  # key of SHIFTS
   description: str  # with the unit of the values
-  trained: float  # the value that the training task has
+  trained: float  # the value in the training task
   risks: list[ShiftedRisk]
 
 
@@ -104,7 +104,7 @@ def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
 
 
 class _Kind(NamedTuple):
-  """How to shift a property: its value in a task, others around it, and the change."""
+  """A property that can be shifted: its value in a task, others near it, and how."""
 
   description: str
   trained: Callable[[LinearRegression], float]
@@ -122,7 +122,7 @@ _KINDS = {
     _with_context,
   ),
   'prior_mean': _Kind(
-    'distance by which the prior mean is moved, along w*',
+    'distance that the prior mean is moved along w*',
     lambda task: 0.0,
     lambda task: (-4.0, -2.0, 0.0, 2.0, 4.0),
     _with_moved_mean,
@@ -134,7 +134,7 @@ _KINDS = {
     _with_scaled_features,
   ),
   'feature_condition': _Kind(
-    'condition number put on the features, trace unchanged',
+    'factor on the condition of the features, trace unchanged',
     lambda task: 1.0,
     lambda task: (1.0, 2.0, 4.0, 16.0),
     _with_condition,
@@ -146,7 +146,7 @@ _KINDS = {
     _with_noise,
   ),
   'query_scale': _Kind(
-    'factor on the query alone, out of distribution',
+    'factor on only the query, out of distribution',
     lambda task: 1.0,
     lambda task: (0.5, 1.0, 2.0),
     None,
@@ -162,7 +162,7 @@ def shifted_tasks(
 ) -> list[ShiftedTask]:
   """The task with one property changed to each of some values.
 
-  `name` is one of SHIFTS; without `values` there are some around that of the task.
+  `name` is one of SHIFTS; the default `values` are around that of the task.
   Raises UserError for another name, and for a task that exact theory does not cover.
   """
   if name not in _KINDS:
@@ -175,7 +175,7 @@ def shifted_tasks(
     if kind.shift is None:
       found.append(ShiftedTask(value, task, value))
     else:
-      # Where nothing is shifted, the task itself: its sampling is compiled already.
+      # Reuse the unshifted task, whose sampling is already compiled.
       same = value == kind.trained(task)
       found.append(ShiftedTask(value, task if same else kind.shift(task, value)))
   return found
@@ -189,15 +189,15 @@ def shift(
   num_prompts: int = 8192,
   seed: int = 0,
 ) -> Shift:
-  """The risk of two predictors as the task moves away from the one given.
+  """The risks of two predictors as the task is shifted away from the given one.
 
-  `name` is one of SHIFTS. Neither predictor is changed; the optimum is that of the
+  `name` is one of SHIFTS. The predictors stay the same; the optimum is that of the
   shifted task. Raises UserError as `shifted_tasks` does.
   """
   found = []
   for shifted in shifted_tasks(task, name):
     optimal = exact_shifted_risk(theory.optimal_rule(shifted.task), shifted)
-    assert optimal is not None  # a rule on a task that is covered
+    assert optimal is not None  # a rule on a covered task
     predictors = [subject, other]
     sampled, failures = _attempt(predictors, shifted, num_prompts, seed)
     exact = [
@@ -217,10 +217,10 @@ def shift(
 def _attempt(
   predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
 ) -> tuple[list[Estimate | None], list[str]]:
-  """The sampled risks, None for a predictor that fails, and the errors of those."""
+  """The sampled risks, None for predictors that fail, and the errors of these."""
   try:
     return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
-  except Exception as error:  # the model may be a user's, and raise anything
+  except Exception as error:  # a user's model may raise anything
     if len(predictors) == 1:
       reason = ' '.join(str(error).split())[:200]
       name = type(predictors[0]).__name__
@@ -253,7 +253,7 @@ def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | No
     return risk
   constant = 0.0
   if has_rule(predictor):
-    # The query has mean 0: the offset b(G) adds its mean square, which is not scaled.
+    # The query has mean 0, so the offset b(G) adds its mean square, which is unscaled.
     with jax.enable_x64(True):
       rule = float64_rule(predictor)
       offset = dataclasses.replace(rule, init=0 * rule.init, update=0 * rule.update)
@@ -261,9 +261,9 @@ def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | No
   return query_scale**2 * (risk - constant) + constant
 
 
-@dataclasses.dataclass(unsafe_hash=True)  # equal ones share what is compiled
+@dataclasses.dataclass(unsafe_hash=True)  # equal tasks share compiled programs
 class _ScaledQuery:
-  """A task whose queries, and with them the targets, are scaled."""
+  """A task with scaled queries and targets."""
 
   num_features: int
   task: LinearRegression

@@ -1,4 +1,4 @@
-"""Heat maps of what is in the weights: heads, and the step matrix."""
+"""Heat maps of the heads and of the step matrix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from zoo.probing.implicit import ImplicitAlgorithm
 _MOST_HEADS = 12
 
 
-def draw_heads(heads: list[Head]) -> Figure:
-  """Heat maps of b_h and A_h, each over its largest entry; the twelve that count most.
+def plot_heads(heads: list[Head]) -> Figure:
+  """Heat maps of b_h and A_h, for up to twelve heads with the highest pruning cost.
 
-  A head's strength, the norm of its product `|b_h| |A_h|`, is in its title.
+  Each map is divided by its largest entry. The title of a head has its strength, the
+  norm `|b_h| |A_h|` of its product.
   """
   shown = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
   shown = sorted(shown[:_MOST_HEADS])
@@ -51,8 +52,8 @@ def draw_heads(heads: list[Head]) -> Figure:
   return figure
 
 
-def draw_step_matrix(found: ImplicitAlgorithm) -> Figure:
-  """Heat maps of the step matrix, of the optimum's, and of their difference."""
+def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
+  """Heat maps of the model's and the optimum's step matrix, and their difference."""
   figure = Figure(figsize=(10, 3.4), layout='constrained')
   panels = figure.subplots(1, 3)
   gap = found.step_matrix - found.best_step_matrix

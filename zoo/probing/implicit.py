@@ -1,4 +1,4 @@
-"""The algorithm that a model runs in context, read off its learning rule.
+"""The algorithm that a model runs in context, derived from its learning rule.
 
 In labels shifted by the prior mean, `y' = y − w*·x`, the weights learned in context are
 
@@ -36,15 +36,15 @@ class NearestStep:
   step: float | Float[np.ndarray, 'd d']  # η, or a matrix for GD-β
   start: Float[np.ndarray, ' d']  # w_0
   difference: float  # E (f − f_GD)²
-  # `difference` over E (f − E[ω]·x_q)², all that the context does to the prediction;
-  # None for a predictor that ignores its context.
+  # `difference` over E (f − E[ω]·x_q)², the whole effect of the context on the
+  # prediction; None for a predictor that ignores its context.
   unexplained: float | None
   risk: float  # of the step itself
 
 
 @dataclasses.dataclass(frozen=True)
 class PseudoConstant:
-  """How a model makes up for a wrong guess: by p tr(Σ⁺S) in the place of 1.
+  """How a model compensates for a wrong guess: with p tr(Σ⁺S) in place of 1.
 
   `tr(Σ⁺S)` is `tr(XᵀX)/C` for the identity. p is the projection of the guess's
   correction on `(w* − init) tr(Σ⁺S)`, in the risk metric.
@@ -52,23 +52,23 @@ class PseudoConstant:
 
   value: float
   optimum: float  # C/(Cd + 2) without noise
-  unexplained: float | None  # share of the correction's mean square that p leaves
+  unexplained: float | None  # share of the correction's mean square beyond p
 
 
 @dataclasses.dataclass(frozen=True)
 class ExcessParts:
-  """The excess risk over the global optimum, in parts ≥ 0 that sum to it."""
+  """The excess risk over the global optimum, split into parts ≥ 0."""
 
-  guess_mean: float  # the guess, corrected in context, is off on average
-  guess_spread: float  # the correction varies with the context
-  offset: float  # the part b(G) of the prediction that does not see the query
+  guess_mean: float  # the error of the mean guess after correction in context
+  guess_spread: float  # the variance of the correction over contexts
+  offset: float  # the part b(G) of the prediction, which ignores the query
   step_size: float  # Γ is too long or too short, along the identity
-  step_shape: float  # the rest of Γ is not the best step's
+  step_shape: float  # the rest of the difference of Γ from the best step
 
 
 @dataclasses.dataclass(frozen=True)
 class ImplicitAlgorithm:
-  """What a learning rule does on a task, beside the optimum of the linear family."""
+  """A learning rule on a task, compared with the optimum of the linear family."""
 
   risk: float
   optimal_risk: float
@@ -80,13 +80,13 @@ class ImplicitAlgorithm:
   step_size: float  # tr Γ / d, the nearest multiple of the identity
   anisotropy: float  # |Γ − step_size I| / |Γ|, Frobenius; 0 for Γ = 0
   best_step_matrix: Float[np.ndarray, 'd d']  # of the global optimum
-  pseudo_constant: PseudoConstant | None  # None where the guess is right: init = w*
+  pseudo_constant: PseudoConstant | None  # None if the guess is right: init = w*
   nearest_gd: NearestStep
-  nearest_gd_beta: NearestStep  # with Γ for its step
+  nearest_gd_beta: NearestStep  # with Γ as its step
 
 
 class _Shifted(NamedTuple):
-  """A rule in shifted labels, and the moments of the context it meets."""
+  """A rule in shifted labels, and the moments of its context."""
 
   deviation: Float[np.ndarray, ' d']  # init − w*
   p: Float[np.ndarray, 'd d d']
@@ -103,9 +103,9 @@ class _Shifted(NamedTuple):
 
 
 def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
-  """Reads the algorithm off a model, an estimator or a rule, for the prompts of a task.
+  """The algorithm of a model, an estimator or a rule on the prompts of a task.
 
-  O(d⁴) time. Raises UserError as `theory.exact_risk` does.
+  Takes O(d⁴) time. Raises UserError as `theory.exact_risk` does.
   """
   task = require_covered(task)
   risk = float(theory.exact_risk(subject, task))
@@ -140,7 +140,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
 
 
 def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
-  """The rule, in float64 on the host, for labels less w*·x."""
+  """The rule, in float64 on the host, for the labels minus w*·x."""
   moments = theory.task_moments(task)
   mean = moments.prior_mean
   d = mean.size
@@ -198,7 +198,7 @@ def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
   )
   rho = rule.offset_rho
   gap = rule.step_matrix - best
-  # ⟨A, B⟩ = tr ΣAMBᵀ is what the step matrix costs; the identity's share first.
+  # Errors of the step matrix cost tr ΣAMAᵀ; first the part along the identity.
   scale = float(np.trace(features @ second_moment_r))
   along = float(np.trace(features @ gap @ second_moment_r)) / scale if scale else 0.0
   rest = gap - along * np.eye(len(gap))
@@ -242,7 +242,7 @@ def _measure(
   start: Float[np.ndarray, ' d'],
   step: float | Float[np.ndarray, 'd d'],
 ) -> NearestStep:
-  """What a step of gradient descent leaves unexplained of a rule."""
+  """A step of gradient descent, with the part of a rule that it leaves unexplained."""
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
   mean_weights = shifted.mean + shifted.deviation + _mean_correction(shifted)
@@ -257,14 +257,14 @@ def _measure(
 def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
   """`(w_0, η)` of the nearest step of gradient descent.
 
-  For a given η the best start is a linear least squares problem, so that one search
-  over η is left. The odd part of the difference alone is `(η − η_Γ)² tr ΣM` more than
-  it is at best, which bounds how far from `η_Γ` the search has to go.
+  For a given η the best start is a linear least squares problem, which leaves one
+  search over η. The odd part of the difference alone exceeds its minimum by `(η − η_Γ)²
+  tr ΣM`, which bounds the distance from `η_Γ` that must be searched.
   """
   features, second_moment_r = rule.context.features, rule.context.second_moment_r
   scale = float(np.trace(features @ second_moment_r))
   identity = np.eye(len(features))
-  if scale == 0:  # no query is ever seen
+  if scale == 0:  # the query is always 0
     return rule.mean + rule.deviation, 0.0
   middle = float(np.trace(features @ rule.step_matrix @ second_moment_r)) / scale
 
@@ -282,7 +282,7 @@ def _best_start(
 ) -> Float[np.ndarray, ' d']:
   """`u = w_0 − w*` of the step with a given matrix whose even part is nearest.
 
-  It minimises `E |e(G) − (I − ΓS) u|²_Σ`, e(G) being the corrected guess less w*.
+  It minimises `E |e(G) − (I − ΓS) u|²_Σ`, where e(G) is the corrected guess minus w*.
   """
   features, c = rule.context.features, rule.context_length
   square = step_matrix.T @ features @ step_matrix
@@ -292,7 +292,7 @@ def _best_start(
   normal += np.trace(square @ features) / c * features
   weigh = step_matrix.T @ features
   mean = rule.deviation + _mean_correction(rule)
-  # E S v(G) for v = ΓᵀΣ e(G), of which row b is ⟨P_b, S⟩ + s_b q and a constant.
+  # E S v(G) for v = ΓᵀΣ e(G), whose row b is ⟨P_b, S⟩ + s_b q plus a constant.
   p = np.tensordot(weigh, rule.p, 1)
   moved = features @ (weigh @ mean)
   moved += 2 / c * np.einsum('ai,bij,jb->a', features, p, features, optimize=True)

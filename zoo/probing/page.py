@@ -14,8 +14,8 @@ from zoo.probing.summaries import tables
 _CAPTIONS = {
   'alignment': (
     'Alignment',
-    'The model and what it is compared with on 512 prompts: predictions, gradients in '
-    'the query, and the cosine of the two gradients of a prompt.',
+    'The model and the other predictor on 512 prompts: predictions, gradients in the '
+    'query, and the cosine of the two gradients of a prompt.',
   ),
   'step_matrix': (
     'Step matrix',
@@ -24,31 +24,31 @@ _CAPTIONS = {
   ),
   'heads': (
     'Heads',
-    'The value vector b_h and the bilinear form A_h of each head, each over its '
+    'The value vector b_h and the bilinear form A_h of each head, each divided by its '
     'largest entry.',
   ),
   'interpolation': (
-    'The way to the optimum',
-    'The exact risk on straight lines from the model to the optimum that its class '
-    'can have, through the weights and through the learning rules.',
+    'The path to the optimum',
+    'The exact risk on straight lines from the model to the optimum of its class, '
+    'through the weights and through the learning rules.',
   ),
   'shift': (
     'Shifts',
-    'The risk as the task moves away from the one that the model was trained on. '
-    'Lines are exact, points sampled with one standard error.',
+    'The risk as the task is shifted away from the training task. Lines are exact, '
+    'points sampled with one standard error.',
   ),
 }
 
 
 def page(
-  report: Report, title: str, drawings: Mapping[str, matplotlib.figure.Figure]
+  report: Report, title: str, pictures: Mapping[str, matplotlib.figure.Figure]
 ) -> str:
   """The HTML of a report; its pictures are expected beside it as `NAME.png`."""
   figures = {}
-  for name, drawing in drawings.items():
+  for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]
-    picture = reports.Picture(drawing, f'{heading}. {caption}')
-    figures[name] = reports.Figure(heading, caption, [picture], {'PNG': f'{name}.png'})
+    shown = reports.Picture(picture, f'{heading}. {caption}')
+    figures[name] = reports.Figure(heading, caption, [shown], {'PNG': f'{name}.png'})
   return reports.render(
     title,
     f'Is it doing gradient descent? {report.verdict}',

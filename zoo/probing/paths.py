@@ -34,14 +34,14 @@ class Interpolation:
 def interpolation(
   subject: Predictor, other: Predictor, task: Task, num_points: int = 21
 ) -> Interpolation:
-  """The risk between two predictors, in the space of rules and in that of weights.
+  """The risk on the lines between two predictors, in the spaces of rules and weights.
 
   Raises UserError as `theory.exact_risk` does: both must have learning rules.
   """
   num_points = check_count('num_points', num_points, minimum=2)
   fraction = np.linspace(0, 1, num_points)
   one, two = (float(theory.exact_risk(end, task)) for end in (subject, other))
-  # A parabola with the mean squared difference of the ends for its curvature.
+  # A parabola whose curvature is the mean squared difference of the ends.
   gap = float(theory.squared_difference(subject, other, task).prediction)
   rule_risk = (1 - fraction) * one + fraction * two - fraction * (1 - fraction) * gap
   return Interpolation(
@@ -68,15 +68,16 @@ def _weight_risk(
 
 
 def constructed_optimum(model: Predictor, task: LinearRegression) -> Predictor | None:
-  """The model of the same class and shapes whose weights are set to the optimum.
+  """A model of the same class and shapes whose weights attain the optimum.
 
-  The matrix step from the prior mean for yq-LSA and LTB; for multi-head LSA the optimum
-  with its fixed guess, in its first heads. None where theory knows no such weights: too
-  few heads, or another class. Raises UserError for a task that theory does not cover.
+  This is the matrix step from the prior mean for yq-LSA and LTB; for multi-head LSA it
+  is the optimum for its fixed guess, in its first heads. None if theory has no such
+  weights: for too few heads, or another class. Raises UserError for a task that theory
+  does not cover.
   """
   if isinstance(model, YqLSA | LTB):
     step = best_step_matrix(task)
-    # As eq. 7 has it, where it can; the same product stands for other weights too.
+    # In the form of eq. 7 if possible, although other weights have the same product.
     isotropic = np.allclose(step, step[0, 0] * np.eye(len(step)), rtol=0, atol=1e-12)
     made = constructions.gd_transformer(
       task.prior_mean, step[0, 0] if isotropic else step

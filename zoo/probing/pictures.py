@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zoo.plots import BLUE, VERMILION
-from zoo.probing.heat_maps import draw_heads as draw_heads
-from zoo.probing.heat_maps import draw_step_matrix as draw_step_matrix
+from zoo.probing.heat_maps import plot_heads as plot_heads
+from zoo.probing.heat_maps import plot_step_matrix as plot_step_matrix
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.sampling import Answer, answer
-from zoo.probing.shift_pictures import draw_shifts as draw_shifts
+from zoo.probing.shift_pictures import plot_shifts as plot_shifts
 from zoo.protocols import Predictor, Task
 
 
@@ -22,19 +22,19 @@ def pictures(
   report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
   """The figures of a report, by the names of their files."""
-  figures = {'alignment': draw_alignment(subject, other, task, report.against)}
+  figures = {'alignment': plot_alignment(subject, other, task, report.against)}
   if report.algorithm is not None:
-    figures['step_matrix'] = draw_step_matrix(report.algorithm)
+    figures['step_matrix'] = plot_step_matrix(report.algorithm)
   if report.heads is not None:
-    figures['heads'] = draw_heads(report.heads)
+    figures['heads'] = plot_heads(report.heads)
   if report.to_optimum is not None:
-    figures['interpolation'] = draw_interpolation(report.to_optimum)
+    figures['interpolation'] = plot_interpolation(report.to_optimum)
   if report.shifts:
-    figures['shift'] = draw_shifts(report.shifts, report.against)
+    figures['shift'] = plot_shifts(report.shifts, report.against)
   return figures
 
 
-def draw_alignment(
+def plot_alignment(
   subject: Predictor, other: Predictor, task: Task, against: str
 ) -> Figure:
   """Both predictors on 512 prompts: predictions, gradients and their cosine."""
@@ -46,7 +46,7 @@ def draw_alignment(
   figure = Figure(figsize=(11, 3.6), layout='constrained')
   left, middle, right = figure.subplots(1, 3)
   _scatter(left, other_f, f)
-  # The name of a folder is plain text: a $ in it begins no formula.
+  # The name of a folder is plain text, in which a $ does not begin a formula.
   left.set_xlabel(f'prediction of {against}', parse_math=False)
   left.set_ylabel('prediction of the model')
   _scatter(middle, other_gradient.ravel(), gradient.ravel())
@@ -55,7 +55,7 @@ def draw_alignment(
   scale = np.linalg.norm(gradient, axis=1) * np.linalg.norm(other_gradient, axis=1)
   products = np.sum(gradient * other_gradient, axis=1)
   cosine = np.divide(products, scale, out=np.zeros_like(scale), where=scale > 0)
-  # Of two that agree to rounding all cosines are one number.
+  # If both agree up to rounding, all cosines are equal.
   lowest = min(cosine.min(), cosine.max() - 1e-6)
   right.hist(cosine, bins=40, range=(lowest, cosine.max()), color=BLUE)
   right.ticklabel_format(useOffset=False)
@@ -64,11 +64,11 @@ def draw_alignment(
   return figure
 
 
-def draw_interpolation(path: Interpolation) -> Figure:
+def plot_interpolation(path: Interpolation) -> Figure:
   """The exact risk on the lines to the constructed optimum."""
   figure = Figure(figsize=(6, 3.8), layout='constrained')
   axes = figure.add_subplot(
-    xlabel='part of the way from the model to the constructed optimum',
+    xlabel='fraction of the path from the model to the constructed optimum',
     ylabel='exact in-context risk',
   )
   for risk, style, colour, name in (

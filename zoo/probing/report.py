@@ -30,7 +30,7 @@ from zoo.tasks import LinearRegression
 
 # The estimators that a model can be compared with by name.
 REFERENCES = {
-  'gd': 'one step of gradient descent from the prior mean, of the best size',
+  'gd': 'one step of gradient descent from the prior mean, with the best step size',
   'gd_beta': 'one step from the prior mean with the best matrix (GD-β)',
   'bayes': 'the posterior mean',
 }
@@ -38,7 +38,7 @@ REFERENCES = {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The results of `probe`; None where a predictor or a task has no such result."""
+  """The results of `probe`; None if a predictor or a task has no such result."""
 
   is_gradient_descent: bool
   verdict: str
@@ -48,9 +48,9 @@ class Report:
   alignment: Alignment
   heads: list[Head] | None
   to_other: Interpolation | None
-  to_optimum: Interpolation | None  # to the constructed one, through the weights too
+  to_optimum: Interpolation | None  # to the constructed optimum, also through weights
   shifts: list[Shift]
-  score: Score | None = None  # on a frozen set, where one was given
+  score: Score | None = None  # on a frozen set, if one was given
 
   def to_json(self) -> str:
     """The report as JSON; numbers that are not finite are null."""
@@ -65,7 +65,7 @@ def reference(name: str, task: Task) -> Predictor:
     theory.task_moments(task)
   except UserError as error:
     raise UserError(
-      f'{name} cannot be made for the task, compare with another model: {error}'
+      f'{name} is not known for the task; compare with another model: {error}'
     ) from error
   make = {
     'gd': estimators.gradient_descent,
@@ -84,11 +84,11 @@ def probe(
   seed: int = 0,
   evaluation_set: EvaluationSet | None = None,
 ) -> Report:
-  """Probes a model, an estimator or a rule on a task, beside another predictor.
+  """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is one of REFERENCES, or a predictor. Both are also scored on the prompts of
-  an `evaluation_set`; a reference stays that of `task`. Raises UserError for an unknown
-  reference, and for a predictor that cannot be called on the task's prompts.
+  an `evaluation_set`; a reference is still made for `task`. Raises UserError for an
+  unknown reference, and for a predictor that cannot be called on the task's prompts.
   """
   other = reference(against, task) if isinstance(against, str) else against
   if against_name is None:
@@ -113,7 +113,7 @@ def probe(
         to_optimum = interpolation(subject, optimum, task)
     else:
       is_descent, verdict = judge_by_samples(subject, task, num_prompts, seed)
-    # Each shift is compiled anew; the bar is for a terminal alone.
+    # Slow, since each shift is compiled; only a terminal shows the bar.
     kinds = tqdm(SHIFTS, 'shifts', leave=False, disable=None)
     shifts = [shift(subject, other, task, kind, seed=seed) for kind in kinds]
   return Report(
@@ -132,7 +132,7 @@ def probe(
 
 
 def _plain(value: object) -> object:
-  """The value in types of JSON; None for a number that is not finite."""
+  """The value in JSON types; None for a number that is not finite."""
   if isinstance(value, Estimate):
     value = value._asdict()
   if isinstance(value, dict):

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
   gradient: Float[Array, 'b d']  # ∂f/∂x_q
 
 
-# Prompts sampled at once: a compromise between memory and calls.
+# Prompts sampled at once: a compromise between memory and the number of calls.
 _BATCH_SIZE = 4096
 
 Measure = Callable[[Prompt, list[Answer]], dict[str, Float[Array, ' b']]]
@@ -43,14 +43,14 @@ def sample_means(
 ) -> dict[str, Estimate]:
   """The mean of every quantity that `measure` gives a prompt, over `num_prompts`.
 
-  `measure` is given the prompts and each predictor's answers to them. The prompts
-  depend on `seed` alone, and are the same for all predictors. Raises UserError for a
+  `measure` takes the prompts and each predictor's answers to them. The prompts depend
+  only on `seed`, and are the same for all predictors. Raises UserError for a
   predictor that cannot be called on a prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   key = jax.random.key(check_count('seed', seed, minimum=0))
-  # Equal tasks share what is compiled. JAX keeps the task as a key of its cache; it
-  # gets a copy, as attributes of the task given may be set anew.
+  # Equal tasks share compiled programs. JAX keeps the task as a key of its cache, so it
+  # gets a copy, since the caller may change attributes of the original.
   task = copy.copy(task)
 
   def batches() -> Iterator[Prompt]:
@@ -72,7 +72,7 @@ def means(
   num_features: int,
   batches: Iterable[Prompt],
 ) -> dict[str, Estimate]:
-  """As `sample_means`, over given batches that have two prompts or more together."""
+  """As `sample_means`, over given batches with at least two prompts in total."""
   for predictor in predictors:
     found = getattr(predictor, 'num_features', num_features)
     if found != num_features:
@@ -100,7 +100,7 @@ def means(
   return found
 
 
-# What a compiled program holds of a predictor, and the arrays that it is given.
+# The static part of a predictor in a compiled program, and its arrays.
 _Static = nnx.GraphDef | Predictor | None
 _Arrays = PyTree[Array]
 
@@ -118,7 +118,7 @@ def answer(predictor: Predictor, prompt: Prompt) -> Answer:
 
   def total(x_query: Float[Array, 'b d']) -> tuple[Float[Array, ''], Array]:
     prediction = predictor(dataclasses.replace(prompt, x_query=x_query))
-    # A prompt's prediction depends on its own query alone.
+    # A prompt's prediction depends only on its own query.
     return jnp.sum(prediction), prediction
 
   gradient, prediction = jax.grad(total, has_aux=True)(prompt.x_query)
@@ -133,7 +133,7 @@ def _split(predictor: Predictor) -> tuple[_Static, _Arrays]:
   if not callable(predictor):
     raise UserError(
       f'{type(predictor).__name__} cannot be probed; it must be a model, an estimator, '
-      'a learning rule, or else predict when called with a prompt'
+      'a learning rule, or another callable that predicts from a prompt'
     )
   return predictor, None
 

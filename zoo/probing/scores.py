@@ -1,4 +1,4 @@
-"""Risks of two predictors on the same prompts, fresh ones or a frozen set."""
+"""Risks of two predictors on the same prompts, either fresh or of a frozen set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.probing.sampling import Answer, means, sample_means
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 
-_BATCH_SIZE = 1024  # divides the sets, so that one program does
+_BATCH_SIZE = 1024  # divides the sizes of the sets, so that one program is enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Risks:
 
   risk: Estimate  # E (f − target)²
   other_risk: Estimate
-  risk_difference: Estimate  # the first less the second
+  risk_difference: Estimate  # the first minus the second
   exact_risk: float | None
   other_exact_risk: float | None
   optimal_risk: float | None  # of the optimum of the linear family
@@ -42,7 +42,7 @@ class Score(Risks):
   evaluation_set: str
   version: str
   sha256: str
-  same_bits: bool  # whether the set has the recorded bits, or other roundings
+  same_bits: bool  # whether the set has the recorded bits; else it is rounded otherwise
   num_prompts: int
 
 

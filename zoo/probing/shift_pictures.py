@@ -1,4 +1,4 @@
-"""Pictures of risks under shift: exact lines, sampled points with their errors."""
+"""Plots of risks under shift: exact lines, and sampled points with error bars."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from zoo.intervals import Estimate
 from zoo.plots import BLUE, GREEN, VERMILION
 from zoo.probing.distribution_shift import Shift
 
-_NOTHING = Estimate(math.nan, math.nan)  # of a predictor that has failed
+_NOTHING = Estimate(math.nan, math.nan)  # for a predictor that failed
 
 
-def draw_shifts(shifts: list[Shift], against: str) -> Figure:
+def plot_shifts(shifts: list[Shift], against: str) -> Figure:
   """The risks of both predictors, and of the optimum, under each shift."""
   figure = Figure(figsize=(12, 6.4), layout='constrained')
   for axes, one in zip(figure.subplots(2, 3).flat, shifts, strict=False):
-    _draw_shift(axes, one, against)
+    _plot_shift(axes, one, against)
   figure.supylabel('in-context risk (log scale)', size=10)
   handles, labels = figure.axes[0].get_legend_handles_labels()
   handles.append(figure.axes[0].lines[-1])
@@ -30,7 +30,7 @@ def draw_shifts(shifts: list[Shift], against: str) -> Figure:
   return figure
 
 
-def _draw_shift(axes: Axes, one: Shift, against: str) -> None:
+def _plot_shift(axes: Axes, one: Shift, against: str) -> None:
   values = [risk.value for risk in one.risks]
   own = [risk.sampled or _NOTHING for risk in one.risks]
   others = [risk.other_sampled or _NOTHING for risk in one.risks]
@@ -59,7 +59,7 @@ def _limit(axes: Axes, shown: list[float], others: list[float], against: str) ->
   shown = [risk for risk in shown if risk > 0] or [1.0]
   low, high = min(shown) / 1.5, max(shown) * 1.5
   axes.set_ylim(low, high)
-  # Within a decade, where most risks lie, a log scale would name two ticks at most.
+  # Within a decade, where most risks lie, a log scale would label at most two ticks.
   subs = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
   axes.yaxis.set_major_locator(LogLocator(subs=subs))
   for beyond, where, height, align in (
@@ -102,5 +102,5 @@ def _curve(
 
 
 def _positive(risk: float | None) -> float:
-  """The risk; NaN, which is not drawn, where a log scale cannot show it."""
+  """The risk, or NaN, which is not plotted, if a log scale cannot show it."""
   return risk or math.nan

@@ -30,12 +30,12 @@ class Alignment:
   squared_prediction_difference: Estimate  # E (f − f')²
   squared_gradient_difference: Estimate  # E |∂f/∂x_q − ∂f'/∂x_q|²
   gradient_product: Estimate  # E ∂f/∂x_q·∂f'/∂x_q
-  exact: ExactAlignment | None  # None where one of both has no learning rule
+  exact: ExactAlignment | None  # None if either has no learning rule
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactAlignment:
-  """The expectations of Alignment that have a closed form, and a cosine of them."""
+  """The expectations of Alignment with a closed form, and a cosine from them."""
 
   squared_prediction_difference: float
   squared_gradient_difference: float
@@ -53,9 +53,9 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  See `sampling.sample_means` for the prompts. The exact part is that of two learning
-  rules on a task that exact theory covers. Raises UserError for a predictor that cannot
-  be called on the task's prompts.
+  See `sampling.sample_means` for the prompts. The exact part needs two learning rules
+  and a task that exact theory covers. Raises UserError for a predictor that cannot be
+  called on the task's prompts.
   """
   means = sample_means(_measure, [subject, other], task, num_prompts, seed)
   exact = None
@@ -90,7 +90,7 @@ def has_rule(subject: Predictor) -> bool:
     return False
   try:
     subject.learning_rule()
-  except UserError:  # as gradient descent of several steps answers
+  except UserError:  # for example, several steps of gradient descent have none
     return False
   return True
 

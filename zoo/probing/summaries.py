@@ -21,11 +21,11 @@ from zoo.tables import format_table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _EXCESS = {
-  'guess_mean': 'guess off on average',
-  'guess_spread': "guess's correction varies",
+  'guess_mean': 'error of the mean guess',
+  'guess_spread': 'variance of the corrected guess',
   'offset': 'offset that ignores the query',
   'step_size': 'step too long or too short',
-  'step_shape': "rest of the step's matrix",
+  'step_shape': 'rest of the step matrix',
 }
 
 
@@ -67,7 +67,7 @@ def _risk_table(found: Risks, title: str, against: str, note: str = '') -> Table
 
 
 def _score_table(found: Score, against: str) -> Table:
-  note = '(some of its numbers are rounded otherwise than in the recorded set)'
+  note = '(some of its numbers are rounded differently from the recorded set)'
   return _risk_table(
     found,
     f'on {found.evaluation_set} {found.version}, {found.num_prompts} prompts',
@@ -84,7 +84,7 @@ def _algorithm_table(found: ImplicitAlgorithm) -> Table:
     ('risk of the nearest step', _exact(found.nearest_gd.risk), ''),
     (f'excess over the {_LINEAR_OPTIMUM}', _exact(total), ''),
     *(
-      # Of an excess of rounding size the shares say nothing.
+      # Shares of an excess the size of rounding errors are meaningless.
       (f'  {_EXCESS[name]}', _exact(value), percent(value / total))
       if total > 1e-9
       else (f'  {_EXCESS[name]}', _exact(value), '')
@@ -95,13 +95,13 @@ def _algorithm_table(found: ImplicitAlgorithm) -> Table:
     ('|Γ − that multiple of I| / |Γ|', _exact(found.anisotropy), ''),
   ]
   constant = found.pseudo_constant
-  # Of a guess that is right but for rounding there is nothing to make up for.
+  # A guess that is right up to rounding needs no correction.
   wrong = found.start_distance > 0.01 * max(np.linalg.norm(found.mean_weights), 1.0)
   note = ''
   if constant is not None and constant.unexplained is not None and wrong:
     name = 'pseudo-constant p of p·tr(XᵀX)/C'
     rows.append((name, _exact(constant.value), f'best {constant.optimum:.6f}'))
-    note = f'p leaves {percent(constant.unexplained)} of the correction of the guess'
+    note = f'p leaves {percent(constant.unexplained)} of the correction unexplained'
   return Table(rows, ('implicit algorithm', 'exact', ''), note=note)
 
 
@@ -143,7 +143,7 @@ def _path_table(path: Interpolation) -> Table:
     ('highest risk', f'{path.fraction[top]:.2f}', _exact(path.weight_risk[top])),
     ('the constructed optimum', '1', _exact(path.weight_risk[-1])),
   ]
-  return Table(rows, ('line through the weights', 'part of the way', 'exact risk'))
+  return Table(rows, ('line through the weights', 'fraction', 'exact risk'))
 
 
 def _shift_table(shifts: list[Shift], against: str) -> Table:
@@ -169,10 +169,10 @@ def _shift_table(shifts: list[Shift], against: str) -> Table:
 
 
 def _over_optimum(risk: ShiftedRisk) -> float:
-  """The model's risk over that of the optimum; -inf if the model has failed."""
+  """The model's risk over that of the optimum; -inf if the model failed."""
   if risk.sampled is None:
     return -math.inf
-  if risk.optimal == 0:  # prompts from which ŵ is known
+  if risk.optimal == 0:  # the prompts determine ŵ
     return math.inf if risk.sampled.mean > 0 else 1.0
   return risk.sampled.mean / risk.optimal
 

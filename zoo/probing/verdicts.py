@@ -12,15 +12,15 @@ from zoo.probing.similarity import alignment
 from zoo.protocols import Predictor
 from zoo.tasks import LinearRegression
 
-# A predictor of which a step of gradient descent explains all but this share is called
-# gradient descent.
+# A predictor counts as gradient descent if a step of it leaves at most this share of
+# the predictor unexplained.
 UNEXPLAINED = 0.01
 
 
 def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
-  """Whether an algorithm is one step of gradient descent, and a sentence that says why.
+  """Whether an algorithm is one step of gradient descent, and a sentence with reasons.
 
-  `task` gives the prior mean, from which the start of the nearest step is measured.
+  `task` gives the prior mean, to which the start of the nearest step is compared.
   """
   nearest, matrix = found.nearest_gd, found.nearest_gd_beta
   if nearest.unexplained is None:
@@ -28,17 +28,17 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   distance = np.linalg.norm(nearest.start - task.prior_mean)
   step = (
     f'one step of size {nearest.step:.4f} from w_0, which is {distance:.3g} from the '
-    f'prior mean, leaves {percent(nearest.unexplained)} of what the context does to '
-    'the prediction'
+    f'prior mean, leaves {percent(nearest.unexplained)} of the effect of the context '
+    'unexplained'
   )
   if nearest.unexplained <= UNEXPLAINED:
     return True, f'Yes: {step}.'
   if matrix.unexplained is not None and matrix.unexplained <= UNEXPLAINED:
     return False, (
-      f'Yes, with a matrix for the step (GD-β), which leaves '
-      f'{percent(matrix.unexplained)}; {step}.'
+      f'Yes, with a matrix step (GD-β), which leaves {percent(matrix.unexplained)} '
+      f'unexplained; {step}.'
     )
-  return False, f'No: of all steps, {step}.'
+  return False, f'No: the nearest step, {step}.'
 
 
 def judge_by_samples(
@@ -56,7 +56,7 @@ def judge_by_samples(
   is_descent = share <= UNEXPLAINED
   return is_descent, (
     f'{"Yes" if is_descent else "No"}: its mean squared difference from the best step '
-    f'is {percent(share)} ± {percent(stderr)} of what that step does (sampled; it '
+    f'is {percent(share)} ± {percent(stderr)} of the effect of that step (sampled; it '
     'has no learning rule).'
   )
 

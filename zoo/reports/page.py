@@ -1,4 +1,4 @@
-"""One HTML page for every report: text, tables, claims and drawings."""
+"""Renders a report as one HTML page: text, tables, claims and figures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TypedDict
 
 import matplotlib.figure
 
-from zoo.plots import Plot, draw
+from zoo.plots import Plot, render_figure
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A matplotlib figure, drawn on white; `label` says in words what it shows."""
+  """A matplotlib figure on white; `label` describes it in words."""
 
   drawing: matplotlib.figure.Figure
   label: str
@@ -43,10 +43,11 @@ class Table:
 
 
 class Claim(TypedDict):
-  """A claim with its numbers and verdict, as it stands in `claims.json`.
+  """A claim with its numbers and verdict, as in `claims.json`.
 
-  `calls` is the source by which each number is computed, and `holds_if` and `sharp_if`
-  that of the rules, in the names of the numbers. What is not measured is None.
+  `calls` has the source code that computes each number; `holds_if` and `sharp_if` are
+  the source code of the rules, in terms of the numbers' names. A number that is not
+  measured is None.
   """
 
   key: str
@@ -66,7 +67,7 @@ class Claim(TypedDict):
 class Section:
   """A heading with a text and links, claims, figures and tables below it.
 
-  `files` are links by name, relative to the page; `figures` have their ids for names.
+  `files` are links by name, relative to the page; `figures` are named by their ids.
   """
 
   heading: str
@@ -80,9 +81,9 @@ class Section:
 def render(title: str, lead: str, sections: Sequence[Section]) -> str:
   """One HTML page without scripts that opens without a network.
 
-  It is light or dark as the reader's system is, and reads on a phone. All texts are
-  escaped, so that they may come from anywhere. Raises ValueError for an id of a figure
-  that has more than letters, digits and underscores.
+  It follows the light or dark mode of the reader's system, and is readable on a phone.
+  All texts are escaped, so they may be untrusted. Raises ValueError for a figure id
+  with characters other than letters, digits and underscores.
 
     reports.render(
       'Probe of yq_lsa',
@@ -109,25 +110,25 @@ def render(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def figure_of(plot: Plot, title: str, caption: str) -> Figure:
-  """A plot on the page, a picture a panel, with links to the files of `write_plot`."""
+  """A plot for the page, one picture per panel, with links to files of `write_plot`."""
   pictures = []
   for panel in plot.panels:
     names = ', '.join(one.name for one in panel.series)
     label = f'Panel {panel.key}: {panel.y_axis} against {panel.x_axis}. Shown: {names}.'
-    pictures.append(Picture(draw([panel]), label))
+    pictures.append(Picture(render_figure([panel]), label))
   name = f'figure_{plot.name}'
   files = {f'{name}.csv': f'{name}.csv', 'SVG': f'{name}.svg', 'PNG': f'{name}.png'}
   return Figure(title, caption, pictures, files)
 
 
 def _svg(picture: Picture, prefix: str) -> str:
-  """The inside of an SVG element, its ids made unique on the page by a prefix."""
+  """The content of an SVG element, with a prefix that makes its ids unique."""
   if not re.fullmatch(r'\w+', prefix, re.ASCII):
     raise ValueError(
       f'{prefix!r} cannot be an id; it may have letters, digits and underscores'
     )
   text = io.StringIO()
-  # Matplotlib draws texts as paths, and escapes them in comments.
+  # Matplotlib renders texts as paths, and escapes them in comments.
   metadata = {'Date': None, 'Creator': None}
   picture.drawing.savefig(text, format='svg', metadata=metadata)
   svg = text.getvalue()

@@ -1,3 +1,3 @@
-"""Prompt distributions, by name in the registry."""
+"""Tasks: distributions of prompts, each registered by name."""
 
 from zoo.tasks.linear_regression import LinearRegression as LinearRegression

@@ -7,10 +7,10 @@ from zoo.tasks.linear_regression import LinearRegression
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression, sampled as it is there.
+  """Whether exact theory covers a task: linear regression with its own sampling.
 
-  A subclass may sample something else; it is covered if its own body, not that of a
-  class that it inherits from, says `exact_theory = True`.
+  A subclass may sample differently; it is covered only if its own body, and not that of
+  a parent class, sets `exact_theory = True`.
   """
   if not isinstance(task, LinearRegression):
     return False
@@ -24,7 +24,7 @@ def require_covered(task: object) -> LinearRegression:
     return task
   hint = ''
   if isinstance(task, LinearRegression):
-    hint = ' and those of its subclasses that say exact_theory = True'
+    hint = ' and those of its subclasses that set exact_theory = True'
   raise UserError(
     f'the task is of type {type(task).__name__}; exact theory covers '
     f'LinearRegression{hint}'

@@ -1,4 +1,4 @@
-"""Gaussian linear regression: a new weight vector in every prompt."""
+"""Gaussian linear regression with a new weight vector in every prompt."""
 
 import copy
 import functools
@@ -22,9 +22,9 @@ from zoo.prompt import Prompt
 from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
 
-# Compiled as a whole, since op by op each operation would be compiled by itself. Equal
-# tasks share programs. JAX keeps a copy of the task, so that setting an attribute later
-# does not change what a program was compiled for.
+# Compiled as a whole, since otherwise each operation would be compiled separately.
+# Equal tasks share programs. JAX keeps a copy of the task, so that changing an
+# attribute later does not affect compiled programs.
 _compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 
 
@@ -32,13 +32,13 @@ _compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 class LinearRegression:
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
-  `ŵ ~ N(prior_mean, prior_covariance)` anew for each prompt, features and query
+  A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
   `~ N(0, feature_covariance)`, `n_i ~ N(0, 1)`; the target is `ŵ·x_q`, without noise.
 
-  Attributes, all float64 on the host, so that exact theory loses nothing:
+  Attributes, all float64 on the host, so that exact theory loses no precision:
     num_features: d.
     context_length: C, the number of labelled examples.
-    prior_mean: `[d]`; a scalar given is repeated.
+    prior_mean: `[d]`; a scalar argument is repeated.
     prior_covariance: `[d, d]`, or None for the identity.
     feature_covariance: `[d, d]`, or None for the identity.
     noise_std: σ, in the units of the labels.
@@ -71,11 +71,11 @@ class LinearRegression:
     for name in ('prior_mean', 'prior_covariance', 'feature_covariance'):
       if (array := getattr(self, name)) is not None:
         array = array.copy()
-        array.flags.writeable = False  # compiled programs have it as a constant
+        array.flags.writeable = False  # compiled programs hold it as a constant
         setattr(self, name, array)
 
   def __eq__(self, other: object) -> bool:
-    """Whether both draw the same prompts from a key."""
+    """Whether both sample the same prompts from a key."""
     if not isinstance(other, LinearRegression) or type(self) is not type(other):
       return NotImplemented
     return self._key() == other._key()
@@ -88,13 +88,13 @@ class LinearRegression:
 
   @property
   def statistics_key(self) -> tuple:
-    """Equal for tasks from which `sample_statistics` draws the same."""
+    """Equal for tasks from which `sample_statistics` samples the same."""
     arrays = self.prior_covariance, self.feature_covariance
     contents = (None if array is None else array.tobytes() for array in arrays)
     return self.num_features, self.context_length, self.noise_std > 0, *contents
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    """Draws `batch_size` ≥ 1 prompts on the device.
+    """Samples `batch_size` ≥ 1 prompts on the device.
 
     A prompt is a pure function of the key and of its position in the batch: the same
     on any number of devices, and in a longer batch too.
@@ -111,11 +111,11 @@ class LinearRegression:
     return Prompt(x=jnp.moveaxis(x, -1, 0), y=y.T, x_query=x_query.T, y_query=y_query)
 
   def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
-    """Draws all that the linear family sees of `batch_size` ≥ 1 prompts.
+    """Samples the statistics of `batch_size` ≥ 1 prompts that the linear family uses.
 
-    They are the statistics of the prompts that `sample` draws; where `has_long_context`
-    they only have the same distribution, and C no longer costs anything. `prior_mean`
-    has no influence, and `noise_std` only by being 0 or not.
+    They are the statistics of the prompts that `sample` gives. With `has_long_context`
+    they only have the same distribution, at a cost that does not depend on C.
+    `prior_mean` does not matter, and of `noise_std` only whether it is 0.
     """
     return copy.copy(self)._statistics(key, check_count('batch_size', batch_size))
 
@@ -137,13 +137,13 @@ class LinearRegression:
 
   @property
   def has_long_context(self) -> bool:
-    """Whether pseudo-examples are cheaper to draw than the examples themselves."""
+    """Whether pseudo-examples are cheaper to sample than the examples themselves."""
     return 2 * self.context_length >= 3 * (self.num_features + 1)
 
-  # Positions in the batch come last, as in `draws`. Label noise has streams of its own,
-  # so that tasks that differ only in σ share everything else. The key of the noise,
+  # Positions in the batch come last, as in `draws`. Label noise has its own streams, so
+  # that tasks that differ only in σ share everything else. The key of the noise,
   # fold_in(key, 1), equals two words that prompt 0 uses as well; keys are hashed before
-  # they are used, and so nothing is correlated.
+  # they are used, so nothing is correlated.
 
   def _draw(
     self, key: Key[Array, ''], batch_size: int, examples: Callable[..., Any]
@@ -172,12 +172,13 @@ class LinearRegression:
   def _pseudo_examples(
     self, key: Key[Array, ''], batch_size: int
   ) -> tuple[Array, Array | None, Array]:
-    """As few as there are features, and one for the noise, for any number of examples.
+    """One pseudo-example per feature and one for the noise, for any number of examples.
 
-    The columns of Bartlett's factor: `T Tᵀ` has the distribution of `Σ_i v_i v_iᵀ` over
-    C standard normal vectors if T is lower triangular with standard normal entries and
-    on the diagonal chi variables of C, C − 1, … degrees (Muirhead, Aspects of
-    Multivariate Statistical Theory, theorem 3.2.14). Noise is the last entry of v.
+    They are the columns of Bartlett's factor: `T Tᵀ` has the distribution of
+    `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
+    normal entries and, on the diagonal, chi variables of C, C − 1, … degrees (Muirhead,
+    Aspects of Multivariate Statistical Theory, theorem 3.2.14). Noise is the last entry
+    of v.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2
@@ -213,7 +214,7 @@ def _correlate(
 def _dot(
   left: Float[Array, '*n d b'], right: Float[Array, '*m d #b']
 ) -> Float[Array, '*k b']:
-  """The sum over the axis before the last of the products, added one by one in order.
+  """The dot product over the axis before the last, added one by one in order.
 
   The order in which XLA adds up a dot product depends on the shapes, and so on how many
   devices share the batch: labels would differ in their last bit.

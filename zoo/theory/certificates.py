@@ -1,7 +1,7 @@
 """Certificates that a rule is, or is not, the global optimum of its task.
 
-The risk is a convex quadratic function of the rule, and so a vanishing gradient is
-enough; a positive definite Hessian makes the optimum the only one.
+The risk is a convex quadratic function of the rule, so a vanishing gradient is enough;
+a positive definite Hessian makes the optimum unique.
 """
 
 import functools
@@ -25,16 +25,16 @@ from zoo.theory.risk import coordinate_mean_square, population_risk
 class Certificate(NamedTuple):
   """Derivatives of the exact risk at a rule, over its symmetric parts."""
 
-  gradient_norm: float  # Euclidean, over all of the rule
+  gradient_norm: float  # Euclidean, over all parts of the rule
   smallest_eigenvalue: float  # of the Hessian, which is the same at every rule
-  excess_risk: float  # the exact risk less that of the global optimum
+  excess_risk: float  # the exact risk minus that of the global optimum
 
 
 def certificate(subject: Predictor, task: Task) -> Certificate:
   """Gradient, curvature and excess of the exact risk, in float64.
 
-  The Hessian is that of a single coordinate of the weights, O(d⁴) numbers and O(d⁶)
-  time: seconds up to d = 30. Raises UserError as `exact_risk` does.
+  Only the Hessian of a single coordinate of the weights is computed, with O(d⁴) numbers
+  in O(d⁶) time: seconds up to d = 30. Raises UserError as `exact_risk` does.
   """
   excess = excess_risk(subject, task)
   moments = task_moments(task)
@@ -45,8 +45,8 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
     squares = [float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, moments)
     smallest = float(jnp.linalg.eigvalsh(hessian)[0])
-  # It is the Hessian of the bias part; that of the weights is its Kronecker product
-  # with Σ.
+  # This is the Hessian of the bias part; the Hessian of the weights is its Kronecker
+  # product with Σ.
   if features is not None:
     smallest *= min(1.0, float(np.linalg.eigvalsh(features)[0]))
   return Certificate(sum(squares) ** 0.5, smallest, float(sum(excess)))
@@ -55,8 +55,8 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
 def is_global_optimum(subject: Predictor, task: Task, tolerance: float = 1e-9) -> bool:
   """Whether no learning rule has a lower risk on the task.
 
-  The excess risk may be `tolerance` of the risk of the prior mean: at 1e-9 weights
-  that are right to float32 pass. Raises UserError as `exact_risk` does.
+  The excess risk may be `tolerance` times the risk of the prior mean: at 1e-9, weights
+  that are correct to float32 pass. Raises UserError as `exact_risk` does.
   """
   scale = context_moments(task_moments(task)).mean_q
   return bool(sum(excess_risk(subject, task)) <= tolerance * scale)
@@ -70,7 +70,7 @@ def _coordinate_hessian(num_features: int, moments: Moments) -> Array:
   """The Hessian of one coordinate's mean square, in an orthonormal basis."""
   e = num_features + 1
   rows, columns = np.triu_indices(e)
-  # An entry off the diagonal stands in the matrix twice.
+  # An entry off the diagonal occurs in the matrix twice.
   scale = np.where(rows == columns, 1.0, np.sqrt(0.5))
 
   def mean_square(point: Array) -> Array:

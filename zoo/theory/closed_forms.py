@@ -1,4 +1,4 @@
-"""Exact risks of estimators that are no learning rules."""
+"""Exact risks of estimators that are not learning rules."""
 
 import math
 
@@ -15,7 +15,7 @@ from zoo.theory.moments import require_covered
 def closed_form(subject: Predictor, task: Task) -> float | None:
   """The exact risk of k-step gradient descent and of least squares; None for others.
 
-  Raises UserError saying what about the estimator or the task has no closed form.
+  Raises UserError naming the property of the estimator or task without a closed form.
   """
   if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
     regression = require_covered(task)
@@ -26,17 +26,17 @@ def closed_form(subject: Predictor, task: Task) -> float | None:
 
 
 def _least_squares_risk(estimator: Ridge, task: LinearRegression) -> float:
-  """The risk of least squares, nearest to a start if the context leaves a choice.
+  """The risk of least squares, whose solution is the one nearest to a start.
 
   The estimator sees the features `rootᵀ x`, of rank r. With C ≥ r it recovers ŵ up to
   noise, whose expected effect is that of an inverse Wishart matrix, `σ² r/(C − r − 1)`.
   With C < r it recovers the projection to C directions: they are uniformly distributed
-  if all r have one variance, so that `1 − C/r` of the prior's spread remains.
+  if all r have the same variance, so that `1 − C/r` of the prior's spread remains.
   """
   if estimator.penalty > 0:
     raise UserError(
       f'the penalty is {estimator.penalty:g}; ridge and the posterior mean have a '
-      'closed form only for the penalty 0, that is without noise'
+      'closed form only for the penalty 0, which means no noise'
     )
   deviation, features = second_moments(task, estimator.start)
   eigenvalues, vectors = np.linalg.eigh(features)
@@ -47,7 +47,7 @@ def _least_squares_risk(estimator: Ridge, task: LinearRegression) -> float:
   unseen = np.trace(seen[:, rank:].T @ spread @ seen[:, rank:])
   if unseen > 1e-12 * np.trace(spread):
     raise UserError(
-      'prior_covariance is singular and the prior mean is not the start; least squares '
+      'prior_covariance is singular and the start is not the prior mean; least squares '
       'that cannot reach every ŵ has no closed form'
     )
   c = task.context_length
@@ -56,8 +56,8 @@ def _least_squares_risk(estimator: Ridge, task: LinearRegression) -> float:
     return _noise_term(noise * rank, c - rank - 1)
   if scales[rank - 1] < (1 - 1e-12) * scales[0]:
     raise UserError(
-      f'context_length is {c}, fewer than the {rank} directions to be found, and these '
-      'differ in variance; least squares then has no closed form'
+      f'context_length is {c}, less than the rank {rank} of the features, whose '
+      'variances differ; least squares then has no closed form'
     )
   return (1 - c / rank) * float(np.trace(spread)) + _noise_term(noise * c, rank - c - 1)
 

@@ -1,7 +1,7 @@
 """Weights of models that realise a given learning rule.
 
-Every function returns a model that can be trained, with float32 parameters; where x64
-is enabled, by `with jax.enable_x64(True):`, they are float64, as exact numbers need.
+Every function returns a trainable model with float32 parameters. In a block
+`with jax.enable_x64(True):` they are float64, which exact numbers need.
 """
 
 import jax.numpy as jnp
@@ -17,10 +17,9 @@ from zoo.models import LTB, MultiHeadLSA, YqLSA
 def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   """yq-LSA whose prediction is exactly one step of gradient descent from a start `[d]`.
 
-  arXiv 2512.04268, eq. 7, corrected: `W_P = -η I`. The paper's `-(η/C) I` takes
-  the mean over the context twice, as eq. 3 has its own 1/C. With a matrix `[d, d]` for
-  the step it is GD-β, `W_Q` holding the transposed matrix. Raises UserError naming the
-  argument that is wrong.
+  arXiv 2512.04268, eq. 7, corrected: `W_P = -η I`. The paper's `-(η/C) I` divides by C
+  twice, since eq. 3 already does. With a matrix `[d, d]` as the step it is GD-β, and
+  `W_Q` holds the transposed matrix. Raises UserError naming the argument that is wrong.
   """
   shape = np.shape(start)
   start = check_vector('start', start, shape[0] if shape else 1)
@@ -44,10 +43,10 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
 def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   """Multi-head LSA that realises a rule, with `init` and `bias` as its fixed guess.
 
-  Head h has the h-th unit vector for `b_h`. So d + 1 heads realise every rule that a
-  multi-head LSA can follow, and d heads those in which no `y_i²` moves anything, as in
+  The `b_h` of head h is the h-th unit vector. So d + 1 heads realise every rule that a
+  multi-head LSA can follow, and d heads those that do not depend on any `y_i²`, such as
   the optimum of every task without noise (docs/theory.md, section 4). Raises UserError
-  if `bias` is 0 and `bias_update` is not: no such model moves a bias of 0.
+  if `bias` is 0 and `bias_update` is not: no such model changes a bias of 0.
   """
   init, update, bias, bias_update = (
     np.asarray(leaf, np.float64)
@@ -56,7 +55,7 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   d = init.size
   if bias == 0 and np.any(bias_update != 0):
     raise UserError(
-      'bias is 0 and bias_update is not; multi-head LSA moves its bias only if it is '
+      'bias is 0 and bias_update is not; multi-head LSA changes its bias only if it is '
       'not 0'
     )
   # How G moves the coefficients of the query's entries: x_q and y_q = init·x_q + bias.
@@ -65,7 +64,7 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   moves = (moves + moves.swapaxes(1, 2)) / 2
   num_heads = d + 1
   if not moves[:, d, d].any():
-    # Only the symmetric parts count: the last row can be added to the last column.
+    # Only the symmetric parts matter: the last row can be added to the last column.
     num_heads = d
     moves[:, :, d] += moves[:, d]
   model = MultiHeadLSA(d, num_heads, init, float(bias), 0.0, rngs=nnx.Rngs(0))
@@ -81,7 +80,7 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
 
 
 def ltb_from_yq_lsa(model: YqLSA) -> LTB:
-  """An LTB that predicts as a yq-LSA does (arXiv 2512.04268, Lemma 3, corrected).
+  """An LTB that predicts the same as a yq-LSA (arXiv 2512.04268, Lemma 3, corrected).
 
   `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P`,
   `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; keys and values stay.
@@ -100,10 +99,10 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
 
 
 def yq_lsa_from_ltb(block: LTB) -> YqLSA:
-  """A yq-LSA that predicts as an LTB does: the converse of Lemma 3.
+  """A yq-LSA that predicts the same as an LTB: the converse of Lemma 3.
 
   With r the last row of `W_2ᵀ W_1`: `w = r[:d]`, the last row of `W_P` is `rᵀ W_P`, and
-  the last column of `W_Q` is 0, as LTB has no guess for its queries to see.
+  the last column of `W_Q` is 0, since LTB has no guess in its queries.
   """
   readout = block.readout()
   model = YqLSA(block.num_features, block.num_heads, 0.0, rngs=nnx.Rngs(0))

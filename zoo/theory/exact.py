@@ -1,4 +1,4 @@
-"""Exact numbers for whatever follows a learning rule: models, estimators, rules."""
+"""Exact risks and differences of models, estimators and learning rules."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,10 +24,10 @@ Scalar = float | Float[Array, '']
 
 
 class ExcessRisk(NamedTuple):
-  """The risk above that of the global optimum, in the two parts that sum to it."""
+  """The risk above that of the global optimum, in two parts that sum to it."""
 
-  initial_guess: Scalar  # what the guess, corrected in context, still leaves
-  update: Scalar  # what the update loses against the best step
+  initial_guess: Scalar  # the remaining error of the guess after correction in context
+  update: Scalar  # the excess of the update over the best step
 
 
 class Difference(NamedTuple):
@@ -41,12 +41,12 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
   """The in-context risk `E (f − ŵ·x_q)²` (arXiv 2512.04268, eq. 4), without sampling.
 
   `subject` is a LearningRule, a model or an estimator that has one, or an estimator
-  whose risk has a closed form. The result is a float, computed in float64 whatever
-  JAX's default; if the subject is traced, by jit, grad or vmap, it is a scalar array in
-  the precision of the subject's arrays. O(d³) time; O(d⁴) when the task has a feature
-  covariance.
+  whose risk has a closed form. The result is a float, computed in float64 whatever the
+  default of JAX; if the subject is traced, by jit, grad or vmap, it is a scalar array
+  in the precision of the subject's arrays. Takes O(d³) time, or O(d⁴) when the task has
+  a feature covariance.
 
-  Raises UserError saying which part has no exact theory: the task or the subject.
+  Raises UserError naming the task or the subject if it has no exact theory.
   """
   known = closed_form(subject, task)
   return known if known is not None else _evaluate(_risk, task, subject)
@@ -55,17 +55,17 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """The exact risks of learning rules on tasks, both stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one call, whose result is not waited for.
+  As `exact_risk`, in float64 and in one asynchronous call.
   """
   with double_precision():
     return _risks(jax.tree.map(_float64, moments), rules)
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
-  """The exact risk above the global optimum, split; both parts are ≥ 0.
+  """The exact risk above the global optimum, in two parts, both ≥ 0.
 
-  The risk is quadratic in the rule, so that the excess is the mean square of the
-  difference from the optimum. Its even part comes from the initial guess, its odd part
+  The risk is quadratic in the rule, so the excess is the mean square of the difference
+  from the optimum. Its even part comes from the initial guess, its odd part
   from the update (docs/theory.md, section 3). Raises UserError as `exact_risk` does.
   """
   return ExcessRisk(*_evaluate(_square, task, subject, optimal_rule(task)))
@@ -91,9 +91,7 @@ def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
 
 @contextlib.contextmanager
 def double_precision() -> Iterator[None]:
-  """Computes in float64 inside the block, at whatever precision the caller's matrix
-  products are; the caller's settings stay as they are.
-  """
+  """Computes in float64 inside the block, with matrix products in full precision."""
   with jax.enable_x64(True), jax.default_matmul_precision('highest'):
     yield
 
@@ -102,9 +100,9 @@ Subject = TypeVar('Subject')
 
 
 def in_float64(subject: Subject) -> Subject:
-  """A copy of a concrete model with its arrays in float64; all else as it is.
+  """A copy of a concrete model with its arrays in float64.
 
-  To be called, and used, in `double_precision`.
+  Call it, and use the copy, inside `double_precision`.
   """
   if not isinstance(subject, nnx.Module):
     return subject
@@ -115,8 +113,8 @@ def in_float64(subject: Subject) -> Subject:
 def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
-  To be used where x64 is enabled. Raises UserError if the subject has none, or one that
-  does not predict what the subject does.
+  Use it where x64 is enabled. Raises UserError if the subject has no learning rule, or
+  one that predicts something else.
   """
   check_rule(subject)
   with double_precision():
@@ -159,7 +157,7 @@ Result = TypeVar('Result')
 def _evaluate(
   function: Callable[..., Result], task: Task, *subjects: Predictor
 ) -> Result:
-  """The function of a task and of rules: floats, or traced scalars if one is traced."""
+  """Applies a function to a task and rules; traced if any of the subjects is traced."""
   moments = task_moments(task)
   followers = [require_rule(subject) for subject in subjects]
   if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
@@ -191,9 +189,9 @@ def _check_features(rules: list[LearningRule], moments: Moments) -> None:
 
 
 def _float64(leaf: ArrayLike) -> ArrayLike:
-  """The leaf in float64; what is no floating point number stays."""
+  """The leaf in float64 if it is a floating-point array."""
   if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
     return leaf
-  # A new view: jax 0.10.2 keeps the float32 buffer of a NumPy array that a function
-  # compiled without x64 has closed over, and would use it for the same object here.
+  # A new view: JAX 0.10.2 caches the float32 buffer of a NumPy array that a function
+  # compiled without x64 has closed over, and would reuse it for the same object here.
   return jnp.asarray(np.asarray(leaf, np.float64).view())

@@ -1,4 +1,4 @@
-"""How low the risk of multi-head LSA can be with a given number of heads."""
+"""The infimum of the risk of multi-head LSA with a given number of heads."""
 
 from typing import NamedTuple
 
@@ -11,26 +11,26 @@ from zoo.protocols import Task
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
 
-_POLISHED = 10  # of the subspaces that are screened
-_CHUNK = 2**18  # numbers that one array holds while subspaces are screened
+_POLISHED = 10  # of the screened subspaces, how many are improved by a local search
+_CHUNK = 2**18  # numbers in one array while subspaces are screened
 
 
 class HeadLimit(NamedTuple):
-  """Bounds of an infimum, which are equal where it is known in closed form."""
+  """Bounds of an infimum, which are equal if it is known in closed form."""
 
-  lower: float  # proved: no model with so many heads has a lower risk
-  upper: float  # the lowest risk found; some model with so many heads has it
+  lower: float  # proved: no model with that many heads has a lower risk
+  upper: float  # the lowest risk found for a model with that many heads
 
   @property
   def risk(self) -> float:
-    """The infimum itself where the bounds are equal, and the upper one elsewhere."""
+    """The infimum if the bounds are equal, and otherwise the upper bound."""
     return self.upper
 
 
 class Whitened(NamedTuple):
-  """A task and a guess, features whitened, labels less w*·x in units in which E q = 1.
+  """A task and a guess with whitened features, and labels minus w*·x scaled to E q = 1.
 
-  Labels that do not vary at all keep their unit.
+  Constant labels are not scaled.
   """
 
   context_length: float  # C
@@ -42,7 +42,7 @@ class Whitened(NamedTuple):
 
   @property
   def rank(self) -> int:
-    """The number r of features that are left."""
+    """The rank r of the features."""
     return len(self.prior)
 
   @property
@@ -53,13 +53,13 @@ class Whitened(NamedTuple):
 
 
 class Conditions(NamedTuple):
-  """What an update has to satisfy if the heads' values cannot see a subspace.
+  """Conditions on an update if the heads' values cannot see a subspace.
 
   The notation is that of docs/theory.md, section 5.
   """
 
   task: Whitened
-  optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with heads enough
+  optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with enough heads
   constant: Float[np.ndarray, 'e e']  # the best estimate of the constant 1
   kappa: float  # its mean squared error
   variance_label: float  # D
@@ -82,7 +82,7 @@ class Conditions(NamedTuple):
     return inverse
 
   def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
-    """What the risk gains if values cannot see the span of the columns of a matrix."""
+    """The increase of the risk if values cannot see the span of a matrix's columns."""
     values, multipliers = self._solve(hidden)
     return np.sum(values * multipliers, axis=(-1, -2))
 
@@ -109,7 +109,7 @@ class Conditions(NamedTuple):
     forms = transposed[..., None, :, :] @ self.optimum @ hidden[..., None, :, :]
     values = forms[..., one, two].swapaxes(-1, -2)
     gram = self._gram(transposed[..., :-1], transposed[..., -1:], one, two)
-    # Scaled to a diagonal of ones, so that rows of other units are solved as well.
+    # Scaled to a unit diagonal, so that rows of different units are solved accurately.
     scale = 1 / np.sqrt(gram.diagonal(axis1=-2, axis2=-1))[..., None]
     scaled = scale * gram * scale.swapaxes(-1, -2)
     return values, scale * np.linalg.solve(scaled, scale * values)
@@ -155,12 +155,12 @@ def head_limited_risk(
   """The infimum of the exact risk over multi-head LSA with H heads, or bounds of it.
 
   `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
-  Where H heads reach what all heads reach, or where g = w* and β = 0, both bounds are
-  the closed form. Elsewhere the lower one is that of docs/theory.md, section 5, and the
-  upper one the end of a search over the subspaces that H value vectors may span: of
-  `num_starts` random ones, and those along axes, the best are improved by local
-  searches. O((d + 1 − H)⁶) time a start. Raises UserError naming the argument that is
-  wrong.
+  If H heads attain the infimum over any number of heads, or if g = w* and β = 0, both
+  bounds are the closed form. Otherwise the lower bound is that of docs/theory.md,
+  section 5, and the upper bound comes from a search over the subspaces that H value
+  vectors may span: of `num_starts` random subspaces, and those along axes, the best are
+  improved by local searches. Takes O((d + 1 − H)⁶) time per start. Raises UserError
+  naming the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -196,10 +196,10 @@ def whiten(
 
 
 def _lower_bound(whitened: Whitened, num_heads: int) -> float:
-  """A risk below which no model with so many heads is; with r + 1 heads the infimum.
+  """A lower bound of the risk with that many heads; with r + 1 heads the infimum.
 
-  The step is the best one, and the constant 1 is estimated while k = r − H directions
-  of the features are hidden, those of the largest prior variance.
+  The step is the best one, and the constant 1 is estimated while the k = r − H
+  directions of the features with the largest prior variance are hidden.
   """
   c, prior, noise, deviation, bias, _ = whitened
   context = context_moments(whitened.moments)
@@ -227,7 +227,7 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
     return True
   if num_heads < rank or bias:
     return False
-  # One direction is to be hidden: (u; 1) with u a multiple of γ = Γ*⁻¹δ.
+  # One direction must be hidden: (u; 1) with u a multiple of γ = Γ*⁻¹δ.
   moment = context_moments(whitened.moments).second_moment_r
   inverse = np.linalg.pinv(prior, rcond=RANK_TOLERANCE, hermitian=True)
   if np.abs(prior @ inverse @ deviation - deviation).max() > 1e-9:
@@ -254,7 +254,7 @@ def conditions(whitened: Whitened) -> Conditions:
 
 
 def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
-  """The lowest cost found of hiding a subspace of some dimension."""
+  """The lowest cost found for hiding a subspace of a given dimension."""
   starts = _starts(problem, num_hidden, num_starts)
   num_pairs = num_hidden * (num_hidden + 1) // 2
   size = max(_CHUNK // num_pairs**2, 1)
@@ -267,9 +267,9 @@ def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
 def _starts(
   problem: Conditions, num_hidden: int, num_starts: int
 ) -> Float[np.ndarray, 'n e m']:
-  """Bases of subspaces: those along axes, and random ones.
+  """Bases of subspaces along axes, and random ones.
 
-  Half of the random ones lie nearer to, or further from, the label's axis.
+  Half of the random ones are moved nearer to the label's axis, or further from it.
   """
   _, vectors = np.linalg.eigh(problem.task.prior)
   e = len(vectors) + 1
@@ -288,7 +288,7 @@ def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
 
   Near the span of an orthonormal Q, with complement Q', the subspaces are those spanned
   by `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
-  search that ends at this bound goes on from there.
+  search that ends at this bound is restarted from there.
   """
   m = start.shape[1]
   lowest = np.inf
@@ -302,7 +302,7 @@ def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
       jac=True,
       method='L-BFGS-B',
       bounds=scipy.optimize.Bounds(-1, 1),
-      # A long memory: with C large the default of 10 takes three times the steps.
+      # A long memory: for large C the default of 10 takes three times the steps.
       options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
     )
     cost = float(found.fun)

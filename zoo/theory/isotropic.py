@@ -1,4 +1,4 @@
-"""The infimum of multi-head LSA with few heads, where all is isotropic."""
+"""The infimum of multi-head LSA with few heads on isotropic tasks."""
 
 import math
 
@@ -16,11 +16,11 @@ def isotropic_head_limit(
 ) -> float:
   """As `head_limited_risk` for Σ = Λ = I, σ = 0 and no bias, in milliseconds.
 
-  `distance` is |w* − g|. Up to d − 1 heads one angle is searched for, that between the
-  hidden direction and the label's. That other subspaces are no better is not proved; it
-  agrees with the search over all subspaces for d of 3, 4, 5 and 10. From d heads on the
-  result is `d (d + 1) / (C + d + 1) + 2 distance² / (dC + 2)`. Raises UserError naming
-  the argument that is wrong.
+  `distance` is |w* − g|. Up to d − 1 heads the search is over one angle, between the
+  hidden direction and that of the label. It is not proved that other subspaces are no
+  better, but the search over all subspaces agrees for d of 3, 4, 5 and 10. From d heads
+  on the result is `d (d + 1) / (C + d + 1) + 2 distance² / (dC + 2)`. Raises UserError
+  naming the argument that is wrong.
   """
   d = check_count('num_features', num_features)
   c = check_count('context_length', context_length)
@@ -48,7 +48,7 @@ def isotropic_head_limit(
     # min uᵀQu − 2qᵀu subject to aᵀu = 0.
     bound = np.square(a @ inverse @ q) / np.einsum('ni,ij,nj->n', a, inverse, a)
     first = delta**2 + 1 - q @ inverse @ q + bound
-    # 1 − 1/(m + cot²θ/C) for each direction that has no head.
+    # 1 − 1/(m + cot²θ/C) for each direction without a head.
     rest = 1 - sine**2 / (m * sine**2 + cosine**2 / c)
     return first + others * (1 - 1 / m) + (d - heads) * rest
 

@@ -1,4 +1,4 @@
-"""The moments that exact theory is made of: of a task, and of a context of it."""
+"""The moments that exact theory needs: those of a task, and those of its contexts."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from jaxtyping import Float
 from zoo.tasks.coverage import covers as covers
 from zoo.tasks.coverage import require_covered as require_covered
 
-# The types are those on the host; what is mapped over or traced has JAX arrays instead.
+# The types are those on the host; under vmap or tracing they are JAX arrays instead.
 
 
 class Moments(NamedTuple):
-  """What the risk depends on in a task: a pytree that can be mapped over and traced."""
+  """All that the risk depends on in a task: a pytree that can be mapped and traced."""
 
   context_length: float
   prior_mean: Float[np.ndarray, ' d']
@@ -22,9 +22,9 @@ class Moments(NamedTuple):
 
 
 class ContextMoments(NamedTuple):
-  """Moments of what a context shows of ε = ŵ − w* (docs/theory.md, section 2).
+  """Moments of the information in a context on ε = ŵ − w* (docs/theory.md, section 2).
 
-  In labels less w*·x it shows `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
+  With labels minus w*·x, the context enters through `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
   `q = (1/C) Σ_i (ε·x_i + σ n_i)²`.
   """
 
@@ -50,7 +50,7 @@ def task_moments(task: object) -> Moments:
 
 
 def context_moments(moments: Moments) -> ContextMoments:
-  """The moments of a context, in NumPy or JAX as those of the task are."""
+  """The moments of a context, in NumPy or JAX like those of the task."""
   c, mean, prior, features, noise = moments
   if features is None:
     xp = prior.__array_namespace__()

@@ -16,7 +16,7 @@ from zoo.theory.moments import (
   task_moments,
 )
 
-# Eigenvalues of a covariance below this share of the largest are rounding.
+# Eigenvalues of a covariance below this share of the largest are rounding errors.
 RANK_TOLERANCE = 1e-12
 
 
@@ -29,9 +29,10 @@ def optimal_rule(
 
   It is GD-β from the prior mean, which is one step of gradient descent when all
   covariances are multiples of the identity. With `initial_guess` g, a number or `[d]`,
-  and `initial_bias` β it is the optimum of multi-head LSA that has them fixed and heads
-  enough: the same step, and an estimate of the constant 1 from the context that moves
-  the guess (docs/theory.md, section 4). None leaves the guess free, as in yq-LSA.
+  and `initial_bias` β it is the optimum of multi-head LSA with this fixed guess and
+  enough heads: the same step, and an estimate of the constant 1 from the context that
+  corrects the guess (docs/theory.md, section 4). None leaves the guess free, as in
+  yq-LSA.
 
   Raises UserError naming the argument that is wrong.
   """
@@ -76,7 +77,7 @@ class ConstantEstimate(NamedTuple):
 
 
 def constant_estimate(moments: Moments) -> ConstantEstimate:
-  """How well the even moments of the context estimate the constant 1.
+  """The best estimate of the constant 1 from the even moments of the context.
 
   It is derived in docs/theory.md, section 4.
   """

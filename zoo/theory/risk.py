@@ -9,21 +9,21 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.theory.moments import Moments, context_moments
 
-_FEW_FEATURES = 128  # whose update takes 17 MB in float64
+_FEW_FEATURES = 128  # up to here an update takes at most 17 MB in float64
 _COORDINATES_AT_A_TIME = 16
 
 
 class Parts(NamedTuple):
   """A mean square in two parts that sum to it."""
 
-  even: Array  # what stays when ŵ − w* and the label noise change sign
-  odd: Array  # what changes its sign with them
+  even: Array  # of the terms that stay when ŵ − w* and the label noise change sign
+  odd: Array  # of the terms that change sign with them
 
 
 def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   """`E (f − ŵ·x_q)²` in the precision of the rule; for use under jit, grad and vmap.
 
-  O(d³) time; O(d⁴) when there is a feature covariance.
+  Takes O(d³) time, or O(d⁴) with a feature covariance.
   """
   even, odd = mean_square(rule, moments, truth=1.0)
   return even + odd
@@ -32,8 +32,8 @@ def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
 def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   """`population_risk` in float64, where x64 is enabled, with little memory for large d.
 
-  Unless features are correlated the risk is a sum over coordinates. Where they are many
-  a few at a time are taken to float64: at d = 512 all together take 15 GiB.
+  Without a feature covariance the risk is a sum over coordinates, and many coordinates
+  are converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
   """
 
   def float64(leaf: ArrayLike) -> Array:
@@ -59,7 +59,7 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
 def mean_square(
   rule: LearningRule, moments: Moments, truth: float = 0.0, gradient: bool = False
 ) -> Parts:
-  """`E (f − truth ŵ·x_q)²`, or of its gradient in `x_q` instead, in its two parts.
+  """`E (f − truth ŵ·x_q)²`, or that of its gradient in `x_q`, in two parts.
 
   Both are polynomials in the entries of the rule (docs/theory.md, section 2).
   """
@@ -91,8 +91,8 @@ def coordinate_mean_square(
   c, _, prior, features, _ = moments
   mean = jnp.asarray(moments.prior_mean)
   d = mean.size
-  # In y − w*·x for y, the blocks of `update` are P, ρ and s, and those of G are
-  # S = XᵀX/C and q, which are even, and r = S(ŵ − w*) + σ Xᵀn/C, which is odd.
+  # With y − w*·x in place of y, the blocks of `update` are P, ρ and s, and those of G
+  # are S = XᵀX/C and q, which are even, and r = S(ŵ − w*) + σ Xᵀn/C, which is odd.
   update = symmetric(update)
   s = update[:, d, d]
   label_column = update[:, :d, d]

@@ -1,4 +1,4 @@
-"""Pictures of training: the in-context risk against the step, for runs side by side."""
+"""Plots of training: the in-context risk of one or several runs by step."""
 
 import pathlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from zoo.training.summary import SUMMARY, read_summary
 
 
 class Curve(NamedTuple):
-  """The risk of a run at the steps where it was measured, of which there is one."""
+  """The risk of a run at the steps where it was measured, at least one."""
 
   label: str
   is_exact: bool  # else sampled
@@ -27,8 +27,8 @@ class Curve(NamedTuple):
 def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   """The risk of each run by step, exact where it is known, else sampled.
 
-  One-step gradient descent of the first run's task is dashed. Raises UserError for a
-  folder that holds no run, or one that has logged nothing yet.
+  A dashed line shows one-step gradient descent on the first run's task. Raises
+  UserError for a folder that holds no run, or one that has logged nothing yet.
   """
   folders = [user_path(workdir) for workdir in workdirs]
   figure = Figure(figsize=(7, 4), layout='constrained')
@@ -46,8 +46,8 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
       markersize=3,
       label=f'{curve.label}: {curve.risks[-1]:.3f}',
     )
-  _draw_gradient_descent(axes, folders[0])
-  # Most risks lie within a decade, where a log scale would name two ticks at the most.
+  _plot_gradient_descent(axes, folders[0])
+  # Most risks lie within a decade, where a log scale would label at most two ticks.
   axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
   axes.yaxis.set_major_formatter('{x:g}')
   axes.yaxis.set_minor_locator(NullLocator())
@@ -78,7 +78,7 @@ def read_curve(workdir: pathlib.Path) -> Curve:
   raise UserError(f'{workdir} has logged no risk yet; train it further first')
 
 
-def _draw_gradient_descent(axes: Axes, workdir: pathlib.Path) -> None:
+def _plot_gradient_descent(axes: Axes, workdir: pathlib.Path) -> None:
   summary = read_summary(workdir / SUMMARY)
   if summary is not None and summary['gd_risk'] is not None:
     risk = summary['gd_risk']

@@ -1,4 +1,4 @@
-"""The risk of a state, sampled and exact, beside that of one-step gradient descent."""
+"""The sampled and exact risk of a state, compared with one-step gradient descent."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from zoo.training.layout import Layout
 from zoo.training.objective import sample, squared_errors, stack, stacked_moments
 from zoo.training.step import EVAL_STREAM, stream_key
 
-# For each quantity its mean over every batch, and the mean of its square.
+# For each quantity and batch, the mean and the mean square.
 SampledMoments = dict[str, tuple[Array, Array]]
 
 
 class Risks(NamedTuple):
-  """What is known of the risk of a model."""
+  """The risk of a model, as far as it is known."""
 
-  exact: float | None  # None where the model or the task is beyond the theory
-  sampled: Estimate | None  # None where no prompts were sampled
-  sampled_gd: Estimate | None  # on the same prompts; None beyond the theory
-  sampled_difference: Estimate | None  # model less GD, prompt by prompt
+  exact: float | None  # None if theory does not cover the model or the task
+  sampled: Estimate | None  # None if no prompts were sampled
+  sampled_gd: Estimate | None  # on the same prompts; None if theory lacks the task
+  sampled_difference: Estimate | None  # model minus GD, prompt by prompt
 
 
 class References(NamedTuple):
-  """Tasks that exact theory covers, along a first axis, and what models should reach.
+  """Stacked tasks that exact theory covers, and the risks that models should reach.
 
-  Gradient descent takes one step of the best size from the prior mean. Predicting the
-  same prompts as the model, it makes their difference far less noisy than either.
+  Gradient descent takes one step of the best size from the prior mean. On the same
+  prompts, its difference from the model is far less noisy than either risk.
   """
 
   moments: theory.Moments
@@ -51,7 +51,7 @@ class References(NamedTuple):
 
 
 def references(tasks: Sequence[Any]) -> References | None:
-  """The references of tasks; None unless exact theory covers them."""
+  """The references of tasks; None unless exact theory covers all of them."""
   if not all(map(theory.covers, tasks)):
     return None
   rules = [estimators.gradient_descent(task).learning_rule() for task in tasks]
@@ -70,7 +70,7 @@ def references(tasks: Sequence[Any]) -> References | None:
 
 
 class Evaluation:
-  """Measures models on prompts that training never draws, the same ones every time."""
+  """Measures models, always on the same held-out prompts."""
 
   def __init__(
     self,
@@ -82,11 +82,11 @@ class Evaluation:
     sharding: Any,
     mesh: Mesh,
   ):
-    """Of `n` models, one a task, whose arrays are in one state with this sharding.
+    """Evaluates `n` models, one per task, with arrays in one state of this sharding.
 
-    `rules_of` gives their learning rules, along a first axis, or None where they follow
-    none; `sample_moments` takes the state, `keys`, and the moments and gradient
-    descents of the tasks, and samples all errors, along a first axis too.
+    `rules_of` returns their learning rules, stacked along a first axis, or None if they
+    follow none. `sample_moments` takes the state, `keys`, and the moments and gradient
+    descents of the tasks, and samples all errors, also stacked along a first axis.
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
@@ -105,7 +105,7 @@ class Evaluation:
     )
 
   def compile(self, abstract_model: Any) -> None:
-    """Compiles what is measured, ahead of its first use."""
+    """Compiles all measurements before their first use."""
     self._rules_of = self._rules_of.lower(abstract_model).compile()
     if self.num_prompts:
       self._sample = self._sample.lower(abstract_model, *self._inputs).compile()
@@ -115,14 +115,14 @@ class Evaluation:
       self._exact_risks(replicate(zeros, self._mesh))
 
   def start(self, model_state: Any, sampled: bool) -> Any:
-    """Starts the measuring on the devices; the state may be donated at once."""
+    """Starts measuring on the devices; the state may be donated at once."""
     moments = {}
     if sampled and self.num_prompts:
       moments = self._sample(model_state, *self._inputs)
     return moments, self._exact_risks(self._rules_of(model_state))
 
   def finish(self, fetched: Any) -> list[Risks]:
-    """The risks of each model, from what `start` returned, once it is on the host."""
+    """The risks of each model, from the result of `start` after it is fetched."""
     moments, exact = fetched
     exact = [None] * self.num_models if exact is None else exact.tolist()
 
@@ -169,12 +169,12 @@ def make_evaluation(
 
 
 def model_sharding(layout: Layout) -> Any:
-  """Where the arrays of a model are that is evaluated."""
+  """The shardings of a model's arrays in evaluation."""
   return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
 
 
 def learning_rule(graph: Any, state: Any) -> LearningRule | None:
-  """The rule that a model follows, whatever the precision of training; or None."""
+  """The model's learning rule in the highest precision, or None if it has none."""
   model = nnx.merge(graph, state)
   if not isinstance(model, FollowsRule):
     return None
@@ -191,7 +191,7 @@ def sample_errors(
   key: Any,
   known: Any,
 ) -> SampledMoments:
-  """The squared errors of a model on held-out prompts, beside gradient descent's.
+  """The squared errors of a model and of gradient descent on held-out prompts.
 
   `known` has the moments of the task and its gradient descent, or is None.
   """
@@ -211,7 +211,7 @@ def sample_errors(
 
 
 def _no_rules(state: Any) -> None:
-  """Of models on tasks that the theory of learning rules does not cover."""
+  """No learning rules, for tasks that exact theory does not cover."""
 
 
 def _stacked(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""In which shapes and where a state is: used, kept between steps, and saved."""
+"""The shapes and shardings of a state: in use, kept between steps, and saved."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-# Two `nnx.State`s, or their graphs, shapes or shardings, as a plain dict: 'model' and
-# 'optimizer' are apart because a reader of checkpoints needs the model alone.
+# A plain dict of two `nnx.State`s, or their graphs, shapes or shardings: 'model' and
+# 'optimizer' are separate because a reader of checkpoints needs only the model.
 State = dict[str, Any]
 
 
 class Layout:
   """The shapes and shardings of a state, leaf by leaf.
 
-  As a rule they are those of the model, and all methods return what they are given.
-  When fully sharded, each array is also split over the mesh axis `data` between uses,
-  along the axis of it that needs the least padding; what does not divide is filled up
-  with zeros, which stay zeros. Checkpoints and evaluation see arrays without padding.
+  By default they are those of the model, and all methods return their argument. When
+  fully sharded, each array is also split over the mesh axis `data` between uses, along
+  the axis that needs the least padding; arrays that do not divide are padded with
+  zeros, which stay zeros. Checkpoints and evaluation use arrays without padding.
   """
 
   def __init__(self, abstract: State, fully_sharded: bool = False):
-    """`abstract` is of the model's own shapes, with the shardings that it asks for."""
+    """`abstract` has the shapes of the model, and the shardings that it asks for."""
     self.fully_sharded = fully_sharded
     self.used = self.kept = self.saved = abstract
     if fully_sharded:
@@ -37,35 +37,35 @@ class Layout:
 
   @property
   def shardings(self) -> State:
-    """Of the state between steps."""
+    """The shardings of the state between steps."""
     return jax.tree.map(lambda leaf: leaf.sharding, self.kept)
 
   def keep(self, state: State) -> State:
-    """The state as it is kept, from its own shapes; for use under jit."""
+    """The state in the form kept between steps; for use under jit."""
     return fitted(state, self.kept) if self.fully_sharded else state
 
   def gathered(self, model: nnx.Module) -> Any:
-    """The kept model with the arrays that it computes with; for use under jit."""
+    """The kept model with its arrays gathered for computing; for use under jit."""
     if not self.fully_sharded:
       return model
     graph, state = nnx.split(model)
     specs = jax.tree.map(lambda leaf: leaf.sharding, self.used['model'])
-    # Gathered before it is trimmed: the other way round rows would change places.
+    # Gathered before trimming: the other order would move rows between devices.
     state = jax.lax.with_sharding_constraint(state, specs)
     return nnx.merge(graph, fitted(state, self.used['model']))
 
   def saveable(self, state: State) -> State:
-    """All parts of a kept state, or some, as checkpoints and evaluation see them."""
+    """Some or all parts of a kept state, in the form of checkpoints and evaluation."""
     wanted = {name: self.saved[name] for name in state}
     return _refit(state, wanted) if self.fully_sharded else state
 
   def opened(self, state: State) -> State:
-    """A state as it was saved, to be kept."""
+    """A saved state in the form kept between steps."""
     return _refit(state, self.kept) if self.fully_sharded else state
 
 
 def fitted(state: Any, abstract: Any) -> Any:
-  """The arrays trimmed or filled up with zeros to the shapes, at the places, wanted."""
+  """The arrays trimmed or padded with zeros to the abstract shapes and shardings."""
 
   def fit(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
     leaf = leaf[tuple(slice(size) for size in wanted.shape)]
@@ -80,7 +80,7 @@ def fitted(state: Any, abstract: Any) -> Any:
 
 
 def _refit(state: State, abstract: State) -> State:
-  # One by one: what gathering takes beside the result is then that of one array.
+  # One by one, so that the extra memory for gathering is that of one array.
   return jax.tree.map(lambda leaf, wanted: _fitting(wanted)(leaf), state, abstract)
 
 
@@ -90,13 +90,13 @@ def _fitting(wanted: jax.ShapeDtypeStruct) -> Callable[[jax.Array], jax.Array]:
 
 
 def _split_over_data(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-  """The leaf with one more axis split, over `data`, and room for the padding."""
+  """The leaf with one more axis split over `data`, and shapes that include padding."""
   mesh: Any = leaf.sharding.mesh
   axes = _axes(leaf)
   free = [i for i, names in enumerate(axes) if _parts(mesh, names) == 1]
   shape, data = list(leaf.shape), mesh.shape['data']
   if free and not any('data' in names for names in axes):
-    # The first of equals: a TPU keeps the last two axes in tiles of 8 × 128.
+    # The first of equal axes: a TPU stores the last two axes in tiles of 8 × 128.
     chosen = min(
       free, key=lambda i: (-(-shape[i] // data) * data / shape[i], -shape[i])
     )
@@ -108,7 +108,7 @@ def _split_over_data(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 
 def _evenly_split(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-  """The leaf split only along axes that divide: JAX passes no others between calls."""
+  """The leaf split only along axes that divide, as JAX requires between calls."""
   mesh: Any = leaf.sharding.mesh
   axes = [
     names if size % _parts(mesh, names) == 0 else ()

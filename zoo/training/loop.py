@@ -36,14 +36,14 @@ from zoo.workdir import locked, open_workdir
 
 
 def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
-  """Trains the model of a config, or resumes from what the workdir holds.
+  """Trains the model of a config, or resumes from the workdir.
 
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
-  after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
-  resumes. Raises UserError when the config or the workdir is wrong, before anything is
-  written; RunError when the loss is not finite or the disk is full. Of several
-  processes each has to call this alike, with a workdir that they share; process 0
-  writes the records.
+  and after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
+  resumes. Raises UserError when the config or the workdir is invalid, before anything
+  is written; RunError when the loss is not finite or the disk is full. If there are
+  several processes, each must make the same call, with a workdir that they share;
+  process 0 writes the records.
   """
   _validate_everywhere(config)
   workdir = user_path(workdir)
@@ -71,17 +71,17 @@ def train_locked(
   if result is None:
     return None
   (summary,) = result.summaries
-  assert summary is not None  # a single model that is not finite is a RunError
+  assert summary is not None  # a single model that is not finite raises RunError
   write_summary(workdir, summary)
   return summary
 
 
 def _validate_everywhere(config: Config) -> None:
-  """Checks the config in every process, and that all have the same one."""
+  """Checks the config in every process, and that it is the same in all."""
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
-      f'this is one of {jax.process_count()} processes, which do not know of each '
-      'other; --distributed is missing (in Python: jax.distributed.initialize)'
+      f'this is one of {jax.process_count()} processes, which are not connected; '
+      '--distributed is missing (in Python: jax.distributed.initialize)'
     )
   with processes.propagate_errors():
     validate(config)
@@ -90,16 +90,15 @@ def _validate_everywhere(config: Config) -> None:
     if to_json(config) != theirs:
       differing = differences(json.loads(theirs), config) or ['mesh']
       raise UserError(
-        'the config is not that of process 0 (here and there): it differs in '
-        f'{", ".join(differing)}'
+        f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
 
 
 def _finished_summary(
   config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
 ) -> Summary | None:
-  """The summary of a run that is finished; an outdated one is deleted."""
-  # If the checkpoints of a finished run were deleted, its result still stands.
+  """The summary of a finished run; an outdated one is deleted."""
+  # If the checkpoints of a finished run were deleted, return the saved result.
   deleted = checkpoints.latest is None and not checkpoints.set_aside
   at_end = deleted or checkpoints.latest == config.train.num_steps
   summary = read_summary(workdir / SUMMARY) if at_end else None
@@ -109,7 +108,7 @@ def _finished_summary(
 
 
 class TrainResult(NamedTuple):
-  """Models that were trained to the end, and their state."""
+  """The summaries of models that were trained to the end, and their state."""
 
   summaries: list[Summary | None]  # None for a model that stopped being finite
   state: State
@@ -125,8 +124,8 @@ def run(
 ) -> TrainResult | None:
   """Trains from the newest checkpoint to the end, with records in the workdirs.
 
-  There is a workdir for each model of the program. The progress bar shows the `label`.
-  Returns None after SIGTERM. Raises RunError once no model is finite.
+  Each model of the program has a workdir. The progress bar shows the `label`. Returns
+  None after SIGTERM. Raises RunError once no model is finite.
   """
   config = program.configs[0]
   num_steps = config.train.num_steps
@@ -145,7 +144,7 @@ def run(
       before, measured = measured, training.advance(stop)
       training.record(before)  # while the devices compute the steps to `stop`
       if stop % config.checkpoint.every == 0 or stop == num_steps:
-        training.record(measured)  # waits: a state is saved only if it is finite
+        training.record(measured)  # waits, since only a finite state is saved
         measured = None
         training.save()
     training.record(measured)
@@ -159,11 +158,11 @@ def run(
 
 
 class Training:
-  """Models in training: prepared, advanced from call to call, recorded."""
+  """Models in training: prepared, advanced in several calls, and recorded."""
 
-  step: int  # that has been started
+  step: int  # up to which training was started
   state: State
-  finite: np.ndarray  # [n]: which models are, as far as recorded
+  finite: np.ndarray  # [n]: which models are finite, as last recorded
   risks: list[Risks]  # of the models, as last recorded
 
   def __init__(
@@ -187,7 +186,7 @@ class Training:
     self._progress.start_clock(step)
 
   def advance(self, stop: int) -> dict[str, Any]:
-    """Starts training up to a step, and returns what is measured there."""
+    """Starts training up to a step, and returns its measurements without waiting."""
     self.state, metrics = self._program.advance(self.state, self.step, stop)
     at_end = stop == self._config.train.num_steps
     sampled = at_end or stop % self._config.eval.every == 0
@@ -195,7 +194,7 @@ class Training:
     return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
 
   def record(self, measured: dict[str, Any] | None) -> None:
-    """Waits for what `advance` returned and writes it down; RunError if not finite."""
+    """Waits for the result of `advance` and records it; RunError if none is finite."""
     if measured is None:
       return
     fetched: dict[str, Any] = jax.device_get(measured)
@@ -219,14 +218,14 @@ class Training:
     self._progress.show(loss=shown['loss'], risk=risk)
 
   def save(self) -> None:
-    """Saves the state, unless it is saved already."""
+    """Saves the state, unless it is already saved."""
     if self.step > self._saved:
       self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
       self._saved = self.step
 
   def summarise(self) -> list[Summary | None]:
     """The summary of each model at the end, None for one that is not finite."""
-    if not self.risks:  # the last launch ended between the last step and its summary
+    if not self.risks:  # an earlier launch ended after the last step, without a summary
       measured = self._program.evaluate(self.state, sampled=True)
       self.risks = self._program.evaluation.finish(jax.device_get(measured))
     speed = self._progress.speed(self.step)
@@ -248,7 +247,7 @@ class Training:
 
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
-  """What is known of a model after its last step, for its records."""
+  """The measurements of a model after its last step, for its records."""
   loss, grad_norm, finite = (
     np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm', 'finite')
   )
@@ -270,6 +269,6 @@ def _not_finite(line: dict[str, Any]) -> str:
 
 
 def _next_stop(step: int, config: Config) -> int:
-  """The next step at which something is due, and so the end of the next call."""
+  """The next step to log, evaluate or save at, where the next call ends."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))

@@ -1,4 +1,4 @@
-"""What training minimises: the in-context risk, over sampled prompts or exactly."""
+"""The objective of training: the in-context risk, over sampled prompts or exact."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.statistics import Statistics
 
-# From a model, the key of the step and the moments of the task to the loss. What tasks
-# of one program may differ in is in their moments; None for a task beyond exact theory.
+# From a model, the key of the step and the moments of the task to the loss. Tasks of
+# one program may differ only in their moments; None for a task that exact theory lacks.
 Objective = Callable[
   [Predictor, Key[Array, ''], theory.Moments | None], Float[Array, '']
 ]
@@ -52,8 +52,8 @@ def stack(trees: Iterable[Any]) -> Any:
 def uses_statistics(model: Any, task: Any) -> bool:
   """Whether a model is trained and evaluated on sufficient statistics of prompts.
 
-  It is where they suffice, and are cheaper than the examples: where the context is
-  long, or the model has heads enough.
+  This holds if the model depends on no more, and if they are cheaper than the examples:
+  if the context is long, or the model has enough heads.
   """
   if not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
@@ -61,11 +61,11 @@ def uses_statistics(model: Any, task: Any) -> bool:
   if heads is None or task.has_long_context:
     return True
   c, e = task.context_length, task.num_features + 1
-  # Transforming them costs e⁴ whatever the batch, which devices cannot share, and a
+  # Transforming them costs e⁴ for any batch size, which devices cannot share, and a
   # large triangle takes long to compile.
   if e > 256:
     return False
-  # Multiplications per prompt, which in statistics are about five times as cheap.
+  # Multiplications per prompt; those of statistics are about five times as cheap.
   return e * (e + 1) // 2 * (c + e) <= 5 * heads * e * (2 * c + e)
 
 
@@ -89,8 +89,8 @@ def squared_errors(
 ) -> Float[Array, ' b']:
   """The squared error on each prompt of a batch.
 
-  Of a batch of statistics the predictor has to follow a learning rule, and `moments`
-  has the prior mean and the noise of the task.
+  For a batch of statistics the predictor must follow a learning rule, and `moments` has
+  the prior mean and the noise of the task.
   """
   if isinstance(batch, Prompt):
     return squared_error(predictor(batch), batch.y_query)
@@ -103,14 +103,14 @@ def squared_errors(
 def make_objective(config: Config, task: Task, statistics: bool) -> Objective:
   """The objective that a config names.
 
-  `sampled` is the mean squared error over fresh prompts, or over statistics of prompts
-  with `statistics`; `exact` is its expectation, the exact risk, and draws nothing.
+  `sampled` is the mean squared error over fresh prompts, or with `statistics` over
+  their statistics; `exact` is its expectation, the exact risk, and samples nothing.
   """
 
   def exact(
     model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
   ) -> Float[Array, '']:
-    assert moments is not None  # the config is checked for it
+    assert moments is not None  # ensured by the validation of the config
     return theory.population_risk(_rule_of(model), moments)
 
   def sampled(

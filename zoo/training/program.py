@@ -1,4 +1,4 @@
-"""What a run computes: compiled steps, their evaluation, and where the state is."""
+"""The program of a run: compiled steps, evaluation, and the layout of the state."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from zoo.training.step import (
 
 
 class Plan(NamedTuple):
-  """What a config trains on a mesh; nothing is compiled yet, and no array made."""
+  """The plan of a config's training on a mesh, before anything is compiled or made."""
 
   task: Task
   graphs: State  # of model and optimizer
   layout: Layout
-  statistics: bool  # whether the model sees sufficient statistics of prompts
+  statistics: bool  # whether the model takes sufficient statistics of prompts
   train_steps: jax.stages.Wrapped  # as `make_train_steps` compiles it
 
 
@@ -59,7 +59,7 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
 class Program:
   """A plan with its data on the devices, for one model or for many side by side."""
 
-  configs: Sequence[Config]  # one a model; they share all that this module reads
+  configs: Sequence[Config]  # one per model; they share all fields read here
   mesh: Mesh
   layout: Layout
   train_steps: jax.stages.Wrapped
@@ -82,14 +82,14 @@ class Program:
         state = self.layout.opened(checkpoints.load(step, self.layout.saved))
       else:
         state = self.init()
-      state, metrics = self.advance(state, step, step)  # no step: it is compiled
+      state, metrics = self.advance(state, step, step)  # compiles without any step
       compiling.result()
     return state, np.atleast_1d(jax.device_get(metrics['finite']))
 
   def advance(
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
-    """Starts the steps from `start` to `stop`; the state given is used up."""
+    """Starts the steps from `start` to `stop`; donates the given state."""
     limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
     return self.train_steps(state, self.key, *limits, self.moments)
 
@@ -104,7 +104,7 @@ class Program:
 
 
 def make_program(config: Config) -> Program:
-  """The program that trains one model; to be called and used within `on_mesh`."""
+  """The program that trains one model; use it within `on_mesh`."""
   mesh = make_mesh(config)
   with on_mesh(mesh, config):
     plan = make_plan(config, mesh)
@@ -133,7 +133,7 @@ def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
 
 
 def log_long_contexts(config: Config, tasks: Sequence[Any]) -> None:
-  """Tells for which context lengths second moments are sampled and not prompts."""
+  """Logs the context lengths for which second moments are sampled, not prompts."""
   if config.objective.name == 'sampled' or config.eval.num_batches:
     for c in sorted({task.context_length for task in tasks if task.has_long_context}):
       logging.info(

@@ -1,4 +1,4 @@
-"""What a run reports as it trains: `metrics.jsonl`, TensorBoard, the progress bar."""
+"""The records of a run in training: `metrics.jsonl`, TensorBoard, progress bar."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from zoo.files import (
   write_atomically,
 )
 
-event_pb2: Any = _event_pb2  # its names are made at run time
+event_pb2: Any = _event_pb2  # its names are created at run time
 
-# What a line has beside its step.
+# The fields of a line besides its step.
 _FIELDS = (
   *('loss', 'eval_risk', 'exact_risk', 'grad_norm', 'steps_per_second', 'wall_time'),
 )
@@ -46,7 +46,7 @@ class Progress:
       initial=step,
       total=num_steps,
       unit='step',
-      # A log file, unlike a terminal, keeps every refresh.
+      # A log file, unlike a terminal, would record every refresh.
       mininterval=0.2 if sys.stderr.isatty() else 10.0,
       dynamic_ncols=True,
       disable=jax.process_index() != 0,
@@ -59,12 +59,12 @@ class Progress:
     self._bar.close()
 
   def start_clock(self, step: int) -> None:
-    """Starts to measure speed, with everything compiled and `step` done."""
+    """Starts to measure the speed after compiling, at `step`."""
     self._compiled = step, time.monotonic(), time.process_time()
-    self._bar.unpause()  # so that its estimate leaves out compiling
+    self._bar.unpause()  # so that its estimate excludes compiling
 
   def speed(self, step: int) -> tuple[float | None, float | None]:
-    """Steps a second and CPU-ms a step of this launch without compiling; None: unknown.
+    """Steps per second and CPU-ms per step, without compiling; None if unknown.
 
     The CPU time is that of all threads of this process.
     """
@@ -80,7 +80,7 @@ class Progress:
     self._bar.update(step - self._bar.n)
 
   def show(self, **values: float | None) -> None:
-    """Shows those of the values that are known behind the bar."""
+    """Shows the values after the bar, except None."""
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
@@ -90,9 +90,9 @@ class Progress:
 class Records:
   """The records of one run in its workdir, for one launch; a context manager.
 
-  Lines after the step that a run resumes from are dropped, as they will come again; the
-  wall time continues from the last line that stays. Only process 0 writes, for
-  TensorBoard only if `tensorboard` is True.
+  Lines after the step from which a run resumes are dropped, since they will be written
+  again; the wall time continues from the last remaining line. Only process 0 writes,
+  and only with `tensorboard` for TensorBoard.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
@@ -115,7 +115,7 @@ class Records:
     # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
     self._board = EventsWriter(str(board / 'events'))
     self._stack.callback(self._board.close)
-    # Tells TensorBoard to forget what an earlier launch wrote after this step.
+    # Makes TensorBoard discard what an earlier launch wrote after this step.
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
     self._board.write_event(
       event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
@@ -128,17 +128,17 @@ class Records:
     try:
       self._stack.close()
     except OSError:
-      # Another exception that passes through must not be replaced by this one.
+      # An exception that is already being raised must not be replaced by this one.
       if exception == (None, None, None):
         raise
 
   @property
   def wall_time(self) -> float:
-    """Seconds spent on this run so far, those before an interruption included."""
+    """Seconds spent on this run, including those before an interruption."""
     return time.monotonic() - self._start
 
   def write(self, line: dict[str, Any]) -> None:
-    """Writes one logged step, with None for what does not exist."""
+    """Writes one logged step, with None for missing values."""
     if not self._primary:
       return
     line = {**line, 'wall_time': self.wall_time}
@@ -157,11 +157,11 @@ class Records:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of a `metrics.jsonl`; a kill can leave half a line at the end.
+  """The lines of a `metrics.jsonl`, whose last line may be incomplete after a kill.
 
-  Each has a step and a wall time; the other fields are numbers, or None where they are
-  missing. Damaged lines are left out, with a warning. Raises UserError for a file that
-  cannot be read.
+  Each has a step and a wall time; the other fields are numbers, or None if missing.
+  Damaged lines are skipped with a warning. Raises UserError for a file that cannot be
+  read.
   """
   if not path.exists():
     return []
@@ -169,7 +169,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   lines = []
   for number, text in enumerate(texts, start=1):
     if (line := _parsed(text)) is None:
-      logging.warning('line %d of %s is damaged, and left out', number, path)
+      logging.warning('line %d of %s is damaged and skipped', number, path)
     else:
       lines.append(line)
   if (line := _parsed(rest)) is not None:

@@ -1,9 +1,8 @@
-"""Many models in one program: their states stacked, and trained side by side.
+"""Many models in one program, with their states stacked along a first axis.
 
 Models that differ only in numbers – the prior mean, the noise, a fixed guess – are one
-computation over a first axis. Models with fewer heads are filled up with heads of
-zeros, of which none ever moves: where all matrices of a head are zero, so is its
-gradient.
+computation over a first axis. Models with fewer heads are padded with heads of zeros,
+which stay zero: if all matrices of a head are zero, so is its gradient.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ STACKED = (
   'model.initial_bias',
   'model.num_heads',
 )
-# On the exact risk no prompts are drawn to train on, whose shapes and bits depend on
-# these.
+# Training on the exact risk samples no prompts, so these may differ as well: they
+# affect only the shapes and bits of prompts.
 STACKED_IF_EXACT = (
   *STACKED,
   'seed',
@@ -68,20 +67,20 @@ STACKED_IF_EXACT = (
 
 
 def can_be_stacked(config: Config) -> bool:
-  """Whether models of a config can be trained side by side at all."""
-  if config.mesh.fsdp:  # one model alone fills the devices
+  """Whether models of a config can be trained side by side."""
+  if config.mesh.fsdp:  # a single model fills the devices
     return False
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   return isinstance(model, LinearAttention) and theory.covers(build_task(config))
 
 
 def shared_part(config: Config) -> str:
-  """What configs must have in common to be trained side by side, as text."""
+  """The fields that configs must share to be trained side by side, as text."""
   fields: dict[str, Any] = flatten_dict(json.loads(to_json(config)), sep='.')
   exact = config.objective.name == 'exact'
   free = STACKED_IF_EXACT if exact else STACKED
   common = {name: value for name, value in fields.items() if name not in free}
-  if not exact:  # noise is drawn or it is not, whatever its size
+  if not exact:  # whether noise is sampled depends only on this
     common['noisy'] = fields.get('task.noise_std', 0) > 0
   return json.dumps(common)
 
@@ -89,7 +88,7 @@ def shared_part(config: Config) -> str:
 def make_stacked_program(configs: Sequence[Config]) -> Program:
   """The program that trains a model for each config, whose shared parts are equal.
 
-  The models are on prompts with common random numbers, whatever their prior means.
+  All models are trained on prompts with the same random numbers.
   """
   config = max(configs, key=num_heads)
   mesh = make_mesh(config)
@@ -100,7 +99,7 @@ def make_stacked_program(configs: Sequence[Config]) -> Program:
     abstract = _stacked(abstract, len(configs), _mesh_axis(config, len(configs)))
     layout = Layout(abstract)
     step = make_step(graphs, layout, make_objective(config, tasks[0], statistics=True))
-    # The key is one for all models: what they draw is drawn once.
+    # All models share one key, so that prompts are sampled once.
     step = jax.vmap(step, (0, None, 0))
     return Program(
       configs=configs,
@@ -115,9 +114,9 @@ def make_stacked_program(configs: Sequence[Config]) -> Program:
 
 
 def unstack(configs: Sequence[Config], stacked: State) -> Iterator[State]:
-  """The states one by one, each on the mesh of its config, without heads added.
+  """The states one by one, each on the mesh of its config, without padded heads.
 
-  The stacked state is on the host.
+  The stacked state must be on the host.
   """
   abstract: dict[int, State] = {}
   for i, config in enumerate(configs):
@@ -132,14 +131,14 @@ def _cut(i: int, leaf: jax.ShapeDtypeStruct, stacked: np.ndarray) -> jax.Array:
 
 
 def _mesh_axis(config: Config, num_models: int) -> str | None:
-  """The mesh axis that models are split over: prompts need `data` for themselves."""
+  """The mesh axis that models are split over; None if prompts need `data`."""
   data, _ = mesh_shape(config)
   exact = config.objective.name == 'exact'
   return 'data' if exact and num_models % data == 0 else None
 
 
 def _stacked(abstract: State, num_models: int, axis: str | None) -> State:
-  """The abstract state of many models at once, split over a mesh axis or over none."""
+  """The abstract state of many models, split over a mesh axis or not at all."""
 
   def stack(leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = NamedSharding(leaf.sharding.mesh, P(axis, *leaf.sharding.spec))
@@ -151,15 +150,15 @@ def _stacked(abstract: State, num_models: int, axis: str | None) -> State:
 
 
 def _init_stacked(configs: Sequence[Config], abstract: State) -> State:
-  """The states at step 0 side by side, with zeros for the heads that a model lacks.
+  """The stacked states at step 0, with zeros for the heads that a model lacks.
 
-  A model's heads are the first of those that a model with the most heads draws from the
-  same key; to draw each number of heads by itself would compile as many programs.
+  A model has the first heads of the model with the most heads from the same key. To
+  sample each number of heads separately would compile as many programs.
   """
   most = max(map(num_heads, configs))
   shapes: dict[int, State] = {}
   all_states = []
-  for config in configs:  # one by one: to compile them all together takes seconds
+  for config in configs:  # one by one, since compiling them together takes seconds
     heads = num_heads(config)
     if heads not in shapes:
       key = jax.random.key(0)
@@ -175,11 +174,11 @@ def _init_stacked(configs: Sequence[Config], abstract: State) -> State:
 
 
 def _first_entries(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
-  """Zeros but for the first entries, as many as there are in the shape."""
-  kept = np.zeros(whole.shape, whole.dtype)
+  """The first entries along each axis, as many as in the shape; zeros elsewhere."""
+  padded = np.zeros(whole.shape, whole.dtype)
   first = tuple(map(slice, shape.shape))
-  kept[first] = np.asarray(whole)[first]
-  return kept
+  padded[first] = np.asarray(whole)[first]
+  return padded
 
 
 def _make_evaluation(
@@ -208,7 +207,7 @@ def _sample_stacked(
   keys: Any,
   known: Any,
 ) -> SampledMoments:
-  """As `sample_errors`, model by model; those with the same prompts share them."""
+  """As `sample_errors` for each model; models with the same prompts share them."""
   groups: dict[Any, list[int]] = {}
   for i, task in enumerate(tasks):
     groups.setdefault(task.statistics_key, []).append(i)

@@ -1,4 +1,4 @@
-"""The compiled part of training: state sharded from birth, and many steps a call."""
+"""The compiled part of training: a sharded initial state, and many steps per call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.optimizers import build_optimizer, flattened, with_shapes_of
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
 
-# Everything random is a pure function of the seed, a stream of it, and the step.
+# All random numbers are a pure function of the seed, one of its streams, and the step.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 
 # From state, key and moments of the task to the next state and its metrics.
@@ -27,12 +27,12 @@ Step = Callable[[State, Key[Array, ''], Any], tuple[State, dict[str, Array]]]
 
 
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
-  """The key of one of the streams that the config's seed gives."""
+  """The key of one of the random streams of the config's seed."""
   return jax.random.fold_in(jax.random.key(config.seed), stream)
 
 
 def create(config: Config, key: Key[Array, '']) -> dict[str, Any]:
-  """The model of a config, its weights drawn from the key, and its optimizer."""
+  """The model of a config, with weights sampled from the key, and its optimizer."""
   model = build_model(config, nnx.Rngs(params=key))
   transformation = build_optimizer(
     config.optimizer, config.train.num_steps, in_shape=config.mesh.fsdp
@@ -57,7 +57,7 @@ def states(modules: dict[str, Any]) -> State:
 
 
 def init_state(config: Config, layout: Layout) -> State:
-  """The state at step 0, each array made where it will stay."""
+  """The state at step 0, with each array created in its final sharding."""
   return make_init(config, layout)()
 
 
@@ -65,7 +65,7 @@ def make_init(config: Config, layout: Layout) -> Callable[[], State]:
   """Compiles the initialization of the state."""
 
   def init() -> State:
-    # The key is made in here, so that every process of a pod can call this alike.
+    # The key is made here, so that every process of a pod can make the same call.
     return layout.keep(states(create(config, stream_key(config, INIT_STREAM))))
 
   return jax.jit(init, out_shardings=layout.shardings)
@@ -95,10 +95,10 @@ def make_step(graphs: State, layout: Layout, objective: Objective) -> Step:
 def make_train_steps(step: Step, layout: Layout, mesh: Mesh) -> jax.stages.Wrapped:
   """Compiles `(state, key, start, stop, moments) -> (state, metrics of the last step)`.
 
-  The state is donated. The number of steps is not compiled in: however a run is cut
+  The state is donated. The number of steps is not compiled in: however a run is divided
   into calls, each step is the same program and gives the same bits. The loop ends early
-  after a step whose loss or gradient is not finite, or where none is, if `step` takes
-  several models at once. `metrics['step']` is the number of steps done by then, and
+  after a step whose loss or gradient is not finite, which must hold for every model if
+  `step` takes several. `metrics['step']` is the number of steps done by then, and
   `metrics['finite']` says which models are finite, weights included.
   """
   run_steps = functools.partial(_train_steps, step, layout.fully_sharded)
@@ -121,9 +121,9 @@ def _train_steps(
   moments: Any,
 ) -> tuple[State, dict[str, Array]]:
   abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, moments)
-  # From step to step the arrays are flat: XLA:CPU computes what is elementwise on
-  # `[h, e, e]` in rows of e, which makes Adam eight times as slow. Arrays that are
-  # split along another axis than their first keep their shapes.
+  # Between steps the arrays are flat: XLA:CPU computes elementwise operations on `[h,
+  # e, e]` in rows of e, which makes Adam eight times as slow. Arrays that are split
+  # along another axis than their first keep their shapes.
   flat: Callable[[State], State] = flattened
   shaped = functools.partial(with_shapes_of, abstract_state)
   if keep_shapes:

@@ -1,4 +1,4 @@
-"""What a finished run says of itself: `summary.json` and the closing table."""
+"""The summary of a finished run: `summary.json` and the closing table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SUMMARY = 'summary.json'  # its name in a workdir
 
 _TEXTS = 'model', 'jax_version', 'device_kind'
 _COUNTS = 'num_params', 'step', 'num_devices', 'num_processes'
-# Each has a standard error.
+# Fields with a standard error.
 _SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 
 
 class Summary(TypedDict):
-  """The content of `summary.json`; what does not exist for a model is None."""
+  """The content of `summary.json`; values that a model does not have are None."""
 
   model: str
   num_params: int
@@ -56,7 +56,7 @@ def summarise(
   speed: tuple[float | None, float | None],
   wall_time: float,
 ) -> Summary:
-  """The summary of the i-th model of a program; `speed` as `Progress.speed` has it."""
+  """The summary of the i-th model of a program; `speed` is from `Progress.speed`."""
   config, references = program.configs[i], program.evaluation.references
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
@@ -99,7 +99,7 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 
 
 def read_summary(path: pathlib.Path) -> Summary | None:
-  """A `summary.json`, or None if there is none, or a damaged one."""
+  """A `summary.json`, or None if it is missing or damaged."""
   try:
     summary = read_json(path)
   except UnreadableFile:
@@ -108,7 +108,7 @@ def read_summary(path: pathlib.Path) -> Summary | None:
 
 
 def _is_summary(content: object) -> bool:
-  """Whether JSON has all fields of a summary, texts and numbers where these belong."""
+  """Whether JSON has all fields of a summary with the right types."""
   if (
     not isinstance(content, dict)
     or not Summary.__annotations__.keys() <= content.keys()
@@ -129,7 +129,7 @@ def _is_summary(content: object) -> bool:
 
 
 def table(summary: Summary) -> str:
-  """The closing table of a run: the model's risk beside one-step GD's."""
+  """The closing table of a run: the risks of the model and of one-step GD."""
 
   def sampled(mean: float | None, stderr: float | None) -> str:
     return '-' if mean is None or stderr is None else f'{mean:.4f} ± {stderr:.4f}'

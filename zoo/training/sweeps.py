@@ -45,22 +45,22 @@ Row = dict[str, Any]
 def sweep(
   config: Config, points: Sequence[Point], workdir: str | pathlib.Path
 ) -> list[Row] | None:
-  """Trains the config at each point, or resumes from what the workdir holds.
+  """Trains the config at each point, or resumes from the workdir.
 
   Points that differ only in the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with
   the exact objective, are trained side by side in one program, on the same prompts.
-  Each has its own folder, that of an ordinary run.
+  Each has its own folder, like an ordinary run.
 
   Returns a row for each point: its fields, `workdir`, and its summary; they are also in
-  `table.csv` and `table.json`. After SIGTERM it returns None, after Ctrl-C it raises
-  KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
-  written, when the config, a point or the workdir is wrong; RunError when a point
+  `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C it
+  raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
+  written, when the config, a point or the workdir is invalid; RunError when a point
   stopped being finite, with all others done, or when the disk is full.
   """
   if jax.process_count() > 1:
     raise UserError(
       f'a sweep is trained by one process, and this is one of {jax.process_count()}; '
-      'train a point by itself, with launch.main'
+      'train each point separately, with launch.main'
     )
   configs = [at_point(config, point) for point in points]
   workdir = user_path(workdir)
@@ -86,7 +86,7 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
 
 
 def at_point(config: Config, point: Point) -> Config:
-  """The config with the fields of a point set, and checked; raises UserError."""
+  """The validated config with the fields of a point; raises UserError."""
   config = copy.deepcopy(config)
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
@@ -102,7 +102,7 @@ def at_point(config: Config, point: Point) -> Config:
 
 
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
-  """The rows for a terminal: the points' fields, and their risks."""
+  """The rows for a terminal: the fields of the points, and their risks."""
   shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
   shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
   cells = [
@@ -119,7 +119,7 @@ def _check_points(points: Sequence[Point], folders: Sequence[pathlib.Path]) -> N
     raise UserError('there is no point to train; at least one is needed')
   if len(set(folders)) < len(folders):
     twice = next(i for i, folder in enumerate(folders) if folder in folders[:i])
-    raise UserError(f'the point {points[twice]} is there twice')
+    raise UserError(f'the point {points[twice]} is given twice')
 
 
 def _train_missing(
@@ -128,7 +128,7 @@ def _train_missing(
   workdir: pathlib.Path,
   interruption: Interruption,
 ) -> bool:
-  """Trains the points that have no summary yet; False if it was told to stop."""
+  """Trains the points that have no summary yet; False if it was interrupted."""
   programs: dict[str, list[int]] = {}
   for i, folder in enumerate(folders):
     if read_summary(folder / SUMMARY) is None:
@@ -158,7 +158,7 @@ def _train_missing(
 def _train_one_by_one(
   group: Sequence[tuple[Config, pathlib.Path]], interruption: Interruption
 ) -> list[pathlib.Path] | None:
-  """Trains points in programs of their own; None if it was told to stop."""
+  """Trains each point in its own program; None if it was interrupted."""
   for config, folder in group:
     if train_locked(config, folder, interruption) is None:
       return None
@@ -171,7 +171,7 @@ def _train_stacked(
   label: str,
   interruption: Interruption,
 ) -> list[pathlib.Path] | None:
-  """Trains points in one program; returns those that were lost, None to stop."""
+  """Trains points in one program; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
   digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
   unfinished = workdir / 'unfinished' / digest
@@ -180,7 +180,7 @@ def _train_stacked(
   program = make_stacked_program(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
-    # Writing each line of each point for TensorBoard takes longer than training them.
+    # Writing all lines of all points for TensorBoard would take longer than training.
     result = run(program, folders, checkpoints, interruption, label, tensorboard=False)
   if result is None:
     return None
@@ -222,7 +222,7 @@ def _write_table(
 
 
 def _name(point: Point) -> str:
-  """A folder name: the fields and values, or their digest where they are unwieldy."""
+  """A folder name: the fields and values, or their digest if they are unwieldy."""
   name = ','.join(f'{field}={json.dumps(value)}' for field, value in point.items())
   name = name.replace('"', '')
   if re.fullmatch(r'[\w.,=+-]{1,100}', name):

@@ -1,4 +1,4 @@
-"""What a claim is, and how numbers decide it."""
+"""Claims, and the verdicts that follow from their numbers."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ Figures = Mapping[str, Plot]  # by name
 
 
 def nothing_exact() -> Numbers:
-  """Of a claim on what can be measured alone."""
+  """The exact numbers of a claim that has none."""
   return {}
 
 
 def nothing_measured(figures: Figures) -> Measured:
-  """Of a claim that no training bears on."""
+  """The measured numbers of a claim that needs no training."""
   return {}
 
 
 def sharp_as_stated() -> bool:
-  """Of a claim of which nothing more is known than it says."""
+  """The rule of a claim for which no sharper statement is known."""
   return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """What the paper claims, the numbers on it, and the rule by which they decide.
+  """A claim of the paper, the numbers that bear on it, and the rule for its verdict.
 
-  `exact` and `measured` return numbers by name, in one dict that they write out; their
-  source is shown beside the numbers. `holds` and `sharp` take the numbers that decide,
-  by name. What is measured is read off the `figures` named.
+  `exact` and `measured` return numbers by name in a literal dict; their source is shown
+  beside the numbers. `holds` and `sharp` take by name the numbers that they need. The
+  measured numbers are read from the named `figures`.
   """
 
   key: str
@@ -58,20 +58,19 @@ class Claim:
 
 
 def close(one: float, other: float) -> bool:
-  """Whether two exact numbers are the same but for rounding in float64."""
+  """Whether two exact numbers are the same up to rounding in float64."""
   return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def within(share: float, one: float, other: float) -> bool:
-  """Whether a number is off another one by at most that share of it."""
+  """Whether a number differs from another one by at most that share of it."""
   return abs(one / other - 1) <= share
 
 
 def judge(claim: Claim, figures: Figures) -> reports.Claim:
-  """The claim with its numbers, in float64, and its verdict: see `claims.json`.
+  """The claim with its numbers, in float64, and its verdict, as in `claims.json`.
 
-  What is measured in figures that are not there is None, and so is a verdict that
-  needs it.
+  Numbers measured in missing figures are None, and so is a verdict that needs them.
   """
   with jax.enable_x64(True):
     exact = {name: float(value) for name, value in claim.exact().items()}
@@ -96,7 +95,7 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
 
 
 def verdict(claim: Claim, numbers: Mapping[str, float | None]) -> str | None:
-  """What the rule of a claim says; None if a number that it takes is missing."""
+  """The verdict of a claim's rules; None if a number that they need is missing."""
 
   def decide(rule: Callable[..., bool]) -> bool | None:
     given = {name: numbers[name] for name in inspect.signature(rule).parameters}
@@ -112,7 +111,7 @@ def verdict(claim: Claim, numbers: Mapping[str, float | None]) -> str | None:
 
 
 def sources(function: Callable[..., object]) -> dict[str, str]:
-  """The source of each number that a function returns in a dict, by its name."""
+  """The source of each number in the dict that a function returns, by name."""
   *steps, value = _body(function)
   assert isinstance(value, ast.Dict)
   return {
@@ -128,7 +127,7 @@ def rule_source(rule: Callable[..., bool]) -> str:
 
 
 def _body(function: Callable[..., object]) -> list[ast.AST]:
-  """The statements of a function, the value that it returns last."""
+  """The statements of a function, followed by the value that it returns."""
   tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
   assert isinstance(tree, ast.FunctionDef)
   *steps, last = tree.body

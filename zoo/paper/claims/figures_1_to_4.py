@@ -1,4 +1,4 @@
-"""Claims on figures 1 to 4: what multi-head LSA was trained to (section 5)."""
+"""Claims on figures 1 to 4: trained multi-head LSA (section 5)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def strict_bound() -> Claim:
   return Claim(
     'strict-bound',
     'Experiments: “GD is a strict lower bound”',
-    'One step of gradient descent is below every multi-head LSA whose fixed guess is '
-    'not w*.',
+    'One step of gradient descent has a lower risk than every multi-head LSA whose '
+    'fixed guess is not w*.',
     exact=exact,
     holds=holds,
     measured=measured,
@@ -74,8 +74,8 @@ def strict_bound_covariance() -> Claim:
     holds=holds,
     measured=measured,
     figures=('covariance',),
-    note='Eleven heads with the initial guess 0 pass below it, as they learn a matrix '
-    'for the step.',
+    note='Eleven heads with the initial guess 0 have a lower risk, since they learn a '
+    'matrix step.',
   )
 
 
@@ -183,7 +183,7 @@ def figure_3() -> Claim:
     holds=holds,
     measured=measured,
     figures=('3',),
-    note='Of slope κ = 2/(Cd + 2) = 1/51 with d heads or more.',
+    note='The slope is κ = 2/(Cd + 2) = 1/51 with d heads or more.',
   )
 
 
@@ -196,7 +196,7 @@ def _proportional(
   trained_correlation: float,
   kappa: float,
 ) -> bool:
-  """Fig. 4: the gap is κ times the square, exactly, and in what was trained."""
+  """Fig. 4: the gap is κ times the square, exactly and in trained models."""
   exactly = close(gap_of_0, 0.0) and close(4 * gap_of_40, gap_of_160)
   trained = within(0.03, trained_slope, kappa) and trained_correlation > 0.999
   return exactly and trained and abs(gap_trained_of_0) < 0.03 * gap_of_160
@@ -232,7 +232,7 @@ def figure_4_guess() -> Claim:
     holds=_proportional,
     measured=measured,
     figures=('4',),
-    note='Of slope κ = 1/51; it is the experiment of Fig. 3 over again.',
+    note='The slope is κ = 1/51; the experiment is equivalent to that of Fig. 3.',
   )
 
 
@@ -263,7 +263,7 @@ def figure_4_bias() -> Claim:
     holds=_proportional,
     measured=measured,
     figures=('4',),
-    note='Of the same slope.',
+    note='The slope is the same.',
   )
 
 

@@ -38,7 +38,7 @@ def figure_5a() -> Claim:
     figures=('5',),
     note='At the rate 5e-4 Adam needs 4000 of the 5000 steps to carry the guess from 0 '
     'to 2. The paper does not say where the guess starts; from a start near w*, or for '
-    'a smaller w*, the same training would reach it.',
+    'a smaller w*, the same training would reach gradient descent.',
   )
 
 
@@ -80,7 +80,7 @@ def _aligned(
   gradient: float,
   cosine: float,
 ) -> bool:
-  """Fig. 5b: less than 2 % of the gradient's size is left, and the cosine is 1."""
+  """Fig. 5b: the differences are below 2 % of the gradient, and the cosine is 1."""
   small = max(prediction, gradient) < 0.02 * size_of_gradient
   return close(difference, 0.0) and small and cosine > 0.999
 
@@ -96,7 +96,7 @@ def figure_5b() -> Claim:
   return Claim(
     'figure-5b',
     'Fig. 5b, trained to the end',
-    'While yq-LSA trains its predictions and gradients become those of gradient '
+    'While yq-LSA trains, its predictions and gradients become those of gradient '
     'descent: the differences go to 0 and the cosine similarity to 1.',
     exact=_alignment_exact,
     holds=_aligned,
@@ -117,21 +117,21 @@ def figure_5b_paper() -> Claim:
   return Claim(
     'figure-5b-paper',
     'Fig. 5b, trained as in the paper',
-    'While yq-LSA trains its predictions and gradients become those of gradient '
+    'While yq-LSA trains, its predictions and gradients become those of gradient '
     'descent: the differences go to 0 and the cosine similarity to 1.',
     exact=_alignment_exact,
     holds=_aligned,
     measured=measured,
     figures=('5',),
-    note='At w* = (2, …, 2), by the same rule: the guess starts at 0 and is not there '
-    'when the training ends, as in Fig. 5a.',
+    note='At w* = (2, …, 2), by the same rule: as in Fig. 5a, the guess starts at 0 '
+    'and has not reached w* when training ends.',
   )
 
 
 def _difference(figures: Figures, name: str) -> tuple[float | None, float | None]:
-  """The mean of a paired difference of Fig. 6, free answers, and its upper end.
+  """The mean of a paired difference of free answers in Fig. 6, and its upper end.
 
-  None where no prompt has both answers.
+  Both are None if no prompt has both answers.
   """
   try:
     one = figures['6'].series('b', name)
@@ -160,7 +160,7 @@ def figure_6() -> Claim:
     holds=holds,
     measured=measured,
     figures=('6',),
-    note='Of free answers, on the prompts that have both; it holds if the 95 % '
+    note='For free answers, on the prompts that have both; it holds if the 95 % '
     'interval of the difference is below 0. A guess can be copied: see the next claim.',
   )
 
@@ -182,7 +182,7 @@ def appendix_c3() -> Claim:
     holds=holds,
     measured=measured,
     figures=('6',),
-    note='Of free answers, against the error of the guess itself on the same prompts.',
+    note='For free answers, against the error of the guess itself on the same prompts.',
   )
 
 

@@ -71,12 +71,12 @@ def value_space() -> Claim:
   return Claim(
     'value-space',
     'Eqs. 5, 6 (proof of Theorem 1)',
-    'A head counts only by the last row of W_P W_V and by W_Kᵀ W_Q, and so d + 1 heads '
-    'realise every rule that any number of heads realises.',
+    'A head matters only through the last row of W_P W_V and through W_Kᵀ W_Q, and so '
+    'd + 1 heads realise every rule that any number of heads realises.',
     exact=exact,
     holds=holds,
-    note='Shown for the optimum with label noise, σ = 1, as it is written with d + 1 '
-    'heads. The infimum does not need them all: with ten heads it is the same.',
+    note='Shown for the optimum with label noise, σ = 1, which is constructed with '
+    'd + 1 heads. The infimum does not need them all: with ten heads it is the same.',
   )
 
 
@@ -111,8 +111,9 @@ def lemmas_1_2() -> Claim:
     'The risk is not convex in the weights, neither of multi-head LSA nor of yq-LSA.',
     exact=exact,
     holds=holds,
-    note='To flip the signs of W_P and W_Q changes no prediction; half way between '
-    'both weights the risk is above both ends. In the update U the risk is convex.',
+    note='Flipping the signs of W_P and W_Q changes no prediction, but half way '
+    'between both weights the risk is above both ends. In the update U the risk is '
+    'convex.',
   )
 
 
@@ -154,14 +155,14 @@ def theorem_2() -> Claim:
     'theorem-2',
     'Theorem 2',
     'With w* ≠ 0 and the initial guess 0, as C → ∞ the risk of multi-head LSA has no '
-    'stationary point but the trivial one.',
+    'stationary point except the trivial one.',
     exact=exact,
     holds=holds,
     measured=measured,
     figures=('context',),
     note='At the optimum with that guess the gradient vanishes at every C, and the gap '
-    'to gradient descent is 2|w*|²/(Cd + 2), which goes to 0. The proof takes z_j and '
-    'z_k for independent, but they share ŵ. One head, f = yᵀX x_q / C, already tends '
+    'to gradient descent is 2|w*|²/(Cd + 2), which goes to 0. The proof treats z_j and '
+    'z_k as independent, but they share ŵ. One head, f = yᵀX x_q / C, already tends '
     'to the risk 0.',
   )
 
@@ -233,7 +234,8 @@ def appendix_a4() -> Claim:
   return Claim(
     'appendix-a4',
     'Appendix A.4',
-    'The Hessian of the risk in the update U is 2M, M being made of the mean of G.',
+    'The Hessian of the risk in the update U is 2M, where M is made from the mean of '
+    'G.',
     exact=exact,
     holds=holds,
     note='It is 2E[G ⊗ G]. The numbers are along the direction Xᵀy/C, with M = E[G] ⊗ '

@@ -38,8 +38,8 @@ def equation_7() -> Claim:
     'descent.',
     exact=exact,
     holds=holds,
-    note='Eq. 3 has a 1/C of its own, so that the step is C times too small. With W_P '
-    '= −η I it is one step.',
+    note='Eq. 3 already has a factor 1/C, so the step is C times too small. With W_P = '
+    '−η I it is one step.',
   )
 
 
@@ -127,8 +127,9 @@ def appendix_b3() -> Claim:
     exact=exact,
     holds=holds,
     sharp=sharp,
-    note='So it is for η = 1, but the step size is to blame, not the finite context: '
-    'with η = C/(C + d + 1) there is none. With another η it does not go to 0.',
+    note='This is true for η = 1, but the step size is the cause, not the finite '
+    'context: with η = C/(C + d + 1) the residual is 0. With another η it does not go '
+    'to 0.',
   )
 
 
@@ -165,7 +166,7 @@ def conjecture() -> Claim:
     holds=holds,
     measured=measured,
     figures=('5',),
-    note='With the step η* = C/(C + d + 1). No other learning rule reaches it.',
+    note='With the step η* = C/(C + d + 1). No other learning rule attains its risk.',
   )
 
 
@@ -211,11 +212,11 @@ def lemma_3_proof() -> Claim:
   return Claim(
     'lemma-3-proof',
     'Lemma 3, its proof',
-    'The LTB with Xw in place of the labels predicts as the yq-LSA.',
+    'The LTB with Xw in place of the labels predicts the same as the yq-LSA.',
     exact=exact,
     holds=holds,
-    note='Xw = y holds for w = ŵ only. This block ignores the labels; another one does '
-    'it (docs/theory.md, section 3).',
+    note='Xw = y holds only for w = ŵ. This block ignores the labels; another block '
+    'predicts the same as the yq-LSA (docs/theory.md, section 3).',
   )
 
 
@@ -241,7 +242,7 @@ def ltb_optimum() -> Claim:
     holds=holds,
     measured=measured,
     figures=('context',),
-    note="It is the same step of gradient descent as yq-LSA's.",
+    note='The optimum is the same step of gradient descent as that of yq-LSA.',
   )
 
 

@@ -1,4 +1,4 @@
-"""The figures of arXiv 2512.04268, and three more: what each trains and plots."""
+"""The figures of arXiv 2512.04268, and three more: their models and plots."""
 
 from zoo.paper.figures import beyond, fixed_guess, shift, trained_guess
 from zoo.paper.figures.parts import Figure as Figure

@@ -15,11 +15,11 @@ from zoo.paper.training import Field, Point, Runs, Study, point
 from zoo.plots import BLACK, BLUE, GREEN, PURPLE, VERMILION, Panel, Series, series
 from zoo.tasks import LinearRegression
 
-CONTEXTS = 5, 10, 20, 80  # that are trained
+CONTEXTS = 5, 10, 20, 80  # of trained models
 ALL_CONTEXTS = 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 226, 320
 ONE_HEAD_CONTEXTS = 5, 10, 20, 80, 320
 SMALL_MEAN = 0.5
-RATIOS = 10.0, 100.0  # of feature variances, that are trained
+RATIOS = 10.0, 100.0  # of feature variances, of trained models
 ALL_RATIOS = tuple(np.geomspace(1, 100, 17).tolist())
 
 # label: (colour, config, heads)
@@ -118,13 +118,13 @@ FIGURES = {
   'context': Figure(
     'With longer contexts the gap closes',
     'w* = (2, …, 2), trained at the rate 5e-3, decaying to 0: (a) the risk against the '
-    'number of examples C; (b) what is left above gradient descent, which falls like '
-    '1/C. yq-LSA and LTB coincide.',
+    'number of examples C; (b) the excess over gradient descent, which falls like 1/C. '
+    'yq-LSA and LTB coincide.',
     tuple(_at_context(label, c) for label in MODELS for c in CONTEXTS),
     _context,
   ),
   'covariance': Figure(
-    'With unequal features gradient descent is no bound',
+    'With unequal features gradient descent is not a bound',
     'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5. '
     'The best step is a matrix, which attention can learn.',
     tuple(

@@ -34,7 +34,7 @@ from zoo.plots import (
 HEADS = tuple(range(1, 17))
 NORMS = tuple(20.0 * step for step in range(9))  # |w*|²
 GUESSES = tuple(40.0 * step for step in range(5))  # |g|² and β²
-# Of which the curves are drawn.
+# The values whose curves are shown.
 CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
@@ -130,7 +130,7 @@ def _figure_4(runs: Runs) -> tuple[Panel, ...]:
 def _against_square(
   runs: Runs, keys: str, axis: str, symbol: str, field: str
 ) -> tuple[Panel, Panel]:
-  """Curves, and risks at the end, with |g|² or β² where w* = 0."""
+  """Curves, and final risks against |g|² or β², for w* = 0."""
 
   def at(square: float) -> Point:
     return _heads(11, norm=0.0, **{field: square})
@@ -160,8 +160,8 @@ FIGURES = {
     'LSA does not reach gradient descent',
     'Risk of LSA, which has one head and the initial guess 0, while it trains. Prior '
     'mean w* = (2, …, 2), d = C = 10, trained as in the paper (Adam 5e-4, 5000 steps '
-    'of 2048 prompts), as are all models of figures 1 to 4. A model that is trained on '
-    'the exact risk has no other loss, and none is shown.',
+    'of 2048 prompts), as are all models of figures 1 to 4. No separate training loss '
+    'is shown for a model that is trained on the exact risk.',
     (_ONE_HEAD,),
     _figure_1,
   ),

@@ -1,4 +1,4 @@
-"""What the figures share: names of axes and series, and runs as series."""
+"""Parts of several figures: names of axes and series, and series of runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINED, INFIMUM, GD = 'trained', 'exact infimum', 'one step of gradient descent
 
 
 class Figure(NamedTuple):
-  """Title and caption of a figure, the models that it needs, and how it is plotted."""
+  """The title and caption of a figure, the models that it needs, and its plot."""
 
   title: str
   caption: str
@@ -34,7 +34,7 @@ def level(name: str, value: float, x: Sequence[int | float]) -> Series:
 def curve(
   runs: Runs, at: Point, name: str, colour: str, field: str = 'exact_risk'
 ) -> Series:
-  """A field that was logged while a point was trained, its range over the seeds."""
+  """A field logged while a point was trained, with its range over the seeds."""
   return series(name, 'curve', colour, *runs.history(at, field))
 
 
@@ -45,11 +45,11 @@ def dots(
   points: Mapping[int, Point] | Mapping[float, Point],
   less: ArrayLike = 0.0,
 ) -> Series:
-  """The exact risk at the end of each point, by x, minus `less`."""
+  """The final exact risk of each point, by x, minus `less`."""
   finals = np.transpose([runs.final(at) for at in points.values()])
   return series(name, 'dots', colour, list(points), finals - np.asarray(less))
 
 
 def gd_over_steps(curves: Sequence[Series]) -> Series:
-  """The risk of one step of gradient descent, below curves of training."""
+  """The risk of one step of gradient descent, over the steps of training curves."""
   return level(GD, setting.gd_risk(setting.task()), [0, curves[0].x[-1]])

@@ -18,7 +18,7 @@ NUM_PROMPTS = 16384
 
 
 class _Axis(NamedTuple):
-  """One way in which the test differs from the training."""
+  """One way in which the test task differs from the training task."""
 
   name: str  # of the shift, one of probing.SHIFTS
   label: str
@@ -30,7 +30,7 @@ class _Axis(NamedTuple):
 _CONTEXTS = 5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 56.0, 80.0
 _MEANS = 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0
 _SCALES = 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5
-# Entries of w* as the distance by which it is moved.
+# The distance that w* is moved for each value of its entries.
 _DISTANCES = tuple(
   (mean - setting.PRIOR_MEAN) * setting.NUM_FEATURES**0.5 for mean in _MEANS
 )
@@ -50,7 +50,7 @@ def _shift(runs: Runs) -> tuple[Panel, ...]:
   panels = []
   for key, axis in zip('abc', _AXES, strict=True):
     tests = probing.shifted_tasks(setting.task(), axis.name, axis.values)
-    # Every second one is sampled too: enough to see that they agree.
+    # Every second task is sampled too, which is enough to show the agreement.
     sampled = np.array(
       [probing.sampled_shifted_risks(firsts, test, NUM_PROMPTS) for test in tests[::2]]
     )
@@ -72,9 +72,9 @@ def _shift(runs: Runs) -> tuple[Panel, ...]:
 
 FIGURES = {
   'shift': Figure(
-    'What was learned, on other tasks',
-    'Models trained at C = 10, w* = (2, …, 2) and features of variance 1, tested '
-    f'elsewhere: exact, and sampled on {NUM_PROMPTS} prompts with one standard '
+    'Trained models on other tasks',
+    'Models trained at C = 10, w* = (2, …, 2) and features of variance 1, tested on '
+    f'other tasks: exact, and sampled on {NUM_PROMPTS} prompts with one standard '
     'error. yq-LSA and LTB coincide.',
     tuple(converged(label) for label in MODELS),
     _shift,

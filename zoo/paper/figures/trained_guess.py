@@ -17,7 +17,7 @@ PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
 ALIGNMENT_PROMPTS = 4096
 
 _STUDY = Study('yq_lsa', 'paper')
-# Those whose alignment with gradient descent is followed.
+# The points whose alignment with gradient descent is plotted.
 AS_IN_THE_PAPER = point(Study('yq_lsa', 'paper', checkpoints=20))
 TO_THE_END = point(Study('yq_lsa', '', checkpoints=20))
 
@@ -61,7 +61,7 @@ def _alignment(runs: Runs) -> list[Panel]:
   return panels
 
 
-# The axis, its scale, what is sampled, the name of what is exact, and what it is.
+# The axis, its scale, the sampled value, and the name and value of the exact one.
 _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
   (
     'prediction difference |f − f_GD|',
@@ -90,7 +90,7 @@ _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
 def _alignments(
   rows: list[Row], checkpoints: int
 ) -> tuple[list[int], list[list[Alignment]]]:
-  """The steps that were saved, and for each seed the alignment with GD at these."""
+  """The saved steps, and for each seed the alignment with GD at these steps."""
   task = setting.task()
   gd = estimators.gradient_descent(task)
   every = -(-rows[0]['step'] // checkpoints)
@@ -112,9 +112,9 @@ FIGURES = {
     'yq-LSA becomes one step of gradient descent',
     'yq-LSA, whose initial guess is trained: (a) the exact risk while it trains; '
     '(b, c, d) how far it is from one step of gradient descent from w* = (2, …, 2) on '
-    'the same prompts. The root mean squares are exact; what is sampled are means, as '
-    'in the paper. At the rate of the paper, 5e-4, Adam cannot carry the guess from 0 '
-    'to 2 in time; at 5e-3, decaying to 0, it can.',
+    'the same prompts. The root mean squares are exact; the sampled values are means, '
+    'as in the paper. At the rate of the paper, 5e-4, Adam cannot carry the guess from '
+    '0 to 2 in time; at 5e-3, decaying to 0, it can.',
     (*(_yq(mean) for mean in PRIORS), TO_THE_END),
     _figure_5,
   ),

@@ -1,4 +1,4 @@
-"""The config of the experiment: every field is checked before anything else."""
+"""Validation of the experiment's config: every field is checked first."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ FIELDS = {*_CHOICES, *_COUNTS, *_TEXTS, *_OTHERS}
 
 
 def validate(config: ExperimentConfig) -> None:
-  """Checks a whole config; raises UserError at the first field that is wrong."""
+  """Checks a whole config; raises UserError at the first invalid field."""
   fields = flatten_dict(config.to_dict(), sep='.')
   for field in sorted(FIELDS - fields.keys()):
     raise UserError(f'the config has no field {field!r}; it is needed')
@@ -127,7 +127,7 @@ def validate(config: ExperimentConfig) -> None:
   data, _ = mesh_shape(config)
   if 2 * model.batch_size % data:
     raise UserError(
-      f'config.model.batch_size is {model.batch_size}; twice it must be '
+      f'config.model.batch_size is {model.batch_size}; twice that number must be '
       f'divisible by the data axis of the mesh, which is {data}'
     )
 
@@ -159,19 +159,19 @@ def _check_guess(guess: GuessConfig) -> None:
 
 
 def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
-  """The words for a benchmark, and its scale; UserError where they do not fit it."""
+  """The wording of a benchmark, with its scale; UserError if they do not fit it."""
   section = config.benchmark
   inputs = tuple(section.inputs)
   num_texts = len(benchmark.splits['train'][0].texts)
   if len(inputs) != num_texts:
     raise UserError(
-      f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, as there '
-      f'are {num_texts} inputs an example'
+      f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, since '
+      f'each example has {num_texts} inputs'
     )
   if benchmark.classes:
     if section.low is not None or section.high is not None:
       raise UserError(
-        'config.benchmark.low and high must be None where labels are classes, as here: '
+        'config.benchmark.low and high must be None if labels are classes, as here: '
         f'{", ".join(benchmark.classes)}'
       )
     scale = Scale(0.0, 0.0, benchmark.classes)
@@ -192,7 +192,7 @@ def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
 
 
 def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
-  """Raises UserError where a split is too small for the prompts, or is not there."""
+  """Raises UserError if a split is missing or too small for the prompts."""
   section, splits = config.prompts, benchmark.splits
   if section.context_split not in splits:
     raise unknown_name(
@@ -212,11 +212,11 @@ def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
 def weights_path(field: str, value: str) -> pathlib.Path:
   """The file or folder that a field names; `package:NAME/PATH` is in a package.
 
-  Raises UserError where there is none.
+  Raises UserError if it does not exist.
   """
   if not value.startswith('package:'):
     path = pathlib.Path(os.path.expanduser(value))
-    if not os.path.exists(path):  # also where the name is too long for one
+    if not os.path.exists(path):  # unlike Path.exists, False for too long a name
       raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
     return path
   name, _, inside = value.removeprefix('package:').partition('/')
