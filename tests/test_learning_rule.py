@@ -238,6 +238,12 @@ def test_rules_and_prompts_of_other_sizes_are_refused():
       use(prompt)
 
 
+@pytest.mark.parametrize('scale', [float('nan'), 1j, [1.0, 2.0]], ids=str)
+def test_a_scale_is_one_finite_number(unchecked, scale):
+  with refuses('scale'):
+    _ = _rule(0) * scale
+
+
 @pytest.mark.parametrize('x64', [True, False])
 def test_numbers_lose_nothing_and_traced_ones_keep_their_precision(x64):
   start = np.asarray([1.0, 1 / 3])

@@ -139,8 +139,8 @@ class LearningRule:
 
   def __mul__(self, scale: Float[ArrayLike, '']) -> LearningRule:
     """The rule that predicts `scale` times this one's prediction; raises UserError."""
-    if jnp.ndim(scale):
-      raise UserError(f'scale has shape {jnp.shape(scale)}; it must be a number')
+    if np.ndim(scale):
+      raise UserError(f'scale has shape {np.shape(scale)}; it must be a number')
     if not isinstance(scale, Tracer):
       check_number('scale', scale)
     return jax.tree.map(lambda leaf: leaf * scale, self)

@@ -51,6 +51,19 @@ def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+  ('line', 'code'), [('"$@" >/dev/full', 1), ('"$@" 2>/dev/full', 0)]
+)
+def test_a_full_disk_for_the_output_ends_no_training(line, code, cache, tmp_path):
+  answer = shell(line, cache, tmp_path)
+  assert answer.returncode == code, answer.stderr
+  assert 'Traceback' not in answer.stderr
+  said = 'error: the output could not be written: No space left on device'
+  assert code == 0 or said in answer.stderr
+  assert (tmp_path / 'checkpoints/runs/yq_lsa-smoke/summary.json').is_file()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
 def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
   name = signal.Signals(number).name

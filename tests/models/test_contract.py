@@ -13,6 +13,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
+from tests.compare import refuses
+from tests.settings import isotropic
 
 _D, _C, _B = 3, 5, 8
 
@@ -224,3 +226,12 @@ def test_heads_are_split_over_the_model_axis(name):
     _, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
   specs = [leaf.sharding.spec for leaf in jax.tree.leaves(abstract)]
   assert any('model' in spec for spec in specs)
+
+
+@_every_model
+def test_a_prompt_of_another_number_of_features_is_refused(name):
+  prompt = isotropic(_D + 1, _C).sample(jax.random.key(0), _B)
+  model = _build(name)
+  for use in (model, model.embed):
+    with refuses(f'the model is for {_D} features; the prompt has {_D + 1}'):
+      use(prompt)

@@ -58,7 +58,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   matrix = implicit_algorithm(zoo.estimators.gd_beta(task), task)
   is_descent, verdict = judge(matrix, task)
   assert not is_descent
-  assert verdict.startswith('Yes, with a matrix step')
+  assert verdict.startswith('No, but one step with a matrix (GD-β)')
   task = isotropic(3, 4, prior_mean=2.0)
   fixed = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
   is_descent, verdict = judge(implicit_algorithm(fixed, task), task)

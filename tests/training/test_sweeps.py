@@ -259,6 +259,16 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()
 
 
+def test_programs_that_are_not_finite_do_not_stop_the_others(tmp_path):
+  # A program of one point, one of two, and one that is finite.
+  sizes = (3, 1e25), (4, 1e25), (4, 2e25), (5, 1.0)
+  points = [{'task.context_length': c, 'task.prior_mean': mean} for c, mean in sizes]
+  with pytest.raises(RunError, match='3 of 4 points'):
+    sweep(_config(), points, tmp_path)
+  (done,) = sweep(_config(), points[3:], tmp_path)
+  assert np.isfinite(done['exact_risk'])
+
+
 def test_points_of_other_shapes_and_other_models_are_trained_one_by_one(tmp_path):
   points = grid({'task.context_length': [3, 5], 'optimizer.name': ['adam', 'sgd']})
   assert len(points) == 4

@@ -120,7 +120,9 @@ def read_guesses(
     )
   ):
     raise RunError(f'{path} is damaged; delete it to make the guesses again')
-  return found
+  if scale.classes:
+    return found
+  return {split: [float(guess) for guess in found[split]] for split in found}
 
 
 def read_model_facts(path: pathlib.Path) -> ModelFacts | None:

@@ -35,8 +35,8 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
     return True, f'Yes: {step}.'
   if matrix.unexplained is not None and matrix.unexplained <= UNEXPLAINED:
     return False, (
-      f'Yes, with a matrix step (GD-β), which leaves {percent(matrix.unexplained)} '
-      f'unexplained; {step}.'
+      'No, but one step with a matrix (GD-β) leaves only '
+      f'{percent(matrix.unexplained)} unexplained; {step}.'
     )
   return False, f'No: the nearest step, {step}.'
 

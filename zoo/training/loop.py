@@ -35,6 +35,10 @@ from zoo.training.summary import (
 from zoo.workdir import locked, open_workdir
 
 
+class NotFiniteError(RunError):
+  """The loss, the gradient or the weights of all models are not finite any more."""
+
+
 def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
   """Trains the model of a config, or resumes from the workdir.
 
@@ -125,7 +129,7 @@ def run(
   """Trains from the newest checkpoint to the end, with records in the workdirs.
 
   Each model of the program has a workdir. The progress bar shows the `label`. Returns
-  None after SIGTERM. Raises RunError once no model is finite.
+  None after SIGTERM. Raises NotFiniteError once no model is finite.
   """
   config = program.configs[0]
   num_steps = config.train.num_steps
@@ -240,7 +244,7 @@ class Training:
     self._checkpoints.wait()
     latest = self._checkpoints.latest
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
-    raise RunError(
+    raise NotFiniteError(
       f'{_not_finite(line)}: stopped, not saved; {good}; a smaller '
       'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import functools
 import hashlib
 import io
 import itertools
@@ -26,7 +27,7 @@ from zoo.config import Config, to_json, validate
 from zoo.errors import RunError, UserError, unknown_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
-from zoo.training.loop import run, train_locked
+from zoo.training.loop import NotFiniteError, run, train_locked
 from zoo.training.stacking import (
   can_be_stacked,
   make_stacked_program,
@@ -158,11 +159,15 @@ def _train_missing(
 def _train_one_by_one(
   group: Sequence[tuple[Config, pathlib.Path]], interruption: Interruption
 ) -> list[pathlib.Path] | None:
-  """Trains each point in its own program; None if it was interrupted."""
+  """Trains each point in its own program; returns those that failed, None to stop."""
+  lost = []
   for config, folder in group:
-    if train_locked(config, folder, interruption) is None:
-      return None
-  return []
+    try:
+      if train_locked(config, folder, interruption) is None:
+        return None
+    except NotFiniteError:
+      lost.append(folder)
+  return lost
 
 
 def _train_stacked(
@@ -181,7 +186,11 @@ def _train_stacked(
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
     # Writing all lines of all points for TensorBoard would take longer than training.
-    result = run(program, folders, checkpoints, interruption, label, tensorboard=False)
+    train = functools.partial(run, program, folders, checkpoints, interruption)
+    try:
+      result = train(label, tensorboard=False)
+    except NotFiniteError:
+      return [*folders]
   if result is None:
     return None
   lost = []
