@@ -1,6 +1,7 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
 import os
+import signal
 import sys
 
 import hypothesis
@@ -17,6 +18,9 @@ jax.config.update('jax_num_cpu_devices', 8)
 # What is not spelled out is refused: a silent float64 or a silent broadcast is a bug.
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+# In the background of a shell script Ctrl-C is ignored, here and in what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 jaxtyping.install_import_hook('zoo', 'beartype.beartype')
 
 # The first example of each shape compiles; the same examples in every run.

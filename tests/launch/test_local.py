@@ -67,7 +67,7 @@ def test_the_exit_code_is_that_of_the_processes(tmp_path, start):
   said, _ = process.communicate(timeout=120)
   assert process.returncode == 2, said
   (line,) = errors_in([(2, said)])
-  assert 'holds a run of another config' in line
+  assert 'belongs to another config' in line
 
 
 def test_without_a_number_the_usage_is_shown(start):

@@ -128,7 +128,7 @@ def test_a_run_that_is_not_finite_ends_in_one_line(tmp_path, cache):
 MISTAKES = {
   'workdir of another run': (
     [['--workdir={folder}/used']] * 2,
-    ['holds a run of another config', 'train.num_steps (12 there, 50 here)'],
+    ['belongs to another config', 'train.num_steps (12 there, 50 here)'],
   ),
   'another config': (
     [[], ['--config.seed=3']],

@@ -38,7 +38,7 @@ from zoo.protocols import Model
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
-_MAX_TRIES = 100  # to read the newest step of a run that may delete it meanwhile
+_MAX_TRIES = 100  # to list or read the newest step while a run deletes old ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,9 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
     if (path / 'origin').is_dir():
       return path
     folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
-    found = {int(one.name): one for one in step_folders(folder)}
+    # A listing made while a run renames one step and deletes another can miss both.
+    listings = (step_folders(folder) for _ in range(_MAX_TRIES))
+    found = {int(one.name): one for one in next(filter(None, listings), [])}
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
   if not found:
