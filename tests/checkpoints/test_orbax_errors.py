@@ -4,10 +4,12 @@ import asyncio
 import gc
 import logging
 import pathlib
+import sys
 
 import orbax.checkpoint
 import pytest
 
+from zoo.checkpoints import orbax_errors
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax, reading
 from zoo.errors import RunError
 
@@ -52,8 +54,9 @@ def test_a_coroutine_that_fails_when_collected_is_told_unless_it_is_orbaxs(
   file, monkeypatch
 ):
   told = []
-  hook = 'zoo.checkpoints.orbax_errors._print_unraisable'
-  monkeypatch.setattr(hook, told.append)
+  monkeypatch.setattr(orbax_errors, '_print_unraisable', told.append)
+  # As the import has set it; other libraries and pytest set theirs.
+  monkeypatch.setattr(sys, 'unraisablehook', orbax_errors._print_unless_abandoned)
   coroutine = functions_in(file)['fail_at_the_end']()
   coroutine.send(None)
   del coroutine

@@ -123,8 +123,8 @@ def _is_not_abandoned(record: logging.LogRecord) -> bool:
   """A filter of asyncio's log that drops the errors of abandoned Orbax tasks."""
   message = record.getMessage()
   return _NEVER_RETRIEVED not in message or not (
-    # The second is a task that asyncio made of an operation of TensorStore.
-    str(_PACKAGE) in message or '_wrap_awaitable' in message
+    # The others are operations of TensorStore, and tasks that asyncio made of them.
+    any(part in message for part in (str(_PACKAGE), 'tensorstore', '_wrap_awaitable'))
   )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config import mesh_shape
+from zoo.config import AnyConfig, mesh_shape
 from zoo.errors import UserError, check_count, check_number, unknown_name
 from zoo.llm import guesses
 from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
@@ -43,23 +43,15 @@ if TYPE_CHECKING:
     num_examples: int
     context_split: str
 
-  class ExperimentConfig(Protocol):
+  class ExperimentConfig(AnyConfig, Protocol):
     """An ml_collections.ConfigDict with the fields of configs/llm/defaults.py."""
 
-    seed: int
     model: ModelConfig
     encoder: EncoderConfig
     benchmark: BenchmarkConfig
     guess: GuessConfig
     prompts: PromptsConfig
     readouts: ReadoutConfig
-    mesh: Any
-
-    def __getitem__(self, field: str) -> Any: ...
-    def __setitem__(self, field: str, value: Any) -> None: ...
-    def to_dict(self) -> dict[str, Any]: ...
-    def lock(self) -> Any: ...
-    def unlocked(self) -> Any: ...
 
 else:
   from ml_collections import ConfigDict as ExperimentConfig
