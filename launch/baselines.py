@@ -14,7 +14,7 @@ from absl import flags
 from tqdm import tqdm
 
 from launch import cli
-from zoo.errors import RunError, UserError, check_count, unknown_name
+from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import write_atomically
 
 flags.adopt_module_key_flags(cli)
@@ -51,8 +51,7 @@ def main() -> None:
   references = reference_values.read_references(pathlib.Path(_VALUES.value))
   known = sorted({one.task for one in references})
   for name in _TASKS.value:
-    if name not in known:
-      raise unknown_name('task with known values', name, known)
+    check_name('task with known values', name, known)
   wanted = _TASKS.value or known
   references = [one for one in references if one.task in wanted]
   measured = reference_values.measure(references, num_prompts, seed)

@@ -24,7 +24,7 @@ import configs
 import zoo
 from launch import start
 from zoo import processes
-from zoo.errors import RunError, UserError, unknown_name
+from zoo.errors import RunError, UserError, in_one_line, unknown_name
 from zoo.files import user_path
 
 FLAGS = flags.FLAGS
@@ -363,7 +363,7 @@ def _exit(code: int, message: object) -> NoReturn:
 
 
 def _print_error(message: object) -> None:
-  print('error:', ' '.join(str(message).split()), file=sys.stderr)
+  print('error:', in_one_line(message, None), file=sys.stderr)
 
 
 def _end_hard(code: int) -> NoReturn:

@@ -31,6 +31,22 @@ def test_unknown_name_answers_any_name_in_one_line(name):
   assert '\n' not in message
 
 
+@pytest.mark.parametrize('known', [('pear', 'apple'), {'pear': 1, 'apple': 2}])
+def test_a_known_name_is_returned_and_no_other(known):
+  assert errors.check_name('fruit', 'pear', known) == 'pear'
+  for value in ('aple', ['pear'], None):  # a list cannot be looked up in a dict
+    with refuses('unknown fruit', repr(value), 'known: apple, pear'):
+      errors.check_name('fruit', value, known)
+
+
+def test_one_line_has_single_spaces_and_a_limit():
+  error = ValueError('two\n  lines')
+  assert errors.in_one_line(error) == 'two lines'
+  assert errors.in_one_line(error, 5) == 'two l'
+  assert len(errors.in_one_line('a' * 400)) == 300
+  assert len(errors.in_one_line('a' * 400, None)) == 400
+
+
 @pytest.mark.parametrize('value', [1, 7, np.int64(7), np.int32(1)])
 def test_count_accepts_integers(value):
   count = errors.check_count('size', value)

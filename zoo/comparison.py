@@ -12,7 +12,7 @@ from absl import logging
 from jaxtyping import Float
 
 from zoo.curves import one_pass, sample_losses, summarise
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 from zoo.estimators.baseline import HostBaseline
 from zoo.files import is_finite_number
 from zoo.protocols import Predictor, Task
@@ -82,7 +82,7 @@ def compare(
       if name == MODEL or not _may_fail(predictor, error):
         raise
       kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
-      reason = ' '.join(str(error).split())[:300]
+      reason = in_one_line(error)
       logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
   return {
     name: _measured(at, losses, found[MODEL][1][:, -1], predictors[name], task)

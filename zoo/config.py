@@ -13,7 +13,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from zoo import contracts, memory, registry, theory
-from zoo.errors import UserError, check_count, check_number, unknown_name
+from zoo.errors import UserError, check_count, check_name, check_number
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.protocols import FollowsRule, Model, Task, predicts_all
 from zoo.tasks.base import num_outputs_of
@@ -112,8 +112,7 @@ def _optional(check: Check) -> Check:
 
 def _one_of(kind: str, *allowed: str) -> Check:
   def check(name: str, value: Any) -> None:
-    if value not in allowed:
-      raise unknown_name(f'{kind} in {name}:', value, allowed)
+    check_name(f'{kind} in {name}:', value, allowed)
 
   return check
 
@@ -316,7 +315,7 @@ def _check_names(given: set[str], optional: set[str]) -> None:
   for field in sorted(wanted - given - optional):
     raise UserError(f'the config has no field {field!r}; it is needed')
   for field in sorted(given - own - wanted):
-    raise unknown_name('field of the config', field, wanted)
+    check_name('field of the config', field, wanted)
 
 
 def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:

@@ -31,6 +31,19 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
   return UserError(f'unknown {kind} {name!r}; known: {", ".join(known)}{hint}')
 
 
+def check_name(field: str, value: Any, known: Iterable[str]) -> Any:
+  """Returns `value`, or raises UserError unless it is among the `known` names."""
+  known = tuple(known)
+  if value not in known:
+    raise unknown_name(field, value, known)
+  return value
+
+
+def in_one_line(text: object, limit: int | None = 300) -> str:
+  """A text, or that of an error, on one line, cut to `limit` characters (None: all)."""
+  return ' '.join(str(text).split())[:limit]
+
+
 def check_count(name: str, value: Any, minimum: int = 1) -> int:
   """Returns `value` as an int, or raises UserError unless an integer ≥ `minimum`."""
   try:
@@ -135,5 +148,5 @@ def _as_finite(name: str, value: Any) -> np.ndarray:
 
 def _shown(value: Any) -> str:
   """The value in one line, shortened, since a matrix prints in many."""
-  text = ' '.join(repr(value).split())
+  text = in_one_line(repr(value), None)
   return text if len(text) <= 80 else f'{text[:77]}...'

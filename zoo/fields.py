@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard, TypeVar
 
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 
 MAX_INTEGER = 2**31 - 1
 MAX_TEXT = 2**20
@@ -127,7 +127,7 @@ class Fields:
     return default
 
   def _error(self, name: str, value: object, allowed: str) -> UserError:
-    shown = ' '.join(_SHORT.repr(value).split())
+    shown = in_one_line(_SHORT.repr(value), None)
     return UserError(f'{name} of {self.source} is {shown}; it must be {allowed}')
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from zoo import losses, registry
 from zoo.curves import sample_losses
-from zoo.errors import UserError, unknown_name
+from zoo.errors import UserError, check_name
 from zoo.estimators.baseline import HostBaseline
 from zoo.prompt import Prompt
 from zoo.protocols import Task
@@ -138,9 +138,7 @@ def _sample(
   sampled = task
   if shift:
     shifts = shifts_of(task)
-    if shift not in shifts:
-      raise unknown_name(f'shift of {type(task).__name__}', shift, shifts)
-    sampled = shifts[shift]
+    sampled = shifts[check_name(f'shift of {type(task).__name__}', shift, shifts)]
   if quantity.startswith(_DISTANCE):
     other = _baseline(quantity.removeprefix(_DISTANCE), task)
     predictor, loss = _Difference(predictor, other), _square

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from zoo.errors import UserError, unknown_name
+from zoo.errors import UserError, check_name, unknown_name
 
 _Class = TypeVar('_Class', bound=type)
 _ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
@@ -113,10 +113,8 @@ class Registry:
     parameters = self.parameters(name)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
     for given in hyperparameters:
-      if given not in parameters and not takes_any:
-        raise unknown_name(
-          f'hyper-parameter of {self.kind} {name!r},', given, parameters
-        )
+      if not takes_any:
+        check_name(f'hyper-parameter of {self.kind} {name!r},', given, parameters)
     for wanted, parameter in parameters.items():
       if parameter.default is parameter.empty and wanted not in hyperparameters:
         raise UserError(

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import orbax.checkpoint
 from absl import logging as absl_logging
 
-from zoo.errors import RunError
+from zoo.errors import RunError, in_one_line
 
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 _NEVER_RETRIEVED = 'exception was never retrieved'
@@ -36,7 +36,7 @@ def one_line(error: BaseException) -> str:
   TensorStore appends its whole configuration and its source locations.
   """
   text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
-  text = ' '.join(text.split())
+  text = in_one_line(text, None)
   return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, PredictsAll, Task
 from zoo.tasks.base import num_outputs_of
@@ -29,7 +29,7 @@ def one_line(what: str) -> Iterator[None]:
   except UserError:
     raise
   except Exception as error:
-    text = ' '.join(str(error).split())[:300]
+    text = in_one_line(error)
     raise UserError(f'{what} failed: {type(error).__name__}: {text}') from error
 
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from zoo.errors import RunError, UserError, unknown_name
+from zoo.errors import RunError, UserError, check_name, in_one_line
 from zoo.files import user_path
 from zoo.prompt import Prompt
 from zoo.tasks import LinearRegression
@@ -120,10 +120,8 @@ class EvaluationSet:
 
 def find_spec(name: str) -> SetSpec:
   """The specification of a set; raises UserError for an unknown name."""
-  for spec in SPECS:
-    if spec.name == name:
-      return spec
-  raise unknown_name('evaluation set', name, [spec.name for spec in SPECS])
+  by_name = {spec.name: spec for spec in SPECS}
+  return by_name[check_name('evaluation set', name, by_name)]
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> EvaluationSet:
@@ -262,5 +260,5 @@ def _verify(spec: SetSpec, content: Mapping[str, np.ndarray], folder: str) -> bo
 def _damaged(folder: str, reason: str) -> RunError:
   return RunError(
     f'the evaluation set in {folder} is not as it was recorded: '
-    f'{" ".join(reason.split())[:300]}; delete the folder to sample it again'
+    f'{in_one_line(reason)}; delete the folder to sample it again'
   )

@@ -33,8 +33,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from zoo.errors import UserError
-from zoo.language_models.tensors import one_line
+from zoo.errors import UserError, in_one_line
 
 MAX_SOURCE = 2**17  # characters of a template; those of real models have 20,000 at most
 MAX_SECONDS = 5.0  # a real one takes a millisecond
@@ -87,7 +86,7 @@ class ChatTemplate:
       )
     except Exception as error:  # a template may raise whatever Python does
       kind = '' if isinstance(error, jinja2.TemplateError) else type(error).__name__
-      said = ': '.join(filter(None, (kind, one_line(error))))
+      said = ': '.join(filter(None, (kind, in_one_line(error))))
       raise UserError(f'the chat template of {self._name} fails: {said}') from None
 
   @functools.cached_property

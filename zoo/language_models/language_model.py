@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Float64, Int, PyTree
 
-from zoo.errors import RunError, UserError, check_count, unknown_name
+from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.decoder import Decoder
 from zoo.language_models.decoding import causal, greedy
@@ -73,8 +73,7 @@ class LanguageModel:
     The mesh has the axes `data` and `model`; None is one device. Raises UserError for
     files that are damaged, do not fit, or are of another architecture.
     """
-    if dtype not in _DTYPES:
-      raise unknown_name('dtype', dtype, _DTYPES)
+    check_name('dtype', dtype, _DTYPES)
     if mesh is None:
       mesh = jax.make_mesh(
         (1, 1),

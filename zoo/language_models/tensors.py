@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 
 FLOATS = 'BF16', 'F16', 'F32', 'F64'  # names of safetensors
 
@@ -31,7 +31,7 @@ class SafetensorsFiles:
           self._files[name] = file
       except (safetensors.SafetensorError, OSError) as error:
         raise UserError(
-          f'{path} is not a whole safetensors file: {one_line(error)}'
+          f'{path} is not a whole safetensors file: {in_one_line(error)}'
         ) from None
 
   def read(self, name: str) -> np.ndarray:
@@ -40,7 +40,8 @@ class SafetensorsFiles:
     kind = file.get_slice(name).get_dtype()
     if kind not in FLOATS:
       raise UserError(
-        f'{one_line(name)} is stored as {kind}; it must be one of {", ".join(FLOATS)}'
+        f'{in_one_line(name)} is stored as {kind}; it must be one of '
+        f'{", ".join(FLOATS)}'
       )
     return file.get_tensor(name)
 
@@ -61,7 +62,7 @@ def check_shapes(
     ],
   }
   said = [
-    f'{len(names)} {kind} ({", ".join(map(one_line, names[:3]))}'
+    f'{len(names)} {kind} ({", ".join(map(in_one_line, names[:3]))}'
     f'{", …" if len(names) > 3 else ""})'
     for kind, names in faults.items()
     if names
@@ -79,8 +80,3 @@ def check_finite(array: jax.Array, name: str, source: str) -> None:
 @jax.jit
 def _all_finite(array: jax.Array) -> jax.Array:
   return jnp.isfinite(array).all()
-
-
-def one_line(error: object) -> str:
-  """The text of an error, or a name, shortened to one line."""
-  return ' '.join(str(error)[:300].split())

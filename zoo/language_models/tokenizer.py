@@ -11,11 +11,10 @@ from typing import ParamSpec, TypeVar
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 from zoo.fields import Fields
 from zoo.files import read_json, read_text
 from zoo.language_models.chat_template import MAX_SOURCE, ChatTemplate
-from zoo.language_models.tensors import one_line
 
 # GGUF's special kinds of token.
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
@@ -241,7 +240,7 @@ def guarded(
   except BaseException as error:  # its panics derive directly from BaseException
     if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
       raise
-    raise UserError(f'{failure}: {one_line(error)}') from None
+    raise UserError(f'{failure}: {in_one_line(error)}') from None
 
 
 def _chat_template(folder: pathlib.Path, config: Fields) -> str | None:

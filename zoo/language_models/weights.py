@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, in_one_line
 from zoo.fields import Fields
 from zoo.files import read_json
 from zoo.language_models.decoder import Decoder, abstract_decoder
@@ -32,7 +32,6 @@ from zoo.language_models.tensors import (
   SafetensorsFiles,
   check_finite,
   check_shapes,
-  one_line,
 )
 
 Path = str | pathlib.Path
@@ -218,7 +217,7 @@ def _safetensors_files(folder: pathlib.Path) -> list[pathlib.Path]:
       f'{folder} holds no *.safetensors; pickled weights (*.bin, *.pt) are never read'
     )
   for name in sorted(names - there):
-    raise UserError(f'{folder} lacks {one_line(name)}, which {index.name} names')
+    raise UserError(f'{folder} lacks {in_one_line(name)}, which {index.name} names')
   return [folder / name for name in sorted(names)]
 
 
@@ -247,7 +246,9 @@ def _joined(
         with numbered[number].open('rb') as part:
           shutil.copyfileobj(part, file, 1 << 20)
   except OSError as error:
-    raise RunError(f'the parts of {name} cannot be joined: {one_line(error)}') from None
+    raise RunError(
+      f'the parts of {name} cannot be joined: {in_one_line(error)}'
+    ) from None
   return whole
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from flax.traverse_util import flatten_dict
 
 from zoo.config import AnyConfig, mesh_shape
-from zoo.errors import UserError, check_count, check_number, unknown_name
+from zoo.errors import UserError, check_count, check_name, check_number
 from zoo.llm import guesses
 from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
 from zoo.llm.guesses import GuessConfig, Scale
@@ -96,10 +96,9 @@ def validate(config: ExperimentConfig) -> None:
   for field in sorted(FIELDS - fields.keys()):
     raise UserError(f'the config has no field {field!r}; it is needed')
   for field in sorted(fields.keys() - FIELDS):
-    raise unknown_name('field of the config', field, FIELDS)
+    check_name('field of the config', field, FIELDS)
   for field, allowed in _CHOICES.items():
-    if fields[field] not in allowed:
-      raise unknown_name(f'value of config.{field}:', fields[field], allowed)
+    check_name(f'value of config.{field}:', fields[field], allowed)
   for field, (least, largest) in _COUNTS.items():
     if check_count(f'config.{field}', fields[field], least) > largest:
       raise UserError(f'config.{field} is {fields[field]}; it must be ≤ {largest}')
@@ -186,10 +185,7 @@ def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
 def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
   """Raises UserError if a split is missing or too small for the prompts."""
   section, splits = config.prompts, benchmark.splits
-  if section.context_split not in splits:
-    raise unknown_name(
-      'split in config.prompts.context_split:', section.context_split, splits
-    )
+  check_name('split in config.prompts.context_split:', section.context_split, splits)
   for name, value, split in (
     ('num_prompts', section.num_prompts, 'test'),
     ('num_examples', section.num_examples, section.context_split),

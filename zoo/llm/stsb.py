@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, in_one_line
 from zoo.evaluation_sets.builds import open_builder, quiet, read_split, tfds
 from zoo.files import user_path
 from zoo.llm.benchmarks import (
@@ -120,7 +120,7 @@ def _as_damaged() -> Iterator[None]:
   try:
     yield
   except Exception as error:
-    reason = ' '.join(str(error).split())[:300]
+    reason = in_one_line(error)
     raise RunError(
       f'the built STS-B is damaged ({type(error).__name__}: {reason}); delete its '
       'folder, stsb in the data folder of TFDS, to build it again'

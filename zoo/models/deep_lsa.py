@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import check_count, check_number, unknown_name
+from zoo.errors import check_count, check_name, check_number
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
 from zoo.prompt import Prompt
@@ -63,10 +63,8 @@ class DeepLSA(TokenModel):
     self.num_layers = check_count('num_layers', num_layers)
     self.num_heads = check_count('num_heads', num_heads)
     init_scale = check_number('init_scale', init_scale, minimum=0.0)
-    if form not in FORMS:
-      raise unknown_name('form', form, FORMS)
-    if readout not in READOUTS:
-      raise unknown_name('readout', readout, READOUTS)
+    check_name('form', form, FORMS)
+    check_name('readout', readout, READOUTS)
 
     def layer() -> LinearAttention | SparseLayer:
       if form == 'dense':

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_number, check_vector, unknown_name
+from zoo.errors import UserError, check_name, check_number, check_vector
 from zoo.models.linear_attention import Constant
 
 # By name, the guess of the label of features x.
@@ -42,8 +42,7 @@ class InitialGuess(nnx.Module):
 
     Raises UserError for an unknown kind, and for g or β with another one.
     """
-    if kind not in GUESSES:
-      raise unknown_name('guess', kind, GUESSES)
+    check_name('guess', kind, GUESSES)
     d, k = num_features, num_outputs
     guess = check_vector('guess_weights', weights, d)
     bias = check_number('guess_bias', bias)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count
+from zoo.errors import UserError, check_count, check_name
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
+  LAYOUTS,
   at_examples,
-  check_layout,
   features,
   labels,
   lay_out,
@@ -45,7 +45,7 @@ class TokenModel(nnx.Module):
     """Raises UserError naming the argument that is out of its range."""
     self.num_features = check_count('num_features', num_features)
     self.num_outputs = check_count('num_outputs', num_outputs)
-    self.layout = check_layout(tokens)
+    self.layout = check_name('tokens', tokens, LAYOUTS)
     self.guess = InitialGuess(
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from zoo.errors import unknown_name
 from zoo.prompt import Prompt
 
 # By name, the tokens of a layout. `joint` has labels beside the features that they
@@ -18,13 +17,6 @@ LAYOUTS = {
   'interleaved': '[x_1; guess_1], [0; y_1], [x_2; guess_2], …, [x_q; guess_q]',
   'shifted': '[x_1; 0; guess_1], [x_2; y_1; guess_2], …, [x_q; y_C; guess_q]',
 }
-
-
-def check_layout(name: str) -> str:
-  """The name of a layout; raises UserError for another one."""
-  if name not in LAYOUTS:
-    raise unknown_name('tokens', name, LAYOUTS)
-  return name
 
 
 def token_width(layout: str, num_features: int, num_outputs: int) -> int:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_number, unknown_name
+from zoo.errors import UserError, check_count, check_name, check_number
 from zoo.mixers.mixer import Init, Mixer, project, project_back
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens
@@ -88,8 +88,7 @@ class Transformer(TokenModel):
     )
     if init_scale is not None:
       init_scale = check_number('init_scale', init_scale, minimum=0.0)
-    if positions not in POSITIONS:
-      raise unknown_name('positions', positions, POSITIONS)
+    check_name('positions', positions, POSITIONS)
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(nnx.Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
@@ -183,6 +182,7 @@ class Layer(nnx.Module):
     rngs: nnx.Rngs,
   ):
     """Raises UserError for an unknown norm or feed-forward network."""
+    check_name('feed_forward', feed_forward, FEED_FORWARDS)
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -218,8 +218,7 @@ class FeedForward(nnx.Module):
     rngs: nnx.Rngs,
   ):
     """Raises UserError for an unknown kind, or no hidden features."""
-    if kind not in FEED_FORWARDS[1:]:
-      raise unknown_name('feed_forward', kind, FEED_FORWARDS)
+    check_name('feed_forward', kind, FEED_FORWARDS[1:])
     hidden_features = check_count('hidden_features', hidden_features)
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden_features, init, use_bias=use_bias, rngs=rngs)
@@ -238,8 +237,7 @@ class FeedForward(nnx.Module):
 
 def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
   """A layer norm or RMS norm of tokens; None for `none`; UserError for others."""
-  if kind not in NORMS:
-    raise unknown_name('norm', kind, NORMS)
+  check_name('norm', kind, NORMS)
   if kind == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
   return nnx.RMSNorm(width, rngs=rngs) if kind == 'rms' else None
@@ -269,9 +267,8 @@ def make_mixers(
   common = {'width': width, 'num_heads': num_heads, 'rngs': rngs}
   own = {key for parameters in wanted.values() for key in parameters}
   for key in options:
-    if key not in own - {*common, *given}:
-      known = sorted(own - {*common, *given})
-      raise unknown_name(f'option of the mixer {", ".join(names)},', key, known)
+    known = own - {*common, *given}
+    check_name(f'option of the mixer {", ".join(names)},', key, known)
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from zoo import reports
 from zoo.config import Config
-from zoo.errors import RunError, UserError, check_count, unknown_name
+from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.paper.claims import CLAIMS, judge
@@ -55,11 +55,9 @@ def reproduce(
   if not figures:
     raise UserError(f'no figure is named; known: {", ".join(FIGURES)}')
   for name in figures:
-    if name not in FIGURES:
-      raise unknown_name('figure', name, FIGURES)
+    check_name('figure', name, FIGURES)
   num_seeds = check_count('the number of seeds', num_seeds)
-  if objective not in OBJECTIVES:
-    raise unknown_name('objective', objective, OBJECTIVES)
+  check_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
   out = user_path(out)
   try:

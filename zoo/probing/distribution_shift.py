@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo import theory
-from zoo.errors import UserError
+from zoo.errors import check_name, in_one_line
 from zoo.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
 from zoo.probing.similarity import has_rule
@@ -164,8 +164,7 @@ def shifted_tasks(
   `name` is one of SHIFTS; the default `values` are around that of the task.
   Raises UserError for another name, and for a task that exact theory does not cover.
   """
-  if name not in _KINDS:
-    raise UserError(f'unknown shift {name!r}; known: {", ".join(SHIFTS)}')
+  check_name('shift', name, SHIFTS)
   theory.task_moments(task)  # raises UserError for other tasks
   assert isinstance(task, LinearRegression)
   kind = _KINDS[name]
@@ -221,7 +220,7 @@ def _attempt(
     return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
   except Exception as error:  # a user's model may raise anything
     if len(predictors) == 1:
-      reason = ' '.join(str(error).split())[:200]
+      reason = in_one_line(error, 200)
       name = type(predictors[0]).__name__
       return [None], [f'{name}: {type(error).__name__}: {reason}']
   alone = [_attempt([one], shifted, num_prompts, seed) for one in predictors]

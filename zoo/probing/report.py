@@ -13,7 +13,7 @@ from tqdm import tqdm
 from zoo import estimators, theory
 from zoo.comparison import Comparison, compare
 from zoo.curves import Curve
-from zoo.errors import UserError
+from zoo.errors import UserError, check_name
 from zoo.estimators.baseline import HostBaseline
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
@@ -94,9 +94,7 @@ def references(task: Task) -> dict[str, Predictor]:
 def reference(name: str, task: Task) -> Predictor:
   """One of the references of a task; UserError for another name."""
   known = references(task)
-  if name not in known:
-    raise UserError(f'unknown estimator {name!r}; known: {", ".join(known)}')
-  return known[name]
+  return known[check_name('estimator', name, known)]
 
 
 def default_reference(task: Task) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 
 from zoo.comparison import affordable
 from zoo.curves import sample_losses
+from zoo.errors import in_one_line
 from zoo.intervals import Estimate, estimate
 from zoo.protocols import Predictor, Task
 
@@ -44,7 +45,7 @@ def task_shift(
     try:
       found.append(_risk(predictor, shifted, num_prompts, seed))
     except Exception as error:  # a user's model may raise anything
-      reason = ' '.join(str(error).split())[:200]
+      reason = in_one_line(error, 200)
       kind = type(predictor).__name__
       failures.append(f'{kind}: {type(error).__name__}: {reason}')
       found.append(None)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo import losses
-from zoo.errors import check_count, check_covariance, check_vector, unknown_name
+from zoo.errors import check_count, check_covariance, check_name, check_vector
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass, dot, sample_signs, symmetric_root
@@ -45,9 +45,7 @@ class LogisticRegression(FunctionClass):
     """Raises UserError naming the argument that is out of its range."""
     self.num_features = d = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
-    if link not in _LINKS:
-      raise unknown_name('link', link, _LINKS)
-    self.link = link
+    self.link = check_name('link', link, _LINKS)
     self.prior_mean = check_vector('prior_mean', prior_mean, d)
     self.prior_covariance = check_covariance('prior_covariance', prior_covariance, d)
 

@@ -23,7 +23,7 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
 from zoo.config import Config, to_json, validate
-from zoo.errors import RunError, UserError, unknown_name
+from zoo.errors import RunError, UserError, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.training.loop import NotFiniteError, run, train_locked
@@ -93,8 +93,7 @@ def at_point(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
-    if field not in known:
-      raise unknown_name('field of the config', field, known)
+    check_name('field of the config', field, known)
     section, _, leaf = field.rpartition('.')
     try:
       (config[section] if section else config)[leaf] = value
