@@ -45,7 +45,7 @@ class GPT(nnx.Module):
       raise zoo.UserError(
         f'the context has {c} examples; the GPT has no positions for it'
       )
-    x = self.read_x(jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1))
+    x = self.read_x(prompt.features)
     y = self.read_y(prompt.y.reshape(b, c, self.num_outputs))
     # The label slot of the query is cut off again.
     pairs = jnp.stack([x, jnp.pad(y, ((0, 0), (0, 1), (0, 0)))], axis=2)

@@ -361,7 +361,7 @@ def _model(call=None, **attributes: Any) -> Any:
 
 def _every(self, prompt, ahead=False):
   """The predictions from examples before each one, or with the one itself."""
-  x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+  x = prompt.features
   sums = jnp.cumsum(jnp.pad(prompt.y, ((0, 0), (0 if ahead else 1, 0))), axis=1)
   if ahead:
     sums = jnp.concatenate([sums, sums[:, -1:]], axis=1)

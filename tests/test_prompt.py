@@ -24,6 +24,18 @@ def prompt():
     )
 
 
+def test_features_and_labels_are_those_of_the_examples_and_the_query(prompt):
+  with jax.enable_x64(True):
+    features, labels = prompt.features, prompt.labels
+  assert labels.shape == (_B, _C, 1)
+  np.testing.assert_array_equal(labels[..., 0], prompt.y)
+  for b in range(_B):
+    np.testing.assert_array_equal(features[b], [*prompt.x[b], prompt.x_query[b]])
+  classes = np.repeat(prompt.y[..., None], 3, axis=2)
+  whole = dataclasses.replace(prompt, y=classes)
+  np.testing.assert_array_equal(whole.labels, classes)
+
+
 def test_examples_are_the_features_with_the_label_last(prompt):
   z = prompt.examples()
   assert z.shape == (_B, _C, _D + 1)

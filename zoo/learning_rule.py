@@ -118,7 +118,7 @@ class LearningRule:
     sums_btn = jnp.pad(jnp.cumsum(moves_bcn, axis=1), ((0, 0), (1, 0), (0, 0)))
     start_n = jnp.append(jnp.asarray(self.init), jnp.asarray(self.bias))
     weights_btn = sums_btn / counts_t[None, :, None] + start_n[None, None]
-    x_btd = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+    x_btd = prompt.features
     return jnp.sum(weights_btn[..., :-1] * x_btd, axis=-1) + weights_btn[..., -1]
 
   def _moment(self, prompt: Prompt) -> Float[Array, 'b e e']:

@@ -37,6 +37,16 @@ class Prompt:
   context_targets: Float[Array, 'b c *k'] | None = None
 
   @property
+  def features(self) -> Float[Array, 'b t d']:
+    """The features of the context examples, then those of the query."""
+    return jnp.concatenate([self.x, self.x_query[:, None]], axis=1)
+
+  @property
+  def labels(self) -> Float[Array, 'b c k']:
+    """The labels of the context; numbers get an axis of one output."""
+    return self.y if self.y.ndim == 3 else self.y[..., None]
+
+  @property
   def targets(self) -> Float[Array, 'b t *k']:
     """The targets of the context examples, then that of the query."""
     context = self.y if self.context_targets is None else self.context_targets
@@ -63,8 +73,7 @@ class Prompt:
 
   def examples(self) -> Float[Array, 'b c e']:
     """The context examples with their labels, `z_i = [x_i; y_i]`."""
-    y = self.y if self.y.ndim == 3 else self.y[..., None]
-    return jnp.concatenate([self.x, y], axis=-1)
+    return jnp.concatenate([self.x, self.labels], axis=-1)
 
   def check_features(self, user: str, num_features: int) -> None:
     """Raises UserError unless the prompts have the features that `user` is for."""

@@ -38,7 +38,7 @@ class Causal(nnx.Module):
     return prompt.x_query @ self.w[...] + self.a[...] * mean
 
   def predictions(self, prompt):
-    x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+    x = prompt.features
     sums = jnp.cumsum(jnp.pad(prompt.y, ((0, 0), (1, 0))), axis=1)
     counts = jnp.maximum(jnp.arange(x.shape[1]), 1).astype(x.dtype)
     return x @ self.w[...] + self.a[...] * sums / counts[None]

@@ -70,7 +70,7 @@ def at_every_length(
 ) -> Float[Array, 'b t *k']:
   """The predictions of `predict(x, y, seen, x_query)` from 0, 1, …, c examples."""
   c = prompt.x.shape[1]
-  queries = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+  queries = prompt.features
 
   def at(k: Array) -> Array:
     return predict(prompt.x, prompt.y, jnp.arange(c) < k, queries[:, k])

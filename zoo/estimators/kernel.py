@@ -29,7 +29,7 @@ class ArcCosineKernel:
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
     """The prediction for each example from those before it, that for the query last."""
-    x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+    x = prompt.features
     # Nothing is predicted from the query's label, so any number will do.
     return jax.vmap(self._predict_all)(x, jnp.pad(prompt.y, ((0, 0), (0, 1))))
 

@@ -13,8 +13,6 @@ from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
   at_examples,
-  features,
-  labels,
   lay_out,
   num_tokens,
   token_width,
@@ -67,12 +65,12 @@ class TokenModel(nnx.Module):
     Raises UserError for prompts of another number of features or outputs.
     """
     prompt.check_features('model', self.num_features)
-    k = labels(prompt).shape[-1]
+    k = prompt.labels.shape[-1]
     if k != self.num_outputs:
       raise UserError(f'the model has {self.num_outputs} outputs; the prompt has {k}')
-    guess = self.guess(features(prompt))
+    guess = self.guess(prompt.features)
     if self.guess.kind == 'residual':
-      corrected = labels(prompt) - guess[:, :-1]
+      corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
       guess = 0 * guess
     return lay_out(prompt, guess, self.layout)
@@ -90,7 +88,7 @@ class TokenModel(nnx.Module):
   ) -> Float[Array, 'b t *k']:
     outputs = at_examples(outputs, self.layout)
     if self.guess.kind == 'residual':
-      outputs += self.guess(features(prompt)[:, -outputs.shape[1] :])
+      outputs += self.guess(prompt.features[:, -outputs.shape[1] :])
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:

@@ -29,26 +29,16 @@ def num_tokens(layout: str, context_length: int) -> int:
   return 2 * context_length + 1 if layout == 'interleaved' else context_length + 1
 
 
-def labels(prompt: Prompt) -> Float[Array, 'b c k']:
-  """The labels of the context with an axis of outputs, also if there is one output."""
-  return prompt.y if prompt.y.ndim == 3 else prompt.y[..., None]
-
-
-def features(prompt: Prompt) -> Float[Array, 'b t d']:
-  """The features of the examples, then those of the query."""
-  return jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
-
-
 def lay_out(
   prompt: Prompt, guess: Float[Array, 'b t k'], layout: str
 ) -> Float[Array, 'b n m']:
   """The tokens of prompts; `guess` is the guess of each label, the query's last."""
-  x, y = features(prompt), labels(prompt)
-  before = jnp.pad(y, ((0, 0), (1, 0), (0, 0)))  # y_0 = 0, y_1, …, y_C
+  if layout == 'joint':
+    return prompt.tokens(guess[:, -1])
+  x = prompt.features
+  before = jnp.pad(prompt.labels, ((0, 0), (1, 0), (0, 0)))  # y_0 = 0, y_1, …, y_C
   if layout == 'shifted':
     return jnp.concatenate([x, before, guess], axis=-1)
-  if layout == 'joint':
-    return jnp.concatenate([x, jnp.concatenate([y, guess[:, -1:]], axis=1)], axis=-1)
   asked = jnp.concatenate([x, guess], axis=-1)
   told = jnp.concatenate([jnp.zeros_like(x), before], axis=-1)
   b, t, m = asked.shape
