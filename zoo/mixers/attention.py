@@ -13,10 +13,10 @@ from zoo.mixers.mixer import (
   Init,
   Mixer,
   head_size,
+  in_heads,
   merge_heads,
   project,
   project_back,
-  split_heads,
 )
 from zoo.registry import mixers
 
@@ -48,9 +48,8 @@ class _Attention(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    query, key, value = (
-      split_heads(layer(tokens), self.num_heads)
-      for layer in (self.query, self.key, self.value)
+    query, key, value = in_heads(
+      tokens, (self.query, self.key, self.value), self.num_heads
     )
     if self.rotary:
       query, key = rotate(query), rotate(key)

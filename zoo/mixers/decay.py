@@ -16,7 +16,9 @@ from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
 from zoo.mixers.mixer import (
   Init,
   RMSNorm,
+  for_heads,
   head_size,
+  in_heads,
   merge_heads,
   project,
   project_back,
@@ -58,9 +60,8 @@ class LinearAttention(HeadState):
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     if self.causal:
       return super().__call__(tokens)
-    query, key, value = (
-      split_heads(layer(tokens), self.num_heads)
-      for layer in (self.query, self.key, self.value)
+    query, key, value = in_heads(
+      tokens, (self.query, self.key, self.value), self.num_heads
     )
     context = tokens.shape[1] - 1
     memory = jnp.einsum('bnhk,bnhv->bhkv', key[:, :context], value[:, :context])
@@ -188,9 +189,7 @@ class Mamba2(LinearState):
     value, one = self.convolve_value(self.value(tokens), one)
     key_query, other = self.convolve_key_query(self.key_query(tokens), other)
     key, query = (
-      jnp.broadcast_to(
-        each[:, :, None], (*each.shape[:2], self.num_heads, each.shape[-1])
-      )
+      for_heads(each, self.num_heads)
       for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
     )
     value = split_heads(jax.nn.silu(value), self.num_heads)

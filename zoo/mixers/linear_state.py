@@ -106,15 +106,12 @@ def chunkwise(
   nothing overflows (the forms of arXiv 2406.06484 and 2412.06464). `chunk_size` must be
   a power of 2 where there is erasing.
   """
-  b, n, h, _ = inputs.query.shape
+  n = inputs.query.shape[1]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
 
   def chunks(array: Array) -> Array:
     """`[m, b, h, l, …]`; the padding neither decays, writes nor erases."""
-    padding = [(0, 0), (0, -n % chunk_size)] + [(0, 0)] * (array.ndim - 2)
-    array = jnp.pad(array, padding)
-    array = array.reshape(b, -1, chunk_size, *array.shape[2:])
-    return jnp.moveaxis(array, (1, 3), (0, 2))
+    return jnp.moveaxis(in_chunks(array, chunk_size), 3, 2)
 
   inputs = jax.tree.map(chunks, inputs)
   query, key, _, log_decay, _, erase = inputs
@@ -147,8 +144,21 @@ def chunkwise(
     return decay * state + jnp.swapaxes(key, -1, -2) @ written, outputs
 
   state, outputs = jax.lax.scan(body, state, parts)
-  outputs = jnp.moveaxis(outputs, (0, 2), (1, 3))  # [b, m, l, h, v]
-  return outputs.reshape(b, -1, h, outputs.shape[-1])[:, :n], state
+  return joined(jnp.moveaxis(outputs, 2, 3), n), state
+
+
+def in_chunks(array: Float[Array, 'b n *f'], size: int) -> Float[Array, 'm b l *f']:
+  """Chunks of `size` tokens; the last is padded with zeros."""
+  b, n, *features = array.shape
+  padding = [(0, 0), (0, -n % size)] + [(0, 0)] * len(features)
+  array = jnp.pad(array, padding).reshape(b, -1, size, *features)
+  return jnp.moveaxis(array, 1, 0)
+
+
+def joined(chunks: Float[Array, 'm b l *f'], n: int) -> Float[Array, 'b n *f']:
+  """The n tokens of chunks, without what they are padded with."""
+  m, b, size, *features = chunks.shape
+  return jnp.moveaxis(chunks, 0, 1).reshape(b, m * size, *features)[:, :n]
 
 
 def _to_write(inputs: Inputs) -> Array:

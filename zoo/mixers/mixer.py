@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +114,21 @@ def head_size(width: int, num_heads: int) -> int:
 def split_heads(features: Float[Array, 'b n w'], num_heads: int) -> Array:
   """`[b, n, h, w / h]`."""
   return features.reshape(*features.shape[:-1], num_heads, -1)
+
+
+def in_heads(
+  tokens: Float[Array, 'b n w'], layers: Iterable[nnx.Linear], num_heads: int
+) -> list[Float[Array, 'b n h v']]:
+  """What layers such as those of query, key and value make of tokens, head by head."""
+  return [split_heads(layer(tokens), num_heads) for layer in layers]
+
+
+def for_heads(
+  features: Float[Array, 'b n k'], num_heads: int
+) -> Float[Array, 'b n h k']:
+  """The same features for each head."""
+  b, n, k = features.shape
+  return jnp.broadcast_to(features[:, :, None], (b, n, num_heads, k))
 
 
 def merge_heads(features: Float[Array, 'b n h v']) -> Float[Array, 'b n w']:

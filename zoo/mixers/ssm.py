@@ -15,7 +15,15 @@ from zoo.errors import UserError, check_count
 from zoo.mixers.convolution import causal_convolution
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import Inputs, LinearState, State
-from zoo.mixers.mixer import Init, Mixer, merge_heads, project, project_back, split
+from zoo.mixers.mixer import (
+  Init,
+  Mixer,
+  for_heads,
+  merge_heads,
+  project,
+  project_back,
+  split,
+)
 from zoo.mixers.short_convolution import ShortConvolution
 from zoo.registry import mixers
 
@@ -74,8 +82,7 @@ class _Channels(LinearState):
     x, past = self.convolution(self.value(tokens), state.past[0])
     x = jax.nn.silu(x)
     key, query = (
-      jnp.broadcast_to(each[:, :, None], (*x.shape, each.shape[-1]))
-      for each in jnp.split(self.key_query(x), 2, axis=-1)
+      for_heads(each, x.shape[-1]) for each in jnp.split(self.key_query(x), 2, axis=-1)
     )
     rate = self.rate(self.rate_in(x)) + self.rate_bias[...][None, None]
     log_decay, write = self.forget(rate, key)

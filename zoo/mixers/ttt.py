@@ -10,16 +10,16 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from zoo.errors import check_count
-from zoo.mixers.linear_state import Inputs, chunkwise, update
+from zoo.mixers.linear_state import Inputs, chunkwise, in_chunks, joined, update
 from zoo.mixers.mixer import (
   Init,
   Mixer,
   head_size,
+  in_heads,
   merge_heads,
   project,
   project_back,
   split,
-  split_heads,
 )
 from zoo.registry import mixers
 
@@ -86,21 +86,16 @@ class TTT(Mixer):
     b, n, _ = tokens.shape
     size = min(self.mini_batch_size, n)
 
-    def batches(array: Array) -> Array:
-      """`[m, b, l, …]`; the padding has the rate 0."""
-      padding = [(0, 0), (0, -n % size)] + [(0, 0)] * (array.ndim - 2)
-      array = jnp.pad(array, padding).reshape(b, -1, size, *array.shape[2:])
-      return jnp.moveaxis(array, 1, 0)
-
     def body(weights, examples):
       moves = self._moves(examples, weights)
       return chunkwise(Inputs(examples.query, examples.key, moves), weights)[::-1]
 
     examples = self._examples(tokens)
     start = self.initial_state(b).start
-    _, read = jax.lax.scan(body, start, jax.tree.map(batches, examples))
-    read = jnp.moveaxis(read, 0, 1).reshape(b, -1, *read.shape[3:])[:, :n]
-    return self._outputs(examples, read)
+    # The padding has the rate 0.
+    batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
+    _, read = jax.lax.scan(body, start, batches)
+    return self._outputs(examples, joined(read, n))
 
   def initial_state(self, batch: int) -> State:
     """The state before the first token."""
@@ -124,9 +119,8 @@ class TTT(Mixer):
     return self._outputs(examples, read[:, None])[:, 0], State(start, now, position)
 
   def _examples(self, tokens: Float[Array, 'b n w']) -> _Examples:
-    query, key, value = (
-      split_heads(layer(tokens), self.num_heads)
-      for layer in (self.query, self.key, self.value)
+    query, key, value = in_heads(
+      tokens, (self.query, self.key, self.value), self.num_heads
     )
     with_one = [(0, 0)] * 3 + [(0, 1)]
     rate = jax.nn.sigmoid(self.rate(tokens)) / query.shape[-1]
