@@ -25,6 +25,7 @@ from zoo.mesh import make_mesh
 from zoo.tables import format_table
 from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
+from zoo.training.step import Numbers
 
 # Slices that can be rented, up to 256 chips, the smaller ones first.
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
@@ -223,9 +224,9 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     plan = make_plan(config, mesh)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
-    moments = jax.tree.map(abstract, moments_of(plan.task))
+    numbers = jax.tree.map(abstract, Numbers(moments_of(plan.task)))
     limit = abstract(np.int32(0))
-    traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, moments)
+    traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
     return traced.lower(lowering_platforms=('tpu',)), plan.layout.kept
 
 

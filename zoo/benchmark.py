@@ -42,7 +42,7 @@ from zoo.tasks import LinearRegression
 from zoo.training.loop import train
 from zoo.training.objective import moments_of, sample
 from zoo.training.program import make_plan
-from zoo.training.step import TRAIN_STREAM, init_state, stream_key
+from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
 from zoo.training.sweeps import at_point, grid, sweep
 
 CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
@@ -130,7 +130,7 @@ class Contest:
       plan = make_plan(config, self._mesh)
       self._state = init_state(config, plan.layout)
       self._steps = plan.train_steps
-      self._moments = self._put(moments_of(self._task))
+      self._numbers = self._put(Numbers(moments_of(self._task)))
       self._draws = jax.jit(functools.partial(self._draw, plan.statistics))
       self._examples = jax.jit(functools.partial(self._draw, False))
 
@@ -163,7 +163,7 @@ class Contest:
             result = self._literal(result, jax.random.fold_in(key, step))
         case 'chunk':
           limits = self._put(np.int32(0)), self._put(np.int32(steps))
-          self._state, _ = self._steps(self._state, self._key, *limits, self._moments)
+          self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
           result = self._state
         case 'draws':
           result = self._draws(self._key, self._put(np.int32(steps)))

@@ -70,7 +70,7 @@ def test_weights_are_not_gathered(name):
   run = Run(small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2))
   with jax.set_mesh(run.mesh):
     step = run.put(np.int32(0))
-    compiled = run.steps.lower(run.state, run.key, step, step, run.moments).compile()
+    compiled = run.steps.lower(run.state, run.key, step, step, run.numbers).compile()
   text = str(compiled.as_text())
   assert ' all-reduce(' in text
   assert ' all-gather(' not in text

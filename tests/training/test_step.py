@@ -16,6 +16,7 @@ from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
 from zoo.training.step import (
   TRAIN_STREAM,
+  Numbers,
   init_state,
   stream_key,
 )
@@ -30,7 +31,7 @@ class Run:
       plan = make_plan(config, self.mesh)
       self.layout, self.steps = plan.layout, plan.train_steps
       self.state = init_state(config, self.layout)
-      self.moments = self.put(moments_of(plan.task))
+      self.numbers = self.put(Numbers(moments_of(plan.task)))
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 
   def put(self, value):
@@ -41,7 +42,7 @@ class Run:
       start, stop = self.put(np.int32(start)), self.put(np.int32(stop))
       with jax.transfer_guard('disallow'):
         self.state, metrics = self.steps(
-          self.state, self.key, start, stop, self.moments
+          self.state, self.key, start, stop, self.numbers
         )
     return metrics
 
@@ -122,7 +123,7 @@ def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes
   run = Run(small_config(**{'mesh__data': 8, 'train__batch_size': 104, **changes}))
   step = run.put(np.int32(0))
   with jax.set_mesh(run.mesh):
-    arguments = run.state, run.key, step, step, run.moments
+    arguments = run.state, run.key, step, step, run.numbers
     text = str(run.steps.lower(*arguments).compile().as_text())
   names = 'all-reduce|all-gather|all-to-all|reduce-scatter|collective-[a-z]+'
   sent = re.findall(rf'= (.*) ({names})(?:-start)?\(', text)

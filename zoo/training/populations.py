@@ -13,14 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from zoo.config import Config, build_task
 from zoo.mesh import make_mesh, replicate
-from zoo.optimizers import build_optimizer
-from zoo.protocols import Predictor, Task
+from zoo.protocols import Task
 from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import (
   Evaluation,
@@ -36,6 +34,7 @@ from zoo.training.step import (
   EVAL_STREAM,
   INIT_STREAM,
   TRAIN_STREAM,
+  Numbers,
   abstract_state,
   create,
   make_step,
@@ -57,16 +56,7 @@ def make_population(configs: Sequence[Config]) -> Program:
     graphs, abstract = abstract_state(config, mesh)
     layout = Layout(stack_abstract(abstract, len(configs), None))
     objective = make_objective(config, task, statistics=False)
-
-    def loss(model: Predictor, key: Key[Array, ''], _: Any) -> Float[Array, '']:
-      return objective(model, key, None)
-
-    def optimizer_of(learning_rate: Float[Array, '']) -> optax.GradientTransformation:
-      return build_optimizer(
-        config.optimizer, config.train.num_steps, layout.keeps_shapes, learning_rate
-      )
-
-    step = make_step(graphs, layout, loss, optimizer_of)
+    step = make_step(config, graphs, layout, objective)
     rates = np.array([config.optimizer.learning_rate for config in configs], 'f')
     keys, axis = stream_key(config, TRAIN_STREAM), None
     if len({config.seed for config in configs}) > 1:  # else all share the prompts
@@ -77,7 +67,7 @@ def make_population(configs: Sequence[Config]) -> Program:
       layout=layout,
       train_steps=make_train_steps(jax.vmap(step, (0, axis, 0)), layout, mesh),
       key=replicate(keys, mesh),
-      moments=replicate(rates, mesh),
+      numbers=replicate(Numbers(None, rates), mesh),
       evaluation=_make_evaluation(configs, task, graphs['model'], layout, mesh),
       init=functools.partial(_init, configs, layout),
       comparisons=lambda models: [

@@ -27,6 +27,7 @@ from zoo.training.layout import Layout, State
 from zoo.training.objective import make_objective, moments_of, uses_statistics
 from zoo.training.step import (
   TRAIN_STREAM,
+  Numbers,
   abstract_state,
   init_state,
   make_step,
@@ -55,7 +56,8 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
   plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
   at_query = positions(config) == 'query'
   statistics = plain and at_query and uses_statistics(model, task)
-  step = make_step(graphs, layout, make_objective(config, task, statistics))
+  objective = make_objective(config, task, statistics)
+  step = make_step(config, graphs, layout, objective)
   train_steps = make_train_steps(step, layout, mesh)
   return Plan(task, graphs, layout, statistics, train_steps)
 
@@ -69,7 +71,7 @@ class Program:
   layout: Layout
   train_steps: jax.stages.Wrapped
   key: Key[Array, '*n']  # of the prompts to train on, for all models or for each
-  moments: Any  # of the tasks, or what else the step is given in their place
+  numbers: Numbers  # of all models, or along a first axis of each
   evaluation: Evaluation
   init: Callable[[], State]  # makes the state at step 0
   # Compares each model with the baselines of its task; None if that is not done.
@@ -98,7 +100,7 @@ class Program:
   ) -> tuple[State, dict[str, Array]]:
     """Starts the steps from `start` to `stop`; donates the given state."""
     limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
-    return self.train_steps(state, self.key, *limits, self.moments)
+    return self.train_steps(state, self.key, *limits, self.numbers)
 
   def evaluate(self, state: State, sampled: bool) -> Any:
     """Starts the evaluation of a state, on held-out prompts if `sampled`."""
@@ -131,7 +133,7 @@ def make_program(config: Config) -> Program:
       layout=layout,
       train_steps=plan.train_steps,
       key=replicate(stream_key(config, TRAIN_STREAM), mesh),
-      moments=replicate(moments_of(task), mesh),
+      numbers=replicate(Numbers(moments_of(task)), mesh),
       evaluation=make_evaluation(
         config, task, plan.graphs['model'], plan.statistics, layout, mesh
       ),

@@ -46,6 +46,7 @@ from zoo.training.step import (
   EVAL_STREAM,
   INIT_STREAM,
   TRAIN_STREAM,
+  Numbers,
   abstract_state,
   create,
   make_step,
@@ -97,7 +98,8 @@ def make_stacked_program(configs: Sequence[Config]) -> Program:
     graphs, abstract = abstract_state(config, mesh)
     abstract = stack_abstract(abstract, len(configs), _mesh_axis(config, len(configs)))
     layout = Layout(abstract)
-    step = make_step(graphs, layout, make_objective(config, tasks[0], statistics=True))
+    objective = make_objective(config, tasks[0], statistics=True)
+    step = make_step(config, graphs, layout, objective)
     # All models share one key, so that prompts are sampled once.
     step = jax.vmap(step, (0, None, 0))
     return Program(
@@ -106,7 +108,7 @@ def make_stacked_program(configs: Sequence[Config]) -> Program:
       layout=layout,
       train_steps=make_train_steps(step, layout, mesh),
       key=replicate(stream_key(config, TRAIN_STREAM), mesh),
-      moments=replicate(stacked_moments(tasks), mesh),
+      numbers=replicate(Numbers(stacked_moments(tasks)), mesh),
       evaluation=_make_evaluation(configs, tasks, graphs['model'], layout, mesh),
       init=functools.partial(_init_stacked, configs, abstract),
     )

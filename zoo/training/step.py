@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
+from zoo import theory
 from zoo.config import Config, build_model
 from zoo.optimizers import build_optimizer, flattened, with_shapes_of
 from zoo.protocols import Model
@@ -23,8 +24,16 @@ from zoo.training.objective import Objective
 # All random numbers are a pure function of the seed, one of its streams, and the step.
 INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 
-# From state, key and moments of the task to the next state and its metrics.
-Step = Callable[[State, Key[Array, ''], Any], tuple[State, dict[str, Array]]]
+
+class Numbers(NamedTuple):
+  """What a compiled step is given besides the key: its program fits any of them."""
+
+  moments: theory.Moments | None  # of the task; None where exact theory lacks it
+  learning_rate: Any = None  # a number for each model; None: that of the config
+
+
+# From state, key and numbers to the next state and its metrics.
+Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
 
 
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
@@ -81,28 +90,31 @@ def make_init(config: Config, layout: Layout) -> Callable[[], State]:
 
 
 def make_step(
-  graphs: State,
-  layout: Layout,
-  objective: Objective,
-  optimizer_of: Callable[[Any], optax.GradientTransformation] | None = None,
+  config: Config, graphs: State, layout: Layout, objective: Objective
 ) -> Step:
   """One step of training: loss, gradient, update.
 
-  The optimizer is that of the graph, or, with `optimizer_of`, made from what the step
-  is given in place of the moments.
+  The optimizer is that of the graph, or has the learning rate that the step is given.
   """
 
-  def loss_of(model: Any, key: Key[Array, ''], moments: Any) -> Float[Array, '']:
+  def loss_of(
+    model: Any, key: Key[Array, ''], moments: theory.Moments | None
+  ) -> Float[Array, '']:
     return objective(layout.gathered(model), key, moments)
 
   def train_step(
-    state: State, key: Key[Array, ''], moments: Any
+    state: State, key: Key[Array, ''], numbers: Numbers
   ) -> tuple[State, dict[str, Array]]:
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
-    if optimizer_of is not None:
-      optimizer.tx = optimizer_of(moments)
-    loss, grads = nnx.value_and_grad(loss_of)(model, key, moments)
+    if numbers.learning_rate is not None:
+      optimizer.tx = build_optimizer(
+        config.optimizer,
+        config.train.num_steps,
+        layout.keeps_shapes,
+        numbers.learning_rate,
+      )
+    loss, grads = nnx.value_and_grad(loss_of)(model, key, numbers.moments)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -113,7 +125,7 @@ def make_step(
 
 
 def make_train_steps(step: Step, layout: Layout, mesh: Mesh) -> jax.stages.Wrapped:
-  """Compiles `(state, key, start, stop, moments) -> (state, metrics of the last step)`.
+  """Compiles `(state, key, start, stop, numbers) -> (state, metrics of the last step)`.
 
   The state is donated. The number of steps is not compiled in: however a run is divided
   into calls, each step is the same program and gives the same bits. The loop ends early
@@ -138,9 +150,9 @@ def _train_steps(
   key: Key[Array, '*n'],
   start: Array,
   stop: Array,
-  moments: Any,
+  numbers: Numbers,
 ) -> tuple[State, dict[str, Array]]:
-  abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, moments)
+  abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, numbers)
   # Between steps the arrays are flat: XLA:CPU computes elementwise operations on `[h,
   # e, e]` in rows of e, which makes Adam eight times as slow.
   flat: Callable[[State], State] = flattened
@@ -154,7 +166,7 @@ def _train_steps(
 
   def body(carry: tuple) -> tuple:
     state, step, _ = carry
-    state, metrics = train_step(shaped(state), _fold_in(key, step), moments)
+    state, metrics = train_step(shaped(state), _fold_in(key, step), numbers)
     return flat(state), step + 1, metrics
 
   no_metrics = {
