@@ -13,7 +13,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.settings import isotropic
 from zoo import comparison
-from zoo.comparison import affordable, compare, is_comparison, table_of
+from zoo.comparison import affordable, compare, compare_all, is_comparison, table_of
 from zoo.comparison_plots import plot_by_examples
 from zoo.curves import sample_losses
 from zoo.estimators.baseline import HostBaseline
@@ -40,6 +40,23 @@ def test_the_model_is_first_and_then_the_baselines_in_their_order(compared):
   assert [*found] == ['model', *task.baselines()]
   assert all(one['num_prompts'] == _N for one in found.values())
   assert all(one['num_examples'] == [*range(_C + 1)] for one in found.values())
+
+
+def test_several_models_share_the_measured_baselines(compared, monkeypatch):
+  task, found = compared
+  other = zoo.create_model('yq_lsa', num_features=_D, init_scale=0.3, rngs=nnx.Rngs(1))
+  measured, sample = [], comparison.sample_losses
+  monkeypatch.setattr(
+    comparison,
+    'sample_losses',
+    lambda predictors, *rest, **more: (
+      measured.extend(predictors.values()) or sample(predictors, *rest, **more)
+    ),
+  )
+  each = compare_all([_model(), other], task, _N)
+  assert len(measured) == 2 + len(task.baselines())
+  monkeypatch.undo()
+  assert each == [found, compare(other, task, _N)]
 
 
 def test_differences_are_paired(compared):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import numpy as np
@@ -55,39 +55,62 @@ def compare(
 
   Large tasks get fewer prompts; None if there would be less than two. A baseline whose
   library is missing, or that fails and is not of this library, is left out with a
-  warning. Raises UserError for a model that
-  cannot be called on the task's prompts.
+  warning. Raises UserError for a model that cannot be called on the task's prompts.
   """
+  found = compare_all([model], task, num_prompts, seed)
+  return None if found is None else found[0]
+
+
+def compare_all(
+  models: Sequence[Predictor], task: Task, num_prompts: int = 4096, seed: int = 0
+) -> list[Comparison] | None:
+  """As `compare` for each of some models of one class; a baseline is measured once."""
   length = _context_length(task)
-  lengths = _lengths(length, _MANY if one_pass(model) is not None else _FEW)
+  lengths = _lengths(length, _MANY if one_pass(models[0]) is not None else _FEW)
   if affordable(task, len(lengths)) < _ENOUGH:
     lengths = [length]
   num_prompts = min(num_prompts, affordable(task, len(lengths)))
   if num_prompts < 2:
     logging.info('the task is too large for a comparison with its baselines')
     return None
-  found = {}
   baselines = baselines_of(task)
   if MODEL in baselines:
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
-  predictors: dict[str, Predictor] = {MODEL: model, **baselines}
-  for name, predictor in predictors.items():
-    on_host = isinstance(predictor, HostBaseline)
+
+  each = []
+  for model in models:
+    losses = sample_losses({'': model}, task, num_prompts, seed, lengths=lengths)['']
+    each.append(_Losses(losses, lengths, known_risk(model, task)))
+  others = {}
+  for name, baseline in baselines.items():
+    on_host = isinstance(baseline, HostBaseline)
     at = [length] if on_host else lengths
     count = min(num_prompts, _NUM_HOST_PROMPTS) if on_host else num_prompts
     try:
-      losses = sample_losses({name: predictor}, task, count, seed, lengths=at)
-      found[name] = at, losses[name]
+      losses = sample_losses({'': baseline}, task, count, seed, lengths=at)['']
     except Exception as error:
-      if name == MODEL or not _may_fail(predictor, error):
+      if not _may_fail(baseline, error):
         raise
       kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
       reason = in_one_line(error)
       logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
-  return {
-    name: _measured(at, losses, found[MODEL][1][:, -1], predictors[name], task)
-    for name, (at, losses) in found.items()
-  }
+      continue
+    others[name] = _Losses(losses, at, known_risk(baseline, task))
+  return [
+    {
+      name: _measured(one, own.losses[:, -1])
+      for name, one in {MODEL: own, **others}.items()
+    }
+    for own in each
+  ]
+
+
+class _Losses(NamedTuple):
+  """The losses of a predictor on p prompts at n lengths, and its exact risk."""
+
+  losses: Float[np.ndarray, 'p n']
+  lengths: Sequence[int]
+  exact: float | None
 
 
 def _may_fail(predictor: Predictor, error: Exception) -> bool:
@@ -98,15 +121,9 @@ def _may_fail(predictor: Predictor, error: Exception) -> bool:
   return isinstance(error, UserError) or not is_ours(predictor)
 
 
-def _measured(
-  lengths: Sequence[int],
-  losses: Float[np.ndarray, 'p n'],
-  model_losses: Float[np.ndarray, ' m'],
-  predictor: Predictor,
-  task: Task,
-) -> Measured:
+def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
+  losses, lengths, exact = one
   curve = summarise(losses, lengths)
-  exact = known_risk(predictor, task)
   gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
   return {
     'num_prompts': len(losses),

@@ -206,7 +206,7 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
     with jax.set_mesh(mesh):
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       there = jax.device_put(state, whole)
-      found.append(compare_trained(config, _task(), graph, there, mesh))
+      found += compare_trained(config, _task(), graph, [there], mesh)
   assert found[0] is not None
   assert found[0] == found[1] == compare(model, _task(), 16)
 

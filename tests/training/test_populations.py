@@ -10,8 +10,9 @@ from tests.compare import refuses
 from tests.training.runs import saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import grid, loop, sweeps, train
-from zoo.training.populations import make_population, members
+from zoo.training.populations import make_population
 from zoo.training.program import on_mesh
+from zoo.training.stacking import unstack
 
 _AXES = {
   'seed': [0, 1],
@@ -103,7 +104,7 @@ def test_models_of_one_seed_see_the_same_prompts():
   program = make_population(twice)
   with on_mesh(program.mesh, config):
     state, _ = program.advance(program.init(), 0, 3)
-  one, other = members(twice, jax.device_get(state))
+  one, other = unstack(twice, jax.device_get(state))
   jax.tree.map(np.testing.assert_array_equal, one, other)
 
 

@@ -1,4 +1,6 @@
-"""The comparison of a trained model with the baselines of its task."""
+"""The comparison of trained models with the baselines of their task."""
+
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -8,28 +10,36 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
 from zoo import processes
-from zoo.comparison import Comparison, compare
+from zoo.comparison import Comparison, compare_all
 from zoo.config import Config, num_compared
 from zoo.protocols import Task
 
 
 def compare_trained(
-  config: Config, task: Task, graph: nnx.GraphDef, state: PyTree, mesh: Mesh
-) -> Comparison | None:
-  """As `zoo.comparison.compare`, for a model on a mesh; None if the config wants none.
+  config: Config,
+  task: Task,
+  graph: nnx.GraphDef,
+  members: Sequence[PyTree],
+  mesh: Mesh,
+) -> list[Comparison | None]:
+  """As `zoo.comparison.compare_all`, for models on a mesh; None if none is wanted.
 
-  `state` has the model's arrays. Process 0 measures, on one of its devices.
+  `members` are the arrays of each model. The config says whether, on how many prompts
+  and of which seed. Process 0 measures, on one of its devices.
   """
+  none: list[Comparison | None] = [None] * len(members)
   wanted = min(num_compared(config), config.eval.num_batches * config.train.batch_size)
   if wanted < 2:
-    return None
-  whole = jax.jit(lambda state: state, out_shardings=NamedSharding(mesh, P()))(state)
+    return none
+  replicated = NamedSharding(mesh, P())
+  whole = jax.jit(lambda states: states, out_shardings=replicated)([*members])
 
-  def measure() -> Comparison | None:
+  def measure() -> list[Comparison] | None:
     device = np.array(jax.local_devices()[:1]).reshape(1, 1)
     alone = Mesh(device, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(alone):
       here = jax.tree.map(lambda array: array.addressable_data(0), whole)
-      return compare(nnx.merge(graph, here), task, wanted, config.seed)
+      models = [nnx.merge(graph, state) for state in here]
+      return compare_all(models, task, wanted, config.seed)
 
-  return processes.run_on_main(measure)
+  return [*(processes.run_on_main(measure) or none)]

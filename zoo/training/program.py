@@ -138,9 +138,9 @@ def make_program(config: Config) -> Program:
         config, task, plan.graphs['model'], plan.statistics, layout, mesh
       ),
       init=lambda: init_state(config, layout),
-      comparisons=lambda model: [
-        compare_trained(config, task, plan.graphs['model'], model, mesh)
-      ],
+      comparisons=lambda model: compare_trained(
+        config, task, plan.graphs['model'], [model], mesh
+      ),
     )
 
 

@@ -53,6 +53,7 @@ from zoo.training.step import (
   make_train_steps,
   states,
   stream_key,
+  stream_keys,
 )
 
 # The fields in which the models of one program may differ.
@@ -110,7 +111,7 @@ def make_stacked_program(configs: Sequence[Config]) -> Program:
       key=replicate(stream_key(config, TRAIN_STREAM), mesh),
       numbers=replicate(Numbers(stacked_moments(tasks)), mesh),
       evaluation=_make_evaluation(configs, tasks, graphs['model'], layout, mesh),
-      init=functools.partial(_init_stacked, configs, abstract),
+      init=functools.partial(init_stacked, configs, abstract),
     )
 
 
@@ -150,7 +151,7 @@ def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
   return jax.tree.map(stack, abstract)
 
 
-def _init_stacked(configs: Sequence[Config], abstract: State) -> State:
+def init_stacked(configs: Sequence[Config], abstract: State) -> State:
   """The stacked states at step 0, with zeros for the heads that a model lacks.
 
   A model has the first heads of the model with the most heads from the same key. To
@@ -193,7 +194,7 @@ def _make_evaluation(
     jax.vmap(functools.partial(learning_rule, graph)),
     functools.partial(_sample_stacked, graph, configs, tasks),
     tasks,
-    jnp.stack([stream_key(config, EVAL_STREAM) for config in configs]),
+    stream_keys(configs, EVAL_STREAM),
     configs[0].eval.num_batches * configs[0].train.batch_size,
     model_sharding(layout),
     mesh,

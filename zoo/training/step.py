@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +39,11 @@ Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
   """The key of one of the random streams of the config's seed."""
   return jax.random.fold_in(jax.random.key(config.seed), stream)
+
+
+def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
+  """The key of one of the random streams, for each config."""
+  return jnp.stack([stream_key(config, stream) for config in configs])
 
 
 def create(config: Config, key: Key[Array, '']) -> dict[str, Any]:

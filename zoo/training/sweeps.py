@@ -27,7 +27,7 @@ from zoo.errors import RunError, UserError, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.training.loop import NotFiniteError, run, train_locked
-from zoo.training.populations import POPULATION, make_population, members
+from zoo.training.populations import POPULATION, make_population
 from zoo.training.stacking import (
   STACKED,
   STACKED_IF_EXACT,
@@ -211,8 +211,7 @@ def _train_stacked(
   if result is None:
     return None
   lost = []
-  split = unstack if linear else members
-  finals = split(configs, jax.device_get(result.state))
+  finals = unstack(configs, jax.device_get(result.state))
   for config, folder, summary, state in zip(
     configs, folders, result.summaries, finals, strict=True
   ):
