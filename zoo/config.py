@@ -205,7 +205,7 @@ def validate(config: Config, num_devices: int | None = None) -> None:
   contracts.check_forms(abstract, task)
   # This builds the model, so it is left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(abstract):
-    contracts.check_honest(build_model(config, nnx.Rngs(0)), task)
+    contracts.check_before_training(build_model(config, nnx.Rngs(0)), task)
 
 
 def build_task(config: Config) -> Task:

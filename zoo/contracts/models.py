@@ -92,7 +92,7 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
     raise UserError(f'{kind}.loss has the shape {loss.shape}; it must be one a prompt')
 
 
-def check_honest(model: Predictor, task: Task) -> None:
+def check_before_training(model: Predictor, task: Task) -> None:
   """Raises UserError if a model reads targets, or its methods contradict each other.
 
   That is what training and evaluation rely on without noticing: a few prompts are

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError
+from zoo.errors import UserError, check_number
 
 
 class Mixer(nnx.Module):
@@ -34,6 +34,11 @@ class Init:
   scale: float | None = None  # None: 1/√(number of inputs) of each kernel
   # Factor of kernels whose outputs are added to the tokens; GPT-2 has 1/√(2 layers).
   residual: float = 1.0
+
+  def __post_init__(self):
+    """Raises UserError for a scale that is not ≥ 0."""
+    if self.scale is not None:
+      check_number('init_scale', self.scale, minimum=0.0)
 
   def kernel(self, factor: float = 1.0) -> jax.nn.initializers.Initializer:
     """The initializer of a kernel, times a factor."""

@@ -36,24 +36,14 @@ class GELULayers(nnx.Module):
 
 
 class _FixedLength(TokenModel):
-  """A model of joint tokens that has a place for each of them."""
+  """A model of joint tokens that has a place for each of `context_length` examples."""
 
-  def __init__(
-    self,
-    num_features: int,
-    context_length: int,
-    num_outputs: int,
-    guess: str,
-    guess_weights: ArrayLike | Sequence[float],
-    guess_bias: float,
-    *,
-    rngs: nnx.Rngs,
-  ):
-    super().__init__(
-      num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
-    )
-    self.context_length = check_count('context_length', context_length, minimum=0)
-    self.places = num_tokens('joint', context_length)
+  context_length: int
+
+  @property
+  def places(self) -> int:
+    """The number of tokens that it takes."""
+    return num_tokens('joint', self.context_length)
 
   def padded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b p m']:
     """Tokens of 0 in the first places that a prompt leaves empty.
@@ -88,14 +78,9 @@ class MLP(_FixedLength):
   ):
     """Raises UserError naming the argument that is out of its range."""
     super().__init__(
-      num_features,
-      context_length,
-      num_outputs,
-      guess,
-      guess_weights,
-      guess_bias,
-      rngs=rngs,
+      num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
+    self.context_length = check_count('context_length', context_length, minimum=0)
     inputs = self.places * self.token_width
     self.network = GELULayers(inputs, width, num_layers, rngs=rngs)
     self.read_out = nnx.Linear(width, num_outputs, rngs=rngs)
@@ -132,14 +117,9 @@ class MLPMixer(_FixedLength):
   ):
     """Raises UserError naming the argument that is out of its range."""
     super().__init__(
-      num_features,
-      context_length,
-      num_outputs,
-      guess,
-      guess_weights,
-      guess_bias,
-      rngs=rngs,
+      num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
+    self.context_length = check_count('context_length', context_length, minimum=0)
     width = check_count('width', width)
     num_layers = check_count('num_layers', num_layers)
     self.read_in = nnx.Linear(self.token_width, width, rngs=rngs)
@@ -161,7 +141,7 @@ class _MixerLayer(nnx.Module):
   def __init__(self, places: int, width: int, *, rngs: nnx.Rngs):
     self.norm_1, self.norm_2 = (_norm(width, rngs=rngs) for _ in range(2))
     self.over_tokens = FeedForward(places, -(-width // 2), rngs=rngs)
-    self.over_channels = FeedForward(width, 4 * width, rngs=rngs)
+    self.over_channels = FeedForward(width, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b p w']) -> Float[Array, 'b p w']:
     channels = jnp.swapaxes(self.norm_1(tokens), 1, 2)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.errors import UserError, check_count, check_name
 from zoo.mixers.mixer import Init, Mixer, project, project_back
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens
@@ -69,25 +69,14 @@ class Transformer(TokenModel):
     naming the argument that is out of its range.
     """
     super().__init__(
-      num_features,
-      num_outputs,
-      tokens,
-      guess,
-      guess_weights,
-      guess_bias,
-      causal,
+      *(num_features, num_outputs, tokens, guess, guess_weights, guess_bias, causal),
       rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat = remat
-    self.num_loops = check_count('num_loops', num_loops)
+    self.remat, self.num_loops = remat, check_count('num_loops', num_loops)
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
-    num_layers, width = (
-      check_count('num_layers', num_layers),
-      check_count('width', width),
-    )
-    if init_scale is not None:
-      init_scale = check_number('init_scale', init_scale, minimum=0.0)
+    num_layers = check_count('num_layers', num_layers)
+    width = check_count('width', width)
     check_name('positions', positions, POSITIONS)
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(nnx.Linear, kernel_init=init.kernel(), rngs=rngs)
@@ -97,13 +86,10 @@ class Transformer(TokenModel):
       scale = 0.02 if init_scale is None else init_scale
       self.positions = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
     given = {'causal': causal, 'rotary': positions == 'rotary', 'init': init}
-    names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
-    hidden = 4 * width if hidden_features is None else hidden_features
+    each = make_mixers(mixer, mixer_options, num_layers, width, num_heads, given, rngs)
     self.layers = nnx.List(
-      Layer(width, mixed, feed_forward, hidden, norm, init, rngs=rngs)
-      for mixed in make_mixers(
-        names, num_layers, width, num_heads, given, mixer_options or {}, rngs
-      )
+      Layer(width, one, feed_forward, hidden_features, norm, init, rngs=rngs)
+      for one in each
     )
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
@@ -175,7 +161,7 @@ class Layer(nnx.Module):
     width: int,
     mixer: Mixer,
     feed_forward: str,
-    hidden_features: int,
+    hidden_features: int | None,
     norm: str,
     init: Init,
     *,
@@ -211,20 +197,24 @@ class FeedForward(nnx.Module):
   def __init__(
     self,
     width: int,
-    hidden_features: int,
+    hidden_features: int | None = None,
     kind: str = 'gelu',
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for an unknown kind, or no hidden features."""
+    """`hidden_features` None is 4 · width.
+
+    Raises UserError for an unknown kind, or no hidden features.
+    """
     check_name('feed_forward', kind, FEED_FORWARDS[1:])
-    hidden_features = check_count('hidden_features', hidden_features)
+    hidden = 4 * width if hidden_features is None else hidden_features
+    check_count('hidden_features', hidden)
     self.kind, use_bias = kind, kind != 'swiglu'
-    self.up = project(width, hidden_features, init, use_bias=use_bias, rngs=rngs)
+    self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
     if kind == 'swiglu':
-      self.gate = project(width, hidden_features, init, use_bias=False, rngs=rngs)
-    self.out = project_back(hidden_features, width, init, use_bias=use_bias, rngs=rngs)
+      self.gate = project(width, hidden, init, use_bias=False, rngs=rngs)
+    self.out = project_back(hidden, width, init, use_bias=use_bias, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     hidden = self.up(tokens)
@@ -244,18 +234,21 @@ def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
 
 
 def make_mixers(
-  names: Sequence[str],
+  mixer: str | Sequence[str],
+  options: Mapping[str, Any] | None,
   num_layers: int,
   width: int,
   num_heads: int,
   given: Mapping[str, Any],
-  options: Mapping[str, Any],
   rngs: nnx.Rngs,
 ) -> Iterator[Mixer]:
-  """The mixer of each layer, by turns; each gets what it names of the arguments.
+  """The mixer of each layer; several, listed or joined by commas, take turns.
 
-  Raises UserError for what one of them cannot do, and for an option that none names.
+  Each gets what it names of the arguments. Raises UserError for what one of them cannot
+  do, and for an option that none names.
   """
+  options = options or {}
+  names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
   if not names:
     raise UserError('mixer is empty; it must have at least one name')
   wanted = {name: mixers.parameters(name) for name in names}
