@@ -1,5 +1,6 @@
 """What can be read after each layer, by the model's readout and by a fitted one."""
 
+import sys
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.settings import isotropic
 from tests.weights import randomize
+from zoo.curves import sample_batches
 from zoo.probing import lens
 
 _D, _C = 3, 6
@@ -70,6 +72,24 @@ def test_a_loss_of_classes_has_no_fitted_readout():
   found = lens(model, task, num_prompts=20)
   assert found.fitted is None
   assert found.own.mean.shape == (3,)
+
+
+@pytest.mark.parametrize(('name', 'batches'), [('linear', 4), ('logistic', 2)])
+def test_prompts_for_a_fit_are_sampled_only_where_there_is_one(
+  monkeypatch, name, batches
+):
+  module, sampled = sys.modules['zoo.probing.lens'], []
+
+  def counted(*given):
+    for prompt in sample_batches(*given):
+      sampled.append(len(prompt.x))
+      yield prompt
+
+  monkeypatch.setattr(module, '_BATCH_SIZE', 10)
+  monkeypatch.setattr(module, 'sample_batches', counted)
+  task = zoo.create_task(f'{name}_regression', num_features=_D, context_length=_C)
+  lens(_descent(1, 0.4), task, num_prompts=20)
+  assert sampled == [10] * batches
 
 
 def test_a_model_without_layers_is_refused():

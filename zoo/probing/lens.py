@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -48,16 +49,19 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   graph, state = split(model)
   loss = loss_of(task)
   each_losses, each_tokens, targets = [], [], []
-  # The first half for the losses, the others for the fit.
-  key = jax.random.key(seed)
-  for prompt in sample_batches(task, key, 2 * num_prompts, _BATCH_SIZE):
+  # The first half for the losses, the others for the fit, if there is one.
+  squared, key = _is_squared(task), jax.random.key(seed)
+  batches = sample_batches(task, key, 2 * num_prompts, _BATCH_SIZE)
+  if not squared:
+    batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
+  for prompt in batches:
     found = jax.device_get(_read_layers(graph, loss, state, prompt))
     each_losses.append(found[0])
     each_tokens.append(found[1])
     targets.append(np.asarray(prompt.y_query))
   own = np.concatenate(each_losses, axis=1).astype(np.float64)[:, :num_prompts]
   fitted = None
-  if _is_squared(task):
+  if squared:
     tokens = np.concatenate(each_tokens, axis=1).astype(np.float64)
     fitted = summarise(_fitted(tokens, np.concatenate(targets), num_prompts).T)
   return Lens(summarise(own.T), fitted)
