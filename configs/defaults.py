@@ -96,8 +96,7 @@ def get_general_config(variant: str = '', own: Collection[str] = ()) -> Any:
   config.objective.positions = 'every'
   config.optimizer.learning_rate, config.optimizer.clip_norm = 2e-3, 1.0
   config.optimizer.warmup_steps = min(200, config.train.num_steps // 10)
-  if config.train.batch_size > 256:
-    config.train.batch_size = 256
+  config.train.batch_size = min(config.train.batch_size, 256)
   return config
 
 

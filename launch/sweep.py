@@ -3,8 +3,10 @@
   python -m launch.sweep --config=configs/multi_head_lsa.py \\
       --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
 
-Every combination of the values is a point. Points that differ only in prior mean,
-noise, initial guess or bias, or number of heads share one program and its prompts.
+Every combination of the values is a point. Points of linear attention that differ only
+in prior mean, noise, initial guess or bias, or number of heads share one program and
+its prompts. Points of other models that differ only in seed, learning rate or initial
+scale share one program.
 Rerun the same command to resume after an interruption, or with more values to add them.
 """
 

@@ -91,6 +91,13 @@ def forget_programs():
 
 
 @pytest.fixture
+def float64():
+  """The test runs in float64."""
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.fixture
 def unchecked():
   """Annotations are not enforced, as for a user; zoo's own checks must answer."""
   jaxtyping.config.update('jaxtyping_disable', True)

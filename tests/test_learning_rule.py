@@ -19,10 +19,7 @@ _seeds = st.integers(0, 2**32 - 1)
 _scales = st.floats(-3, 3).filter(lambda scale: abs(scale) > 1e-3)
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('float64')
 
 
 def _rule(seed: int, features: int = _D) -> zoo.LearningRule:

@@ -23,7 +23,7 @@ def randomize(module: _Module, scale: float = 0.5, dtype: str = 'float64') -> _M
 
 
 @contextlib.contextmanager
-def float64() -> Iterator[None]:
+def promoting_float64() -> Iterator[None]:
   """Computes in double precision; flax's norms promote a float32 to do so."""
   with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
     yield

@@ -26,12 +26,6 @@ def everything(task):
   }
 
 
-@pytest.fixture
-def float64():
-  with jax.enable_x64(True):
-    yield
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('noise_std', [0.0, 0.5])
 def test_predictions_are_linear_in_the_query_and_keep_the_precision(noise_std):

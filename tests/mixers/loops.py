@@ -5,8 +5,7 @@ Nothing here is taken from zoo but the parameters of a mixer.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,13 +17,6 @@ from zoo import registry
 
 B, N, W, H = 2, 7, 8, 2
 EXACT = 1e-10  # float64: some thousand roundings of 1e-16, little cancellation
-
-
-@contextlib.contextmanager
-def float64() -> Iterator[None]:
-  """In this block float64 is float64."""
-  with jax.enable_x64(True):
-    yield
 
 
 def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **options):

@@ -1,6 +1,5 @@
 """Softmax and ReLU attention against loops over queries, keys and heads."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,10 +17,7 @@ _S = _W // _H
 _DOUBLE = 1e-12
 
 
-@pytest.fixture(autouse=True)
-def x64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('float64')
 
 
 def _tokens(n=_N):

@@ -1,5 +1,6 @@
 """Hyena."""
 
+import jax
 import numpy as np
 
 from tests.compare import assert_close, refuses
@@ -10,7 +11,6 @@ from tests.mixers.loops import (
   call,
   convolve,
   each,
-  float64,
   linear,
   parameters,
   tokens,
@@ -51,7 +51,7 @@ def test_hyena():
     first, second = filters()
     return linear(p, 'out', two * _long(second, one * _long(first, v)))
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('hyena', horizon=horizon), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)

@@ -1,5 +1,6 @@
 """Linear attention, retention, gated linear attention, Mamba-2."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from tests.mixers.loops import (
   call,
   convolve,
   each,
-  float64,
   heads,
   linear,
   parameters,
@@ -55,7 +55,7 @@ def _linear_loop(p, x, causal=True):
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('n', [1, N])
 def test_linear_attention(causal, n):
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('linear', causal=causal), tokens(n)
     p = parameters(mixer)
     assert_close(call(mixer, x), each(lambda x: _linear_loop(p, x, causal), x), EXACT)
@@ -84,7 +84,7 @@ def test_retention(rotary):
       reads.append(recur(q[h], k[h] / np.sqrt(_S), v[h], decay, one, zero)[0])
     return _gated(p, reads, x)
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('retention', rotary=rotary), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)
@@ -101,7 +101,7 @@ def test_gated_linear_attention():
     ]
     return _gated(p, reads, x)
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('gla'), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)
@@ -125,7 +125,7 @@ def test_mamba2():
     y = np.stack([rms(p, 'norm', row) for row in y.reshape(N, 2 * W) * z])
     return linear(p, 'out', y)
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('mamba2', state_size=size), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)
@@ -152,7 +152,7 @@ def test_linear_attention_can_be_a_step_of_gradient_descent():
   query = rng.normal(size=(B, d))
   gradient = -np.einsum('bci,bc->bi', x, y) / c  # of Σ (w·x − y)²/2C at w = 0
   expected = np.einsum('bi,bi->b', -rate * gradient, query)
-  with float64():
+  with jax.enable_x64(True):
     mixer = warm('linear', heads=1, causal=False)
     features = jnp.diag(jnp.asarray([1.0] * d + [0.0], 'float64'))
     label = jnp.diag(jnp.asarray([0.0] * d + [1.0]))

@@ -1,5 +1,6 @@
 """The delta rule and the gated one."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,7 +13,6 @@ from tests.mixers.loops import (
   call,
   convolve,
   each,
-  float64,
   heads,
   linear,
   parameters,
@@ -51,7 +51,7 @@ def test_delta_rules(name):
       merged = merged * silu(linear(p, 'gate', x))
     return linear(p, 'out', merged)
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm(name), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.compare import assert_close
-from tests.mixers.loops import EXACT, float64, recur
+from tests.mixers.loops import EXACT, recur
 from zoo.mixers.linear_state import Inputs, chunkwise, normalize, scan, step
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
@@ -62,7 +62,7 @@ def _loop(inputs, state):
 @_every_kind
 @pytest.mark.parametrize('form', [scan, chunkwise])
 def test_forms_are_the_equation(kind, form):
-  with float64():
+  with jax.enable_x64(True):
     inputs, state = _inputs(kind, 'float64'), _state('float64')
     found = jax.jit(form)(inputs, state)
     for one, other in zip(found, _loop(inputs, state), strict=True):
@@ -99,7 +99,7 @@ def test_steps_are_the_scan():
 
 @pytest.mark.parametrize('size', [1, 2, 8, 32])
 def test_the_size_of_chunks_makes_no_difference(size):
-  with float64():
+  with jax.enable_x64(True):
     inputs, state = _inputs('gated_delta', 'float64'), _state('float64')
     found = jax.jit(chunkwise, static_argnums=2)(inputs, state, size)
     for one, other in zip(found, scan(inputs, state), strict=True):
@@ -148,7 +148,7 @@ def test_the_delta_rule_is_online_gradient_descent():
   for t in range(c):
     w = w + rate * (y[t] - w @ x[t]) * x[t]
     expected.append(w @ x[(t + 1) % c])
-  with float64():
+  with jax.enable_x64(True):
     x_ = jnp.asarray(x)[None, :, None]
     rates = jnp.full((1, c, 1), rate)
     inputs = Inputs(
@@ -166,7 +166,7 @@ def test_the_delta_rule_is_online_gradient_descent():
 
 
 def test_no_decay_and_no_erasing_is_linear_attention():
-  with float64():
+  with jax.enable_x64(True):
     inputs, state = _inputs('vector_delta', 'float64'), 0 * _state('float64')
     zeros = jnp.zeros_like(inputs.value[..., 0])
     plain = inputs._replace(

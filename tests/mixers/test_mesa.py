@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,7 +15,6 @@ from tests.mixers.loops import (
   call,
   convolve,
   each,
-  float64,
   heads,
   linear,
   parameters,
@@ -52,7 +52,7 @@ def test_mesa():
         merged[t, h] = rms(p, 'norm', read)
     return linear(p, 'out', merged.reshape(N, W))
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('mesa'), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)
@@ -68,7 +68,7 @@ def test_it_is_ridge_regression_without_forgetting():
     rows = np.concatenate([x[:t], np.sqrt(ridge) * np.eye(d)])
     w = np.linalg.lstsq(rows, np.concatenate([y[:t], np.zeros(d)]), rcond=None)[0]
     expected.append(query[t - 1] @ w)
-  with float64():
+  with jax.enable_x64(True):
     x_, query_ = (jnp.asarray(one)[None, :, None] for one in (x, query))
     values = jnp.concatenate([x_, jnp.asarray(y)[None, :, None, None]], axis=-1)
     solve = functools.partial(regress, jnp.full((1, d), ridge))

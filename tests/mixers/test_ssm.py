@@ -1,5 +1,6 @@
 """State-space models of channels."""
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -13,7 +14,6 @@ from tests.mixers.loops import (
   call,
   convolve,
   each,
-  float64,
   linear,
   parameters,
   sigmoid,
@@ -48,7 +48,7 @@ def test_mamba_and_longhorn(name):
         y[t, channel] = q @ state + p['skip'][channel] * x[t, channel]
     return linear(p, 'out', y * silu(linear(p, 'gate', u)))
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm(name, state_size=_SIZE), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)
@@ -65,7 +65,7 @@ def test_s4d():
       y[t] = 2 * (read * state).sum(axis=1).real + p['skip'] * u[t]
     return linear(p, 'out', _gelu(y))
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('s4d', state_size=4), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)

@@ -1,5 +1,6 @@
 """Test-time training of linear models."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,7 +12,6 @@ from tests.mixers.loops import (
   W,
   call,
   each,
-  float64,
   heads,
   linear,
   parameters,
@@ -57,7 +57,7 @@ def test_ttt(size):
         out[t, h] = q[h, t] + _norm(q[h, t] @ weights + bias, scale, shift)
     return linear(p, 'out', out.reshape(N, W))
 
-  with float64():
+  with jax.enable_x64(True):
     mixer, x = warm('ttt', mini_batch_size=size), tokens()
     p = parameters(mixer)
     assert_close(call(mixer, x), each(loop, x), EXACT)

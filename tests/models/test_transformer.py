@@ -12,7 +12,7 @@ import zoo
 from tests.compare import assert_close, refuses
 from tests.marks import mostly_slow
 from tests.settings import isotropic
-from tests.weights import double, float64, randomize
+from tests.weights import double, promoting_float64, randomize
 from zoo.models.transformer import FeedForward, Transformer, make_norm
 from zoo.protocols import predicts_all
 
@@ -82,7 +82,7 @@ def _read(model, z):
 
 
 def test_it_is_gpt_2():
-  with float64():
+  with promoting_float64():
     model, prompt = randomize(_model()), _prompt()
     predictions = model.predictions(prompt)
   for b in range(2):
@@ -92,7 +92,7 @@ def test_it_is_gpt_2():
 
 
 def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
-  with float64():
+  with promoting_float64():
     model = randomize(_model(num_loops=5, num_trained_loops=2))
     prompt = _prompt()
     each, last = model.loop_predictions(prompt), model.predictions(prompt)
@@ -109,7 +109,7 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
 
 def test_loops_that_are_not_trained_have_no_gradient():
   """What the first loops give may as well be a constant."""
-  with float64():
+  with promoting_float64():
     prompt = _prompt()
     model = randomize(_model(num_loops=3, num_trained_loops=1))
     graph, parameters = nnx.split(model)
@@ -137,7 +137,7 @@ def test_loops_that_are_not_trained_have_no_gradient():
 @pytest.mark.parametrize('kind', ['linear', 'swiglu'])
 def test_feed_forward_networks_are_their_equations(kind):
   z = np.random.default_rng(0).normal(size=(2, 3, 4))
-  with float64():
+  with promoting_float64():
     network = randomize(FeedForward(4, 6, kind, rngs=nnx.Rngs(0)))
     found = network(jnp.asarray(z))
   hidden = _affine(network.up, z)
@@ -256,7 +256,7 @@ def test_a_looped_model_has_the_mean_loss_of_its_loops():
 def test_with_the_tokens_of_the_paper_it_is_lsa():
   """One linear mixer, no norm, no network: E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E."""
   e = _D + 1
-  with float64():
+  with promoting_float64():
     lsa = randomize(
       zoo.create_model('multi_head_lsa', num_features=_D, num_heads=1, rngs=nnx.Rngs(0))
     )

@@ -9,11 +9,7 @@ from tests.settings import isotropic
 from zoo import estimators, theory
 from zoo.theory import constructions
 
-
-@pytest.fixture(autouse=True)
-def float64():
-  with jax.enable_x64(True):
-    yield
+pytestmark = pytest.mark.usefixtures('float64')
 
 
 def task_of(d, c, **other):

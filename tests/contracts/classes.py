@@ -1,0 +1,46 @@
+"""A task and a model that keep their contracts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+import zoo
+from zoo.estimators.regression import LeastSquares, Zero
+from zoo.tasks.base import dot
+
+D, C = 3, 4
+
+
+class Good(zoo.tasks.FunctionClass):
+  """Linear regression; mistakes are subclasses."""
+
+  num_features, context_length = D, C
+
+  def sample_function(self, key):
+    return jax.random.normal(key, (D,))
+
+  def evaluate(self, function, x):
+    return dot(x, function[None])
+
+  def baselines(self) -> dict[str, Any]:
+    return {'bayes': LeastSquares(), 'zero': Zero()}
+
+  def shifts(self) -> dict[str, Any]:
+    return {'longer': zoo.create_task('linear_regression', num_features=D, **_LONG)}
+
+
+_LONG: dict[str, Any] = {'context_length': 2 * C}
+
+
+class Linear(nnx.Module):
+  """f = w·x_q + a·mean(y); mistakes are subclasses."""
+
+  def __init__(self, num_features=D, *, rngs):
+    self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features,)))
+    self.a = nnx.Param(jnp.ones(()))
+
+  def __call__(self, prompt) -> Any:
+    mean = jnp.sum(prompt.y, axis=1) / max(prompt.y.shape[1], 1)
+    return prompt.x_query @ self.w[...] + self.a[...] * mean
