@@ -53,9 +53,12 @@ class _Attention(Mixer):
     )
     if self.rotary:
       query, key = rotate(query), rotate(key)
-    scores = jnp.einsum('bqhs,bkhs->bhqk', query, key) / query.shape[-1] ** 0.5
-    outputs = jnp.einsum('bhqk,bkhs->bqhs', self.weigh(scores), value)
-    return self.out(merge_heads(outputs))
+    # Products of matrices side by side: else XLA:CPU transposes the scores.
+    query, key, value = (jnp.swapaxes(one, 1, 2) for one in (query, key, value))
+    query /= query.shape[-1] ** 0.5
+    weights = self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key))
+    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value)
+    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
   def weigh(self, scores: Float[Array, 'b h n n']) -> Float[Array, 'b h n n']:
     """The weights of the values, query by key, from the scores `q·k / √s`."""

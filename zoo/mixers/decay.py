@@ -15,6 +15,7 @@ from zoo.mixers.attention import check_rotary, rotate
 from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
 from zoo.mixers.mixer import (
   Init,
+  Linear,
   RMSNorm,
   for_heads,
   head_size,
@@ -133,7 +134,7 @@ class GatedLinearAttention(HeadState):
     """Raises UserError for a width that the heads cannot share."""
     super().__init__(width, num_heads, init, norm=True, gate=True, rngs=rngs)
     rank = min(16, width)
-    self.decay_in = nnx.Linear(
+    self.decay_in = Linear(
       width, rank, use_bias=False, kernel_init=init.kernel(), rngs=rngs
     )
     self.decay = project(rank, width, init, rngs=rngs)
@@ -174,7 +175,7 @@ class Mamba2(LinearState):
     )
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
-    self.key_query = nnx.Linear(width, 2 * size, kernel_init=init.kernel(), rngs=rngs)
+    self.key_query = Linear(width, 2 * size, kernel_init=init.kernel(), rngs=rngs)
     self.convolve_value = ShortConvolution(inner, rngs=rngs)
     self.convolve_key_query = ShortConvolution(2 * size, rngs=rngs)
     self.rate = Rate(width, num_heads, rngs=rngs)
@@ -209,7 +210,7 @@ class Rate(nnx.Module):
   def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs):
     # Not scaled as a model's projections: Δ and e^A start where the papers have them.
     kernel = Init().kernel()
-    self.linear = nnx.Linear(
+    self.linear = Linear(
       width, num_heads, use_bias=False, kernel_init=kernel, rngs=rngs
     )
     self.bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))

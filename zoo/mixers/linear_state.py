@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from zoo.mixers.mixer import (
   Init,
+  Linear,
   Mixer,
   RMSNorm,
   head_size,
@@ -217,7 +218,7 @@ class LinearState(Mixer):
     """`convolved` are the channels of each short convolution."""
     self.num_heads, self.sizes = num_heads, (key_size, value_size)
     self.convolved = tuple(convolved)
-    self.out: nnx.Linear
+    self.out: Linear
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State

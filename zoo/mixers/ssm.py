@@ -17,6 +17,7 @@ from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import Inputs, LinearState, State
 from zoo.mixers.mixer import (
   Init,
+  Linear,
   Mixer,
   for_heads,
   merge_heads,
@@ -55,10 +56,10 @@ class _Channels(LinearState):
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.convolution = ShortConvolution(inner, rngs=rngs)
-    self.key_query = nnx.Linear(
+    self.key_query = Linear(
       inner, 2 * size, use_bias=False, kernel_init=kernel_init, rngs=rngs
     )
-    self.rate_in = nnx.Linear(
+    self.rate_in = Linear(
       inner, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs
     )
     self.rate = project(rank, inner, init, use_bias=False, rngs=rngs)

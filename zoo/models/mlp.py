@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import check_count
-from zoo.mixers.mixer import project
+from zoo.mixers.mixer import Linear, project
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.models.transformer import FeedForward
@@ -83,7 +83,7 @@ class MLP(_FixedLength):
     self.context_length = check_count('context_length', context_length, minimum=0)
     inputs = self.places * self.token_width
     self.network = GELULayers(inputs, width, num_layers, rngs=rngs)
-    self.read_out = nnx.Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
     side_by_side = self.padded(tokens).reshape(len(tokens), -1)
@@ -122,11 +122,11 @@ class MLPMixer(_FixedLength):
     self.context_length = check_count('context_length', context_length, minimum=0)
     width = check_count('width', width)
     num_layers = check_count('num_layers', num_layers)
-    self.read_in = nnx.Linear(self.token_width, width, rngs=rngs)
+    self.read_in = Linear(self.token_width, width, rngs=rngs)
     layers = [_MixerLayer(self.places, width, rngs=rngs) for _ in range(num_layers)]
     self.layers = nnx.List(layers)
     self.norm = _norm(width, rngs=rngs)
-    self.read_out = nnx.Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
     tokens = self.read_in(self.padded(tokens))

@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import check_count
+from zoo.mixers.mixer import Linear
 from zoo.models.token_model import TokenModel
 from zoo.registry import models
 
@@ -42,7 +43,7 @@ class _Recurrent(TokenModel):
     self.width = check_count('width', width)
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
-    self.read_out = nnx.Linear(width, num_outputs, rngs=rngs)
+    self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     """The cell of a layer."""

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_count, check_name
-from zoo.mixers.mixer import Init, Mixer, project, project_back
+from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.prompt import Prompt
@@ -79,7 +79,7 @@ class Transformer(TokenModel):
     width = check_count('width', width)
     check_name('positions', positions, POSITIONS)
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
-    read = functools.partial(nnx.Linear, kernel_init=init.kernel(), rngs=rngs)
+    read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
     if positions == 'learned':
       shape = num_tokens(tokens, context_length), width
