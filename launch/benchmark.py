@@ -3,6 +3,7 @@
   python -m launch.benchmark
   python -m launch.benchmark --json=benchmark.json --repeats=5
   python -m launch.benchmark --scaling=scaling.png
+  python -m launch.benchmark --models=gpt2_tiny,gpt2_small,delta,lstm
 
 Use an idle machine. Ratios also hold on a busy one, since all are timed in turns.
 """
@@ -13,8 +14,9 @@ from typing import Any
 
 from absl import flags
 
+import zoo
 from launch import cli
-from zoo.errors import UserError, check_count, check_number
+from zoo.errors import UserError, check_count, check_number, unknown_name
 
 flags.adopt_module_key_flags(cli)
 _JSON = flags.DEFINE_string('json', None, 'File for all figures.')
@@ -22,6 +24,12 @@ _REPEATS = flags.DEFINE_integer('repeats', 5, 'Runs of each contender, in turns.
 _SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run.')
 _SCALING = flags.DEFINE_string(
   'scaling', None, 'Vary batch, context, features and heads instead; plot to this file.'
+)
+_MODELS = flags.DEFINE_list(
+  'models',
+  None,
+  'Instead, models that are not linear attention, on 20 features and 40 examples: a '
+  'size (gpt2_tiny, gpt2_small, gpt2), a mixer of gpt2_tiny, or a config file.',
 )
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful.')
 
@@ -51,6 +59,8 @@ def main() -> None:
     raise UserError(
       f'--scaling is {_SCALING.value!r}; it must end in .png, .svg or .pdf'
     )
+  if picture is not None and _MODELS.value is not None:
+    raise UserError('--scaling and --models are two benchmarks; give one of them')
   # Imported here so that a mistyped flag is reported at once.
   import jax
 
@@ -63,7 +73,14 @@ def main() -> None:
     'num_devices': jax.device_count(),
     'variant': variant,
   }
-  if picture is None:
+  if _MODELS.value is not None:
+    from zoo import model_benchmark
+
+    configs = {name: _model_config(name, _SMOKE.value) for name in _MODELS.value}
+    rows = model_benchmark.compare(configs, repeats, seconds)
+    found['models'] = model_benchmark.summarise(rows)
+    print(model_benchmark.table(found['models']))
+  elif picture is None:
     entries = [(_config(n, variant, more), c) for n, more, c in _COMPARED]
     rows = benchmark.compare(entries, repeats, seconds)
     found['rows'] = [row.summary() for row in rows]
@@ -89,6 +106,28 @@ def main() -> None:
 
 def _config(name: str, variant: str, fields: dict[str, Any]) -> Any:
   config = importlib.import_module(f'configs.{name}').get_config(variant)
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+def _model_config(name: str, smoke: bool) -> Any:
+  """The config of a size, a mixer or a config file, in the setting of arXiv 2208.01066.
+
+  Raises UserError for an unknown name.
+  """
+  files = 'deep_lsa', 'deep_set', 'gru', 'lstm', 'mlp', 'mlp_mixer'
+  mixers, sizes = zoo.list_mixers(), ('gpt2_tiny', 'gpt2_small', 'gpt2')
+  if name in sizes:
+    config = _config('transformer', name, {})
+  elif name in mixers:
+    config = _config('transformer', 'gpt2_tiny', {'model.mixer': name})
+  elif name in files:
+    config = _config(name, '', {})
+  else:
+    raise unknown_name('--models', name, [*sizes, *mixers, *files])
+  fields = {'task.num_features': 20, 'task.context_length': 40, 'train.batch_size': 64}
+  if smoke:
+    fields = {'task.num_features': 2, 'task.context_length': 3, 'train.batch_size': 2}
   config.update_from_flattened_dict(fields)
   return config
 

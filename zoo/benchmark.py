@@ -114,6 +114,19 @@ def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
   return step, (weights, optimizer.init(weights))
 
 
+def time_steps(run: Callable[[int], Any], seconds: float) -> Timing:
+  """The speed of `run`, which runs a number of steps, over about `seconds`."""
+  # Leaves out compiling and cold caches, and finds the number of steps.
+  run(2)
+  start = time.perf_counter()
+  run(2)
+  steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
+  start, cpu_start = time.perf_counter(), time.process_time()
+  run(steps)
+  wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+  return Timing(steps / wall, 1e3 * cpu / steps)
+
+
 class Contest:
   """The contenders for one config, compiled and ready to be timed again and again."""
 
@@ -138,15 +151,7 @@ class Contest:
     """Runs a contender for about `seconds` and returns its speed."""
     if contender == 'zoo':
       return self._time_zoo()
-    # Leaves out compiling and cold caches, and finds the number of steps.
-    self.run(contender, 2)
-    start = time.perf_counter()
-    self.run(contender, 2)
-    steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
-    start, cpu_start = time.perf_counter(), time.process_time()
-    self.run(contender, steps)
-    wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
-    return Timing(steps / wall, 1e3 * cpu / steps)
+    return time_steps(functools.partial(self.run, contender), seconds)
 
   def run(self, contender: str, steps: int) -> Any:
     """Runs steps of a contender other than `zoo`, and waits for them to finish.

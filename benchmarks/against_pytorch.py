@@ -1,0 +1,58 @@
+"""Times GPT-2 in this library and in PyTorch in turns, and prints ratios.
+
+  python -m venv pytorch && pytorch/bin/pip install -r benchmarks/requirements.txt
+  python benchmarks/against_pytorch.py --pytorch=pytorch/bin/python
+
+Run it from the root of the repository, on an idle machine. Both programs use all cores.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--pytorch', required=True, help='a Python that has PyTorch')
+  parser.add_argument('--sizes', default='gpt2_tiny,gpt2_small')
+  parser.add_argument('--repeats', type=int, default=3)
+  parser.add_argument('--seconds', type=float, default=5.0)
+  arguments = parser.parse_args()
+  for size in arguments.sizes.split(','):
+    ours, theirs = [], []
+    for _ in range(arguments.repeats):
+      theirs.append(_pytorch(arguments.pytorch, size, arguments.seconds))
+      ours.append(_zoo(size, arguments.seconds))
+    rates = [one['steps_per_second'] for one in ours]
+    share = statistics.median(one['share_of_peak'] for one in ours)
+    ratios = [one / other for one, other in zip(rates, theirs, strict=True)]
+    ratio = statistics.median(ratios)
+    print(
+      f'{size}: {statistics.median(rates):.2f} steps/s, '
+      f'PyTorch {statistics.median(theirs):.2f}; '
+      f'{ratio:.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f}); '
+      f'{share:.0%} of the matmul peak'
+    )
+
+
+def _pytorch(python: str, size: str, seconds: float) -> float:
+  script = pathlib.Path(__file__).with_name('gpt2_pytorch.py')
+  command = [python, str(script), f'--size={size}', f'--seconds={seconds}']
+  return float(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def _zoo(size: str, seconds: float) -> dict[str, float]:
+  with tempfile.TemporaryDirectory() as folder:
+    found = pathlib.Path(folder, 'found.json')
+    command = [sys.executable, '-m', 'launch.benchmark', f'--models={size}']
+    command += [f'--json={found}', '--repeats=1', f'--seconds={seconds}']
+    subprocess.run(command, check=True, capture_output=True)
+    return json.loads(found.read_text())['models'][size]
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,86 @@
+"""The benchmark of general models counts what it says, and its arithmetic is right."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import transformer
+from zoo import model_benchmark
+from zoo.benchmark import Timing
+from zoo.model_benchmark import ModelContest, ModelRow, product_flops
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+def flops_of(function, *shapes):
+  arguments = [jax.ShapeDtypeStruct(shape, 'f') for shape in shapes]
+  return product_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def test_products_are_counted_with_their_batches_and_loops():
+  assert flops_of(lambda a, b: a @ b, (3, 4), (4, 5)) == 2 * 3 * 4 * 5
+  batched = 'bij,bjk->bik'
+  assert flops_of(lambda a, b: jnp.einsum(batched, a, b), (7, 3, 4), (7, 4, 5)) == 2 * (
+    7 * 3 * 4 * 5
+  )
+  looped = jax.jit(lambda a: jax.lax.scan(lambda c, _: (c @ c, None), a, length=6)[0])
+  assert flops_of(looped, (3, 3)) == 6 * 2 * 27
+
+
+def small_contest():
+  config = transformer.get_config('smoke')
+  config.task.num_features, config.task.context_length = 3, 4
+  config.model.num_layers, config.model.width = 2, 8
+  config.train.batch_size = 8
+  return ModelContest(config)
+
+
+@pytest.fixture(scope='module')
+def contest():
+  return small_contest()
+
+
+def test_the_products_of_a_transformer_are_those_of_its_equations(contest):
+  """Forward: one product a kernel and token, and two of scores and values a layer."""
+  b, n, m, w = 8, 9, 3 + 1, 8
+  tokens = b * n
+  layer = tokens * (4 * w * w + 2 * 4 * w * w) + 2 * b * n * n * w
+  body = 2 * (2 * layer + tokens * w)
+  embedding = 2 * tokens * m * w
+  # Backward: two products for each, but nothing needs the gradient of the tokens.
+  assert contest.tokens == tokens
+  assert contest.flops == 3 * body + 2 * embedding
+
+
+def test_both_programs_train(contest):
+  for contender in ('zoo', 'plain'):
+    contest.run(contender, 1)
+  before = contest.run('plain', 1)
+  assert contest.run('plain', 200) < before
+
+
+def test_the_summary_is_of_medians():
+  def row(contender, flops, *rates):
+    timings = [Timing(rate, 1.0) for rate in rates]
+    return ModelRow('gru', contender, 320, flops, timings)
+
+  rows = [
+    row('zoo', 30_000_000, 90.0, 100.0, 120.0),
+    row('plain', 30_000_000, 50.0),
+    row('matmul', 1_000_000_000, 4.0, 5.0, 6.0),
+  ]
+  assert model_benchmark.summarise(rows) == {
+    'gru': pytest.approx(
+      {
+        'steps_per_second': 100.0,
+        'tokens_per_second': 32_000.0,
+        'speed_over_plain': 2.0,
+        'gflops_per_second': 3.0,
+        'peak_gflops_per_second': 5.0,
+        'share_of_peak': 0.6,
+      }
+    )
+  }
+  text = model_benchmark.table(model_benchmark.summarise(rows))
+  assert '32,000' in text
+  assert '60%' in text
