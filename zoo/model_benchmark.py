@@ -31,7 +31,7 @@ from zoo.prompt import Prompt
 from zoo.tables import format_table
 from zoo.training.objective import make_objective
 from zoo.training.program import make_plan
-from zoo.training.step import TRAIN_STREAM, init_state, stream_key
+from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
 
 CONTENDERS = 'zoo', 'plain', 'matmul'
 _SIZE = 2048  # of the matrices of `matmul`
@@ -58,6 +58,7 @@ class ModelContest:
     validate(config)
     self._config, self._mesh = config, make_mesh(config)
     self._key = self._put(stream_key(config, TRAIN_STREAM))
+    self._numbers = Numbers(None)
     with jax.set_mesh(self._mesh):
       plan = make_plan(config, self._mesh)
       self._state, self._steps = init_state(config, plan.layout), plan.train_steps
@@ -79,7 +80,7 @@ class ModelContest:
     with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
       if contender == 'zoo':
         limits = self._put(np.int32(0)), self._put(np.int32(steps))
-        self._state, _ = self._steps(self._state, self._key, *limits, None)
+        self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
         result = self._state
       elif contender == 'plain':
         result = self._plain.run(steps)
@@ -143,13 +144,13 @@ def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
   for equation in jaxpr.eqns:
     if equation.primitive.name == 'dot_general':
       contracted, _ = equation.params['dimension_numbers'][0]
-      shape = equation.invars[0].aval.shape
-      inner = math.prod(shape[axis] for axis in contracted)
-      flops += 2 * inner * math.prod(equation.outvars[0].aval.shape)
+      left: Any = equation.invars[0].aval
+      product: Any = equation.outvars[0].aval
+      inner = math.prod(left.shape[axis] for axis in contracted)
+      flops += 2 * inner * math.prod(product.shape)
     times = equation.params.get('length', 1)  # of a scan
-    flops += times * sum(
-      map(product_flops, jax.extend.core.jaxprs_in_params(equation.params))
-    )
+    within = jax.extend.core.jaxprs_in_params(equation.params)
+    flops += times * sum(map(product_flops, within))
   return flops
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +35,9 @@ class Linear(nnx.Linear):
   the kernel, which doubles the time of the backward pass.
   """
 
-  def __call__(self, inputs: Float[Array, '*n i']) -> Float[Array, '*n o']:
-    rows = super().__call__(inputs.reshape(-1, inputs.shape[-1]))
+  def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+    """The outputs `[*n, o]` of inputs `[*n, i]`."""
+    rows = super().__call__(inputs.reshape(-1, inputs.shape[-1]), out_sharding)
     return rows.reshape(*inputs.shape[:-1], rows.shape[-1])
 
 
