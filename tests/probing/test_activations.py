@@ -1,16 +1,47 @@
 """Intermediates: against the equation in NumPy."""
 
+import functools
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 import zoo
 from tests import oracle
-from tests.compare import refuses
+from tests.compare import assert_close, refuses
+from tests.marks import mostly_slow
 from tests.probing.models import Softmax
 from tests.settings import isotropic
-from zoo.probing import intermediates
+from tests.weights import randomize
+from zoo.mixers.linear_state import LinearState
+from zoo.models.tokens import LAYOUTS, num_tokens, token_names
+from zoo.probing import attention_maps, intermediates, mean_attention
+from zoo.probing.activations import in_order
+
+_D, _C, _W, _H = 3, 4, 8, 2
+_MIXERS = {name: zoo.registry.mixers.get(name) for name in zoo.list_mixers()}
+_WITH_MAP = [name for name, mixer in _MIXERS.items() if hasattr(mixer, 'attention')]
+_WITH_STATE = [name for name, mixer in _MIXERS.items() if hasattr(mixer, 'step')]
+# Sums of some ten float32 products, each in another order.
+_ROUNDING = 1e-5
+
+
+def _prompt(num_prompts=2):
+  return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(0), num_prompts)
+
+
+def _transformer(mixer, **given) -> Any:
+  given = {
+    'width': _W,
+    'num_heads': _H,
+    'num_layers': 1,
+    'feed_forward': 'none',
+  } | given
+  model = zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **given)
+  return randomize(model, dtype='float32')
 
 
 @pytest.mark.parametrize('name', ['lsa', 'yq_lsa', 'ltb'])
@@ -61,3 +92,161 @@ def test_any_other_module_is_called():
   np.testing.assert_allclose(found['scores'].sum(axis=1), 1, rtol=1e-6)
   with refuses('GradientDescent has no intermediates'):
     intermediates(zoo.estimators.gradient_descent(np.zeros(3), 0.1), prompt)
+
+
+@functools.cache
+def _found(mixer, **given):
+  """A transformer of one layer, its intermediates, and those of its mixer."""
+  model = _transformer(mixer, **given)
+  found = intermediates(model, _prompt())
+  start = 'layers.0.mixer.'
+  own = {
+    name.removeprefix(start): np.asarray(value)
+    for name, value in found.items()
+    if name.startswith(start)
+  }
+  return model, found['layers.0.mixer'], own
+
+
+def _read(attention, values):
+  """Σ_i a_ti v_i for each head, one token after the other: `[b, n, h, v]`."""
+  b, h, n, _ = attention.shape
+  found = np.zeros((b, n, h, values.shape[-1]))
+  for t in range(n):
+    for i in range(n):
+      found[:, t] += attention[:, :, t, i, None] * values[:, i]
+  return found
+
+
+def _check_outputs(model, outputs, own):
+  """A map times the values of the heads, projected, is what the mixer returns."""
+  b, n, _ = own['value'].shape
+  read = _read(own['attention'], own['value'].reshape(b, n, _H, -1))
+  read = jnp.asarray(read.reshape(b, n, _W), 'float32')
+  assert_close(model.layers[0].mixer.out(read), outputs, _ROUNDING)
+
+
+@pytest.mark.parametrize('name', mostly_slow(['softmax', 'gated_delta'], _WITH_MAP))
+def test_a_map_times_the_values_is_what_the_layer_reads(name):
+  model, outputs, own = _found(name)
+  attention, n = own['attention'], 2 * _C + 1
+  assert attention.shape[2:] == (n, n)
+  assert not np.triu(attention, 1).any()
+  if name in ('softmax', 'relu'):
+    _check_outputs(model, outputs, own)
+  else:
+    values = own['inputs.0.value']
+    if name == 'mesa':  # its values are [k, v]
+      values = values[..., _W // _H :]
+    assert_close(_read(attention, values), own['recur.0'], _ROUNDING)
+  if name == 'softmax':
+    np.testing.assert_allclose(attention.sum(axis=-1), 1, rtol=1e-6)
+  (shown,) = mean_attention(model, _prompt()).values()
+  assert_close(shown, np.abs(attention).mean(axis=0), _ROUNDING)
+
+
+@pytest.mark.parametrize('name', mostly_slow(['linear'], ['softmax', 'relu']))
+def test_in_a_set_each_token_sees_the_context(name):
+  model, outputs, own = _found(name, causal=False, tokens='joint', positions='none')
+  _check_outputs(model, outputs, own)
+  unseen = own['attention'][..., -1]
+  assert not unseen[..., :-1].any()
+  assert unseen[..., -1].any() == (name == 'softmax')  # there the query sees itself
+  assert 'state.memory' not in own
+
+
+@pytest.mark.parametrize('name', mostly_slow(['gated_delta'], _WITH_STATE))
+def test_the_states_are_those_after_each_token(name):
+  model, _, own = _found(name)
+  tokens, mixer = jnp.asarray(own['tokens']), model.layers[0].mixer
+  state = mixer.initial_state(2)
+  n = 3
+  step = nnx.jit(lambda mixer, token, state: mixer.step(token, state)[1])
+  for t in range(n):
+    state = step(mixer, tokens[:, t], state)
+  for field, value in state._asdict().items():
+    if field == 'position':
+      assert own['state.position'].tolist() == list(range(1, 2 * _C + 2))
+    elif field != 'past':
+      assert_close(own[f'state.{field}'][:, n - 1], value, _ROUNDING)
+  if 'run.1.memory' in own:
+    assert_close(own['state.memory'][:, -1], own['run.1.memory'], _ROUNDING)
+
+
+def test_each_loop_has_its_own_name():
+  """Also a loop that is not trained."""
+  model = _transformer('softmax', num_loops=3, num_trained_loops=1)
+  prompt = _prompt()
+  found = intermediates(model, prompt)
+  names = ['layers.0', 'layers.0@2', 'layers.0@3']
+  for i, name in enumerate(names):
+    np.testing.assert_array_equal(found[name], found[f'layer_tokens.{i + 1}'])
+  assert list(attention_maps(model, prompt)) == names
+  assert_close(found['read'][:, -1], model(prompt), _ROUNDING)
+
+
+def test_layers_and_loops_are_in_the_order_of_their_numbers():
+  names = ['layers.1', 'layers.1@2', 'layers.1@10', 'layers.2', 'layers.10']
+  assert list(in_order(dict.fromkeys(sorted(names), jnp.zeros(())))) == names
+
+
+@pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
+def test_deep_lsa_has_its_tokens_second_moments_and_maps(form):
+  model: Any = zoo.models.DeepLSA(_D, num_heads=_H, form=form, rngs=nnx.Rngs(0))
+  model, prompt = randomize(model, dtype='float32'), _prompt()
+  found = intermediates(model, prompt)
+  assert_close(found['second_moment.0'], prompt.second_moment(), _ROUNDING)
+  last = np.asarray(found['layer_tokens.2'])[:, :_C]
+  expected = sum(last[:, i, :, None] * last[:, i, None] for i in range(_C)) / _C
+  assert_close(found['second_moment.2'], expected, _ROUNDING)
+  shown = np.asarray(attention_maps(model, prompt)['layers.1'])[..., :_C]
+  tokens, layer = np.asarray(found['layer_tokens.1']), model.layers[1]
+  if form == 'dense':
+    values = np.swapaxes(found['layers.1.values'], 1, 2)[:, :_C]
+  else:
+    moved = np.einsum('hij,bcj->bchi', layer.b[...], tokens[:, :_C, :_D])
+    labels = np.broadcast_to(tokens[:, :_C, None, _D:], (2, _C, _H, 1))
+    values = np.concatenate([moved, labels], axis=-1)
+  update = np.einsum('bhqk,bkhe->bqe', shown, values)
+  assert_close(tokens + update, found['layer_tokens.2'], _ROUNDING)
+
+
+@pytest.mark.parametrize('name', ['lstm', 'gru'])
+def test_recurrent_networks_have_what_they_carry(name):
+  model: Any = zoo.create_model(
+    name, num_features=_D, width=_W, num_layers=2, rngs=nnx.Rngs(0)
+  )
+  model, prompt = randomize(model, dtype='float32'), _prompt()
+  found = intermediates(model, prompt)
+  inputs, zeros = found['embed'], jnp.zeros((2, _W))
+  for i, cell in enumerate(model.layers):
+    carry, outputs = model.start(zeros), []
+    step = nnx.jit(lambda cell, carry, token: cell(carry, token))
+    for t in range(_C + 1):
+      carry, output = step(cell, carry, inputs[:, t])
+      outputs.append(output)
+      for j, part in enumerate(jax.tree.leaves(carry)):
+        assert_close(found[f'carries.{i}.{j}'][:, t], part, _ROUNDING)
+    inputs = jnp.stack(outputs, axis=1)
+  assert_close(model.read_out(inputs), found['body'], _ROUNDING)
+
+
+@pytest.mark.parametrize('name', mostly_slow(['softmax', 'gated_delta'], ['mesa']))
+def test_a_model_that_is_not_probed_computes_nothing_more(name, monkeypatch):
+  model, prompt = _transformer(name), _prompt()
+  program = str(jax.make_jaxpr(model)(prompt))
+  prediction = model(prompt)
+  intermediates(model, prompt)
+  assert str(jax.make_jaxpr(model)(prompt)) == program
+  np.testing.assert_array_equal(model(prompt), prediction)
+  if name != 'softmax':  # whose forward pass is made of its map
+    monkeypatch.delattr(LinearState, 'attention')
+    assert str(jax.make_jaxpr(model)(prompt)) == program
+
+
+def test_tokens_have_names_in_the_order_in_which_they_are_laid_out():
+  assert token_names('interleaved', 2) == ['x_1', 'y_1', 'x_2', 'y_2', 'x_q']
+  assert token_names('joint', 2) == ['x_1, y_1', 'x_2, y_2', 'x_q']
+  assert token_names('shifted', 2) == ['x_1', 'x_2, y_1', 'x_q, y_2']
+  for layout in LAYOUTS:
+    assert len(token_names(layout, 5)) == num_tokens(layout, 5)

@@ -48,17 +48,21 @@ class _Attention(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    query, key, value = in_heads(
-      tokens, (self.query, self.key, self.value), self.num_heads
+    (value,) = in_heads(tokens, [self.value], self.num_heads)
+    outputs = jnp.einsum(
+      'bhqk,bhks->bhqs', self.attention(tokens), jnp.swapaxes(value, 1, 2)
     )
+    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+    """The weights of the values, query by key."""
+    query, key = in_heads(tokens, [self.query, self.key], self.num_heads)
     if self.rotary:
       query, key = rotate(query), rotate(key)
     # Products of matrices side by side: else XLA:CPU transposes the scores.
-    query, key, value = (jnp.swapaxes(one, 1, 2) for one in (query, key, value))
+    query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
     query /= query.shape[-1] ** 0.5
-    weights = self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key))
-    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value)
-    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
+    return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key))
 
   def weigh(self, scores: Float[Array, 'b h n n']) -> Float[Array, 'b h n n']:
     """The weights of the values, query by key, from the scores `q·k / √s`."""

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import UserError, check_count
-from zoo.mixers.attention import check_rotary, rotate
+from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
 from zoo.mixers.mixer import (
   Init,
@@ -68,6 +68,16 @@ class LinearAttention(HeadState):
     memory = jnp.einsum('bnhk,bnhv->bhkv', key[:, :context], value[:, :context])
     read = jnp.einsum('bnhk,bhkv->bnhv', query, memory / max(context, 1))
     return self.out(merge_heads(read))
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+    if self.causal:
+      return super().attention(tokens)
+    query, key = (
+      split_heads(layer(tokens), self.num_heads) for layer in (self.query, self.key)
+    )
+    n = tokens.shape[1]
+    seen = jnp.asarray(context_mask(n) / max(n - 1, 1), query.dtype)
+    return jnp.einsum('bqhs,bkhs->bhqk', query, key) * seen[None, None]
 
   def initial_state(self, batch: int) -> State:
     """The state before the first token; raises UserError if not causal."""

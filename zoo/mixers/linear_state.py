@@ -251,6 +251,25 @@ class LinearState(Mixer):
     position = state.position + tokens.shape[1]
     return self.outputs(read, inputs, tokens), State(memory, past, position)
 
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+    """The weights a of the values in what the heads read, `o_t = Σ_i a_ti v_i`.
+
+    What is read is linear in the values: that of the unit vectors is the weights.
+    """
+    b, n, _ = tokens.shape
+    inputs, _ = self.inputs(tokens, self.initial_state(b))
+    units = jnp.eye(n, dtype=inputs.value.dtype)[None, :, None]
+    inputs = self.with_values(
+      inputs, jnp.broadcast_to(units, (b, n, self.num_heads, n))
+    )
+    key, value = inputs.key, inputs.value
+    memory = jnp.zeros((*key.shape[:1], *key.shape[2:], value.shape[-1]), value.dtype)
+    return jnp.swapaxes(self.recur(inputs, memory)[0], 1, 2)
+
+  def with_values(self, inputs: Inputs, values: Float[Array, 'b n h v']) -> Inputs:
+    """The inputs with other values."""
+    return inputs._replace(value=values)
+
   def initial_state(self, batch: int) -> State:
     """The state before the first token."""
     dtype = self.out.kernel[...].dtype

@@ -58,10 +58,13 @@ class Mesa(HeadState):
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
     key = normalize(key)
-    values = jnp.concatenate([key, value], axis=-1)
     log_decay = jax.nn.log_sigmoid(self.decay(tokens))[..., None]
     beta = jax.nn.sigmoid(self.strength(tokens))
-    return Inputs(normalize(query), key, values, log_decay, beta), past
+    inputs = Inputs(normalize(query), key, value, log_decay, beta)
+    return self.with_values(inputs, value), past
+
+  def with_values(self, inputs: Inputs, values: Float[Array, 'b n h v']) -> Inputs:
+    return inputs._replace(value=jnp.concatenate([inputs.key, values], axis=-1))
 
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']

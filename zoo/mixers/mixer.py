@@ -21,6 +21,10 @@ class Mixer(nnx.Module):
   and `init` those that it names, beside the options of the config. A mixer that does
   not name `causal` must be causal: a token sees itself and those before it. With
   `causal=False` every token sees the context, which is all tokens but the last.
+
+  For `zoo.probing` a mixer may have `attention(tokens)`, the weights of the values
+  `[b, h, n, n]` by query and key, and `initial_state(batch)` with
+  `step(token, state)`, which take tokens `[b, w]` one by one.
   """
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:

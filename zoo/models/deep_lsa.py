@@ -138,11 +138,16 @@ class SparseLayer(nnx.Module):
     if moves_features:
       self.b = matrices()
 
+  def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h c t']:
+    """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is no key."""
+    d, c = self.a.shape[-1], tokens.shape[1] - 1
+    x, keys = tokens[..., :d], tokens[:, :-1, :d]
+    return -jnp.einsum('bci,hij,btj->bhct', keys, self.a[...], x) / max(c, 1)
+
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The updated tokens."""
-    d, c = self.a.shape[-1], tokens.shape[1] - 1
+    d, scores = self.a.shape[-1], self.scores(tokens)
     x, keys, labels = tokens[..., :d], tokens[:, :-1, :d], tokens[:, :-1, d:]
-    scores = -jnp.einsum('bci,hij,btj->bhct', keys, self.a[...], x) / max(c, 1)
     labels = jnp.einsum('bck,bhct->btk', labels, scores)
     if hasattr(self, 'b'):
       moves = jnp.einsum('hij,bcj,bhct->bti', self.b[...], keys, scores)

@@ -60,6 +60,22 @@ class _Recurrent(TokenModel):
       _, states = jax.lax.scan(cell, start, states)
     return self.read_out(jnp.swapaxes(states, 0, 1))
 
+  def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
+    """What each layer carries after each token; the last of it is its output."""
+    start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
+    states, found = jnp.swapaxes(tokens, 0, 1), []
+    for cell in self.layers:
+
+      def step(carry: Any, token: Array, cell: Any = cell) -> tuple[Any, Any]:
+        carry, _ = cell(carry, token)
+        return carry, carry
+
+      _, carries = jax.lax.scan(step, start, states)
+      carries = jax.tree.leaves(carries)
+      states = carries[-1]
+      found.append([jnp.swapaxes(carry, 0, 1) for carry in carries])
+    return found
+
 
 @models.register('lstm')
 class LSTM(_Recurrent):

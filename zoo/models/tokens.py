@@ -49,3 +49,16 @@ def lay_out(
 def at_examples(tokens: Float[Array, 'b n w'], layout: str) -> Float[Array, 'b t w']:
   """The tokens at which the examples, and the query last, are predicted."""
   return tokens[:, ::2] if layout == 'interleaved' else tokens
+
+
+def token_names(layout: str, context_length: int) -> list[str]:
+  """What the tokens of a layout hold, such as `x_1` and `y_1`; the query is `x_q`."""
+  asked = [f'x_{i}' for i in range(1, context_length + 1)]
+  told = [f'y_{i}' for i in range(1, context_length + 1)]
+  if layout == 'interleaved':
+    pairs = zip(asked, told, strict=True)
+    return [name for pair in pairs for name in pair] + ['x_q']
+  if layout == 'joint':
+    return [f'{x}, {y}' for x, y in zip(asked, told, strict=True)] + ['x_q']
+  before = ['', *(f', {y}' for y in told)]
+  return [x + y for x, y in zip([*asked, 'x_q'], before, strict=True)]

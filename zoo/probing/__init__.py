@@ -1,6 +1,8 @@
 """Probing: compares what a model has learned with what it could learn in theory."""
 
+from zoo.probing.activations import attention_maps as attention_maps
 from zoo.probing.activations import intermediates as intermediates
+from zoo.probing.activations import mean_attention as mean_attention
 from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune

@@ -4,53 +4,218 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
+from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, PyTree
+from jax.extend.core import get_opaque_trace_state
+from jax.tree_util import keystr
+from jaxtyping import Array, Float, PyTree
 
 from zoo.errors import UserError
+from zoo.mixers.mixer import Mixer
+from zoo.models.deep_lsa import DeepLSA, SparseLayer
 from zoo.models.linear_attention import LinearAttention
+from zoo.models.recurrent import GRU, LSTM
 from zoo.prompt import Prompt
-from zoo.protocols import Predictor
+from zoo.protocols import Layered, Predictor
 
 
-def intermediates(model: Predictor, prompt: Prompt) -> dict[str, PyTree[Array]]:
+def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
   """The return value of each method in one forward pass, by the method's name.
 
-  For a linear attention model these are the terms of the paper's equation: `embed`,
-  `keys`, `queries`, `values`, `scores`, `update` and `forward_tokens`, whose last entry
-  is the prediction. Any other model is simply called. Methods of submodules are named
-  by their path, as in `block.attend`. Raises UserError unless the model is an NNX
+  Methods of submodules are named by their path, as `layers.0.mixer.attention`, and
+  `__call__` by the path alone, as `layers.0`; further calls have the suffix `@2`, `@3`,
+  …, as in a loop; parts of a value follow after a dot. Beside them a model has:
+
+  - linear attention, the terms of the paper's equation: `embed`, `keys`, `queries`,
+    `values`, `scores` (key by query), `update` and `forward_tokens`;
+  - a model with layers, `layer_tokens.0`, … before the first and after each of them;
+  - a mixer, `tokens`, which it reads; `attention [b, h, n, n]`, query by key; and
+    `state`, whose parts are as after each token, `[b, n, …]`. A mixer has the last two
+    if it has the methods that `zoo.mixers.Mixer` names;
+  - `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
+  - `lstm` and `gru`, `carries.0`, … of each layer after each token `[b, n, w]`.
+
+  The model itself does not change, and computes nothing more when it is called. Values
+  inside a compiled loop have no names. Raises UserError unless the model is an NNX
   module.
   """
+  return _intermediates(*_split(model), prompt)
+
+
+def attention_maps(
+  model: Predictor, prompt: Prompt
+) -> dict[str, Float[Array, 'b h q k']]:
+  """The attention of each layer that has such, query by key, by the layer's name.
+
+  These are the mixers with `attention`, and the layers of `deep_lsa`. Raises UserError
+  as `intermediates`.
+  """
+  return in_order(_attention_maps(*_split(model), prompt))
+
+
+def mean_attention(
+  model: Predictor, prompt: Prompt
+) -> dict[str, Float[Array, 'h q k']]:
+  """The mean over prompts of the absolute values of `attention_maps`."""
+  return in_order(_mean_attention(*_split(model), prompt))
+
+
+def _split(model: Predictor) -> tuple[Any, PyTree]:
   if not isinstance(model, nnx.Module):
     raise UserError(
       f'{type(model).__name__} has no intermediates; it must be an NNX module'
     )
-  copy = nnx.clone(model)
-  # nnx.capture records the methods that a class itself defines, not inherited ones.
-  copy.__class__ = _with_own_methods(type(model))
+  return nnx.split(model)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _intermediates(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
+  model = nnx.merge(graph, state)
+  # A TPU, and tf32 on a GPU, would otherwise round the products.
+  with jax.default_matmul_precision('highest'):
+    found = _captured(nnx.merge(graph, state), prompt)
+    return found | dict(_beside(model, prompt, found))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _attention_maps(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
+  found = _intermediates(graph, state, prompt)
+  maps = {}
+  for path, module in nnx.iter_modules(nnx.merge(graph, state)):
+    name = '.'.join(map(str, path))
+    of_heads = isinstance(module, LinearAttention | SparseLayer)
+    if not (of_heads or isinstance(module, Mixer)):
+      continue
+    for call, value in _calls(found, f'{name}.{"scores" if of_heads else "attention"}'):
+      layer = name.removesuffix('.mixer') + call
+      maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
+  return maps
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _mean_attention(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
+  # One program with the rest, so that what no map needs is not computed.
+  maps = _attention_maps(graph, state, prompt)
+  return {name: jnp.abs(value).mean(axis=0) for name, value in maps.items()}
+
+
+def in_order(maps: dict[str, Array]) -> dict[str, Array]:
+  """By layers and calls, as numbers: a program returns a dict by the letters."""
+
+  def key(name: str) -> list[tuple[int, str]]:
+    parts = name.replace('@', '.').split('.')
+    return [(int(part), '') if part.isdigit() else (-1, part) for part in parts]
+
+  return {name: maps[name] for name in sorted(maps, key=key)}
+
+
+def _captured(model: Any, prompt: Prompt) -> dict[str, Array]:
+  """The values of all methods in a forward pass of a model, which is used up."""
+  trace = get_opaque_trace_state(convention='nnx')
+  recording = functools.cache(functools.partial(_recording, trace=trace))
+  for _, module in nnx.iter_modules(model):
+    if not isinstance(module, nnx.List | nnx.Dict):
+      module.__class__ = recording(type(module))
   record = nnx.capture(_forward, nnx.Intermediate, method_outputs=nnx.Intermediate)
-  _, captured = record(copy, prompt)
-  return {
-    '.'.join(map(str, path)): variable.get_value()[-1]
-    for path, variable in nnx.to_flat_state(captured)
-  }
+  _, captured = record(model, prompt)
+  found = {}
+  for path, variable in nnx.to_flat_state(captured):
+    name = '.'.join(map(str, path)).removesuffix('.__call__')
+    for i, value in enumerate(variable.get_value()):
+      found |= _named(name if i == 0 else f'{name}@{i + 1}', value)
+  return found
 
 
 def _forward(model: Predictor, prompt: Prompt) -> Array:
   if isinstance(model, LinearAttention):
     return model.forward_tokens(model.embed(prompt))
+  if isinstance(model, Layered):  # loops and rematerialisation would hide the layers
+    return model.read(model.layer_tokens(prompt)[-1], prompt)[:, -1]
   return model(prompt)
 
 
-@functools.cache
-def _with_own_methods(cls: type) -> type:
-  """A subclass whose own methods are all that `cls` adds to nnx.Module."""
+def _recording(cls: type, trace: Any) -> type:
+  """A subclass that nnx.capture records in full, outside of the loops of a trace.
+
+  Its own methods are all that `cls` adds to nnx.Module, since inherited ones are not
+  recorded. A mixer also records the tokens that it is called on.
+  """
   inherited = set(dir(nnx.Module))
-  methods = {
+  methods: dict[str, Any] = {
     name: method
     for name, method in inspect.getmembers(cls, inspect.isfunction)
     if name == '__call__' or not (name.startswith('_') or name in inherited)
   }
-  return type(cls.__name__, (cls,), methods)
+  if issubclass(cls, Mixer):
+
+    def call(self: Any, tokens: Array) -> Array:
+      self.sow(nnx.Intermediate, 'tokens', tokens)
+      return cls.__call__(self, tokens)
+
+    methods['__call__'] = call
+
+  def sow(self: Any, *given: Any) -> bool:
+    outside = get_opaque_trace_state(convention='nnx') == trace
+    return outside and cls.sow(self, *given)  # pyright: ignore
+
+  # A class of its own, as sow would be recorded, too.
+  base = type(cls.__name__, (cls,), {'sow': sow})
+  return type(cls.__name__, (base,), methods)
+
+
+def _beside(
+  model: nnx.Module, prompt: Prompt, found: dict[str, Array]
+) -> Iterator[tuple[str, Array]]:
+  """What is computed for the probe alone, from the values found in the pass."""
+  for path, module in nnx.iter_modules(model):
+    if not isinstance(module, Mixer):
+      continue
+    name, mixer = '.'.join(map(str, path)), cast(Any, module)
+    for call, tokens in _calls(found, f'{name}.tokens'):
+      made = f'{name}.attention{call}'
+      if hasattr(mixer, 'attention') and made not in found:
+        yield made, mixer.attention(tokens)
+      if hasattr(mixer, 'step') and getattr(mixer, 'causal', True):
+        yield from _named(f'{name}.state{call}', _states(mixer, tokens)).items()
+  if isinstance(model, LSTM | GRU):
+    yield from _named('carries', model.carries(model.embed(prompt))).items()
+  if isinstance(model, DeepLSA):
+    for i in range(model.num_layers + 1):
+      examples = found[f'layer_tokens.{i}'][:, :-1]
+      moment = jnp.einsum('bci,bcj->bij', examples, examples)
+      yield f'second_moment.{i}', moment / max(examples.shape[1], 1)
+
+
+def _calls(found: dict[str, Array], name: str) -> list[tuple[str, Array]]:
+  """What was found by a name: `''` with that of the first call, `'@2'`, …"""
+  return [
+    (key.removeprefix(name), value)
+    for key, value in found.items()
+    if key.partition('@')[0] == name
+  ]
+
+
+def _states(mixer: Any, tokens: Float[Array, 'b n w']) -> PyTree:
+  """The states of a mixer after each token, `[b, n, …]`."""
+
+  def step(state: PyTree, token: Float[Array, 'b w']) -> tuple[PyTree, PyTree]:
+    _, state = mixer.step(token, state)
+    return state, jax.tree.leaves(state)
+
+  start = mixer.initial_state(len(tokens))
+  _, each = jax.lax.scan(step, start, jnp.swapaxes(tokens, 0, 1))
+  # Numbers of tokens have no axis b.
+  each = [jnp.swapaxes(leaf, 0, 1) if leaf.ndim > 1 else leaf for leaf in each]
+  return jax.tree.unflatten(jax.tree.structure(start), each)
+
+
+def _named(name: str, value: PyTree) -> dict[str, Array]:
+  """The arrays of a value, each by the name and its path."""
+  return {
+    '.'.join([name, *(keystr((key,), simple=True) for key in path)]): jnp.asarray(leaf)
+    for path, leaf in jax.tree.leaves_with_path(value)
+  }
