@@ -7,15 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from tests.compare import refuses
 from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
 from zoo import theory
-from zoo.probing import implicit_algorithm, probe, summary
+from zoo.models.tokens import token_names
+from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page
-from zoo.probing.pictures import pictures
+from zoo.probing.pictures import (
+  attention_of,
+  names_of_tokens,
+  pictures,
+  plot_attention,
+)
 from zoo.probing.verdicts import judge, judge_by_samples
 from zoo.theory import constructions
 
@@ -75,9 +82,17 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   keep_shifts(monkeypatch, 'scale_y=2')
   model = Softmax(3)
   report = probe(model, task, 'bayes', **FEW)
-  assert report.verdict.startswith('No: its mean squared difference')
+  assert report.verdict.startswith('No: the nearest step, one step of size')
   assert report.algorithm is None
+  assert report.sampled is not None
+  assert report.guess is not None
   said = summary(report)
+  step = report.sampled.nearest_gd
+  assert f'η = {step.parameter:.4g}' in said
+  assert f'{step.risk.mean:.4f} ± {step.risk.stderr:.4f}' in said
+  assert 'its prediction without examples' in said
+  figure = plot_attention({'layers.0': np.eye(3)[None]}, ['1', '2', '3'])
+  assert 'id="attention"' in page(report, '', {'attention': figure})
   assert 'optimum of the linear family' in said
   assert 'best rule' not in said
   json.loads(report.to_json())
@@ -95,9 +110,45 @@ def test_two_steps_are_judged_by_samples_too():
   for second, is_descent in (0.0, True), (0.3, False):
     steps = np.append(best.step_sizes, second)
     two_steps = zoo.estimators.gradient_descent(task, steps, num_steps=2)
-    found, verdict = judge_by_samples(two_steps, task, num_prompts=500, seed=0)
+    found, verdict = judge_by_samples(sampled_algorithm(two_steps, task, 500))
     assert found is is_descent
-    assert verdict.startswith('Yes: its mean' if is_descent else 'No: its mean')
+    start = f'Yes: one step of size {best.step_sizes[0]:.4f} from w_0'
+    assert verdict.startswith(start if is_descent else 'No: the nearest step, one step')
+
+
+def test_a_transformer_has_a_map_of_its_attention():
+  task = isotropic(3, 12)
+  model = zoo.models.Transformer(3, 12, num_layers=1, width=8, rngs=nnx.Rngs(0))
+  maps = attention_of(model, task)
+  (weights,) = maps.values()
+  assert weights.shape == (2, 25, 25)
+  tokens = names_of_tokens(model, maps)
+  assert tokens[:2] == ['x_1', 'y_1']
+  figure = plot_attention(maps, tokens)
+  axes = [one for one in figure.axes if one.axison]
+  assert [one.get_title() for one in axes] == [
+    f'layers.0, head {head}: to {weights[head, -1].max():.2g}' for head in range(2)
+  ]
+  names = [label.get_text() for label in axes[0].get_yticklabels()]
+  assert names[0] == '$x_{1}$'
+  assert names[-2:] == ['$y_{12}$', '$x_{q}$']
+  np.testing.assert_array_equal(axes[1].images[0].get_array(), weights[1])
+
+
+def test_of_many_layers_heads_and_tokens_some_are_drawn():
+  figure = plot_attention(
+    {f'layers.{i}': np.ones((8, 41, 41)) for i in range(20)},
+    token_names('interleaved', 20),
+  )
+  titles = [axes.get_title() for axes in figure.axes if axes.axison]
+  assert len(titles) == 8 * 6
+  assert titles[0].startswith('layers.0, head 0')
+  assert titles[-1].startswith('layers.19, head 5')
+  assert figure.get_suptitle().endswith(': 8 of 20 layers, 6 of 8 heads')
+  names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+  assert len(names) <= 25
+  assert names[:2] == ['$x_{1}$', '$y_{2}$']
+  assert names[-1] == '$x_{q}$'
 
 
 def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):

@@ -13,9 +13,13 @@ from zoo.probing.distribution_shift import (
 )
 from zoo.probing.distribution_shift import shift as shift
 from zoo.probing.distribution_shift import shifted_tasks as shifted_tasks
+from zoo.probing.guesses import LearnedGuess as LearnedGuess
+from zoo.probing.guesses import learned_guess as learned_guess
 from zoo.probing.implicit import implicit_algorithm as implicit_algorithm
 from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
+from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
+from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
 from zoo.probing.paths import constructed_optimum as constructed_optimum
 from zoo.probing.paths import interpolation as interpolation
 from zoo.probing.report import REFERENCES as REFERENCES

@@ -1,6 +1,9 @@
-"""Heat maps of the heads and of the step matrix."""
+"""Heat maps of attention, of the heads and of the step matrix."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +15,9 @@ from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
 
 _MOST_HEADS = 12
+_MOST_COLUMNS = 6  # heads of a layer
+_MOST_ROWS = 8  # layers, or calls of them
+_MOST_NAMES = 25  # of tokens on an axis
 
 
 def plot_heads(heads: list[Head]) -> Figure:
@@ -50,6 +56,60 @@ def plot_heads(heads: list[Head]) -> Figure:
   left_out = f': {len(shown)} of {len(heads)}' if len(shown) < len(heads) else ''
   figure.suptitle(f'Value vectors and bilinear forms of the heads{left_out}', size=10)
   return figure
+
+
+def plot_attention(
+  maps: Mapping[str, Float[np.ndarray, 'h q k']], tokens: Sequence[str]
+) -> Figure:
+  """Heat maps of the attention of layers and heads, a row of maps for each layer.
+
+  Shows up to eight layers, at equal distances, and the first six heads of each. The
+  colours end at the largest weight for the query, the last token, which is in the
+  title: the first tokens see few others, and so have larger weights.
+  """
+  at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
+  shown = [list(maps.items())[i] for i in at]
+  most = max(len(heads) for _, heads in shown)
+  columns = min(most, _MOST_COLUMNS)
+  size = 2.6 if len(tokens) > 12 else 2.1
+  figure = Figure(
+    figsize=(1 + size * columns, 0.8 + (size + 0.5) * len(shown)), layout='constrained'
+  )
+  grid = figure.subplots(len(shown), columns, squeeze=False)
+  for row, (layer, heads) in zip(grid, shown, strict=True):
+    for axes in row:
+      axes.set_axis_off()
+    for head, axes in zip(range(len(heads)), row, strict=False):
+      weights = heads[head]
+      largest = float(weights[-1].max() or weights.max())
+      axes.set_axis_on()
+      axes.imshow(weights, cmap='Purples', vmin=0, vmax=largest or 1.0)
+      axes.set_title(f'{layer}, head {head}: to {largest:.2g}', size=8)
+      _name_tokens(axes, tokens, *weights.shape)
+    row[0].set_ylabel('token that reads', size=8)
+  for axes in grid[-1]:
+    axes.set_xlabel('token that is read', size=8)
+  counts = []
+  if len(shown) < len(maps):
+    counts.append(f'{len(shown)} of {len(maps)} layers')
+  if columns < most:
+    counts.append(f'{columns} of {most} heads')
+  left_out = f': {", ".join(counts)}' if counts else ''
+  figure.suptitle(f'Mean absolute weight of each token{left_out}', size=10)
+  return figure
+
+
+def _name_tokens(axes: Axes, tokens: Sequence[str], queries: int, keys: int) -> None:
+  """Names at the tokens of both axes; of many tokens, only at some, and the last."""
+  apart = -(-len(tokens) // _MOST_NAMES)
+  # Interleaved tokens take turns: with an odd distance, both kinds have names.
+  apart += 1 - apart % 2
+  names = [re.sub(r'([xy])_(\w+)', r'$\1_{\2}$', name) for name in tokens]
+  for axis, count in ((axes.xaxis, keys), (axes.yaxis, queries)):
+    ticks = sorted({*range(0, count - apart // 2, apart), count - 1})
+    axis.set_ticks(ticks, [names[i] for i in ticks], size=6)
+  axes.tick_params('x', rotation=90)
+  axes.tick_params(length=2, pad=1)
 
 
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:

@@ -50,7 +50,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   loss = loss_of(task)
   each_losses, each_tokens, targets = [], [], []
   # The first half for the losses, the others for the fit, if there is one.
-  squared, key = _is_squared(task), jax.random.key(seed)
+  squared, key = is_squared(task), jax.random.key(seed)
   batches = sample_batches(task, key, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
@@ -92,7 +92,7 @@ def _fitted(
   return np.stack(found)
 
 
-def _is_squared(task: Task) -> bool:
+def is_squared(task: Task) -> bool:
   """Whether the loss of a task is the squared error of a number."""
   loss = loss_of(task)
   at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])

@@ -27,6 +27,12 @@ _CAPTIONS = {
     "The matrix Γ of the model's step in context, that of the optimum of the linear "
     'family, and their difference.',
   ),
+  'attention': (
+    'Attention',
+    'How much each token reads of each other one, by layers and heads: the mean over '
+    '256 prompts of the absolute weight. White is 0, and the colours end at the '
+    'largest weight for the query, the last token.',
+  ),
   'heads': (
     'Heads',
     'The value vector b_h and the bilinear form A_h of each head, each divided by its '

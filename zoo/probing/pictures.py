@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from zoo.comparison_plots import plot_by_examples
+from zoo.models.token_model import TokenModel
+from zoo.models.tokens import num_tokens, token_names
 from zoo.plots import BLUE, VERMILION
+from zoo.probing.activations import mean_attention
+from zoo.probing.heat_maps import plot_attention as plot_attention
 from zoo.probing.heat_maps import plot_heads as plot_heads
 from zoo.probing.heat_maps import plot_step_matrix as plot_step_matrix
 from zoo.probing.paths import Interpolation
@@ -31,6 +38,9 @@ def pictures(
     figures['examples'] = plot_by_examples({'the model': report.comparison})
   if report.algorithm is not None:
     figures['step_matrix'] = plot_step_matrix(report.algorithm)
+  maps = attention_of(subject, task)
+  if maps:
+    figures['attention'] = plot_attention(maps, names_of_tokens(subject, maps))
   if report.heads is not None:
     figures['heads'] = plot_heads(report.heads)
   if report.to_optimum is not None:
@@ -42,6 +52,30 @@ def pictures(
       report.task_shifts, report.against
     )
   return figures
+
+
+def attention_of(
+  subject: Predictor, task: Task
+) -> dict[str, Float[np.ndarray, 'h q k']]:
+  """The mean attention of a model on 256 prompts, by layer; of others nothing."""
+  if not isinstance(subject, nnx.Module):
+    return {}
+  prompt = task.sample(jax.random.key(0), 256)
+  maps = mean_attention(subject, prompt)
+  return {name: np.asarray(weights) for name, weights in maps.items()}
+
+
+def names_of_tokens(
+  subject: Predictor, maps: Mapping[str, Float[np.ndarray, 'h q k']]
+) -> list[str]:
+  """What the tokens of a TokenModel hold; those of another model are numbers."""
+  count = max(weights.shape[1] for weights in maps.values())
+  if isinstance(subject, TokenModel):
+    context_length = next(
+      c for c in range(count) if num_tokens(subject.layout, c) == count
+    )
+    return token_names(subject.layout, context_length)
+  return [str(i) for i in range(1, count + 1)]
 
 
 def plot_alignment(

@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from flax import nnx
 from tqdm import tqdm
 
 from zoo import estimators, theory
@@ -20,8 +21,10 @@ from zoo.intervals import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
 from zoo.probing.distribution_shift import SHIFTS, Shift, shift
+from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
-from zoo.probing.lens import Lens, lens
+from zoo.probing.lens import Lens, is_squared, lens
+from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
 from zoo.probing.paths import (
   Interpolation,
   constructed_optimum,
@@ -46,6 +49,7 @@ REFERENCES = {
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task
+_NUM_FITTED = 16384  # prompts, for the nearest algorithms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,9 @@ class Report:
   risks: Risks  # on fresh prompts of the task
   comparison: Comparison | None  # with the task's baselines, by number of examples
   algorithm: ImplicitAlgorithm | None
+  # Of a model without an exact algorithm: the nearest ones, and its initial guess.
+  sampled: SampledAlgorithm | None
+  guess: LearnedGuess | None
   alignment: Alignment | None
   heads: list[Head] | None
   to_other: Interpolation | None
@@ -138,16 +145,18 @@ def probe(
   is_descent, verdict = False, 'Unknown: no theory covers its task.'
   if compared is not None:
     verdict = judge_by_baselines(compared)
-  of_rule = _OfRule()
+  of_rule, sampled = _OfRule(), _OfSamples()
   shifts = []
-  if theory.covers(task):
+  if theory.covers(task) and has_rule(subject):
     assert isinstance(task, LinearRegression)
-    if has_rule(subject):
-      of_rule = _of_rule(subject, other, task)
+    of_rule = _of_rule(subject, other, task)
+  else:
+    sampled = _of_samples(subject, task, num_prompts, seed)
+  if theory.covers(task):
     if of_rule.algorithm is not None:
       is_descent, verdict = judge(of_rule.algorithm, task)
-    else:
-      is_descent, verdict = judge_by_samples(subject, task, num_prompts, seed)
+    elif sampled.sampled is not None:
+      is_descent, verdict = judge_by_samples(sampled.sampled)
     # Slow, since each shift is compiled; only a terminal shows the bar.
     kinds = tqdm(SHIFTS, 'shifts', leave=False, disable=None)
     shifts = [shift(subject, other, task, kind, seed=seed) for kind in kinds]
@@ -160,6 +169,7 @@ def probe(
     comparison=compared,
     alignment=aligned,
     **of_rule._asdict(),
+    **sampled._asdict(),
     lens=lens(subject, task, min(num_prompts, _NUM_COMPARED), seed)
     if isinstance(subject, Layered)
     else None,
@@ -189,6 +199,25 @@ def _of_rule(subject: Predictor, other: Predictor, task: LinearRegression) -> _O
     interpolation(subject, other, task) if has_rule(other) else None,
     None if optimum is None else interpolation(subject, optimum, task),
   )
+
+
+class _OfSamples(NamedTuple):
+  """The results for whatever has no exact algorithm, by their names in a report."""
+
+  sampled: SampledAlgorithm | None = None
+  guess: LearnedGuess | None = None
+
+
+def _of_samples(
+  subject: Predictor, task: Task, num_prompts: int, seed: int
+) -> _OfSamples:
+  sampled = None
+  if num_outputs_of(task) == 1 and is_squared(task):
+    least = least_prompts(task.num_features)
+    num_prompts = max(min(num_prompts, _NUM_FITTED), least)
+    sampled = sampled_algorithm(subject, task, num_prompts, seed)
+  guess = learned_guess(subject, task) if isinstance(subject, nnx.Module) else None
+  return _OfSamples(sampled, guess)
 
 
 def _plain(value: object) -> object:

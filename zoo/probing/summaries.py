@@ -12,8 +12,10 @@ from zoo.curves import Curve
 from zoo.intervals import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.distribution_shift import Shift, ShiftedRisk
+from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.lens import Lens
+from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
@@ -24,6 +26,7 @@ from zoo.reports import Table
 from zoo.tables import format_estimate, format_table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
+_MOST_ENTRIES = 5  # of a vector in a table
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
   'guess_spread': 'variance of the corrected guess',
@@ -47,6 +50,10 @@ def tables(report: Report) -> list[Table]:
   found = [_risk_table(report.risks, 'risk', report.against)]
   if report.algorithm is not None:
     found.append(_algorithm_table(report.algorithm))
+  if report.sampled is not None:
+    found.append(_nearest_table(report.sampled))
+  if report.guess is not None:
+    found.append(_guess_table(report.guess))
   if report.comparison is not None:
     header, rows = table_of(report.comparison)
     found.append(Table(rows, header))
@@ -128,6 +135,52 @@ def _algorithm_table(found: ImplicitAlgorithm) -> Table:
     rows.append((name, _exact(constant.value), f'best {constant.optimum:.6f}'))
     note = f'p leaves {percent(constant.unexplained)} of the correction unexplained'
   return Table(rows, ('implicit algorithm', 'exact', ''), note=note)
+
+
+def _nearest_table(found: SampledAlgorithm) -> Table:
+  rows = []
+  for name, symbol, nearest in (
+    ('one step of gradient descent', 'η', found.nearest_gd),
+    ('one step with a matrix (GD-β)', 'tr Γ / d', found.nearest_gd_beta),
+    ('ridge regression', 'λ', found.nearest_ridge),
+  ):
+    # A number is a matrix of one row here.
+    matrix = np.atleast_2d(nearest.parameter)
+    number = np.trace(matrix) / len(matrix)
+    unexplained = '-'
+    if nearest.unexplained is not None:
+      mean, stderr = map(percent, nearest.unexplained)
+      unexplained = f'{mean} ± {stderr}'
+    distance = '-' if nearest.distance is None else f'{nearest.distance:.3g}'
+    cells = f'{symbol} = {number:.4g}', distance, unexplained
+    rows.append((name, *cells, format_estimate(*nearest.risk)))
+  rows.append(('this model', '', '', '', format_estimate(*found.risk)))
+  header = 'nearest algorithm', 'fitted', '|w_0 − prior mean|', 'unexplained ± s.e.'
+  note = (
+    f'(fitted to half of {found.num_prompts} prompts and measured on the others; the '
+    'share of the effect of the context)'
+  )
+  return Table(rows, (*header, 'loss ± s.e.'), note=note)
+
+
+def _guess_table(found: LearnedGuess) -> Table:
+  rows = []
+  for name, fit in (
+    (f'in its tokens ({found.kind})', found.token),
+    ('its prediction without examples', found.prediction),
+  ):
+    if fit is not None:
+      share = 'exact' if fit.r_squared is None else f'R² = {fit.r_squared:.4f}'
+      distance = '-' if fit.distance is None else f'{fit.distance:.3g}'
+      rows.append((name, share, distance, _vector(fit.weights), _vector(fit.bias)))
+  header = 'initial guess', 'w·x + b', '|w − prior mean|', 'w', 'b'
+  return Table(rows, header)
+
+
+def _vector(array: np.ndarray) -> str:
+  """The first entries of an array."""
+  entries = [f'{entry:.3g}' for entry in array.ravel()[:_MOST_ENTRIES]]
+  return ', '.join([*entries, *(['…'] if array.size > _MOST_ENTRIES else [])])
 
 
 def _alignment_table(found: Alignment, against: str) -> Table:

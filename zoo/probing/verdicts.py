@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from zoo import estimators, theory
 from zoo.comparison import MODEL, Comparison
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.similarity import alignment
-from zoo.protocols import Predictor
+from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
 
 # A predictor counts as gradient descent if a step of it leaves at most this share of
@@ -43,24 +39,30 @@ def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
   return False, f'No: the nearest step, {step}.'
 
 
-def judge_by_samples(
-  subject: Predictor, task: LinearRegression, num_prompts: int, seed: int
-) -> tuple[bool, str]:
+def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
   """The verdict on a predictor without a learning rule, from sampled predictions."""
-  descent = estimators.gradient_descent(task)
-  start = estimators.prior_mean(task)
-  moved = float(theory.squared_difference(descent, start, task).prediction)
-  gap = alignment(subject, descent, task, num_prompts, seed)
-  share, stderr = (
-    number / moved if moved > 0 else math.inf
-    for number in gap.squared_prediction_difference
-  )
-  is_descent = share <= UNEXPLAINED
-  return is_descent, (
-    f'{"Yes" if is_descent else "No"}: its mean squared difference from the best step '
-    f'is {percent(share)} ± {percent(stderr)} of the effect of that step (sampled; it '
-    'has no learning rule).'
-  )
+  nearest = found.nearest_gd
+  if nearest.unexplained is None:
+    return False, 'No: it ignores its context.'
+  step = f'one step of size {nearest.parameter:.4f}'
+  if nearest.distance is not None:
+    step += f' from w_0, which is {nearest.distance:.3g} from the prior mean,'
+  share, stderr = map(percent, nearest.unexplained)
+  step += f' leaves {share} ± {stderr} of the effect of the context unexplained'
+  sampled = '(sampled; it has no learning rule)'
+  if nearest.unexplained.mean <= UNEXPLAINED:
+    return True, f'Yes: {step} {sampled}.'
+  others = {
+    'one step with a matrix (GD-β)': found.nearest_gd_beta.unexplained,
+    'ridge regression': found.nearest_ridge.unexplained,
+  }
+  for name, unexplained in others.items():
+    if unexplained is not None and unexplained.mean <= UNEXPLAINED:
+      return False, (
+        f'No, but {name} leaves only {percent(unexplained.mean)} unexplained; '
+        f'{step} {sampled}.'
+      )
+  return False, f'No: the nearest step, {step} {sampled}.'
 
 
 def judge_by_baselines(comparison: Comparison) -> str:

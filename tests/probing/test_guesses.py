@@ -1,0 +1,106 @@
+"""The initial guess of models: exact where it is linear, fitted where it is not."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.settings import isotropic
+from zoo.models.initial_guess import InitialGuess
+from zoo.probing import learned_guess
+
+_D, _C = 3, 4
+_TASK = isotropic(_D, _C, prior_mean=[1.0, -1.0, 0.5])
+_W = np.array([0.5, -1.0, 0.25])  # exact in float32
+
+
+def _model(guess, **given) -> Any:
+  return zoo.models.DeepLSA(_D, guess=guess, **given, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize('kind', ['zero', 'fixed', 'linear', 'residual'])
+def test_a_linear_guess_is_exact_and_is_what_is_predicted_without_examples(kind):
+  given = {'guess_weights': _W, 'guess_bias': 0.75} if kind == 'fixed' else {}
+  model = _model(kind, **given)
+  if kind in ('linear', 'residual'):
+    model.guess.weights[...] = jnp.asarray(_W[:, None], 'float32')
+  found = learned_guess(model, _TASK, 64)
+  weights, bias = 0 * _W if kind == 'zero' else _W, 0.75 if kind == 'fixed' else 0.0
+  token = found.token
+  assert token is not None
+  assert found.kind == kind
+  assert token.r_squared is None
+  np.testing.assert_array_equal(token.weights, weights)
+  assert float(token.bias) == bias
+  assert token.distance == pytest.approx(np.linalg.norm(weights - _TASK.prior_mean))
+  # LSA leaves the guess as it is where there is no example; a fit to float32.
+  np.testing.assert_allclose(found.prediction.weights, weights, atol=1e-5)
+  np.testing.assert_allclose(found.prediction.bias, bias, atol=1e-5)
+  assert found.prediction.r_squared == pytest.approx(1, abs=1e-9)
+
+
+def test_of_a_network_it_is_the_best_linear_fit():
+  """Of x_1² + 2 x_1, for normal features: 2 x_1 + 1, and R² = 4 / (4 + 2)."""
+  model = _model('network')
+
+  class Network(InitialGuess):
+    def __call__(self, x):
+      return x[..., :1] ** 2 + 2 * x[..., :1]
+
+  model.guess = Network('network', _D, rngs=nnx.Rngs(0))
+  found = learned_guess(model, _TASK, 16384).token
+  assert found is not None
+  # Means over 8192 prompts of products with a variance of some ten: 0.04, three times.
+  np.testing.assert_allclose(found.weights, [2, 0, 0], atol=0.12)
+  assert float(found.bias) == pytest.approx(1, abs=0.12)
+  assert found.r_squared == pytest.approx(2 / 3, abs=0.05)
+  x = np.asarray(_TASK.sample(jax.random.key(0), 4).x_query)
+  assert np.shape(model.guess(x)) == (4, 1)
+
+
+def test_several_outputs_have_a_guess_each():
+  task = zoo.create_task(
+    'gaussian_clusters', num_features=_D, context_length=_C, num_classes=2
+  )
+  model = _model('linear', num_outputs=2)
+  model.guess.weights[...] = jnp.asarray(np.stack([_W, 2 * _W], axis=1), 'float32')
+  found = learned_guess(model, task, 64)
+  assert found.token is not None
+  np.testing.assert_array_equal(found.token.weights, np.stack([_W, 2 * _W], axis=1))
+  np.testing.assert_allclose(found.prediction.weights, found.token.weights, atol=1e-5)
+  assert found.token.distance is None
+
+
+@pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
+def test_linear_attention_has_that_of_its_token(name, kind):
+  model: Any = zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0))
+  weights = np.zeros(_D)
+  if name == 'yq_lsa':
+    weights = _W
+    model.w[...] = jnp.asarray(_W, 'float32')
+  found = learned_guess(model, _TASK, 64)
+  assert found.token is not None
+  assert found.kind == kind
+  np.testing.assert_array_equal(found.token.weights, weights)
+  # Without examples a learning rule predicts with its own start.
+  start = np.asarray(model.learning_rule().init)
+  np.testing.assert_allclose(found.prediction.weights, start, atol=1e-5)
+
+
+def test_a_model_without_a_guess_has_a_prediction():
+  class Constant(nnx.Module):
+    def __call__(self, prompt):
+      return jnp.full(len(prompt.x_query), 3.0)
+
+  found = learned_guess(Constant(), _TASK, 64)
+  assert found.kind is None
+  assert found.token is None
+  assert float(found.prediction.bias) == pytest.approx(3)
+  assert found.prediction.r_squared == 1  # nothing varies
+  with refuses('GradientDescent has no guess'):
+    learned_guess(zoo.estimators.gradient_descent(_TASK), _TASK)

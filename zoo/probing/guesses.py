@@ -1,0 +1,128 @@
+"""The initial guess of a model: in its tokens, and in its answers without examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, PyTree
+
+from zoo.curves import sample_batches
+from zoo.errors import UserError, check_count
+from zoo.models.initial_guess import InitialGuess
+from zoo.models.linear_attention import LinearAttention
+from zoo.prompt import Prompt
+from zoo.protocols import Predictor, Task
+from zoo.tasks.base import num_outputs_of
+
+_BATCH_SIZE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearFit:
+  """A guess as `w·x + b`, of k outputs `[d, k]` and `[k]`, of one `[d]` and a number.
+
+  It is exact, or fitted by least squares to the guesses of half of the queries.
+  """
+
+  weights: Float[np.ndarray, ' d *k']
+  bias: Float[np.ndarray, ' *k']
+  # 1 − E |guess − fit|² / E |guess − mean guess|² on the other half; None if exact.
+  r_squared: float | None
+  distance: float | None  # |w − w*|; None for a task without a prior mean w*
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedGuess:
+  """What a model guesses before it has seen an example."""
+
+  kind: str | None  # one of zoo.models.initial_guess.GUESSES; None: it has no guess
+  token: LinearFit | None  # in the place of a label, or outside of the model: residual
+  prediction: LinearFit  # its prediction from a query alone
+
+
+def learned_guess(
+  model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
+) -> LearnedGuess:
+  """The initial guess of a model on the queries of a task.
+
+  The guess in its tokens is exact, except that of a network, of which it is the best
+  linear fit. Raises UserError unless the model is an NNX module.
+  """
+  if not isinstance(model, nnx.Module):
+    raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
+  num_prompts = check_count('num_prompts', num_prompts, minimum=4)
+  key = jax.random.key(check_count('seed', seed, minimum=0))
+  graph, state = nnx.split(model)
+  queries, predictions = [], []
+  for prompt in sample_batches(task, key, num_prompts, _BATCH_SIZE):
+    with jax.default_matmul_precision('highest'):
+      predictions.append(np.asarray(_without_examples(graph, state, prompt)))
+    queries.append(prompt.x_query)
+  x, answers = np.concatenate(queries), np.concatenate(predictions)
+  guess = getattr(model, 'guess', None)
+  kind = token = None
+  if isinstance(model, LinearAttention):
+    weights, bias = map(np.asarray, model.initial_guess())
+    # yq-LSA trains its guess.
+    kind = 'linear' if hasattr(model, 'w') else 'fixed'
+    token = LinearFit(weights, bias, None, distance_to_mean(weights, task))
+  elif isinstance(guess, InitialGuess):
+    kind = guess.kind
+    token = _of_token(guess, x, task)
+  return LearnedGuess(kind, token, _fit(x, answers, task))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _without_examples(graph: Any, state: PyTree, prompt: Prompt) -> Array:
+  model = nnx.merge(graph, state)
+  return model(dataclasses.replace(prompt, x=prompt.x[:, :0], y=prompt.y[:, :0]))
+
+
+def _of_token(
+  guess: InitialGuess, x: Float[np.ndarray, 'p d'], task: Task
+) -> LinearFit:
+  if guess.kind == 'network':
+    return _fit(x, np.asarray(guess(jnp.asarray(x))), task)
+  weights, bias = (
+    np.asarray(getattr(guess, name)[...]) if hasattr(guess, name) else np.zeros(shape)
+    for name, shape in (
+      ('weights', (x.shape[1], guess.num_outputs)),
+      ('bias', guess.num_outputs),
+    )
+  )
+  if guess.num_outputs == 1:
+    weights, bias = weights[:, 0], bias[0]
+  return LinearFit(weights, np.asarray(bias), None, distance_to_mean(weights, task))
+
+
+def _fit(
+  x: Float[np.ndarray, 'p d'], guesses: Float[np.ndarray, ' p *k'], task: Task
+) -> LinearFit:
+  """The best linear fit to the first half of the guesses, measured on the second."""
+  half = len(x) // 2
+  inputs = np.column_stack([x, np.ones(len(x))]).astype(np.float64)
+  outputs = guesses.astype(np.float64)
+  found = np.linalg.lstsq(inputs[:half], outputs[:half].reshape(half, -1))[0]
+  found = found.reshape(-1, *np.shape(outputs)[1:])
+  if num_outputs_of(task) == 1:  # also of a guess `[p, 1]`
+    found, outputs = found.reshape(-1), outputs.reshape(-1)
+  rest = outputs[half:] - inputs[half:] @ found
+  whole = outputs[half:] - outputs[half:].mean(axis=0)
+  varies = np.sum(whole**2)
+  r_squared = 1 - float(np.sum(rest**2) / varies) if varies > 0 else 1.0
+  weights, bias = found[:-1], np.asarray(found[-1])
+  return LinearFit(weights, bias, r_squared, distance_to_mean(weights, task))
+
+
+def distance_to_mean(weights: Float[np.ndarray, ' d *k'], task: Task) -> float | None:
+  """|w − w*|; None for a task without a prior mean w*."""
+  mean = getattr(task, 'prior_mean', None)
+  if mean is None or np.shape(mean) != weights.shape:
+    return None
+  return float(np.linalg.norm(weights - mean))

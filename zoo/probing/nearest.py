@@ -1,0 +1,306 @@
+"""The algorithms nearest to any predictor of regression, from sampled predictions.
+
+With `S = XᵀX/C` and `r = Xᵀy/C` of a prompt, from a start w_0:
+
+    a step            w = w_0 + η (r − S w_0)
+    a matrix step     w = w_0 + Γ (r − S w_0)
+    ridge regression  w = w_0 + (S + λ/C)⁻¹ (r − S w_0)
+
+and the prediction w·x_q. For a given η, λ or Γ it is linear in w_0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float, PyTree
+
+from zoo.curves import merge, sample_batches, split
+from zoo.errors import UserError, check_count
+from zoo.estimators.baseline import HostBaseline
+from zoo.estimators.search import lowest_point
+from zoo.intervals import Estimate, estimate
+from zoo.probing.guesses import distance_to_mean
+from zoo.probing.lens import is_squared
+from zoo.prompt import Prompt
+from zoo.protocols import Predictor, Task
+from zoo.tasks.base import num_outputs_of
+
+_BATCH_SIZE = 4096
+# Below this share of the length of the query, a start changes float32 predictions too
+# little to be found to a digit or two.
+_LEAST_SLOPE = 1e-3
+# Below this share of the predictions' mean square, an effect is rounding of float32.
+_LEAST_EFFECT = 1e-10
+
+
+@dataclasses.dataclass(frozen=True)
+class Nearest:
+  """An algorithm fitted to a half of the prompts, and measured on the others."""
+
+  parameter: float | Float[np.ndarray, 'd d']  # η, Γ or λ
+  start: Float[np.ndarray, ' d'] | None  # w_0; None if the predictions hardly have it
+  distance: float | None  # |w_0 − w*|; None for a task without a prior mean w*, too
+  difference: Estimate  # E (f − g)² of the predictor f and the algorithm g
+  # `difference` over E (f − w·x_q)² with the best w, the whole effect of the context;
+  # None for a predictor that ignores its context. The error is that of a ratio.
+  unexplained: Estimate | None
+  risk: Estimate  # of the algorithm: E (g − y_q)²
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledAlgorithm:
+  """The algorithms nearest to a predictor, in the mean square of predictions."""
+
+  num_prompts: int  # half of them for the fits, the others for the measurements
+  risk: Estimate  # of the predictor, on the prompts of the measurements
+  nearest_gd: Nearest  # one step of size η
+  nearest_gd_beta: Nearest  # one step with the matrix Γ
+  nearest_ridge: Nearest  # with the penalty λ
+
+
+class _Samples(NamedTuple):
+  prediction: Float[np.ndarray, ' p']
+  target: Float[np.ndarray, ' p']
+  query: Float[np.ndarray, 'p d']  # x_q
+  features: Float[np.ndarray, 'p d d']  # S
+  labels: Float[np.ndarray, 'p d']  # r
+  context_length: int
+
+  def part(self, half: slice) -> _Samples:
+    return self._replace(
+      **{name: getattr(self, name)[half] for name in self._fields[:-1]}
+    )
+
+
+# From a parameter, what is predicted from w_0 = 0, and its derivative by w_0.
+_Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]]
+
+
+def sampled_algorithm(
+  subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
+) -> SampledAlgorithm:
+  """The nearest steps of gradient descent and ridge regression of any predictor.
+
+  Takes labels that are numbers and the squared error. Raises UserError for another
+  task, and for less than 4 (d² + d) prompts.
+  """
+  if num_outputs_of(task) != 1 or not is_squared(task):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; a nearest step needs labels that '
+      'are numbers, and the squared error'
+    )
+  d = task.num_features
+  num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
+  samples = _sample(subject, task, num_prompts, seed)
+  half = num_prompts // 2
+  fitted, measured = samples.part(slice(half)), samples.part(slice(half, None))
+  step, of_step = _nearest_step(fitted)
+  penalty, of_ridge = _nearest_penalty(fitted)
+  matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
+  blind = _least_squares(fitted.query, fitted.prediction)
+  effect = np.square(measured.prediction - measured.query @ blind)
+
+  def measure(
+    parameter: Any, start: np.ndarray, prediction: np.ndarray, slope: np.ndarray
+  ) -> Nearest:
+    matters = np.linalg.norm(slope) > _LEAST_SLOPE * np.linalg.norm(measured.query)
+    difference = np.square(measured.prediction - prediction - slope @ start)
+    return Nearest(
+      parameter,
+      start if matters else None,
+      distance_to_mean(start, task) if matters else None,
+      estimate(difference),
+      _share(difference, effect, measured.prediction),
+      estimate(np.square(prediction + slope @ start - measured.target)),
+    )
+
+  return SampledAlgorithm(
+    num_prompts,
+    risk=estimate(np.square(measured.prediction - measured.target)),
+    nearest_gd=measure(step, of_step, *_steps(measured)(step)),
+    nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
+    nearest_ridge=measure(penalty, of_ridge, *_ridges(measured)(penalty)),
+  )
+
+
+def least_prompts(num_features: int) -> int:
+  """The least prompts to fit to: in each half twice as many as w_0 and Γ have entries.
+
+  Of a number of features d, 4 (d² + d).
+  """
+  return 4 * num_features * (num_features + 1)
+
+
+def _sample(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Samples:
+  static, arrays = split(subject)
+  key = jax.random.key(check_count('seed', seed, minimum=0))
+  parts, c = [], 1
+  for prompt in sample_batches(task, key, num_prompts, _BATCH_SIZE):
+    with jax.default_matmul_precision('highest'):
+      if isinstance(static, HostBaseline):
+        prediction = static(prompt)
+      else:
+        prediction = _predict(static, arrays, prompt)
+    x, y, query, target, prediction = (
+      np.asarray(array, np.float64)
+      for array in (prompt.x, prompt.y, prompt.x_query, prompt.y_query, prediction)
+    )
+    c = max(x.shape[1], 1)
+    features, labels = np.einsum('pci,pcj->pij', x, x), np.einsum('pci,pc->pi', x, y)
+    parts.append((prediction, target, query, features / c, labels / c))
+  each = zip(*parts, strict=True)
+  prediction, target, query, features, labels = map(np.concatenate, each)
+  return _Samples(prediction, target, query, features, labels, c)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predict(static: Any, arrays: PyTree, prompt: Prompt) -> Float[Array, ' b']:
+  return merge(static, arrays)(prompt)
+
+
+def _steps(samples: _Samples) -> _Family:
+  """The predictions of steps of gradient descent, by η."""
+  along = np.sum(samples.labels * samples.query, axis=1)
+  moved = _times(samples.features, samples.query)
+  return lambda step: (step * along, samples.query - step * moved)
+
+
+def _ridges(samples: _Samples) -> _Family:
+  """The predictions of ridge regression, by λ."""
+  values, vectors = np.linalg.eigh(samples.features)
+  values = values.clip(0)
+  turn = np.swapaxes(vectors, 1, 2)
+  query, labels = _times(turn, samples.query), _times(turn, samples.labels)
+
+  def predict(penalty: float) -> tuple[np.ndarray, np.ndarray]:
+    shrunk = query / (values + penalty / samples.context_length)
+    slope = penalty / samples.context_length * shrunk
+    return np.sum(shrunk * labels, axis=1), _times(vectors, slope)
+
+  return predict
+
+
+def _matrix_step(
+  samples: _Samples, matrix: Float[np.ndarray, 'd d']
+) -> tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]:
+  """The prediction of a step with the matrix Γ, as those of a family."""
+  back = samples.query @ matrix
+  slope = samples.query - _times(samples.features, back)
+  return np.sum(samples.labels * back, axis=1), slope
+
+
+def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
+  """(η, w_0): a search over η in an interval that must contain the best one.
+
+  If the part of the prediction that is linear in S x_q were free, the mean square would
+  be a parabola in η, and it is never below it.
+  """
+  family = _steps(samples)
+  along, minus_moved = family(1.0)[0], family(1.0)[1] - samples.query
+  free = np.concatenate([samples.query, minus_moved], axis=1)
+  rest, left = (
+    values - free @ _least_squares(free, values)
+    for values in (along, samples.prediction)
+  )
+  curvature = np.mean(rest**2)
+  if not curvature > 0:  # the labels are all 0
+    return 0.0, _least_squares(samples.query, samples.prediction)
+  middle = float(np.mean(rest * left) / curvature)
+  lowest = np.mean((left - middle * rest) ** 2)
+  above = max(_profile(samples, family, middle)[0] - lowest, 0.0)
+  grid = middle + np.sqrt(above / curvature) * np.linspace(-1, 1, 41)
+  step, _ = lowest_point(lambda step: _profile(samples, family, step)[0], grid)
+  return step, _profile(samples, family, step)[1]
+
+
+def _nearest_penalty(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
+  """(λ, w_0): a search over log λ, from 10⁻⁸ to 10⁴ of the mean eigenvalue of XᵀX."""
+  family, count = _ridges(samples), samples.context_length
+  mean = count * np.trace(samples.features, axis1=1, axis2=2).mean()
+  scale = mean / samples.query.shape[1] or 1.0
+  grid = np.log(scale) + np.log(10) * np.linspace(-8, 4, 49)
+  found, _ = lowest_point(lambda log: _profile(samples, family, np.exp(log))[0], grid)
+  return float(np.exp(found)), _profile(samples, family, np.exp(found))[1]
+
+
+def _profile(
+  samples: _Samples, family: _Family, parameter: float
+) -> tuple[float, Float[np.ndarray, ' d']]:
+  """The least mean squared difference for a parameter, and the w_0 that has it."""
+  prediction, slope = family(parameter)
+  left = samples.prediction - prediction
+  scale = float(np.linalg.norm(samples.query))
+  start = _least_squares(slope, left, _LEAST_SLOPE * scale)
+  return float(np.mean((left - slope @ start) ** 2)), start
+
+
+def _nearest_matrix(
+  samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
+) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
+  """(Γ, w_0) from given ones by Gauss-Newton steps, halved until they are no worse."""
+  d = len(start)
+
+  def left(matrix: np.ndarray, start: np.ndarray) -> np.ndarray:
+    prediction, slope = _matrix_step(samples, matrix)
+    return samples.prediction - prediction - slope @ start
+
+  rest = left(matrix, start)
+  for _ in range(100):
+    _, by_start = _matrix_step(samples, matrix)
+    residual = samples.labels - samples.features @ start
+    by_matrix = samples.query[:, :, None] * residual[:, None]
+    slopes = np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
+    normal = slopes.T @ slopes
+    # So that there is a solution; a step in the wrong direction would be halved.
+    normal += 1e-13 * np.trace(normal) * np.eye(len(normal))
+    move, size = scipy.linalg.solve(normal, slopes.T @ rest, assume_a='pos'), 1.0
+    while size > 1e-6:
+      moved = start + size * move[:d], matrix + size * move[d:].reshape(d, d)
+      found = left(moved[1], moved[0])
+      if found @ found <= rest @ rest:
+        break
+      size /= 2
+    else:
+      break
+    gained = rest @ rest - found @ found
+    (start, matrix), rest = moved, found
+    if gained <= 1e-12 * (samples.prediction @ samples.prediction):
+      break
+  return matrix, start
+
+
+def _times(
+  matrices: Float[np.ndarray, 'p i j'], vectors: Float[np.ndarray, 'p j']
+) -> Float[np.ndarray, 'p i']:
+  return np.matmul(matrices, vectors[..., None])[..., 0]
+
+
+def _least_squares(
+  inputs: Float[np.ndarray, 'p m'], targets: Float[np.ndarray, ' p'], least: float = 0.0
+) -> Float[np.ndarray, ' m']:
+  """The weights of least squares; 0 in directions of a norm of at most `least`."""
+  values, vectors = np.linalg.eigh(inputs.T @ inputs)
+  # The normal equations square the condition number.
+  least = max(least**2, 1e-13 * float(values.max()))
+  inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > least)
+  return vectors @ (inverse * (vectors.T @ (inputs.T @ targets)))
+
+
+def _share(
+  part: Float[np.ndarray, ' p'],
+  whole: Float[np.ndarray, ' p'],
+  prediction: Float[np.ndarray, ' p'],
+) -> Estimate | None:
+  """The ratio of two means over the same prompts, and its error to the first order."""
+  mean = whole.mean()
+  if not mean > _LEAST_EFFECT * np.mean(prediction**2):
+    return None
+  share = float(part.mean() / mean)
+  return Estimate(share, estimate((part - share * whole) / mean).stderr)
