@@ -64,8 +64,8 @@ def plot_attention(
   """Heat maps of the attention of layers and heads, a row of maps for each layer.
 
   Shows up to eight layers, at equal distances, and the first six heads of each. The
-  colours end at the largest weight for the query, the last token, which is in the
-  title: the first tokens see few others, and so have larger weights.
+  colours of each row end at its largest weight, since the first tokens see few others
+  and so have larger weights; that of the query, the last row, is in the title.
   """
   at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
   shown = [list(maps.items())[i] for i in at]
@@ -81,10 +81,11 @@ def plot_attention(
       axes.set_axis_off()
     for head, axes in zip(range(len(heads)), row, strict=False):
       weights = heads[head]
-      largest = float(weights[-1].max() or weights.max())
+      largest = weights.max(axis=1, keepdims=True)
+      shares = weights / np.where(largest > 0, largest, 1)
       axes.set_axis_on()
-      axes.imshow(weights, cmap='Purples', vmin=0, vmax=largest or 1.0)
-      axes.set_title(f'{layer}, head {head}: to {largest:.2g}', size=8)
+      axes.imshow(shares, cmap='Purples', vmin=0, vmax=1)
+      axes.set_title(f'{layer}, head {head}: to {largest[-1, 0]:.2g}', size=8)
       _name_tokens(axes, tokens, *weights.shape)
     row[0].set_ylabel('token that reads', size=8)
   for axes in grid[-1]:

@@ -30,8 +30,8 @@ _CAPTIONS = {
   'attention': (
     'Attention',
     'How much each token reads of each other one, by layers and heads: the mean over '
-    '256 prompts of the absolute weight. White is 0, and the colours end at the '
-    'largest weight for the query, the last token.',
+    '256 prompts of the absolute weight. White is 0, and the colours of each '
+    'row end at its largest weight; that of the query, the last row, is in the title.',
   ),
   'heads': (
     'Heads',
