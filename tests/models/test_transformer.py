@@ -107,11 +107,12 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
     np.testing.assert_array_equal(last[b], each[-1, b])
 
 
-def test_loops_that_are_not_trained_have_no_gradient():
+@pytest.mark.parametrize('remat', [False, True])
+def test_loops_that_are_not_trained_have_no_gradient(remat):
   """What the first loops give may as well be a constant."""
   with promoting_float64():
     prompt = _prompt()
-    model = randomize(_model(num_loops=3, num_trained_loops=1))
+    model = randomize(_model(num_loops=3, num_trained_loops=1, remat=remat))
     graph, parameters = nnx.split(model)
     embedded = model._embedded(model.embed(prompt))
     before = model._layers(model._layers(embedded) + embedded)

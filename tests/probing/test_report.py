@@ -171,7 +171,7 @@ def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   assert report.risks.exact_risk is None
   assert 'optimum' not in said
   json.loads(report.to_json())
-  with refuses("unknown estimator 'gd'", 'known: ols'):
+  with refuses("unknown estimator 'gd'", 'known: ', 'ols'):
     probe(biased(), task, 'gd')
   assert probe(biased(), task, **FEW).against == 'ols'
 

@@ -139,12 +139,14 @@ class Transformer(TokenModel):
       tokens = jax.lax.stop_gradient(tokens)
     trained = []
     for _ in range(self.num_trained_loops):
-      tokens = self._layers(tokens + embedded)
+      tokens = self._layers(tokens + embedded, self.remat)
       trained.append(tokens)
     return trained
 
-  def _layers(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    apply = nnx.remat(Layer.__call__) if self.remat else Layer.__call__
+  def _layers(
+    self, tokens: Float[Array, 'b n w'], remat: bool = False
+  ) -> Float[Array, 'b n w']:
+    apply = nnx.remat(Layer.__call__) if remat else Layer.__call__
     for layer in self.layers:
       tokens = apply(layer, tokens)
     return tokens
