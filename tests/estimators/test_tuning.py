@@ -72,8 +72,16 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
 def test_golden_optima_over_polynomials(noise_std, degrees, risks):
   """d = C = 10, by other code."""
   task = isotropic(10, 10, prior_mean=2.0, noise_std=noise_std)
-  found = [tuning.polynomial_optimum(task, degree).risk for degree in degrees]
-  np.testing.assert_allclose(found, risks, rtol=0, atol=5.1e-7)
+  found = [theory.polynomial_optimum(task, degree) for degree in degrees]
+  np.testing.assert_allclose([one.risk for one in found], risks, rtol=0, atol=5.1e-7)
+  for optimum in found:
+    if optimum.steps is not None:
+      schedule = tuning.best_schedule(task, optimum.steps.size)
+      np.testing.assert_array_equal(schedule, optimum.steps)
+      attained = tuning.gradient_descent_risk(task, schedule, None)
+      assert attained == pytest.approx(optimum.risk, rel=1e-11)
+  # Without noise the roots are those of an orthogonal polynomial.
+  assert noise_std or all(optimum.steps is not None for optimum in found)
 
 
 @pytest.mark.parametrize('noise_std', [0.0, 0.5, 3.0])
@@ -98,13 +106,16 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
     # Powers up to the third of points between 0.1 and 20 are well conditioned.
     assert found.risk == pytest.approx(least, rel=1e-10)
     # Q = (1 − P) / s.
-    values = (1 - np.prod(1 - np.outer(points, found.steps), axis=1)) / points
+    values = (1 - np.prod(1 - np.outer(points, 1 / found.roots), axis=1)) / points
     np.testing.assert_allclose(values, powers @ coefficients, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.coefficients, coefficients, rtol=1e-7, atol=1e-9)
 
 
 def test_of_a_start_that_is_right_no_step_leads_away():
   task = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
-  assert tuning.polynomial_optimum(task, 3).risk == 0
+  optimum = tuning.polynomial_optimum(task, 3)
+  assert (optimum.risk, optimum.roots.size) == (0, 0)
+  np.testing.assert_array_equal(optimum.coefficients, np.zeros(3))
   np.testing.assert_array_equal(tuning.best_schedule(task, 3), np.zeros(3))
 
 
@@ -122,7 +133,8 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros(
   assert found == pytest.approx(risk, abs=5.1e-7)
   optimum = tuning.polynomial_optimum(task, num_steps)
   assert optimum.risk == pytest.approx(bound, abs=5.1e-7)
-  assert np.abs(np.imag(optimum.steps)).max() > 0.1
+  assert np.abs(np.imag(1 / optimum.roots)).max() > 0.1
+  assert optimum.steps is None
 
 
 @pytest.mark.parametrize('noise_std', [0.3, 1.0, 2.0, 4.0])

@@ -32,10 +32,10 @@ def test_moments_are_symmetric_in_both_counts(d, c):
 
 
 @pytest.mark.parametrize(
-  ('d', 'c', 'n', 'power'), [(3, 4, 6, 0), (10, 4, 8, 1), (1, 1, 3, 0), (10, 10, 41, 0)]
+  ('d', 'c', 'n', 'power'), [(3, 4, 6, 0), (10, 4, 8, 1), (1, 1, 3, 0), (10, 10, 64, 0)]
 )
 def test_quadrature_reproduces_the_moments(d, c, n, power):
-  # With 41 points the high moments come from weights as small as 1e-54.
+  # With 64 points the high moments come from weights as small as 1e-91.
   points, weights = wishart.spectrum(d, c, n, power)
   assert len(points) == n
   assert (weights > 0).all()
@@ -43,6 +43,45 @@ def test_quadrature_reproduces_the_moments(d, c, n, power):
   for k in range(2 * n):
     expected = wishart.moment(d, c, power + k) / first / c**k
     assert weights @ points**k == pytest.approx(float(expected), rel=1e-10)
+
+
+@pytest.mark.parametrize(('d', 'c', 'n'), [(3, 4, 6), (10, 10, 16)])
+def test_quadrature_with_zero_reproduces_one_moment_more(d, c, n):
+  points, weights = wishart.spectrum_with_zero(d, c, n)
+  assert points[0] == 0
+  assert (weights > 0).all()
+  for k in range(2 * n + 1):
+    expected = wishart.moment(d, c, k) / d / c**k
+    assert weights @ points**k == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_the_recurrence_is_right_to_the_last_bit():
+  """Against the ratios of determinants of exact moments (Szegő, eq. 2.2.6)."""
+  d, c, size = 3, 4, 7
+  moments = [wishart.moment(d, c, k) / c**k for k in range(2 * size)]
+  minors = [_determinant(moments, n) for n in range(size + 1)]
+  diagonal, off_diagonal = wishart.jacobi(d, c, size)
+  for n in range(1, size):
+    square = minors[n + 1] * minors[n - 1] / minors[n] ** 2
+    assert off_diagonal[n - 1] == float(np.sqrt(float(square)))
+  # Its first two entries are means of s, the second weighted by (s − E s)².
+  first, second = moments[1] / d, moments[2] / d
+  assert diagonal[0] == float(first)
+  third = moments[3] / d
+  variance = second - first**2
+  assert diagonal[1] == float((third - 2 * first * second + first**3) / variance)
+
+
+def _determinant(moments, n):
+  """Of the Hankel matrix of n rows, by exact elimination."""
+  rows = [[moments[i + j] for j in range(n)] for i in range(n)]
+  product = Fraction(1)
+  for i in range(n):
+    product *= rows[i][i]
+    for other in rows[i + 1 :]:
+      ratio = other[i] / rows[i][i]
+      other[:] = [x - ratio * y for x, y in zip(other, rows[i], strict=True)]
+  return product
 
 
 def test_moments_agree_with_samples():

@@ -68,7 +68,7 @@ def best_step_size(
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
   # than no step. Without noise the risk is convex in between; with noise it may have
   # several valleys, and a grid picks the lowest.
-  step_size, _ = lowest_point(risk, np.linspace(0, 2 / _feature_variance(task), 201))
+  step_size, _ = lowest_point(risk, np.linspace(0, 2 / feature_variance(task), 201))
   return step_size
 
 
@@ -76,7 +76,11 @@ class PolynomialOptimum(NamedTuple):
   """The best predictor that is a polynomial of given degree in S, and its risk."""
 
   risk: float
-  steps: Complex[np.ndarray, ' k']  # the inverse zeros of P; some may be 0
+  roots: Complex[np.ndarray, ' k']  # of P; none if the start is known to be right
+  steps: (
+    Float[np.ndarray, ' k'] | None
+  )  # a schedule that attains it, if P has real roots
+  coefficients: Float[np.ndarray, ' k']  # of Q, from that of S⁰ upwards
 
 
 def polynomial_optimum(
@@ -91,14 +95,15 @@ def polynomial_optimum(
 
   with N as in `second_moments` (docs/theory.md, section 6). k steps of gradient descent
   are such weights with `P(s) = Π_j (1 − step_j s)`, so that no schedule has a lower
-  risk; the one of these steps attains it where all of them are real. Raises UserError
-  unless the feature covariance is a multiple of the identity.
+  risk, and the inverse roots of P attain it where all of them are real. Raises
+  UserError unless the feature covariance is a multiple of the identity.
   """
   degree = check_count('degree', degree)
-  variance = _feature_variance(task)
+  variance = feature_variance(task)
   deviation = float(np.trace(second_moments(task, start)[0]))
   if deviation == 0:  # the start is known to be right
-    return PolynomialOptimum(0.0, np.zeros(degree, complex))
+    nothing = np.zeros(degree)
+    return PolynomialOptimum(0.0, np.zeros(0, complex), nothing, nothing)
   d, c = task.num_features, task.context_length
   penalty = task.noise_std**2 * d / (c * deviation * variance)
   diagonal, off_diagonal = wishart.jacobi(d, c, degree + 1, power=1)
@@ -110,10 +115,15 @@ def polynomial_optimum(
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   matrix[-1] = 0
   matrix[-1, 0] = -penalty * last
-  zeros = np.linalg.eigvals(matrix).astype(complex)
-  zeros = np.delete(zeros, np.argmin(np.abs(zeros + penalty)))
+  roots = np.linalg.eigvals(matrix).astype(complex)
+  roots = variance * np.delete(roots, np.argmin(np.abs(roots + penalty)))
   risk = variance * deviation * float(weights @ residual)
-  return PolynomialOptimum(risk, 1 / (variance * zeros))
+  steps = np.sort(np.real(1 / roots))
+  # A double root is computed as a pair that rounding has made complex.
+  attained = gradient_descent_risk(task, steps, start) <= risk * (1 + 1e-12)
+  # Π_j (1 − step_j s), and Q = (1 − P)/s.
+  coefficients = -np.real(np.poly(1 / roots))[1:]
+  return PolynomialOptimum(risk, roots, steps if attained else None, coefficients)
 
 
 def best_schedule(
@@ -121,25 +131,23 @@ def best_schedule(
 ) -> Float[np.ndarray, ' k']:
   """Step sizes, one a step, of least risk; `start` None is the prior mean.
 
-  Their order does not matter. They are the steps of `polynomial_optimum` where these
-  are real, as they are without noise, and then no other schedule has a lower risk.
-  Otherwise they are the best of many local searches: no worse than the best constant
-  step or the best schedule of fewer steps, and above the risk of `polynomial_optimum`,
-  which no schedule attains. Raises UserError unless the feature covariance is a
-  multiple of the identity.
+  Their order does not matter. They are the steps of `polynomial_optimum` where it has
+  any, as it does without noise, and then no other schedule has a lower risk. Otherwise
+  they are the best of many local searches: no worse than the best constant step or the
+  best schedule of fewer steps, and above the risk of `polynomial_optimum`, which no
+  schedule attains. Raises UserError unless the feature covariance is a multiple of the
+  identity.
   """
   num_steps = check_count('num_steps', num_steps)
   optimum = polynomial_optimum(task, num_steps, start)
-  schedule = np.sort(np.real(optimum.steps))
-  # A double zero is computed as a pair that rounding has made complex.
-  if gradient_descent_risk(task, schedule, start) <= optimum.risk * (1 + 1e-12):
-    return schedule
+  if optimum.steps is not None:
+    return optimum.steps
   constant = np.full(num_steps, best_step_size(task, num_steps, start))
-  starts = [constant, np.abs(optimum.steps)]
+  scale = np.abs(1 / optimum.roots)
+  starts = [constant, scale]
   if num_steps > 1:
     starts.append(np.append(best_schedule(task, num_steps - 1, start), 0.0))
   random = np.random.default_rng(0)
-  scale = np.abs(optimum.steps)
   starts.extend(
     random.choice(scale, num_steps) * np.exp(random.normal(size=num_steps))
     for _ in range(_NUM_STARTS)
@@ -222,7 +230,7 @@ def _residuals(
   `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
   S, so only the trace of N matters, and the risk is an average over the spectrum of S.
   """
-  variance = _feature_variance(task)
+  variance = feature_variance(task)
   deviation, _ = second_moments(task, start)
   d, c = task.num_features, task.context_length
   points, weights = wishart.spectrum(d, c, step_sizes.size + 1)
@@ -244,7 +252,8 @@ def _residuals(
   return residuals, gradient
 
 
-def _feature_variance(task: LinearRegression) -> float:
+def feature_variance(task: LinearRegression) -> float:
+  """ς of the feature covariance ςI; UserError if it is not of that kind."""
   features = task.feature_covariance
   if features is None:
     return 1.0

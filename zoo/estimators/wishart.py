@@ -1,11 +1,15 @@
-"""The expected spectrum of a sample covariance, exactly.
+"""The expected spectrum of a sample covariance, to float64.
 
 Several estimators are polynomials in `S = XᵀX/C`, so that with isotropic features their
 risk is an average of a polynomial over the eigenvalues of S.
 """
 
+import decimal
 import functools
-from collections.abc import Iterator
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -22,31 +26,48 @@ def moment(num_features: int, context_length: int, order: int) -> Fraction:
   """
   if order == 0:
     return Fraction(num_features)
+
+  def box(content: int) -> int:
+    factor = (num_features + content) * (context_length + content)
+    return factor * content if content else factor
+
+  def products(contents: Iterable[int], first: int = 1) -> list[int]:
+    return list(itertools.accumulate(map(box, contents), operator.mul, initial=first))
+
+  # Of the boxes of the first row, of the second, and of the column below them.
+  top = products(range(0, 2 * order, 2), 2 * order)
+  middle = products(range(-1, order, 2))
+  column = products(range(-2, -order, -1))
   total = Fraction(0)
-  for shape in _shapes(order):
-    columns = [sum(row > j for row in shape) for j in range(shape[0])]
-    numerator, denominator = 2 * order, 1
-    for i, row in enumerate(shape):
-      for j in range(row):
-        content = 2 * j - i
-        arm, leg = row - j - 1, columns[j] - i - 1
-        numerator *= (num_features + content) * (context_length + content)
-        numerator *= content if (i, j) != (0, 0) else 1
-        denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
-    total += Fraction(numerator, denominator)
+  for first, second, ones in _shapes(order, min(num_features, context_length)):
+    numerator = top[first] * middle[second] * column[ones]
+    total += Fraction(numerator, _hooks(first, second, ones))
   return total
 
 
-def _shapes(order: int) -> Iterator[list[int]]:
-  """The partitions of `order` without a box in row 3, column 2, whose content is 0."""
+def _shapes(order: int, max_rows: int) -> Iterator[tuple[int, int, int]]:
+  """The partitions `(first, second, 1, …, 1)` of `order`: two rows and the ones.
+
+  Others have a box in row 3, column 2, whose content is 0. With more rows than there
+  are features or examples the Wishart average is 0.
+  """
   for first in range(1, order + 1):
-    if first == 1:
-      yield [1] * order
-    else:
-      for second in range(min(first, order - first) + 1):
-        rest = order - first - second
-        if second or not rest:
-          yield [first, *([second] if second else []), *([1] * rest)]
+    for second in range(min(first, order - first) + 1):
+      ones = order - first - second
+      if ones <= max_rows - 2 if second else not ones:
+        yield first, second, ones
+
+
+def _hooks(first: int, second: int, ones: int) -> Fraction:
+  """`Π (2 arm + leg + 1)(2 arm + leg + 2)` over the boxes of such a partition."""
+  if second == 0:
+    return Fraction(math.factorial(2 * first))
+  corners = (2 * first + ones) * (2 * first + ones + 1)
+  corners *= (2 * second + ones - 1) * (2 * second + ones)
+  rows = math.factorial(2 * first - 1) * math.factorial(2 * second - 2)
+  column = math.factorial(ones) * math.factorial(ones + 1)
+  # Boxes of the first row above the second have the leg 1, those beyond it 0.
+  return Fraction(corners * rows * column, 2 * (first - second) + 1)
 
 
 @functools.cache
@@ -62,17 +83,19 @@ def jacobi(
     moment(num_features, context_length, order) / context_length**order
     for order in range(power, power + 2 * size)
   ]
-  # Chebyshev's algorithm in rational numbers: in floating point all digits are lost.
-  diagonal, squares = [moments[1] / moments[0]], []
-  before, row = [Fraction(0)] * len(moments), moments
-  for k in range(1, size):
-    square = squares[-1] if squares else Fraction(0)
-    after = [Fraction(0)] * len(moments)
-    for j in range(k, 2 * size - k):
-      after[j] = row[j + 1] - diagonal[-1] * row[j] - square * before[j]
-    squares.append(after[k] / row[k - 1])
-    diagonal.append(after[k + 1] / after[k] - row[k] / row[k - 1])
-    before, row = row, after
+  # Chebyshev's algorithm loses one or two digits a polynomial, so all in float64.
+  with decimal.localcontext(prec=4 * size + 50):
+    row = [decimal.Decimal(one.numerator) / one.denominator for one in moments]
+    diagonal, squares = [row[1] / row[0]], []
+    before = [decimal.Decimal(0)] * len(row)
+    for k in range(1, size):
+      square = squares[-1] if squares else 0
+      after = [decimal.Decimal(0)] * len(row)
+      for j in range(k, 2 * size - k):
+        after[j] = row[j + 1] - diagonal[-1] * row[j] - square * before[j]
+      squares.append(after[k] / row[k - 1])
+      diagonal.append(after[k + 1] / after[k] - row[k] / row[k - 1])
+      before, row = row, after
   return np.array(diagonal, float), np.sqrt(np.array(squares, float))
 
 
@@ -105,3 +128,19 @@ def spectrum(
   # Not from the eigenvectors, whose small entries in the far tail are rounding errors.
   weights = 1 / np.sum(np.square(polynomials(diagonal, off_diagonal, points)), axis=0)
   return points, weights
+
+
+def spectrum_with_zero(
+  num_features: int, context_length: int, num_points: int
+) -> tuple[Float[np.ndarray, ' m'], Float[np.ndarray, ' m']]:
+  """As `spectrum`, with the point 0 beside `num_points` others (Gauss–Radau).
+
+  It is exact for polynomials of a degree up to `2 num_points`. If the derivatives of a
+  function alternate in sign, as those of `1/(s + λ)`, the average lies between those of
+  `spectrum` and of this one: the error of a Gauss rule has the sign of an even
+  derivative, that of a Gauss–Radau rule with the smallest point given the sign of an
+  odd one (Golub & Meurant, Matrices, Moments and Quadrature, section 6).
+  """
+  points, weights = spectrum(num_features, context_length, num_points, power=1)
+  weights = weights / points  # as E tr S = E tr S⁰
+  return np.append(0.0, points), np.append(1 - weights.sum(), weights)

@@ -1,5 +1,6 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
+from zoo.estimators.tuning import polynomial_optimum as polynomial_optimum
 from zoo.tasks.coverage import covers as covers
 from zoo.theory import constructions as constructions
 from zoo.theory.certificates import certificate as certificate
@@ -13,6 +14,8 @@ from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.moments import Moments as Moments
 from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
+from zoo.theory.ridge import bayes_risk as bayes_risk
+from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import population_risk as population_risk
 from zoo.theory.trust import check_rule as check_rule
 from zoo.theory.trust import is_ours as is_ours

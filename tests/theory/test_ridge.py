@@ -1,0 +1,130 @@
+"""Bounds of the risks of ridge regression and of the posterior mean."""
+
+import numpy as np
+import pytest
+
+from tests.compare import refuses
+from tests.settings import general, isotropic
+from zoo import estimators, theory
+from zoo.estimators import tuning
+
+_ROTATION = np.linalg.qr(np.random.default_rng(2).normal(size=(4, 4)))[0]
+
+
+def _scaled(c, **other):
+  """ΣΛ = 0.9 I, though neither is a multiple of the identity."""
+  features = _ROTATION @ np.diag([0.3, 1.0, 2.0, 0.5]) @ _ROTATION.T
+  prior = 0.9 * np.linalg.inv(features)
+  return isotropic(4, c, feature_covariance=features, prior_covariance=prior, **other)
+
+
+def _sampled(estimator, task, count=20_000):
+  """The mean risk over contexts, of which ŵ and noise are averaged exactly.
+
+  With `W = (XᵀX + penalty K⁻¹)⁻¹` the error is `penalty W K⁻¹ (start − ŵ) + W Xᵀn`.
+  """
+  d, c = task.num_features, task.context_length
+  deviation, features = tuning.second_moments(task, estimator.start)
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(count, c, d)) @ np.linalg.cholesky(features).T
+  inverse = estimator.penalty * np.linalg.inv(estimator.root @ estimator.root.T)
+  gram = np.einsum('bci,bcj->bij', x, x)
+  w = np.linalg.inv(gram + inverse)
+  left = w @ inverse
+  noise = task.noise_std**2 * w @ gram @ w
+  risks = np.einsum('ij,bji->b', features, left @ deviation @ left.swapaxes(1, 2))
+  risks += np.einsum('ij,bji->b', features, noise)
+  return risks.mean(), risks.std() / np.sqrt(count)
+
+
+def _cases():
+  plain = isotropic(4, 3, prior_mean=1.0, noise_std=0.7)
+  long = isotropic(4, 9, noise_std=1.0, feature_covariance=2.0 * np.eye(4))
+  prior = np.diag([3.0, 1.0, 1.0, 0.1])
+  spread = isotropic(4, 6, noise_std=0.8, prior_covariance=prior)
+  scaled = _scaled(5, noise_std=0.6)
+  start = np.array([0.5, -1.0, 2.0, 0.0])
+  return {
+    'posterior mean': (estimators.bayes(plain), plain),
+    'posterior mean, ΣΛ a number': (estimators.bayes(scaled), scaled),
+    'ridge, best penalty': (estimators.ridge(long), long),
+    'ridge, any prior': (estimators.ridge(spread), spread),
+    'too small a penalty, elsewhere': (estimators.ridge(start, 0.2), long),
+    'too large a penalty': (estimators.ridge(plain, 5.0), plain),
+  }
+
+
+@pytest.mark.parametrize('name', _cases())
+def test_the_risk_of_sampled_contexts_is_within_the_bounds(name):
+  estimator, task = _cases()[name]
+  lower, upper = theory.ridge_risk(estimator, task)
+  assert 0 < lower <= upper < 1.01 * lower
+  mean, error = _sampled(estimator, task)
+  assert error < 0.01 * mean
+  assert lower - 4 * error < mean < upper + 4 * error
+
+
+def test_golden_bounds_of_bayes():
+  """d = C = 10, by other code, with fewer points."""
+  lower, upper = theory.bayes_risk(isotropic(10, 10, prior_mean=2.0, noise_std=1.0))
+  assert 2.855119 <= lower <= upper <= 2.855137
+
+
+@pytest.mark.parametrize('c', [1, 2, 3, 7])
+def test_one_feature_is_an_integral(c):
+  """With d = 1 the spectrum is that of a chi-squared variable: here by trapezoids."""
+  task = isotropic(1, c, noise_std=0.5)
+  # s = t⁴ leaves no singularity at 0 for C = 1 that the rule could not integrate.
+  t = np.linspace(0, (120.0) ** 0.25, 200_001)
+  density = t ** (2 * c - 4 + 3) * np.exp(-(t**4) / 2)
+  expected = np.trapezoid(density * 0.25 / (t**4 + 0.25), t)
+  expected /= np.trapezoid(density, t)
+  lower, upper = theory.bayes_risk(task)
+  assert lower * (1 - 1e-9) <= expected <= upper * (1 + 1e-9)
+
+
+def test_ridge_with_the_best_penalty_is_bayes_where_the_prior_is_isotropic():
+  task = isotropic(3, 5, noise_std=0.8)
+  found = theory.ridge_risk(estimators.ridge(task), task)
+  np.testing.assert_allclose(found, theory.bayes_risk(task), rtol=1e-14)
+  best = task.noise_std**2
+  for factor in (0.5, 2.0):
+    other = theory.ridge_risk(estimators.ridge(task, factor * best), task)
+    assert other.lower > found.upper
+
+
+def test_the_upper_bound_is_the_risk_of_the_best_polynomial():
+  """An average at the zeros of p_k and 0, where P of degree k is λ/(s + λ)."""
+  task = isotropic(3, 3, noise_std=0.1)
+  lower, upper = theory.bayes_risk(task)
+  risks = [theory.polynomial_optimum(task, degree).risk for degree in (4, 16, 64)]
+  assert risks == sorted(risks, reverse=True)
+  assert lower < upper
+  assert upper == pytest.approx(risks[-1], rel=1e-10)
+
+
+def test_without_noise_both_bounds_are_the_closed_form():
+  assert theory.bayes_risk(isotropic(5, 3)) == (2.0, 2.0)
+  assert theory.bayes_risk(isotropic(3, 5)) == (0.0, 0.0)
+  certain = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
+  assert theory.bayes_risk(certain) == (0.0, 0.0)
+
+
+def test_bounds_that_agree_are_an_exact_risk_and_others_are_said():
+  task = isotropic(3, 8, noise_std=1.0)
+  lower, upper = theory.bayes_risk(task)
+  assert lower <= theory.exact_risk(estimators.bayes(task), task) <= upper
+  # With a hundredth of the noise the pole is near the spectrum.
+  vague = isotropic(3, 3, noise_std=0.1)
+  lower, upper = theory.bayes_risk(vague)
+  with refuses(f'between {lower:.9g} and {upper:.9g}'):
+    theory.exact_risk(estimators.bayes(vague), vague)
+
+
+def test_what_is_not_covered_is_named(unchecked):
+  task = general(noise_std=0.5)
+  for estimator in (estimators.bayes(task), estimators.ridge(task, 0.3)):
+    with refuses('the features that the estimator sees have variances from'):
+      theory.ridge_risk(estimator, task)
+  with refuses('the task is of type int'):
+    theory.bayes_risk(3)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,146 @@
+"""Risks of ridge regression and of the posterior mean, between certified bounds."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from zoo.errors import UserError
+from zoo.estimators import Ridge, bayes, wishart
+from zoo.estimators.tuning import second_moments
+from zoo.protocols import Task
+from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
+
+# Numbers of points of the quadrature, until the bounds agree.
+_NUM_POINTS = 8, 16, 32, 64
+_AGREE = 1e-12
+
+
+class RiskBounds(NamedTuple):
+  """Proved bounds of a risk, up to rounding; equal if it is known in closed form."""
+
+  lower: float
+  upper: float
+
+
+class _Seen(NamedTuple):
+  """A task as an estimator sees it: `features` of one variance, or of several."""
+
+  features: int  # r
+  scales: tuple[float, float]  # the least and the largest standard deviation
+  spread: float  # ν, the risk of the start
+
+
+def bayes_risk(task: Task) -> RiskBounds:
+  """Bounds of the least risk of all predictors, that of the posterior mean.
+
+  They are equal without noise. Raises UserError for a task that exact theory does not
+  cover, and unless the nonzero eigenvalues of ΣΛ are equal where there is noise or the
+  context is shorter than their number.
+  """
+  return ridge_risk(bayes(require_covered(task)), task)
+
+
+def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
+  """Bounds of the risk of ridge regression, of least squares or the posterior mean.
+
+  With `λ = penalty/C` in units in which the features have variance 1 and
+  `b = σ² r/C` the risk is the average over the spectrum of S of
+
+      (ν λ² + b s)/(s + λ)² = b/(s + λ) + λ (νλ − b)/(s + λ)².
+
+  The derivatives of both terms alternate in sign, so that a Gauss rule and a
+  Gauss–Radau rule with the point 0 bound each of them. Raises UserError naming the
+  property of the estimator or task that is not covered.
+  """
+  task = require_covered(task)
+  seen = _as_seen(estimator, task)
+  if estimator.penalty == 0 or seen.features == 0:
+    risk = _least_squares_risk(seen, task)
+    return RiskBounds(risk, risk)
+  smallest, largest = seen.scales
+  if smallest < (1 - 1e-12) * largest:
+    raise UserError(
+      f'the features that the estimator sees have variances from {smallest**2:g} to '
+      f'{largest**2:g}; with a penalty > 0 its risk is known only if they are equal, '
+      'for the posterior mean the eigenvalues of ΣΛ'
+    )
+  bounds = RiskBounds(-math.inf, math.inf)
+  for num_points in _NUM_POINTS:
+    bounds = _quadrature(estimator.penalty / largest**2, seen, task, num_points)
+    if bounds.upper - bounds.lower <= _AGREE * bounds.upper:
+      break
+  return bounds
+
+
+def _quadrature(
+  penalty: float, seen: _Seen, task: LinearRegression, num_points: int
+) -> RiskBounds:
+  r, c = seen.features, task.context_length
+  # XᵀX and XXᵀ have the same eigenvalues but for zeros, which are known exactly.
+  few, many = min(r, c), max(r, c)
+  shrinkage = penalty / c
+  noise = task.noise_std**2 * r / c
+  rest = shrinkage * (seen.spread * shrinkage - noise)
+  rules = (
+    wishart.spectrum(few, many, num_points),
+    wishart.spectrum_with_zero(few, many, num_points),
+  )
+  means = []
+  for points, weights in rules:
+    inverse = 1 / (points * many / c + shrinkage)
+    means.append((noise * (weights @ inverse), rest * (weights @ inverse**2)))
+  (low, one), (high, other) = means
+  unseen = (1 - few / r) * seen.spread
+  lower = unseen + few / r * (low + min(one, other))
+  upper = unseen + few / r * (high + max(one, other))
+  # Rules that agree to rounding may end in the other order.
+  return RiskBounds(float(min(lower, upper)), float(max(lower, upper)))
+
+
+def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
+  """The features `rootᵀ x` of an estimator, and how far its start is from ŵ."""
+  deviation, features = second_moments(task, estimator.start)
+  eigenvalues, vectors = np.linalg.eigh(features)
+  feature_root = np.sqrt(eigenvalues.clip(0))[:, None] * vectors.T
+  seen, scales, _ = np.linalg.svd(feature_root @ estimator.root)
+  rank = int(np.sum(scales > 1e-12 * scales[0]))
+  spread = feature_root @ deviation @ feature_root.T
+  unseen = np.trace(seen[:, rank:].T @ spread @ seen[:, rank:])
+  if unseen > 1e-12 * np.trace(spread):
+    raise UserError(
+      'prior_covariance is singular and the start is not the prior mean; least squares '
+      'that cannot reach every ŵ has no closed form'
+    )
+  least = float(scales[rank - 1]) if rank else 0.0
+  return _Seen(rank, (least, float(scales[0])), float(np.trace(spread)))
+
+
+def _least_squares_risk(seen: _Seen, task: LinearRegression) -> float:
+  """The risk of least squares, whose solution is the one nearest to a start.
+
+  With C ≥ r it recovers ŵ up to noise, whose expected effect is that of an inverse
+  Wishart matrix, `σ² r/(C − r − 1)`. With C < r it recovers the projection to C
+  directions: they are uniformly distributed if all r features have the same variance,
+  so that `1 − C/r` of the prior's spread remains.
+  """
+  rank, (smallest, largest), spread = seen
+  c = task.context_length
+  noise = task.noise_std**2
+  if rank == 0:
+    return spread
+  if c >= rank:
+    return _noise_term(noise * rank, c - rank - 1)
+  if smallest < (1 - 1e-12) * largest:
+    raise UserError(
+      f'context_length is {c}, less than the rank {rank} of the features, whose '
+      'variances differ; least squares then has no closed form'
+    )
+  return (1 - c / rank) * spread + _noise_term(noise * c, rank - c - 1)
+
+
+def _noise_term(noise: float, freedom: int) -> float:
+  if noise == 0:
+    return 0.0
+  return noise / freedom if freedom > 0 else math.inf
