@@ -5,6 +5,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests import oracle
 from tests.settings import isotropic
 from zoo import estimators, theory
 from zoo.theory import constructions
@@ -99,6 +100,42 @@ def test_multi_head_lsa_realises_the_optimum(noise_std, bias):
   np.testing.assert_allclose(forward(model, prompt), rule(prompt), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize('num_steps', [1, 3])
+def test_sparse_layers_are_steps_of_gradient_descent(num_steps):
+  start, steps = np.linspace(-1, 1, 3), np.array([0.3, 0.5, 0.1])[:num_steps]
+  prompt = task_of(3, 5, noise_std=0.5).sample(jax.random.key(0), 16)
+  model = constructions.deep_gradient_descent(start, steps)
+  found = model(prompt)
+  for i, (x, y, x_query) in enumerate(zip(*numpy_parts(prompt), strict=True)):
+    w = start
+    for step in steps:
+      w = oracle.gd_weights(x, y, w, step)
+    assert found[i] == pytest.approx(w @ x_query, rel=0, abs=1e-10)
+
+
+def test_dense_layers_are_gd_plus_plus():
+  """Steps on residuals, while the features lose some of XᵀX/C (arXiv 2212.07677)."""
+  start = np.linspace(-1, 1, 3)
+  steps, preconditions, readout = (-0.3, 0.0, -0.2), (-0.1, 0.2), -0.7
+  prompt = task_of(3, 5, noise_std=0.5).sample(jax.random.key(0), 16)
+  model = constructions.gd_plus_plus(start, steps, preconditions, readout)
+  found = model(prompt)
+  for i, (x, y, x_query) in enumerate(zip(*numpy_parts(prompt), strict=True)):
+    residuals, label = y - x @ start, 0.0
+    expected = x_query @ start
+    for step, b in zip(steps, (*preconditions, 0.0), strict=True):
+      moment, cross = x.T @ x / len(x), x.T @ residuals / len(x)
+      label += step * (cross @ x_query)
+      residuals = residuals + step * x @ cross
+      x, x_query = x + b * x @ moment, x_query + b * moment @ x_query
+    expected += readout * label
+    assert found[i] == pytest.approx(expected, rel=0, abs=1e-10)
+
+
+def numpy_parts(prompt):
+  return (np.asarray(part) for part in (prompt.x, prompt.y, prompt.x_query))
+
+
 @pytest.mark.parametrize('num_heads', [1, 3])
 def test_yq_lsa_is_inside_ltb(num_heads):
   model = random_yq_lsa(4, num_heads)
@@ -153,3 +190,7 @@ def test_bad_arguments():
   )
   with pytest.raises(zoo.UserError, match='bias is 0 and bias_update is not'):
     constructions.multi_head_lsa(rule)
+  with pytest.raises(zoo.UserError, match='preconditions has shape'):
+    constructions.gd_plus_plus(np.zeros(2), [0.1, 0.2], [0.1, 0.2, 0.3])
+  with pytest.raises(zoo.UserError, match='step_sizes holds a value'):
+    constructions.deep_gradient_descent(np.zeros(2), [float('nan')])

@@ -4,6 +4,9 @@ Every function returns a trainable model with float32 parameters. In a block
 `with jax.enable_x64(True):` they are float64, which exact numbers need.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -11,7 +14,7 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.errors import UserError, check_matrix, check_number, check_vector
 from zoo.learning_rule import LearningRule
-from zoo.models import LTB, MultiHeadLSA, YqLSA
+from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 
 
 def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
@@ -21,8 +24,7 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   twice, since eq. 3 already does. With a matrix `[d, d]` as the step it is GD-β, and
   `W_Q` holds the transposed matrix. Raises UserError naming the argument that is wrong.
   """
-  shape = np.shape(start)
-  start = check_vector('start', start, shape[0] if shape else 1)
+  start = _vector('start', start)
   d = start.size
   step_matrix = np.eye(d)
   if np.ndim(step_size) == 0:
@@ -112,6 +114,74 @@ def yq_lsa_from_ltb(block: LTB) -> YqLSA:
   _set(model.w_k, block.w_k[...])
   _set(model.w_v, block.w_v[...])
   return model
+
+
+def deep_gradient_descent(
+  start: ArrayLike, step_sizes: ArrayLike | Sequence[float]
+) -> DeepLSA:
+  """Deep linear attention whose prediction is k steps of descent from a start `[d]`.
+
+  Sparse layers with `A = step I` from a residual guess, one layer a step of the sizes
+  `[k]` (Ahn et al., arXiv 2306.00297). Raises UserError naming the argument that is
+  wrong.
+  """
+  start, step_sizes = _vector('start', start), _vector('step_sizes', step_sizes)
+  d = start.size
+  model: Any = DeepLSA(
+    d,
+    num_layers=step_sizes.size,
+    form='sparse',
+    guess='residual',
+    init_scale=0.0,
+    rngs=nnx.Rngs(0),
+  )
+  _set(model.guess.weights, start[:, None])
+  for layer, step_size in zip(model.layers, step_sizes, strict=True):
+    _set(layer.a, step_size * np.eye(d)[None])
+  return model
+
+
+def gd_plus_plus(
+  start: ArrayLike,
+  steps: ArrayLike | Sequence[float],
+  preconditions: ArrayLike | Sequence[float],
+  readout: float = -1.0,
+) -> DeepLSA:
+  """Deep linear attention of the GD++ family (arXiv 2212.07677) from a start `[d]`.
+
+  `steps` are the c `[L]` and `preconditions` the b `[L − 1]` of
+  `theory.deep.gd_plus_plus_risk`, which is its risk if the start is the prior mean: in
+  dense layers `W_P W_V = diag(b I, c)`, `W_Kᵀ W_Q = diag(I, 0)`, and the prediction is
+  the guess plus `readout` times the label of the query's last token. Raises UserError
+  naming the argument that is wrong.
+  """
+  start, steps = _vector('start', start), _vector('steps', steps)
+  d, size = start.size, steps.size
+  preconditions = check_vector('preconditions', preconditions, size - 1)
+  readout = check_number('readout', readout)
+  model: Any = DeepLSA(
+    d,
+    num_layers=size,
+    readout='linear',
+    guess='residual',
+    init_scale=0.0,
+    rngs=nnx.Rngs(0),
+  )
+  _set(model.guess.weights, start[:, None])
+  _set(model.read_out, np.append(np.zeros(d), readout)[:, None])
+  features = np.diag(np.append(np.ones(d), 0))
+  moves = zip(steps, np.append(preconditions, 0.0), strict=True)
+  for layer, (step, precondition) in zip(model.layers, moves, strict=True):
+    _set(layer.w_p, np.eye(d + 1)[None])
+    _set(layer.w_v, np.diag(np.append(np.full(d, precondition), step))[None])
+    _set(layer.w_k, features[None])
+    _set(layer.w_q, features[None])
+  return model
+
+
+def _vector(name: str, value: ArrayLike | Sequence[float]) -> Float[np.ndarray, ' n']:
+  shape = np.shape(value)
+  return check_vector(name, value, shape[0] if shape else 1)
 
 
 def _set(parameter: nnx.Param, value: Float[ArrayLike, '...']) -> None:

@@ -1,0 +1,425 @@
+"""Deep linear attention: risks, the lowest of a family, and what no weights can do."""
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.settings import general, isotropic
+from zoo.estimators import tuning, wishart
+from zoo.theory import constructions, deep
+from zoo.theory.deep.sampled import nearest_gd_plus_plus
+from zoo.theory.deep.trace_moments import trace_moment
+
+_PAPER = isotropic(10, 10)
+
+
+@pytest.fixture
+def float64():
+  with jax.enable_x64(True):
+    yield
+
+
+# The GD++ family.
+
+
+def test_golden_risks():
+  """d = C = 10, by other code."""
+  noisy = isotropic(10, 10, prior_mean=2.0, noise_std=0.5**0.5)
+  two = deep.gd_plus_plus_risk(noisy, steps=[-0.2, -0.5], preconditions=[-0.1])
+  assert two == pytest.approx(4.651652210176, abs=5e-13)
+  three = deep.gd_plus_plus_risk(
+    _PAPER, steps=[-0.1, -0.3, -0.6], preconditions=[-0.05, -0.2], readout=1.0
+  )
+  assert three == pytest.approx(21.333310964015, abs=5e-13)
+
+
+def test_without_preconditions_it_is_gradient_descent():
+  task = isotropic(4, 6, noise_std=0.5, feature_covariance=2.0 * np.eye(4))
+  steps = np.array([0.2, 0.3, 0.1])
+  expected = tuning.gradient_descent_risk(task, steps, None)
+  found = deep.gd_plus_plus_risk(task, -steps, np.zeros(2))
+  assert found == pytest.approx(expected, rel=1e-13)
+  # The last precondition changes nothing.
+  found = deep.gd_plus_plus_risk(task, -steps, [0.0, 0.0, 5.0])
+  assert found == pytest.approx(expected, rel=1e-13)
+
+
+def _by_tokens(x, y, x_query, steps, preconditions, readout):
+  """The prediction, layer by layer, from residual labels: all prompts at once."""
+  c = x.shape[1]
+  query, label = x_query, np.zeros(len(x))
+  for step, b in itertools.zip_longest(steps, preconditions, fillvalue=0.0):
+    scores = np.einsum('pcd,pd->pc', x, query) / c
+    gram = np.einsum('pcd,ped->pce', x, x) / c
+    label = label + step * np.einsum('pc,pc->p', y, scores)
+    query = query + b * np.einsum('pcd,pc->pd', x, scores)
+    x, y = x + b * gram @ x, y + step * np.einsum('pce,pe->pc', gram, y)
+  return readout * label
+
+
+@pytest.mark.parametrize(
+  ('c', 'noise_std', 'weights'),
+  [
+    (6, 0.5, ([-0.2, -0.4], [-0.1], -1.0)),
+    (2, 0.0, ([-0.1, -0.3, -0.2], [-0.05, 0.1], -0.8)),
+    (9, 0.3, ([0.4, -0.2], [-0.2], 1.0)),
+  ],
+)
+def test_the_risk_is_that_of_sampled_prompts(c, noise_std, weights):
+  d, count = 3, 200_000
+  variance, prior = 0.7, np.diag([2.0, 1.0, 0.2])
+  task = isotropic(
+    d,
+    c,
+    noise_std=noise_std,
+    feature_covariance=variance * np.eye(d),
+    prior_covariance=prior,
+  )
+  rng = np.random.default_rng(0)
+  x, query = (
+    np.sqrt(variance) * rng.normal(size=shape) for shape in ((count, c, d), (count, d))
+  )
+  w = rng.normal(size=(count, d)) * np.sqrt(np.diag(prior))
+  y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
+  losses = (_by_tokens(x, y, query, *weights) - np.sum(query * w, axis=1)) ** 2
+  error = losses.std() / np.sqrt(count)
+  assert error < 0.02 * losses.mean()
+  assert abs(losses.mean() - deep.gd_plus_plus_risk(task, *weights)) < 4 * error
+
+
+def _lowest(num_layers, readout=None, preconditioned=True):
+  return deep.gd_plus_plus_optimum(_PAPER, num_layers, readout, preconditioned)
+
+
+# At d = C = 10, by other code: the lowest found for gradient descent, literally eq. 3
+# of arXiv 2512.04268, GD++ with readout 1, with −1, with any; the bound of the family.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('num_layers', 'descent', 'literal', 'plus', 'minus', 'free', 'lower'),
+  [
+    (2, 3.673443, 3.673443, 2.769330, 2.466305, 2.434204, 2.434204),
+    (3, 2.902184, 3.329531, 1.453234, 1.200899, 1.200853, 1.180768),
+    # That with −1 was found here, below 0.678776 of the other code. The bound is that
+    # of exact determinants, test_the_bound_of_four_layers.
+    (4, 2.434204, 3.199164, 0.975105, 0.675527, 0.675470, 0.627216),
+  ],
+)
+def test_golden_optima(num_layers, descent, literal, plus, minus, free, lower):
+  found = [
+    _lowest(num_layers, -1.0, preconditioned=False),
+    _lowest(num_layers, 1.0, preconditioned=False),
+    _lowest(num_layers, 1.0),
+    _lowest(num_layers, -1.0),
+    _lowest(num_layers),
+  ]
+  risks = [one.upper for one in found]
+  np.testing.assert_allclose(
+    risks, [descent, literal, plus, minus, free], rtol=0, atol=5.1e-7
+  )
+  assert found[-1].lower == pytest.approx(lower, abs=5.1e-7)
+  # Gradient descent attains the bound of its degree, which is the number of steps.
+  assert found[0].lower == pytest.approx(descent, abs=5.1e-7)
+  for one in found:
+    assert one.lower <= one.upper * (1 + 1e-12)
+    assert deep.gd_plus_plus_risk(_PAPER, *one.weights) == one.upper
+
+
+def test_two_layers_attain_the_bound_if_the_readout_is_free():
+  lower, upper, _ = _lowest(2)
+  assert upper == pytest.approx(lower, rel=1e-12)
+  assert _lowest(2, -1.0).upper == pytest.approx(2.466305, abs=5.1e-7)
+
+
+@pytest.mark.slow
+def test_the_bound_of_four_layers():
+  """min ∫ P² dμ over P of degree k with P(0) = 1 is a ratio of Hankel determinants."""
+  for degree in (4, 13, 40):
+    moments = [wishart.moment(10, 10, k) for k in range(2 * degree + 1)]
+    expected = _determinant(moments, degree + 1) / _determinant(moments[2:], degree)
+    found = zoo.theory.polynomial_optimum(_PAPER, degree).risk
+    assert found == pytest.approx(float(expected), rel=1e-10)
+
+
+def _determinant(moments, size):
+  rows = [list(moments[i : i + size]) for i in range(size)]
+  product = Fraction(1)
+  for i, row in enumerate(rows):
+    product *= row[i]
+    for other in rows[i + 1 :]:
+      ratio = other[i] / row[i]
+      other[i + 1 :] = [
+        x - ratio * y for x, y in zip(other[i + 1 :], row[i + 1 :], strict=True)
+      ]
+  return product
+
+
+@pytest.mark.parametrize('readout', [None, -1.0])
+def test_no_weights_near_the_lowest_are_lower(readout):
+  task = isotropic(3, 4, noise_std=0.4)
+  _, upper, weights = deep.gd_plus_plus_optimum(task, 2, readout)
+  rng = np.random.default_rng(0)
+  for _ in range(50):
+    steps, preconditions, kappa = weights
+    steps = steps * (1 + 1e-3 * rng.normal(size=2))
+    preconditions = preconditions * (1 + 1e-3 * rng.normal(size=1))
+    if readout is None:
+      kappa = kappa * (1 + 1e-3 * rng.normal())
+    risk = deep.gd_plus_plus_risk(task, steps, preconditions, kappa)
+    assert risk >= upper * (1 - 1e-12)
+
+
+# What no weights can do.
+
+
+def test_golden_lower_bounds():
+  """d = C = 10, by other code."""
+  bounds = [deep.lower_bound(_PAPER, degree) for degree in (1, 2, 3, 4)]
+  fractions = Fraction(110, 21), Fraction(6815, 1869), Fraction(1381913, 485317)
+  assert bounds[:3] == list(fractions)
+  assert float(bounds[3]) == pytest.approx(2.365912847, abs=5.1e-10)
+
+
+@pytest.mark.parametrize('d', [1, 3, 6])
+def test_with_one_example_more_than_features_it_is_a_simple_fraction(d):
+  for degree in (1, 2, 3, 4):
+    found = deep.lower_bound(isotropic(d, d + 1), degree)
+    assert found == Fraction(d, degree + 1)
+
+
+@pytest.mark.parametrize(
+  ('d', 'c', 'noise_std', 'degree'),
+  [(1, 1, 0.0, 3), (1, 2, 0.5, 2), (2, 1, 0.5, 2), (2, 2, 0.0, 1), (2, 2, 0.0, 2)],
+)
+def test_it_is_the_best_of_all_polynomials_in_the_entries_of_the_moment(
+  d, c, noise_std, degree
+):
+  """A least-squares fit by every monomial, over all prompts by Gauss–Hermite."""
+  # Monomials in G of degree k have the degree 2k in each number that is drawn.
+  points, weights = np.polynomial.hermite_e.hermegauss(2 * degree + 1)
+  noisy = c if noise_std else 0
+  count = c * d + d + noisy
+  grid = np.array(list(itertools.product(points, repeat=count)))
+  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
+  x, w, noise = np.split(grid, [c * d, c * d + d], axis=1)
+  x = x.reshape(-1, c, d)
+  y = np.einsum('pcd,pd->pc', x, w)
+  if noisy:
+    y = y + noise_std * noise
+  z = np.concatenate([x, y[..., None]], axis=2)
+  moment = np.einsum('pci,pcj->pij', z, z) / c
+  entries = moment[:, *np.triu_indices(d + 1)]
+  monomials = np.stack(
+    [
+      np.prod(entries[:, list(chosen)], axis=1)
+      for k in range(degree + 1)
+      for chosen in itertools.combinations_with_replacement(range(entries.shape[1]), k)
+    ],
+    axis=1,
+  )
+  root = np.sqrt(mass)[:, None]
+  monomials = monomials / np.sqrt(mass @ monomials**2)
+  fit, *_ = np.linalg.lstsq(root * monomials, root * w, rcond=1e-10)
+  risk = np.sum(mass @ (w - monomials @ fit) ** 2)
+  bound = deep.lower_bound(isotropic(d, c, noise_std=noise_std), degree)
+  # Least squares of 28 monomials that are far from orthogonal.
+  assert risk == pytest.approx(float(bound), rel=1e-7)
+
+
+def test_the_bound_of_one_layer_is_the_optimal_rule():
+  features = np.diag([0.5, 1.0, 4.0])
+  task = isotropic(
+    3,
+    5,
+    noise_std=0.7,
+    feature_covariance=features,
+    prior_covariance=2.0 * np.linalg.inv(features),
+  )
+  expected = zoo.theory.exact_risk(zoo.theory.optimal_rule(task), task)
+  assert float(deep.lower_bound(task, 1)) == pytest.approx(expected, rel=1e-12)
+  # More layers are below it, and above the posterior mean.
+  bounds = [deep.lower_bound(task, degree) for degree in (1, 2, 3, 4)]
+  assert bounds == sorted(bounds, reverse=True)
+  assert zoo.theory.bayes_risk(task).upper < bounds[-1]
+
+
+def test_moments_of_traces():
+  for order in range(1, 9):
+    assert trace_moment(3, 5, (order,)) == wishart.moment(3, 5, order)
+    # tr W is a chi-squared variable of dC degrees.
+    expected = np.prod([15 + 2 * j for j in range(order)], dtype=object)
+    assert trace_moment(3, 5, (1,) * order) == expected
+  x = np.random.default_rng(0).normal(size=(200_000, 5, 3))
+  powers = [np.einsum('pci,pcj->pij', x, x)]
+  for _ in range(2):
+    powers.append(powers[-1] @ powers[0])
+  one, two, three = (np.trace(power, axis1=1, axis2=2) for power in powers)
+  for traces, sample in (
+    ((2, 1), two * one),
+    ((2, 2), two**2),
+    ((3, 1), three * one),
+    ((3, 2, 1), three * two * one),
+  ):
+    error = sample.std() / np.sqrt(sample.size)
+    assert abs(sample.mean() - trace_moment(3, 5, traces)) < 4 * error
+
+
+# Any weights, from draws of G.
+
+
+def _perturbed(model, scale):
+  rng = np.random.default_rng(0)
+  graph, state, rest = nnx.split(model, nnx.Param, ...)
+  state = jax.tree.map(lambda one: one + scale * rng.normal(size=one.shape), state)
+  return nnx.merge(graph, state, rest)
+
+
+def _model(form, d, mean) -> Any:
+  """Two layers of the family GD++ in any of the forms."""
+  if form == 'dense':
+    return constructions.gd_plus_plus(mean, [-0.2, -0.4], [-0.1], -0.9)
+  if form == 'sparse':
+    return constructions.deep_gradient_descent(mean, [0.2, 0.4])
+  model: Any = zoo.create_model(
+    'deep_lsa',
+    num_features=d,
+    num_layers=2,
+    form=form,
+    guess='residual',
+    rngs=nnx.Rngs(0),
+  )
+  model.guess.weights[...] = np.asarray(mean)[:, None]
+  for layer, a, b in zip(model.layers, (0.2, 0.4), (0.5, 3.0), strict=True):
+    layer.a[...] = a * np.eye(d)[None]
+    layer.b[...] = b * np.eye(d)[None]
+  return model
+
+
+_RISKS = {
+  'dense': ([-0.2, -0.4], [-0.1], -0.9),
+  'sparse': ([-0.2, -0.4], [0.0], -1.0),
+  'gd_plus_plus': ([-0.2, -0.4], [-0.1], -1.0),
+}
+
+
+@pytest.mark.parametrize('form', _RISKS)
+def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
+  task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
+  model = _model(form, 4, task.prior_mean)
+  nearest = nearest_gd_plus_plus(model, task)
+  for found, expected in zip(nearest, _RISKS[form], strict=True):
+    np.testing.assert_allclose(found, expected, atol=1e-15)
+  risk = deep.gd_plus_plus_risk(task, *_RISKS[form])
+  exact = deep.sampled_risk(model, task, 2000)
+  assert exact.mean == pytest.approx(risk, rel=1e-12)
+  assert exact.stderr < 1e-12 < exact.stderr_without_control
+  near = deep.sampled_risk(_perturbed(model, 0.005), task, 2000)
+  assert near.stderr < near.stderr_without_control / 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('form', _RISKS)
+def test_a_model_of_the_family_has_the_exact_risk_on_prompts(float64, form):
+  task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
+  model = _model(form, 4, task.prior_mean)
+  mean, error = _on_prompts(model, task, 400_000)
+  risk = deep.gd_plus_plus_risk(task, *_RISKS[form])
+  assert error < 0.005 * risk
+  assert abs(mean - risk) < 4 * error
+
+
+def _on_prompts(model, task, count):
+  loss = jax.jit(lambda prompt: (model(prompt) - prompt.y_query) ** 2)
+  losses = np.concatenate(
+    [np.asarray(loss(task.sample(jax.random.key(i), count // 4))) for i in range(4)]
+  )
+  return losses.mean(), losses.std() / np.sqrt(losses.size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('c', [3, 12])
+@pytest.mark.parametrize(
+  ('form', 'guess', 'readout'),
+  [
+    ('dense', 'linear', 'linear'),
+    ('dense', 'residual', 'last'),
+    ('gd_plus_plus', 'fixed', 'linear'),
+    ('sparse', 'zero', 'last'),
+  ],
+)
+def test_of_any_weights_it_is_the_risk_on_prompts(float64, c, form, guess, readout):
+  task = general(3, c, noise_std=0.5)
+  model = zoo.create_model(
+    'deep_lsa',
+    num_features=3,
+    num_layers=2,
+    num_heads=2,
+    form=form,
+    guess=guess,
+    readout=readout,
+    **({'guess_weights': 0.3, 'guess_bias': 0.4} if guess == 'fixed' else {}),
+    rngs=nnx.Rngs(0),
+  )
+  model = _perturbed(model, 0.2)
+  found = deep.sampled_risk(model, task, 50_000)
+  mean, error = _on_prompts(model, task, 400_000)
+  assert found.stderr <= found.stderr_without_control
+  # Averaging over the query and both signs is worth more than the number of draws here.
+  assert abs(found.mean - mean) < 4 * np.hypot(error, found.stderr)
+
+
+def test_of_shared_layers_it_is_that_of_equal_layers(float64):
+  task = isotropic(2, 3, noise_std=0.5)
+  models: Any = (
+    zoo.create_model(
+      'deep_lsa', num_features=2, num_layers=2, shared=one, rngs=nnx.Rngs(0)
+    )
+    for one in (True, False)
+  )
+  shared, several = models
+  nnx.update(several.layers[0], nnx.state(shared.layers[0]))
+  nnx.update(several.layers[1], nnx.state(shared.layers[0]))
+  one, two = (deep.sampled_risk(model, task, 100) for model in (shared, several))
+  np.testing.assert_allclose(one, two, rtol=1e-10)
+
+
+# Mistakes.
+
+
+def test_bad_input_is_named(unchecked):
+  task, other = isotropic(2, 3), general(2, 3)
+  with refuses('preconditions has 3 numbers; for 2 steps it must have 1'):
+    deep.gd_plus_plus_risk(task, [0.1, 0.2], [0.1, 0.2, 0.3])
+  with refuses('readout is nan'):
+    deep.gd_plus_plus_risk(task, [0.1], [], float('nan'))
+  with refuses('feature_covariance is not a positive multiple'):
+    deep.gd_plus_plus_risk(other, [0.1], [])
+  with refuses('num_layers is 0'):
+    deep.gd_plus_plus_optimum(task, 0)
+  with refuses('product of feature_covariance and prior_covariance'):
+    deep.lower_bound(other, 2)
+  with refuses('degree is 0'):
+    deep.lower_bound(task, 0)
+  with refuses('the task is of type int'):
+    deep.lower_bound(3, 1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+  ('name', 'given', 'said'),
+  [
+    ('yq_lsa', {}, 'the model is of type YqLSA'),
+    ('deep_lsa', {'num_features': 3}, 'the model has 3 features; the task has 2'),
+    ('deep_lsa', {'num_outputs': 2}, 'the model has 2 outputs'),
+    ('deep_lsa', {'guess': 'network'}, "the guess of the model is 'network'"),
+  ],
+)
+def test_what_has_no_estimate_is_named(unchecked, name, given, said):
+  model = zoo.create_model(name, **{'num_features': 2} | given, rngs=nnx.Rngs(0))
+  with refuses(said):
+    deep.sampled_risk(model, isotropic(2, 3))

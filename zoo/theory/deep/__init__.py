@@ -1,0 +1,11 @@
+"""Deep linear attention: exact risks, and what no depth can do better."""
+
+from zoo.theory.deep.gd_plus_plus import FamilyOptimum as FamilyOptimum
+from zoo.theory.deep.gd_plus_plus import GDPlusPlus as GDPlusPlus
+from zoo.theory.deep.gd_plus_plus import degree as degree
+from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum as gd_plus_plus_optimum
+from zoo.theory.deep.gd_plus_plus import gd_plus_plus_risk as gd_plus_plus_risk
+from zoo.theory.deep.sampled import SampledRisk as SampledRisk
+from zoo.theory.deep.sampled import nearest_gd_plus_plus as nearest_gd_plus_plus
+from zoo.theory.deep.sampled import sampled_risk as sampled_risk
+from zoo.theory.deep.trace_moments import lower_bound as lower_bound

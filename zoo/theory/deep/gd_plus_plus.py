@@ -1,0 +1,245 @@
+"""The GD++ family of deep linear attention: its exact risk, and the lowest one found.
+
+Layers `z ← z + P G A z` with `P = diag(b I, c)`, `A = diag(I, 0)`, in coordinates
+`[x; y − w*·x]` (GD++ of von Oswald et al., arXiv 2212.07677; docs/theory.md,
+section 8).
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import ArrayLike, Float
+
+from zoo.errors import UserError, check_count, check_number, check_vector
+from zoo.estimators import wishart
+from zoo.estimators.tuning import (
+  best_schedule,
+  feature_variance,
+  polynomial_optimum,
+  second_moments,
+)
+from zoo.protocols import Task
+from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
+
+# Of the search at each depth: random weights, those of them and of the results that a
+# search goes on from.
+_NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
+
+
+class GDPlusPlus(NamedTuple):
+  """Weights of the family: a step and a precondition a layer, and the readout."""
+
+  steps: Float[np.ndarray, ' l']  # c of each layer, < 0 for descent
+  preconditions: Float[np.ndarray, ' l-1']  # b of each layer but the last
+  readout: float  # κ
+
+
+class FamilyOptimum(NamedTuple):
+  """The infimum of the family's risk between a proved bound and the lowest found."""
+
+  lower: float  # proved: no polynomial in S of the family's degree has a lower risk
+  upper: float  # the lowest found by a search, at `weights`
+  weights: GDPlusPlus
+
+
+class _Rule(NamedTuple):
+  """The quadrature of a task's risk: points, and roots of the masses of both terms."""
+
+  points: Float[np.ndarray, ' n']
+  prior: Float[np.ndarray, ' n']
+  noise: Float[np.ndarray, ' n']
+
+
+def degree(num_layers: int) -> int:
+  """`(3^L − 1)/2`, the degree in G of what L layers of linear attention predict."""
+  return (3 ** check_count('num_layers', num_layers) - 1) // 2
+
+
+def gd_plus_plus_risk(
+  task: Task,
+  steps: ArrayLike | Sequence[float],
+  preconditions: ArrayLike | Sequence[float],
+  readout: float = -1.0,
+) -> float:
+  """The exact risk of deep linear attention in the GD++ family, from the prior mean.
+
+  With `s` an eigenvalue of S, `steps` c `[L]` and `preconditions` b of all layers or of
+  all but the last, `[L]` or `[L − 1]`, since the last changes no prediction,
+
+      Φ ← Φ (1 + b s Φ²),   Ψ ← Ψ (1 + c s Φ²)   (Φ = Ψ = 1 at first),
+      P = 1 − readout (Ψ_L − 1),   R = ν ∫ P² dμ + σ² (d/C) ∫ s ((1 − P)/s)² dμ.
+
+  With `readout` −1 and preconditions 0 it is gradient descent with the steps −c. Raises
+  UserError naming the argument that is wrong, and unless the feature covariance is a
+  multiple of the identity.
+  """
+  weights = _checked(steps, preconditions, readout)
+  return _risk(_rule(require_covered(task), weights.steps.size), weights)
+
+
+def gd_plus_plus_optimum(
+  task: Task,
+  num_layers: int,
+  readout: float | None = None,
+  preconditioned: bool = True,
+) -> FamilyOptimum:
+  """The infimum of `gd_plus_plus_risk` at a depth: a proved bound, the lowest found.
+
+  `readout` None searches over it as well; without `preconditioned` b is 0. The lowest
+  is that of local searches, layer by layer, from the best schedule, from the best of
+  one layer less, and from random weights; a free readout starts from the best of
+  readout −1. It is not proved to be the infimum. Raises UserError as
+  `gd_plus_plus_risk`.
+  """
+  task = require_covered(task)
+  num_layers = check_count('num_layers', num_layers)
+  kappa = -1.0 if readout is None else check_number('readout', readout)
+  terms = degree(num_layers) if preconditioned else num_layers
+  lower = polynomial_optimum(task, terms).risk
+  kept: list[GDPlusPlus] = []
+
+  rule = _rule(task, num_layers)
+  for size in range(1, num_layers + 1):
+    rule = _rule(task, size)
+    schedule = best_schedule(task, size)
+    starts = _starts(rule, schedule, kappa, kept)
+    if not preconditioned:
+      starts = [one._replace(preconditions=0 * one.preconditions) for one in starts]
+    found = [_descend(rule, one, False, preconditioned) for one in starts]
+    kept = _lowest(rule, found, _NUM_KEPT)
+  if readout is None:
+    found = [_descend(rule, one, True, preconditioned) for one in kept]
+    kept = _lowest(rule, found, 1)
+  lowest = _risk(rule, kept[0])
+  return FamilyOptimum(min(lower, lowest), lowest, kept[0])
+
+
+def _starts(
+  rule: _Rule,
+  schedule: Float[np.ndarray, ' l'],
+  readout: float,
+  shorter: list[GDPlusPlus],
+) -> list[GDPlusPlus]:
+  """The best schedule, shorter networks with a layer more, and the best random ones."""
+  num_layers = schedule.size
+  sign = np.sign(readout)
+  nothing = np.zeros(num_layers - 1)
+  starts = [GDPlusPlus(sign * schedule, nothing, readout)]
+  for steps, preconditions, _ in shorter:
+    for place in range(num_layers):
+      # A layer without effect: all directions from there are still open.
+      moved = np.insert(np.append(preconditions, 0.0), place, 0.0)[: num_layers - 1]
+      starts.append(GDPlusPlus(np.insert(steps, place, 0.0), moved, readout))
+  random = np.random.default_rng(num_layers)
+  scale = float(np.mean(np.abs(schedule)))
+  drawn = []
+  for _ in range(_NUM_DRAWN):
+    growth = scale * np.exp(random.uniform(0, 2, size=num_layers)).cumprod()
+    steps = sign * growth * np.exp(random.normal(size=num_layers))
+    preconditions = -growth[:-1] * random.exponential(0.5, size=num_layers - 1)
+    drawn.append(GDPlusPlus(steps, preconditions, readout))
+  return starts + _lowest(rule, drawn, _NUM_STARTS)
+
+
+def _lowest(rule: _Rule, found: list[GDPlusPlus], count: int) -> list[GDPlusPlus]:
+  """The `count` of least risk, the least first."""
+  return sorted(found, key=lambda one: _risk(rule, one))[:count]
+
+
+def _risk(rule: _Rule, weights: GDPlusPlus) -> float:
+  return float(np.sum(np.square(_residuals(rule, weights)[0])))
+
+
+def _rule(task: LinearRegression, num_layers: int) -> _Rule:
+  """A quadrature that is exact for networks of so many layers."""
+  d, c = task.num_features, task.context_length
+  variance = feature_variance(task)
+  deviation = float(np.trace(second_moments(task)[0]))
+  points, masses = wishart.spectrum(d, c, degree(num_layers) + 1)
+  points = variance * points
+  noise = variance * task.noise_std**2 * d / c * points * masses
+  return _Rule(points, np.sqrt(variance * deviation * masses), np.sqrt(noise))
+
+
+def _descend(
+  rule: _Rule, start: GDPlusPlus, free: bool, preconditioned: bool
+) -> GDPlusPlus:
+  """The weights at the end of a local search over those that may change."""
+  size = start.steps.size
+  changes = np.array([True] * size + [preconditioned] * (size - 1) + [free])
+  whole = np.concatenate([*start[:2], [start.readout]])
+
+  def weights(some: Float[np.ndarray, ' p']) -> GDPlusPlus:
+    whole[changes] = some
+    steps, preconditions = np.split(whole[:-1], [size])
+    return GDPlusPlus(steps.copy(), preconditions.copy(), float(whole[-1]))
+
+  @functools.lru_cache(1)  # the search asks for both parts of one point
+  def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
+    return _residuals(rule, weights(np.frombuffer(point)))
+
+  found = scipy.optimize.least_squares(
+    lambda some: evaluate(some.tobytes())[0],
+    whole[changes],
+    jac=lambda some: evaluate(some.tobytes())[1][:, changes],  # pyright: ignore
+    method='lm',
+    x_scale='jac',
+    xtol=1e-12,
+    ftol=1e-12,
+    gtol=1e-12,
+    max_nfev=300,
+  )
+  return weights(found.x)
+
+
+def _residuals(
+  rule: _Rule, weights: GDPlusPlus
+) -> tuple[Float[np.ndarray, ' r'], Float[np.ndarray, 'r p']]:
+  """Numbers whose squares sum to the risk, and their gradient in the weights.
+
+  With `Ψ = 1 + s χ` the weights learned are `κ χ_L(S) r`, so nothing is divided by s.
+  """
+  steps, preconditions, readout = weights
+  s, prior, noise = rule
+  size = steps.size
+  phi, chi = np.ones_like(s), np.zeros_like(s)
+  slope_phi, slope_chi = np.zeros((2, s.size, 2 * size))
+  for layer in range(size):
+    step = steps[layer]
+    psi, square = 1 + s * chi, phi * phi
+    slope_chi = slope_chi * (1 + step * s * square)[:, None]
+    slope_chi += (2 * step * phi * psi)[:, None] * slope_phi
+    slope_chi[:, layer] += square * psi
+    chi = chi + step * square * psi
+    if layer + 1 < size:
+      b = preconditions[layer]
+      slope_phi = slope_phi * (1 + 3 * b * s * square)[:, None]
+      slope_phi[:, size + layer] += s * square * phi
+      phi = phi * (1 + b * s * square)
+  learned, slope = readout * chi, readout * slope_chi
+  slope[:, -1] = chi
+  residuals = np.concatenate([prior * (1 - s * learned), noise * learned])
+  gradient = np.concatenate([-(prior * s)[:, None] * slope, noise[:, None] * slope])
+  return residuals, gradient
+
+
+def _checked(
+  steps: ArrayLike | Sequence[float],
+  preconditions: ArrayLike | Sequence[float],
+  readout: float,
+) -> GDPlusPlus:
+  count = max(np.size(steps), 1)
+  steps = check_vector('steps', np.atleast_1d(steps), count)
+  size = np.size(preconditions)
+  if size not in (count - 1, count):
+    raise UserError(
+      f'preconditions has {size} numbers; for {count} steps it must have {count - 1}, '
+      f'or {count}, of which the last changes no prediction'
+    )
+  preconditions = check_vector('preconditions', np.atleast_1d(preconditions), size)
+  readout = check_number('readout', readout)
+  return GDPlusPlus(steps, preconditions[: count - 1], readout)

@@ -1,0 +1,128 @@
+"""A lower bound for linear transformers of any weights, from the moments of traces.
+
+Everything is a fraction: the result is exact for the numbers that the task holds.
+"""
+
+import functools
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from zoo.errors import UserError, check_count
+from zoo.protocols import Task
+from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
+
+_Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, largest first
+
+
+def lower_bound(task: Task, degree: int) -> Fraction:
+  """The least risk of a prediction whose weights are a polynomial in G of a degree.
+
+  L layers of linear attention, of any weights and heads, with any guess that is affine
+  in the features, predict with a degree of `(3^L − 1)/2` at most (`deep.degree`), so
+  that none has a lower risk. The best polynomial is a sum of the terms
+  `Sᵏ r Π_j tr S^(t_j)` with `k + 1 + Σ_j t_j ≤ degree`, and the risk is a fraction
+  (docs/theory.md, section 8). Takes seconds up to degree 6. Raises UserError unless ΣΛ
+  is a positive multiple of the identity.
+  """
+  degree = check_count('degree', degree)
+  task = require_covered(task)
+  d, c = task.num_features, task.context_length
+  variance = _prior_variance(task)
+  noise = Fraction(task.noise_std) ** 2
+  terms = [
+    (power, traces)
+    for order in range(degree)
+    for power in range(order + 1)
+    for traces in _partitions(order - power)
+  ]
+
+  # In W = XᵀX, whose moments are integers; the factors of 1/C move into coefficients.
+  def target(term: tuple[int, _Traces]) -> Fraction:
+    power, traces = term
+    return variance * trace_moment(d, c, _sorted(power + 1, *traces))
+
+  def product(one: tuple[int, _Traces], two: tuple[int, _Traces]) -> Fraction:
+    power, traces = one[0] + two[0], one[1] + two[1]
+    signal = variance * trace_moment(d, c, _sorted(power + 2, *traces))
+    return signal + noise * trace_moment(d, c, _sorted(power + 1, *traces))
+
+  targets = [target(term) for term in terms]
+  gram = [[product(one, two) for two in terms] for one in terms]
+  return d * variance - _explained(gram, targets)
+
+
+@functools.cache
+def trace_moment(num_features: int, context_length: int, traces: _Traces) -> int:
+  """`E Π_i tr W^(t_i)` for `W = XᵀX`, X being `[context_length, num_features]` normal.
+
+  By parts in one factor of `tr Wᵏ`, k the largest power and F the other traces:
+
+      E tr Wᵏ F = (C + k − 1) E tr Wᵏ⁻¹ F + Σ_{j<k−1} E tr Wʲ⁺¹ tr W^(k−2−j) F
+                  + Σ_i 2 t_i E tr W^(k + t_i − 1) F / tr W^(t_i).
+  """
+  if not traces:
+    return 1
+  largest, *others = traces
+  if largest == 0:
+    return num_features ** len(traces)
+
+  def moment(*powers: int) -> int:
+    return trace_moment(num_features, context_length, _sorted(*powers))
+
+  total = (context_length + largest - 1) * moment(largest - 1, *others)
+  for j in range(largest - 1):
+    total += moment(j + 1, largest - 2 - j, *others)
+  for i, power in enumerate(others):
+    rest = others[:i] + others[i + 1 :]
+    total += 2 * power * moment(largest + power - 1, *rest)
+  return total
+
+
+def _sorted(*powers: int) -> _Traces:
+  return tuple(sorted(powers, reverse=True))
+
+
+def _partitions(order: int, largest: int | None = None) -> Iterator[_Traces]:
+  """The partitions of a number into parts, the largest first."""
+  if order == 0:
+    yield ()
+    return
+  for part in range(min(order, largest or order), 0, -1):
+    for rest in _partitions(order - part, part):
+      yield (part, *rest)
+
+
+def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
+  """`tᵀ G⁺ t` by elimination, without the terms that depend on those before them."""
+  rows = [[*row, target] for row, target in zip(gram, targets, strict=True)]
+  explained = Fraction(0)
+  for i, row in enumerate(rows):
+    if row[i] == 0:  # with few features the traces of powers are dependent
+      continue
+    explained += row[-1] ** 2 / row[i]
+    for other in rows[i + 1 :]:
+      ratio = other[i] / row[i]
+      if ratio:
+        other[:] = [x - ratio * y for x, y in zip(other, row, strict=True)]
+  return explained
+
+
+def _prior_variance(task: LinearRegression) -> Fraction:
+  """The variance a of ŵ along each whitened feature, `ΣΛ = aI`."""
+  identity = np.eye(task.num_features)
+  features, prior = (
+    identity if given is None else given
+    for given in (task.feature_covariance, task.prior_covariance)
+  )
+  product = features @ prior
+  variance = product[0, 0]
+  # Products of rounded covariances are off by some rounding errors.
+  if variance <= 0 or np.abs(product - variance * identity).max() > 1e-12 * variance:
+    raise UserError(
+      'the product of feature_covariance and prior_covariance is not a positive '
+      'multiple of the identity; only then is the bound for linear transformers known'
+    )
+  return Fraction(float(variance))
