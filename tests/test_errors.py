@@ -145,6 +145,21 @@ def test_vector_refuses_wrong_lengths_and_what_is_not_finite(unchecked, value, s
     errors.check_vector('mean', value, 3)
 
 
+def test_an_array_has_one_of_the_shapes(unchecked):
+  shapes = [(), (3,), (3, 3)]
+  for value in (2, [1, 2, 3], np.eye(3, dtype=np.float32)):
+    array = errors.check_array('step', value, shapes)
+    np.testing.assert_array_equal(array, value)
+    assert array.dtype == np.float64
+  for value, said in (
+    ([1.0], '(1,); the shapes allowed are (), (3,), (3, 3)'),
+    ([1.0, _NAN, 2.0], 'nan'),
+    ([[1.0], [2.0, 3.0]], '[[1.0], [2.0, 3.0]]'),
+  ):
+    with refuses('step', said):
+      errors.check_array('step', value, shapes)
+
+
 def test_no_covariance_stays_none():
   assert errors.check_covariance('covariance', None, 3) is None
 

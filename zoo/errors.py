@@ -96,6 +96,16 @@ def check_matrix(name: str, value: Any, rows: int, columns: int) -> np.ndarray:
   return matrix
 
 
+def check_array(name: str, value: Any, shapes: Iterable[tuple[int, ...]]) -> np.ndarray:
+  """Returns `value` as float64 of one of the `shapes`, or raises UserError."""
+  array = _as_finite(name, value)
+  shapes = list(dict.fromkeys(shapes))
+  if array.shape not in shapes:
+    allowed = ', '.join(str(shape) for shape in shapes)
+    raise UserError(f'{name} has shape {array.shape}; the shapes allowed are {allowed}')
+  return array
+
+
 def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
   """Returns `value` as a float64 covariance `[length, length]`; None stays None.
 

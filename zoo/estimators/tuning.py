@@ -194,7 +194,7 @@ def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> floa
   if task.noise_std == 0:
     return 0.0
   deviation, features = second_moments(task, start)
-  if not (_is_scalar(features) or _is_scalar(deviation)):
+  if not (is_scalar(features) or is_scalar(deviation)):
     raise UserError(
       'penalty is None; for a prior covariance and a feature covariance that both '
       'differ from a multiple of the identity it must be given'
@@ -257,7 +257,7 @@ def feature_variance(task: LinearRegression) -> float:
   features = task.feature_covariance
   if features is None:
     return 1.0
-  if not _is_scalar(features) or features[0, 0] == 0:
+  if not is_scalar(features) or features[0, 0] == 0:
     raise UserError(
       'feature_covariance is not a positive multiple of the identity; two or more '
       'steps of gradient descent have an exact risk only if it is'
@@ -265,7 +265,7 @@ def feature_variance(task: LinearRegression) -> float:
   return float(features[0, 0])
 
 
-def _is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
+def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
   """Whether a matrix is a multiple of the identity, up to rounding."""
   identity = matrix[0, 0] * np.eye(len(matrix))
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))

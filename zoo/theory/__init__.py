@@ -4,6 +4,7 @@ from zoo.estimators.tuning import polynomial_optimum as polynomial_optimum
 from zoo.tasks.coverage import covers as covers
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
+from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.certificates import is_global_optimum as is_global_optimum
 from zoo.theory.exact import exact_risk as exact_risk

@@ -1,0 +1,192 @@
+"""Exact risks of linear recurrences that see one example at a time.
+
+The notation is that of docs/theory.md, section 8.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from zoo.errors import UserError, check_array, check_number, check_vector
+from zoo.estimators.tuning import is_scalar
+from zoo.protocols import Task
+from zoo.theory.moments import Moments, task_moments
+
+Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
+
+
+class OptimalDeltaRule(NamedTuple):
+  """The delta rule of least risk, after every number of examples."""
+
+  curve: Float[np.ndarray, ' n']  # the risks after 0, …, C examples
+  steps: Float[np.ndarray, 'c d d']  # H_i, to be given as both `erase` and `write`
+
+
+class _Errors(NamedTuple):
+  """Second moments of the error `e = w − ŵ` and of the truth ŵ."""
+
+  error: Float[np.ndarray, 'd d']  # E e eᵀ
+  cross: Float[np.ndarray, 'd d']  # E e ŵᵀ
+  truth: Float[np.ndarray, 'd d']  # E ŵ ŵᵀ
+
+
+def curve(
+  task: Task,
+  decay: Numbers = 1.0,
+  erase: Numbers = 0.0,
+  write: Numbers = 1.0,
+  start: Numbers | None = None,
+) -> Float[np.ndarray, ' n']:
+  """The exact risks of `w_i·x_q` after i = 0, …, C examples, in float64.
+
+  `w_i = α w_{i−1} − H x_i x_iᵀ w_{i−1} + K x_i y_i` with α the `decay`, H the `erase`
+  and K the `write`, from `start` (None: the prior mean). Each of the three is a number
+  or a `[d, d]` matrix, or has one of them for every example: `[C]` or `[C, d, d]`.
+
+  Linear attention (arXiv 2006.16236) has α = 1 and H = 0, RetNet (arXiv 2307.08621)
+  α < 1 and H = 0, the delta rule (arXiv 2102.11174) α = 1 and H = K, and gated
+  DeltaNet (arXiv 2412.06464) `H = αK` with its own numbers α and K for every example.
+
+  Takes O(C d³) time. Raises UserError for a task that exact theory does not cover, for
+  an argument of another shape, and if a risk is too large for float64.
+  """
+  moments = task_moments(task)
+  mean, features = moments.prior_mean, _features(moments)
+  c, d = int(moments.context_length), mean.size
+  each = zip(
+    _matrices('decay', decay, c, d),
+    _matrices('erase', erase, c, d),
+    _matrices('write', write, c, d),
+    strict=True,
+  )
+  shift = np.zeros(d) if start is None else check_vector('start', start, d) - mean
+  errors = _Errors(
+    error=moments.prior_covariance + np.outer(shift, shift),
+    cross=np.outer(shift, mean) - moments.prior_covariance,
+    truth=moments.prior_covariance + np.outer(mean, mean),
+  )
+  risks = [np.sum(features * errors.error)]
+  with np.errstate(over='ignore', invalid='ignore'):  # reported below
+    for alpha, h, k in each:
+      errors = _learn(errors, alpha, h, k, features, moments.noise_variance)
+      risks.append(np.sum(features * errors.error))
+  known = np.isfinite(risks)
+  if not known.all():
+    raise UserError(
+      f'the risk is too large for float64 after {int(np.argmin(known))} of {c} '
+      'examples; decay, erase and write must be smaller'
+    )
+  return np.array(risks)
+
+
+def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
+  """The delta rule with the best matrix step for every example, from the prior mean.
+
+  `H_i = M (2 ΣM + (tr ΣM + σ²) I)⁻¹` with `M = E e eᵀ` before example i. No other
+  steps lead to a lower risk after any number of examples. Takes O(C d³) time. Raises
+  UserError for a task that exact theory does not cover.
+  """
+  moments = task_moments(task)
+  features, m = _features(moments), moments.prior_covariance
+  identity = np.eye(len(m))
+  risks, steps = [np.sum(features * m)], []
+  for _ in range(int(moments.context_length)):
+    size = risks[-1] + moments.noise_variance
+    step = np.zeros_like(m)
+    if size > 0:  # otherwise there is nothing left to learn
+      step = np.linalg.solve(2 * m @ features + size * identity, m).T
+    m = m - step @ features @ m
+    m = (m + m.T) / 2
+    risks.append(np.sum(features * m))
+    steps.append(step)
+  return OptimalDeltaRule(np.array(risks), np.array(steps))
+
+
+def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' n']:
+  """The exact risks of the delta rule with keys `x/|x|`, for isotropic features.
+
+  `w_i = w_{i−1} − step x_i (x_iᵀ w_{i−1} − y_i)/|x_i|²` from the prior mean, after
+  i = 0, …, C examples; without noise and with step 1 they are `tr ΣΛ (1 − 1/d)ⁱ`.
+
+  Raises UserError unless exact theory covers the task and its feature covariance is a
+  positive multiple of the identity, and for label noise with fewer than 3 features,
+  where the risk is infinite.
+  """
+  moments = task_moments(task)
+  step = check_number('step', step)
+  features, noise = _features(moments), moments.noise_variance
+  d = len(features)
+  if not is_scalar(features) or features[0, 0] == 0:
+    raise UserError(
+      'feature_covariance is not a positive multiple of the identity; the risk with '
+      'normalised keys has a closed form only if it is'
+    )
+  if noise > 0 and d < 3:
+    raise UserError(
+      f'num_features is {d}; with label noise the risk with normalised keys is finite '
+      'only for 3 features or more'
+    )
+  factor = 1 - step * (2 - step) / d
+  risks = [np.sum(features * moments.prior_covariance)]
+  for _ in range(int(moments.context_length)):
+    risks.append(factor * risks[-1] + (step**2 * noise / (d - 2) if noise else 0.0))
+  return np.array(risks)
+
+
+def _learn(
+  errors: _Errors,
+  alpha: Float[np.ndarray, 'd d'],
+  h: Float[np.ndarray, 'd d'],
+  k: Float[np.ndarray, 'd d'],
+  features: Float[np.ndarray, 'd d'],
+  noise: float,
+) -> _Errors:
+  """The moments after one more example.
+
+  `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the two factors have the means
+  `on_error` and `on_truth`, and the rest comes from the variance of `xxᵀ`.
+  """
+  e, f, v = errors
+  excess = h - k
+  on_error = alpha - h @ features
+  on_truth = alpha - np.eye(len(e)) - excess @ features
+
+  mixed = on_error @ f @ on_truth.T + h @ _spread(f, features) @ excess.T
+  error = (
+    on_error @ e @ on_error.T
+    + h @ _spread(e, features) @ h.T
+    + mixed
+    + mixed.T
+    + on_truth @ v @ on_truth.T
+    + excess @ _spread(v, features) @ excess.T
+    + noise * k @ features @ k.T
+  )
+  return _Errors((error + error.T) / 2, on_error @ f + on_truth @ v, v)
+
+
+def _spread(
+  moment: Float[np.ndarray, 'd d'], features: Float[np.ndarray, 'd d']
+) -> Float[np.ndarray, 'd d']:
+  """`E xxᵀMxxᵀ − ΣMΣ`."""
+  return features @ moment.T @ features + np.sum(features * moment) * features
+
+
+def _features(moments: Moments) -> Float[np.ndarray, 'd d']:
+  features = moments.feature_covariance
+  return np.eye(moments.prior_mean.size) if features is None else features
+
+
+def _matrices(
+  name: str, value: Any, c: int, d: int
+) -> Iterator[Float[np.ndarray, 'd d']]:
+  """The matrix of each of C examples; a number means that multiple of the identity."""
+  array = check_array(name, value, [(), (c,), (d, d), (c, d, d)])
+  if array.ndim < 2:
+    array = array[..., None, None]
+  if array.ndim == 2:
+    array = np.broadcast_to(array, (c, *array.shape))
+  identity = np.eye(d)
+  # One at a time: C matrices may need more memory than C numbers.
+  return (entry * identity if entry.size == 1 else entry for entry in array)
