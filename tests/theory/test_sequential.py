@@ -157,11 +157,13 @@ def test_curve_is_that_of_the_moments_of_the_weights(form):
   d, c = 6, 25
   task = general(d, c, noise_std=0.6)
   rng = np.random.default_rng(1)
-  steps = [random_steps(form, c, d, rng, centre, 0.01) for centre in (0.95, 0.02, 0.02)]
+  decay = random_steps(form, c, d, rng, 0.95, 0.01)
+  erase = random_steps(form, c, d, rng, 0.02, 0.01)
+  write = random_steps(form, c, d, rng, 0.02, 0.01)
   start = rng.normal(size=d)
-  expected = moments_of_the_weights(task, *steps, start)
+  expected = moments_of_the_weights(task, decay, erase, write, start)
   # Here the risk is a difference of moments of about its own size.
-  assert_close(sequential.curve(task, *steps, start), expected, 1e-11)
+  assert_close(sequential.curve(task, decay, erase, write, start), expected, 1e-11)
 
 
 def test_one_example_and_no_erasing_are_gradient_descent():
@@ -272,8 +274,8 @@ def test_normalised_keys_in_two_dimensions():
   # Only the directions count. Averages over 8 equally spaced angles are exact for the
   # degree 4 that the squared error has in each direction.
   angles = np.arange(8) * np.pi / 4
-  task = isotropic(2, 4, 1.0, prior_covariance=np.diag([1.0, 3.0]))
-  m = task.prior_covariance
+  m = np.diag([1.0, 3.0])
+  task = isotropic(2, 4, 1.0, prior_covariance=m)
   expected = [np.trace(m)]
   for _ in range(4):
     keys = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
@@ -329,8 +331,8 @@ def test_bad_input_is_named(unchecked):
   ):
     with refuses(*said):
       sequential.curve(task, **arguments)
-  with refuses('step', "'big'"):
-    sequential.normalised_delta_rule(task, 'big')
+  with refuses('step', 'inf'):
+    sequential.normalised_delta_rule(task, np.inf)
 
 
 def test_tasks_without_theory_are_named(unchecked):

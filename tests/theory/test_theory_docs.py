@@ -25,7 +25,7 @@ def names():
 
 def test_all_rows_are_found():
   text = THEORY.read_text(encoding='utf-8')
-  assert len(rows()) == len(re.findall(r'\)[.\w]*` \|$', text, re.M)) > 40
+  assert len(rows()) == len(re.findall(r'[)\]][.\w]*` \|$', text, re.M)) > 40
 
 
 # The searches of section 8 apart, so that neither part takes too long.

@@ -47,7 +47,7 @@ def curve(
 
   Linear attention (arXiv 2006.16236) has α = 1 and H = 0, RetNet (arXiv 2307.08621)
   α < 1 and H = 0, the delta rule (arXiv 2102.11174) α = 1 and H = K, and gated
-  DeltaNet (arXiv 2412.06464) `H = αK` with its own numbers α and K for every example.
+  DeltaNet (arXiv 2412.06464) `H = αK`. Here none of them depends on the prompt.
 
   Takes O(C d³) time. Raises UserError for a task that exact theory does not cover, for
   an argument of another shape, and if a risk is too large for float64.
