@@ -178,6 +178,24 @@ def test_replacing_labels_by_the_guess_fails():
   np.testing.assert_array_equal(forward(block, prompt), forward(block, unlabelled))
 
 
+@pytest.mark.parametrize('num_heads', [1, 3])
+def test_signs_make_the_guess_free(num_heads):
+  """One head more and `y_q = 0` in place of a trained guess, where labels are ±1."""
+  model = random_yq_lsa(4, num_heads)
+  prompt = task_of(4, 6).sample(jax.random.key(0), 64)
+  signs = zoo.Prompt(prompt.x, jnp.sign(prompt.y), prompt.x_query, prompt.y_query)
+  other = constructions.multi_head_lsa_for_signs(model)
+  assert other.num_heads == num_heads + 1
+  guess, bias = other.initial_guess()
+  assert not guess.any()
+  assert bias == 0
+  # Rounding errors in float64 of numbers up to 1e3.
+  expected = forward(model, signs)
+  np.testing.assert_allclose(forward(other, signs), expected, rtol=0, atol=1e-10)
+  np.testing.assert_allclose(other(signs), expected, rtol=0, atol=1e-10)
+  assert np.abs(other(prompt) - model(prompt)).max() > 1
+
+
 def test_bad_arguments():
   with pytest.raises(zoo.UserError, match='step_size is nan'):
     constructions.gd_transformer(np.zeros(3), float('nan'))

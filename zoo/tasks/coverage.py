@@ -2,8 +2,11 @@
 
 from typing import TypeGuard
 
+import numpy as np
+
 from zoo.errors import UserError
 from zoo.tasks.linear_regression import LinearRegression
+from zoo.tasks.task_pool import TaskPool
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
@@ -12,10 +15,16 @@ def covers(task: object) -> TypeGuard[LinearRegression]:
   A subclass may sample differently; it is covered only if its own body, and not that of
   a parent class, sets `exact_theory = True`.
   """
-  if not isinstance(task, LinearRegression):
-    return False
-  kind = type(task)
-  return kind is LinearRegression or kind.__dict__.get('exact_theory') is True
+  return isinstance(task, LinearRegression) and _samples_as(LinearRegression, task)
+
+
+def covers_pool(task: object) -> TypeGuard[TaskPool]:
+  """Whether a task is a pool of tasks with its own sampling, as `covers` has it."""
+  return isinstance(task, TaskPool) and _samples_as(TaskPool, task)
+
+
+def _samples_as(kind: type, task: object) -> bool:
+  return type(task) is kind or type(task).__dict__.get('exact_theory') is True
 
 
 def require_covered(task: object) -> LinearRegression:
@@ -29,3 +38,18 @@ def require_covered(task: object) -> LinearRegression:
     f'the task is of type {type(task).__name__}; exact theory covers '
     f'LinearRegression{hint}'
   )
+
+
+def require_isotropic(task: object) -> LinearRegression | TaskPool:
+  """The task, if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
+
+  UserError otherwise.
+  """
+  if covers_pool(task):
+    return task
+  task = require_covered(task)
+  for name in ('prior_covariance', 'feature_covariance'):
+    covariance = getattr(task, name)
+    if covariance is not None and np.any(covariance != np.eye(task.num_features)):
+      raise UserError(f'{name} is not the identity; with other labels it must be')
+  return task

@@ -4,6 +4,7 @@ from zoo.estimators.tuning import polynomial_optimum as polynomial_optimum
 from zoo.tasks.coverage import covers as covers
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
+from zoo.theory import labels as labels
 from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.certificates import is_global_optimum as is_global_optimum
@@ -16,6 +17,7 @@ from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.moments import Moments as Moments
 from zoo.theory.moments import task_moments as task_moments
 from zoo.theory.optimum import optimal_rule as optimal_rule
+from zoo.theory.prior_shift import transport as transport
 from zoo.theory.ridge import bayes_risk as bayes_risk
 from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import population_risk as population_risk

@@ -184,5 +184,33 @@ def _vector(name: str, value: ArrayLike | Sequence[float]) -> Float[np.ndarray, 
   return check_vector(name, value, shape[0] if shape else 1)
 
 
+def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
+  """Multi-head LSA with `y_q = 0` that predicts as a yq-LSA where all labels are ±1.
+
+  It has one head more: as `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and
+  `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. In the others `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`, so
+  that they see the guess in a query token without it. With other labels the prediction
+  is another.
+  """
+  d, dtype = model.num_features, model.w.dtype
+  guess = model.w[...]
+  result = MultiHeadLSA(d, model.num_heads + 1, init_scale=0.0, rngs=nnx.Rngs(0))
+  see_guess = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(guess).at[-1, -1].set(0)
+  identity = jnp.eye(d + 1, dtype=dtype)
+  label = jnp.zeros_like(identity).at[-1, -1].set(1)
+  constant = jnp.zeros_like(identity).at[-1, :-1].set(guess)
+  for name, head in (
+    ('w_k', identity),
+    ('w_q', constant),
+    ('w_v', label),
+    ('w_p', identity),
+  ):
+    heads = getattr(model, name)[...]
+    if name == 'w_q':
+      heads = heads @ see_guess
+    _set(getattr(result, name), jnp.concatenate([heads, head[None]]))
+  return result
+
+
 def _set(parameter: nnx.Param, value: Float[ArrayLike, '...']) -> None:
   parameter[...] = jnp.asarray(value, parameter.dtype)

@@ -14,7 +14,9 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from zoo.errors import UserError
 from zoo.learning_rule import LearningRule
 from zoo.protocols import FollowsRule, Predictor, Task
+from zoo.tasks.coverage import covers_pool
 from zoo.theory.closed_forms import closed_form
+from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.risk import float64_risk, mean_square, population_risk
@@ -44,12 +46,21 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
   whose risk has a closed form. The result is a float, computed in float64 whatever the
   default of JAX; if the subject is traced, by jit, grad or vmap, it is a scalar array
   in the precision of the subject's arrays. Takes O(d³) time, or O(d⁴) when the task has
-  a feature covariance.
+  a feature covariance, and O(d⁶) on a `task_pool`, where the mean is over its weights.
 
   Raises UserError naming the task or the subject if it has no exact theory.
   """
   known = closed_form(subject, task)
-  return known if known is not None else _evaluate(_risk, task, subject)
+  if known is not None:
+    return known
+  if covers_pool(task):
+    return evaluate_form(quadratic_risk(task), subject)
+  return _evaluate(_risk, task_moments(task), subject)
+
+
+def evaluate_form(form: QuadraticRisk, subject: Predictor) -> Scalar:
+  """As `exact_risk`, for a risk that is given as a quadratic form."""
+  return _evaluate(_form_risk, form, subject)
 
 
 def known_risk(predictor: Predictor, task: Task) -> float | None:
@@ -76,7 +87,8 @@ def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   from the optimum. Its even part comes from the initial guess, its odd part
   from the update (docs/theory.md, section 3). Raises UserError as `exact_risk` does.
   """
-  return ExcessRisk(*_evaluate(_square, task, subject, optimal_rule(task)))
+  moments = task_moments(task)
+  return ExcessRisk(*_evaluate(_square, moments, subject, optimal_rule(task)))
 
 
 def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Difference:
@@ -84,7 +96,7 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
 
   Raises UserError as `exact_risk` does.
   """
-  return Difference(*_evaluate(_difference, task, subject, other))
+  return Difference(*_evaluate(_difference, task_moments(task), subject, other))
 
 
 def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
@@ -137,6 +149,9 @@ def _risk(moments: Moments, rule: LearningRule) -> Array:
   return population_risk(rule, moments)
 
 
+_form_risk = jax.jit(risk_of)
+
+
 @jax.jit
 def _risks(moments: Moments, rules: LearningRule) -> Array:
   return jax.vmap(float64_risk)(rules, moments)
@@ -163,10 +178,11 @@ Result = TypeVar('Result')
 
 
 def _evaluate(
-  function: Callable[..., Result], task: Task, *subjects: Predictor
+  function: Callable[..., Result],
+  moments: Moments | QuadraticRisk,
+  *subjects: Predictor,
 ) -> Result:
-  """Applies a function to a task and rules; traced if any of the subjects is traced."""
-  moments = task_moments(task)
+  """Applies a function to moments and rules; traced if a subject is traced."""
   followers = [require_rule(subject) for subject in subjects]
   if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
     rules = [subject.learning_rule() for subject in followers]
@@ -189,8 +205,13 @@ def _leaves(subjects: list[FollowsRule]) -> list[PyTree]:
   ]
 
 
-def _check_features(rules: list[LearningRule], moments: Moments) -> None:
-  d = np.size(moments.prior_mean)
+def _check_features(
+  rules: list[LearningRule], moments: Moments | QuadraticRisk
+) -> None:
+  if isinstance(moments, QuadraticRisk):
+    d = len(moments.cross) - 1
+  else:
+    d = np.size(moments.prior_mean)
   for rule in rules:
     if rule.num_features != d:
       raise UserError(f'the subject has {rule.num_features} features; the task has {d}')

@@ -1,5 +1,6 @@
 """The global optimum of the exact risk over all learning rules."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,9 @@ from zoo.errors import check_number, check_vector
 from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule
 from zoo.protocols import Task
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.coverage import covers_pool, require_covered
+from zoo.tasks.task_pool import TaskPool
+from zoo.theory.label_moments import best_rule, quadratic_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
 
 # Eigenvalues of a covariance below this share of the largest are rounding errors.
@@ -28,10 +31,12 @@ def optimal_rule(
   and `initial_bias` β it is the optimum of multi-head LSA with this fixed guess and
   enough heads: the same step, and an estimate of the constant 1 from the context that
   corrects the guess (docs/theory.md, section 4). None leaves the guess free, as in
-  yq-LSA.
+  yq-LSA. On a `task_pool` it is the solution of a linear system.
 
   Raises UserError naming the argument that is wrong.
   """
+  if covers_pool(task):
+    return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
   moments = task_moments(task)
   _, mean, prior, features, _ = moments
@@ -52,6 +57,18 @@ def optimal_rule(
     bias=np.asarray(bias),
     bias_update=shift_labels(-bias * constant, -mean),
   )
+
+
+def _pool_optimum(
+  task: TaskPool, initial_guess: float | ArrayLike | None, initial_bias: float
+) -> LearningRule:
+  form = quadratic_risk(task)
+  bias = check_number('initial_bias', initial_bias)
+  if initial_guess is not None:
+    guess = check_vector('initial_guess', initial_guess, task.num_features)
+    return best_rule(form, np.append(guess, bias))
+  free, start = best_rule(form), np.append(np.zeros(task.num_features), bias)
+  return dataclasses.replace(best_rule(form, start), init=free.init, update=free.update)
 
 
 class ConstantEstimate(NamedTuple):

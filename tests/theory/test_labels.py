@@ -1,0 +1,346 @@
+"""Exact risks for any label function and for pools of tasks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+import zoo
+from tests.compare import refuses
+from tests.settings import general, isotropic
+from zoo import theory
+from zoo.tasks.task_pool import TaskPool
+from zoo.theory import labels
+from zoo.theory.directions import normal_prior
+from zoo.theory.label_moments import label_moments
+
+
+def smooth(v):
+  return np.log1p(np.exp(-np.abs(v))) + np.maximum(v, 0) - 0.3
+
+
+def relu(v):
+  return np.maximum(v, 0)
+
+
+def cubic(v):
+  return v + v**3 / 10
+
+
+def identity(v):
+  return v
+
+
+FUNCTIONS = {'linear': identity, 'sign': np.sign, 'tanh': np.tanh, 'cubic': cubic}
+
+
+def pool(n, d=10, c=10, noise_std=0.0, seed=0):
+  return TaskPool(d, c, n, noise_std, seed)
+
+
+def random_rule(rng, d):
+  update = rng.normal(size=(d + 1, d + 1, d + 1)) / (d + 1)
+  update += update.swapaxes(1, 2)
+  start = rng.normal(size=d + 1)
+  return zoo.LearningRule(start[:-1], update[:-1], np.asarray(start[-1]), update[-1])
+
+
+def squared_errors(rule, function, noise_std, target, x, noise, w, x_query, last):
+  """`(f − t)²` of prompts, the last axes [c, d]; straight from the definitions."""
+  y = function(np.einsum('ncd,nd->nc', x, w) + noise_std * noise)
+  z = np.concatenate([x, y[..., None]], axis=-1)
+  second = np.einsum('nci,ncj->nij', z, z) / x.shape[1]
+  weights = rule.init + np.einsum('kij,nij->nk', rule.update, second)
+  offset = rule.bias + np.einsum('ij,nij->n', rule.bias_update, second)
+  latent = np.einsum('nd,nd->n', w, x_query)
+  t = latent if target == 'latent' else function(latent + noise_std * last)
+  return (np.einsum('nd,nd->n', weights, x_query) + offset - t) ** 2
+
+
+@pytest.mark.parametrize(
+  ('label', 'free', 'zero'),
+  [
+    ('linear', 5.238095, 6.022409),
+    ('sign', 8.097041, 8.097041),
+    ('tanh', 7.728004, 7.853696),
+    ('cubic', 8.355316, 9.276106),
+  ],
+)
+def test_golden_values(label, free, zero):
+  """d = C = 10, |w*|² = 40: derived and computed outside of this library."""
+  task = isotropic(10, 10, 2.0)
+  for guess, risk in ('free', free), ('zero', zero):
+    best = labels.optimum(task, label, guess=guess)
+    assert best.risk == pytest.approx(risk, abs=5.1e-7)
+    assert labels.exact_risk(best.rule, task, label) == pytest.approx(best.risk)
+
+
+@pytest.mark.parametrize('seed', range(24))
+def test_monte_carlo(seed):
+  """Random rules, functions, noise and targets, d and C: within 4 standard errors.
+
+  24 such tests of correct numbers fail once in 650 choices of the seeds.
+  """
+  rng = np.random.default_rng(seed)
+  d, c, n = 1 + seed % 3, 1 + seed % 5, 100_000
+  names = 'sign', 'tanh', smooth, relu
+  label = names[seed % 4]
+  function = FUNCTIONS[label] if isinstance(label, str) else label
+  noise_std = [0.0, 0.7][seed // 2 % 2]
+  target = ['latent', 'label'][seed // 4 % 2]
+  rule = random_rule(rng, d)
+  w = rng.normal(size=(n, d))
+  if seed % 3 == 0:
+    task = pool(5, d, c, noise_std, seed)
+    w = task.pool[rng.integers(5, size=n)]
+  else:
+    task = isotropic(d, c, rng.normal(size=d), noise_std)
+    w += task.prior_mean
+  parts = rng.normal(size=(n, c, d)), rng.normal(size=(n, c)), w
+  query = rng.normal(size=(n, d)), rng.normal(size=n)
+  errors = squared_errors(rule, function, noise_std, target, *parts, *query)
+  exact = labels.exact_risk(rule, task, label, target)
+  assert abs(errors.mean() - exact) < 4 * errors.std() / np.sqrt(n)
+
+
+@pytest.mark.parametrize('label', ['linear', 'cubic'])
+@pytest.mark.parametrize(('d', 'c'), [(1, 2), (2, 1)])
+@pytest.mark.parametrize('target', ['latent', 'label'])
+def test_cubature(label, d, c, target):
+  """Tensor products of Gauss–Hermite rules are exact for polynomials.
+
+  With `v³` the squared error has degree 12 in each variable of the context, and 6 in
+  those of the query: 7 and 4 points are enough.
+  """
+  rng = np.random.default_rng(d)
+  rule, mean = random_rule(rng, d), rng.normal(size=d)
+  counts = [7] * (c * d + c + d) + [4] * (d + 1)
+  rules = {k: np.polynomial.hermite_e.hermegauss(k) for k in (4, 7)}
+  grid = np.meshgrid(*[rules[k][0] for k in counts], indexing='ij')
+  grid = np.stack([one.ravel() for one in grid], axis=1)
+  weights = np.ones(1)
+  for k in counts:
+    weights = np.outer(weights, rules[k][1] / rules[k][1].sum()).ravel()
+  x, noise, w, x_query, last = np.split(
+    grid, np.cumsum([c * d, c, d, d]).tolist(), axis=1
+  )
+  x, w = x.reshape(-1, c, d), w + mean
+  function = FUNCTIONS[label]
+  errors = squared_errors(rule, function, 0.6, target, x, noise, w, x_query, last[:, 0])
+  exact = labels.exact_risk(rule, isotropic(d, c, mean, 0.6), label, target)
+  # Rounding of a sum of about 10⁶ terms of one sign.
+  assert exact == pytest.approx(weights @ errors, rel=1e-11)
+
+
+@pytest.mark.parametrize('d', [1, 2, 5])
+@pytest.mark.parametrize('noise_std', [0.0, 0.8])
+def test_linear_labels_are_linear_regression(d, noise_std):
+  rng = np.random.default_rng(d)
+  task = isotropic(d, 4, rng.normal(size=d), noise_std)
+  rule = random_rule(rng, d)
+  expected = theory.exact_risk(rule, task)
+  assert labels.exact_risk(rule, task) == pytest.approx(expected, rel=1e-11)
+  for guess, start in ('free', None), ('zero', 0.0):
+    expected = theory.exact_risk(theory.optimal_rule(task, start), task)
+    best = labels.optimum(task, guess=guess)
+    assert best.risk == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize('label', ['tanh', 'cubic', smooth])
+@pytest.mark.parametrize(('length', 'noise_std'), [(0.0, 0.5), (0.4, 0.0), (9.0, 1.5)])
+def test_label_moments_by_the_trapezoid_rule(label, length, noise_std):
+  """In both variables ξ and n, without the reduction to one.
+
+  Its error falls as `exp(−2π · distance of the nearest pole / step)`: tanh(9ξ) has one
+  at 0.17, which gives 13 digits.
+  """
+  step = 1 / 32
+  grid = np.arange(-12, 12 + step, step)
+  density = step * np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
+  function = FUNCTIONS[label] if isinstance(label, str) else label
+  y = function(length * grid[:, None] + noise_std * grid)
+  hermite = {0: grid**0, 1: grid, 2: grid**2 - 1, 3: grid**3 - 3 * grid}
+  orders = (1, 0), (1, 1), (1, 3), (2, 0), (2, 2), (3, 1), (4, 0)
+  expected = [(density * hermite[j]) @ y**k @ density for k, j in orders]
+  found = np.concatenate(label_moments(label, np.array([length]), noise_std))
+  sizes = expected[-1] ** (np.array([k for k, _ in orders]) / 4)
+  np.testing.assert_array_less(np.abs(found - expected), 1e-11 * sizes)
+
+
+def test_label_moments_of_signs():
+  """`E |ξ| = √(2/π)`; with noise `a_kj` falls as `(u/s)^j`, s² = u² + σ²."""
+  found = label_moments('sign', np.array([2.0]), 1.5)
+  mean = np.sqrt(2 / np.pi)
+  expected = 0, 0.8 * mean, -(0.8**3) * mean, 1, 0, 0.8 * mean, 1
+  np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize('d', [1, 2, 3, 10])
+@pytest.mark.parametrize('norm', [0.0, 1e-3, 2.0, 40.0])
+def test_averages_over_normal_weights(d, norm):
+  """`E uᵏ θ⊗…⊗θ` are the moments of a normal vector, also times u²."""
+  rng = np.random.default_rng(d)
+  w = rng.normal(size=d)
+  w *= norm / np.linalg.norm(w)
+  prior, u = normal_prior(w), normal_prior(w).lengths
+  eye = np.eye(d)
+  square = np.outer(w, w)
+  sides = np.einsum('i,jk->ijk', w, eye)
+  sides = sides + sides.transpose(1, 0, 2) + sides.transpose(2, 1, 0)
+  cube = sides + np.einsum('i,j,k->ijk', w, w, w)
+  expected = {
+    (0, 0): 1.0,
+    (2, 0): norm**2 + d,
+    (1, 1): w,
+    (3, 1): (norm**2 + d + 2) * w,
+    (2, 2): square + eye,
+    (4, 2): (norm**2 + d + 2) * eye + (norm**2 + d + 4) * square,
+    (3, 3): cube,
+  }
+  for (power, order), value in expected.items():
+    found = prior.average(u**power, order)
+    # Sums of some hundred positive terms; cancellation in the third moments is by a
+    # factor of at most d + 2.
+    scale = (norm + np.sqrt(d)) ** power
+    np.testing.assert_allclose(found, value, rtol=0, atol=1e-11 * scale)
+
+
+def test_averages_by_hermite_and_laguerre_rules():
+  """Another quadrature: along the mean, the distance from it, and axes across it."""
+  d, norm = 10, 40**0.5
+  along, first = np.polynomial.hermite_e.hermegauss(40)
+  half_square, second = special.roots_genlaguerre(40, (d - 3) / 2)
+  along, across = np.meshgrid(along + norm, np.sqrt(2 * half_square), indexing='ij')
+  weights = np.outer(first / first.sum(), second / second.sum())[..., None]
+  w = np.zeros((*along.shape, 2 * (d - 1), d))
+  w[..., 0] = along[..., None]
+  w[..., 1:] = across[..., None, None] * np.vstack([np.eye(d - 1), -np.eye(d - 1)])
+  weights = (weights / (2 * (d - 1)) * np.ones(w.shape[:-1])).ravel()
+  w = w.reshape(-1, d)
+  u = np.linalg.norm(w, axis=1)
+  theta = w / u[:, None]
+  prior = normal_prior(norm * np.eye(d)[0])
+  values = np.tanh(prior.lengths / 3)
+  for order, subscripts in enumerate(['n->', 'n,ni->i', 'n,ni,nj->ij']):
+    operands = [weights * np.tanh(u / 3)] + [theta] * order
+    expected = np.einsum(subscripts, *operands)
+    # These rules converge geometrically, to eight digits with 40 points.
+    np.testing.assert_allclose(prior.average(values, order), expected, atol=1e-8)
+
+
+def test_constants_are_what_ranks_lose():
+  """Signs: G_yy is always 1, the system is singular and the guess costs nothing."""
+  task = isotropic(3, 4, 1.0, 0.5)
+  free, zero = (labels.optimum(task, 'sign', guess=guess) for guess in labels.GUESSES)
+  assert zero.risk == pytest.approx(free.risk, rel=1e-11)
+  np.testing.assert_array_equal(zero.rule.init, 0)
+  shifted = labels.optimum(task, lambda v: np.sign(v) + 1, guess='zero')
+  assert shifted.risk > free.risk
+
+
+@pytest.mark.parametrize('label', ['tanh', relu])
+@pytest.mark.parametrize('target', ['latent', 'label'])
+@pytest.mark.parametrize('guess', labels.GUESSES)
+def test_no_rule_has_a_lower_risk(label, target, guess):
+  task = isotropic(2, 3, 0.7, 0.4)
+  best = labels.optimum(task, label, target, guess)
+  rng = np.random.default_rng(0)
+  for _ in range(3):
+    away = random_rule(rng, 2)
+    if guess == 'zero':
+      away = zoo.LearningRule(
+        0 * away.init, away.update, 0 * away.bias, 0 * away.bias_update
+      )
+    # A parabola along each direction, whose least point is the optimum.
+    ahead, behind = (
+      labels.exact_risk(best.rule + step * away, task, label, target)
+      for step in (1.0, -1.0)
+    )
+    assert ahead == pytest.approx(behind, rel=1e-10)
+    assert ahead > best.risk
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.5])
+def test_pools_by_their_first_two_moments(noise_std):
+  """A rule without `y²` has a risk quadratic in ŵ: mean and covariance suffice."""
+  task = pool(7, 3, 4, noise_std)
+  w = task.pool
+  normal = isotropic(3, 4, w.mean(0), noise_std, prior_covariance=np.cov(w.T, ddof=0))
+  rule = random_rule(np.random.default_rng(0), 3)
+  rule.update[:, -1, -1] = rule.bias_update[-1, -1] = 0
+  expected = theory.exact_risk(rule, normal)
+  assert theory.exact_risk(rule, task) == pytest.approx(expected, rel=1e-12)
+  best = theory.exact_risk(theory.optimal_rule(task), task)
+  assert best < theory.exact_risk(theory.optimal_rule(normal), normal)
+  assert labels.optimum(task).risk == pytest.approx(best, rel=1e-11)
+
+
+@pytest.mark.parametrize(('guess', 'bias'), [(None, 0.0), (0.5, 0.0), (0.5, 0.7)])
+def test_gradient_vanishes_at_the_optimum_of_a_pool(float64, guess, bias):
+  task = pool(40, 2, 3, 0.5)
+  rule = jax.tree.map(jnp.asarray, theory.optimal_rule(task, guess, bias))
+  slope = jax.grad(lambda rule: theory.exact_risk(rule, task))(rule)
+  np.testing.assert_allclose(slope.update, 0, atol=1e-10)
+  if guess is None:
+    np.testing.assert_allclose(slope.init, 0, atol=1e-10)
+  if bias:
+    np.testing.assert_allclose(slope.bias_update, 0, atol=1e-10)
+
+
+def test_fresh_risk_of_gd_beta_trained_on_a_pool():
+  """`R*(1 + 1/N) + (d/C)² (d(d + 1) − 2)/(N m³)`, up to terms of order 1/N²."""
+  d, c, n, m = 10, 10, 1000, 2.1
+  new = isotropic(d, c)
+  risks = []
+  for seed in range(100):
+    w = pool(n, seed=seed).pool
+    # GD-β sees only the mean and the covariance of the pool, as shown above.
+    trained = isotropic(d, c, w.mean(0), prior_covariance=np.cov(w.T, ddof=0))
+    risks.append(theory.exact_risk(theory.optimal_rule(trained), new))
+  expected = 110 / 21 * (1 + 1 / n) + (d / c) ** 2 * (d * (d + 1) - 2) / (n * m**3)
+  assert expected == pytest.approx(5.238095 + 16.9 / n, abs=5e-5)
+  # Four standard errors, and the next order with a coefficient as large as 16.9².
+  error = 4 * float(np.std(risks)) / 10 + 16.9**2 / n**2
+  assert np.mean(risks) == pytest.approx(expected, abs=error)
+  assert error < 0.1 * 16.9 / n
+
+
+class OtherPool(TaskPool):
+  """A pool with other labels."""
+
+  def evaluate(self, function, x):
+    return super().evaluate(function, x) ** 2
+
+
+def test_refusals(unchecked):
+  task = isotropic(2, 3)
+  rule = random_rule(np.random.default_rng(0), 2)
+  with refuses('label', "'cubik'", 'cubic'):
+    labels.exact_risk(rule, task, 'cubik')
+  with refuses('target', "'lat'"):
+    labels.exact_risk(rule, task, target='lat')
+  with refuses('guess', "'none'"):
+    labels.optimum(task, guess='none')
+  with refuses('prior_covariance is not the identity'):
+    labels.exact_risk(rule, general(2))
+  with refuses('of type OtherPool'):
+    theory.exact_risk(rule, OtherPool(2, 3))
+  with refuses('the subject has 2 features; the task has 3'):
+    theory.exact_risk(rule, pool(3, 3))
+  with refuses('num_features is 49; it must be ≤ 48'):
+    labels.optimum(isotropic(49, 3))
+  with refuses('grows too fast'):
+    labels.exact_risk(rule, task, np.exp)
+  with refuses('not finite everywhere'):
+    labels.exact_risk(rule, task, lambda v: np.exp(v**2 / 10))
+  with refuses('changes too quickly'):
+    labels.exact_risk(rule, task, lambda v: np.sign(v - 1))
+  with refuses('one number for each'):
+    labels.exact_risk(rule, task, lambda v: 1.0)
+
+
+def test_a_label_function_of_jax():
+  task = isotropic(2, 3, 1.0)
+  risk = labels.optimum(task, jnp.tanh).risk
+  assert risk == pytest.approx(labels.optimum(task, 'tanh').risk, rel=1e-12)

@@ -1,0 +1,83 @@
+"""Models moved from one prior mean to another."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import assert_close, refuses
+from tests.settings import isotropic
+from zoo import theory
+
+SHIFT = np.array([1.5, -2.0, 0.5])
+
+
+def changed(name, **options):
+  """A model whose weights are all random, also those that start at 0."""
+  model = zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0), **options)
+  graph, state, rest = nnx.split(model, nnx.Param, ...)
+  rng = np.random.default_rng(0)
+  state = jax.tree.map(
+    lambda leaf: jnp.asarray(np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape)),
+    state,
+  )
+  return nnx.merge(graph, state, rest)
+
+
+def compare(model, relative):
+  """`f'(X, y, x_q) = w*·x_q + f(X, y − Xw*, x_q)`, and the given model stays."""
+  prompt = isotropic(3, 4, 0.5).sample(jax.random.key(0), 32)
+  shift = jnp.asarray(SHIFT)
+  before = model(prompt)
+  moved = theory.transport(model, SHIFT)
+  there = dataclasses.replace(prompt, y=prompt.y + prompt.x @ shift)
+  assert_close(moved(there), before + prompt.x_query @ shift, relative)
+  np.testing.assert_array_equal(model(prompt), before)
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('yq_lsa', {'num_heads': 2}),
+    ('deep_lsa', {'num_layers': 2, 'guess': 'residual'}),
+  ],
+)
+def test_transport_of_linear_attention(float64, name, options):
+  # Rounding errors in float64 are 1e-16, and terms below 1e4 times the predictions.
+  compare(changed(name, **options), 1e-12)
+
+
+@pytest.mark.parametrize('tokens', ['joint', 'interleaved'])
+def test_transport_of_transformers(tokens):
+  model = changed(
+    'transformer',
+    context_length=4,
+    num_layers=1,
+    width=8,
+    tokens=tokens,
+    guess='residual',
+  )
+  # Rounding errors in float32 are 1e-7, and a layer norm divides by a spread that may
+  # be some hundred times smaller than its input.
+  compare(model, 1e-4)
+
+
+def test_transport_keeps_the_exact_risk(float64):
+  model = changed('yq_lsa')
+  risk = theory.exact_risk(model, isotropic(3, 4, 0.5, 0.3))
+  moved = theory.transport(model, SHIFT)
+  found = theory.exact_risk(moved, isotropic(3, 4, 0.5 + SHIFT, 0.3))
+  assert found == pytest.approx(risk, rel=1e-10)
+
+
+def test_models_that_cannot_be_transported(unchecked):
+  with refuses('the model is a MultiHeadLSA', "guess='residual'"):
+    theory.transport(changed('multi_head_lsa', num_heads=2), SHIFT)
+  with refuses("the guess 'linear'", 'residual'):
+    theory.transport(changed('deep_lsa', num_layers=1, guess='linear'), SHIFT)
+  with refuses('shift has shape (2,)'):
+    theory.transport(changed('yq_lsa'), np.zeros(2))

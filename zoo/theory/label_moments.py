@@ -1,0 +1,304 @@
+"""The exact risk of learning rules as a quadratic form, for any labels and tasks.
+
+It needs `y = φ(ŵ·x + σn)` with `x ~ N(0, I)`, and little of the distribution of ŵ
+(docs/theory.md, section 8).
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from zoo.errors import UserError, check_name
+from zoo.learning_rule import LearningRule, symmetric
+from zoo.tasks.coverage import require_isotropic
+from zoo.tasks.task_pool import TaskPool
+from zoo.theory.directions import Prior, normal_prior, panels, pool_prior
+
+Label = str | Callable[[np.ndarray], ArrayLike]
+
+# By name, the label of the latent value v = ŵ·x + σn.
+LABELS: dict[str, Callable[[np.ndarray], ArrayLike]] = {
+  'linear': lambda v: v,
+  'sign': np.sign,
+  'tanh': np.tanh,
+  'cubic': lambda v: v + v**3 / 10,
+}
+TARGETS = {'latent': 'ŵ·x_q', 'label': 'φ(ŵ·x_q + σn)'}
+
+_POINTS, _END = 16, 14.0  # of each Gauss–Legendre rule; of the normal distribution
+_MOST_HALVINGS, _ACCURACY = 6, 1e-9
+_AT_A_TIME = 256  # lengths
+_MOST_FEATURES = 48  # the fourth moments of an example are then 46 MB
+_RANK_TOLERANCE = 1e-13  # rounding errors in the eigenvalues of a matrix of ones
+
+
+class LabelMoments(NamedTuple):
+  """`a_kj = E y^k He_j(ξ)` of `y = φ(uξ + σn)`, for each length u."""
+
+  a10: Float[np.ndarray, ' n']
+  a11: Float[np.ndarray, ' n']
+  a13: Float[np.ndarray, ' n']
+  a20: Float[np.ndarray, ' n']
+  a22: Float[np.ndarray, ' n']
+  a31: Float[np.ndarray, ' n']
+  a40: Float[np.ndarray, ' n']
+
+
+class QuadraticRisk(NamedTuple):
+  """The risk of a rule as `Σ_i v_iᵀ Q v_i − 2 v_i·r_i + E t²`, i over [x_q; 1].
+
+  Each v_i has the constant and the coefficients of the entries a ≤ b of G.
+  """
+
+  gram: Float[np.ndarray, 'm m']  # Q = E g gᵀ with g = [1; G_ab]
+  cross: Float[np.ndarray, 'e m']  # r_i = E g t x_i, the last E g t
+  target_square: float
+
+
+def label_moments(
+  label: Label, lengths: Float[np.ndarray, ' n'], noise_std: float
+) -> LabelMoments:
+  """The moments of labels; UserError for functions that no quadrature can follow."""
+  function = label if callable(label) else LABELS[check_name('label', label, LABELS)]
+  # ξ given the latent value sζ is normal with mean (u/s) ζ and variance 1 − (u/s)², so
+  # that He_j(ξ) has the mean (u/s)^j He_j(ζ): one variable is enough.
+  scales = np.hypot(lengths, noise_std)
+  chunks = np.split(scales, range(_AT_A_TIME, len(scales), _AT_A_TIME))
+  moments = np.concatenate([_standard_moments(function, chunk) for chunk in chunks])
+  ratio = lengths / np.where(scales > 0, scales, 1)
+  return LabelMoments(*(moments * ratio[:, None] ** [0, 1, 3, 0, 2, 1, 0]).T)
+
+
+def _standard_moments(
+  function: Callable[[np.ndarray], ArrayLike], scales: Float[np.ndarray, ' n']
+) -> Float[np.ndarray, 'n 7']:
+  """The moments without noise; intervals are halved until nothing changes."""
+  found = _quadrature(function, scales, 0)
+  for halvings in range(1, _MOST_HALVINGS + 1):
+    before, found = found, _quadrature(function, scales, halvings)
+    size = found[:, -1:] ** (np.array([1, 1, 1, 2, 2, 3, 4]) / 4)
+    if np.all(np.abs(found - before) <= _ACCURACY * size):
+      return found
+  raise UserError(
+    'the label function changes too quickly for its moments to be computed to 9 '
+    'digits; it may jump at 0 and have kinks elsewhere, but no other jumps'
+  )
+
+
+def _quadrature(
+  function: Callable[[np.ndarray], ArrayLike],
+  scales: Float[np.ndarray, ' n'],
+  halvings: int,
+) -> Float[np.ndarray, 'n 7']:
+  # Intervals get shorter towards 0, where `sign` jumps and `tanh` of a large scale
+  # nearly does.
+  edges = np.append(0.0, _END * 0.5 ** np.arange(12, -1, -1))
+  parts = np.arange(2**halvings) / 2**halvings
+  inner = (edges[:-1, None] + np.diff(edges)[:, None] * parts).ravel()
+  zeta, weights = panels(np.append(inner, _END), _POINTS)
+  zeta, weights = np.append(-zeta[::-1], zeta), np.append(weights[::-1], weights)
+  density = weights * np.exp(-(zeta**2) / 2) / np.sqrt(2 * np.pi)
+  hermite = density * np.stack([zeta**0, zeta, zeta**2 - 1, zeta**3 - 3 * zeta])
+  y = _labels(function, scales[:, None] * zeta)
+  # The first and the last point stand for what is left out beyond them.
+  with np.errstate(over='ignore', invalid='ignore'):
+    square = y * y
+    moments = np.stack(
+      [
+        *(y @ hermite[j] for j in (0, 1, 3)),
+        *(square @ hermite[j] for j in (0, 2)),
+        (square * y) @ hermite[1],
+        (square * square) @ hermite[0],
+      ],
+      axis=1,
+    )
+    tail = np.max(square[:, [0, -1]] ** 2 * density[0], axis=1)
+  if not np.all(np.isfinite(moments)) or np.any(tail > _ACCURACY * moments[:, -1]):
+    raise UserError(
+      'the label function grows too fast for the fourth moment of the labels to be '
+      'computed; it may grow as a polynomial'
+    )
+  return moments
+
+
+def _labels(
+  function: Callable[[np.ndarray], ArrayLike], latent: Float[np.ndarray, 'n z']
+) -> Float[np.ndarray, 'n z']:
+  with np.errstate(all='ignore'):
+    y = np.asarray(function(latent), np.float64)
+  if y.shape != latent.shape:
+    raise UserError(
+      f'the label function gives an array of shape {y.shape} for one of shape '
+      f'{latent.shape}; it must give one number for each'
+    )
+  if not np.all(np.isfinite(y)):
+    raise UserError(
+      'the label function is not finite everywhere; it must be, and may grow as a '
+      'polynomial'
+    )
+  return y
+
+
+def quadratic_risk(
+  task: object, label: Label = 'linear', target: str = 'latent'
+) -> QuadraticRisk:
+  """The risk on a task, with labels `φ(ŵ·x + σn)` in place of its own.
+
+  The task is linear regression with Λ = Σ = I, or a pool of tasks. Raises UserError for
+  other tasks, labels and targets. Takes O(d⁶) time and O(d⁴) numbers.
+  """
+  task = require_isotropic(task)
+  check_name('target', target, TARGETS)
+  d = task.num_features
+  if d > _MOST_FEATURES:
+    raise UserError(
+      f'num_features is {d}; it must be ≤ {_MOST_FEATURES}, since the fourth moments '
+      'of an example have d⁴ entries'
+    )
+  if isinstance(task, TaskPool):
+    prior = pool_prior(task.pool)
+  else:
+    prior = normal_prior(task.prior_mean)
+  a = label_moments(label, prior.lengths, task.noise_std)
+  lift, second = _lift(d), _second_moments(prior, a)
+  one = lift @ second @ lift.T  # E K⊗K
+  gram = one + (_fourth_moments(prior, a, d) - one) / task.context_length
+  gram[0], gram[:, 0] = one[0], one[0]  # products with the constant 1
+  if target == 'latent':
+    mean, slope, square = 0 * a.a10, prior.lengths, prior.lengths**2
+  else:
+    mean, slope, square = a.a10, a.a11, a.a20
+  cross = _products_with_target(prior, a, mean, slope) @ lift.T
+  return QuadraticRisk(gram, cross, float(prior.average(square, 0)))
+
+
+def _products_with_target(
+  prior: Prior,
+  a: LabelMoments,
+  mean: Float[np.ndarray, ' n'],
+  slope: Float[np.ndarray, ' n'],
+) -> Float[np.ndarray, 'e k']:
+  """`E v t [x_q; 1]ᵀ`, transposed, of `v = [1; a_11 θ; a_20]`.
+
+  Given the task the target t of the query has the mean `mean`, and `E t x_q = slope θ`.
+  """
+  with_features = [
+    prior.average(slope, 1)[:, None],
+    prior.average(slope * a.a11, 2),
+    prior.average(slope * a.a20, 1)[:, None],
+  ]
+  alone = [
+    np.atleast_1d(prior.average(mean, 0)),
+    prior.average(mean * a.a11, 1),
+    np.atleast_1d(prior.average(mean * a.a20, 0)),
+  ]
+  return np.vstack([np.hstack(with_features), np.hstack(alone)])
+
+
+def _lift(d: int) -> Float[np.ndarray, 'm k']:
+  """The matrix L with `[1; K_ab] = L [1; a_11 θ; a_20]`, a ≤ b."""
+  rows, columns = np.triu_indices(d + 1)
+  lift = np.zeros((1 + len(rows), d + 2))
+  lift[0, 0] = 1
+  diagonal = (rows == columns) & (columns < d)
+  lift[1:][diagonal, 0] = 1
+  border = (columns == d) & (rows < d)
+  lift[1:][border, 1 + rows[border]] = 1
+  lift[-1, -1] = 1
+  return lift
+
+
+def _second_moments(prior: Prior, a: LabelMoments) -> Float[np.ndarray, 'k k']:
+  """`E v vᵀ` of `v = [1; a_11 θ; a_20]` over tasks."""
+  d = prior.average(a.a11, 1).size
+  second = np.zeros((d + 2, d + 2))
+  inner = slice(1, d + 1)
+  second[0, 0] = 1
+  second[0, inner] = second[inner, 0] = prior.average(a.a11, 1)
+  second[0, -1] = second[-1, 0] = prior.average(a.a20, 0)
+  second[inner, inner] = prior.average(a.a11**2, 2)
+  second[inner, -1] = second[-1, inner] = prior.average(a.a11 * a.a20, 1)
+  second[-1, -1] = prior.average(a.a20**2, 0)
+  return second
+
+
+def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 'm m']:
+  """`E z_a z_b z_c z_e` of one example, a ≤ b and c ≤ e; 0 for the constant."""
+  eye = np.eye(d)
+  pairs = np.einsum('ij,kl->ijkl', eye, eye)
+  border = np.einsum('ij,k->ijk', eye, prior.average(a.a11, 1))
+  by_labels = [
+    pairs + pairs.transpose(0, 2, 1, 3) + pairs.transpose(0, 3, 2, 1),
+    border
+    + border.transpose(2, 1, 0)
+    + border.transpose(0, 2, 1)
+    + prior.average(a.a13, 3),
+    prior.average(a.a20, 0) * eye + prior.average(a.a22, 2),
+    prior.average(a.a31, 1),
+    prior.average(a.a40, 0),
+  ]
+  fourth = np.zeros((d + 1,) * 4)
+  for is_label in itertools.product((False, True), repeat=4):
+    place = tuple(d if label else slice(d) for label in is_label)
+    fourth[place] = by_labels[sum(is_label)]
+  rows, columns = np.triu_indices(d + 1)
+  chosen = fourth[rows[:, None], columns[:, None], rows, columns]
+  return np.pad(chosen, ((1, 0), (1, 0)))
+
+
+def risk_of(form: QuadraticRisk, rule: LearningRule) -> Float[Array, '']:
+  """The risk of a rule, in its precision; for use under jit, grad and vmap."""
+  dtype = jnp.result_type(float, *(leaf.dtype for leaf in _leaves(rule)))
+  init, update, bias, bias_update = (jnp.asarray(leaf, dtype) for leaf in _leaves(rule))
+  rows, columns = np.triu_indices(len(init) + 1)
+  updates = symmetric(jnp.concatenate([update, bias_update[None]]))
+  count = jnp.asarray(np.where(rows == columns, 1.0, 2.0), dtype)
+  constants = jnp.concatenate([init, bias[None]])
+  entries = updates[:, rows, columns] * count[None]
+  v = jnp.concatenate([constants[:, None], entries], axis=1)
+  gram, cross = jnp.asarray(form.gram, dtype), jnp.asarray(form.cross, dtype)
+  square = jnp.asarray(form.target_square, dtype)
+  return jnp.sum((v @ gram - 2 * cross) * v) + square
+
+
+def _leaves(rule: LearningRule) -> tuple:
+  return rule.init, rule.update, rule.bias, rule.bias_update
+
+
+def best_rule(
+  form: QuadraticRisk, start: Float[np.ndarray, ' e'] | None = None
+) -> LearningRule:
+  """The rule of least risk, one linear system; of several the one nearest to 0.
+
+  With `start` its `init` and `bias` are given, and V is 0 if the bias is. Without it
+  all of the rule is free.
+  """
+  gram, cross = form.gram, form.cross
+  e = len(cross)
+  if start is None:
+    v = _solve(gram, cross)
+  else:
+    entries = _solve(gram[1:, 1:], cross[:, 1:] - np.outer(start, gram[0, 1:]))
+    if start[-1] == 0:
+      entries[-1] = 0
+    v = np.column_stack([start, entries])
+  rows, columns = np.triu_indices(e)
+  updates = np.zeros((e, e, e))
+  updates[:, rows, columns] = v[:, 1:]
+  updates = symmetric(updates)  # an entry off the diagonal occurs in G twice
+  return LearningRule(v[:-1, 0], updates[:-1], np.asarray(v[-1, 0]), updates[-1])
+
+
+def _solve(
+  gram: Float[np.ndarray, 'm m'], cross: Float[np.ndarray, 'e m']
+) -> Float[np.ndarray, 'e m']:
+  """`cross gram⁺`, where gram may be singular: with labels ±1 G_yy is always 1."""
+  scale = 1 / np.sqrt(np.diag(gram))
+  inverse = np.linalg.pinv(
+    gram * np.outer(scale, scale), rcond=_RANK_TOLERANCE, hermitian=True
+  )
+  return (cross * scale) @ inverse * scale

@@ -1,0 +1,57 @@
+"""Exact risks and optima for any label function and for pools of tasks.
+
+The labels of a task are replaced by `φ(ŵ·x + σn)`; all else stays. The risk is the mean
+squared error of the latent value `ŵ·x_q`, or of a new label of the query.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from zoo.errors import check_name
+from zoo.learning_rule import LearningRule
+from zoo.protocols import Predictor, Task
+from zoo.theory.exact import Scalar, double_precision, evaluate_form
+from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
+
+GUESSES = 'free', 'zero'
+
+
+class Optimum(NamedTuple):
+  """The least risk, and a rule that has it; its leaves are float64 on the host."""
+
+  risk: float
+  rule: LearningRule
+
+
+def exact_risk(
+  subject: Predictor, task: Task, label: Label = 'linear', target: str = 'latent'
+) -> Scalar:
+  """`E (f − t)²` of whatever has a learning rule, without sampling.
+
+  `task` is `linear_regression` with identity covariances, or `task_pool`. `label` is
+  φ: one of `zoo.theory.label_moments.LABELS`, or a function of NumPy arrays that grows
+  at most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
+  (`t = φ(ŵ·x_q + σn)`). Raises UserError for what it does not cover.
+  """
+  return evaluate_form(_form(task, label, target), subject)
+
+
+def optimum(
+  task: Task, label: Label = 'linear', target: str = 'latent', guess: str = 'free'
+) -> Optimum:
+  """The least risk of all learning rules, and a rule that attains it.
+
+  With the guess `zero` it is the optimum of multi-head LSA with `y_q = 0` and enough
+  heads: `init`, `bias` and V are 0. Raises UserError as `exact_risk` does.
+  """
+  check_name('guess', guess, GUESSES)
+  form = _form(task, label, target)
+  start = None if guess == 'free' else np.zeros(len(form.cross))
+  rule = best_rule(form, start)
+  return Optimum(float(evaluate_form(form, rule)), rule)
+
+
+def _form(task: Task, label: Label, target: str) -> QuadraticRisk:
+  with double_precision():  # a label function may be one of JAX
+    return quadratic_risk(task, label, target)
