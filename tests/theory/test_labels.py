@@ -229,8 +229,8 @@ def test_averages_by_hermite_and_laguerre_rules():
     np.testing.assert_allclose(prior.average(values, order), expected, atol=1e-8)
 
 
-def test_constants_are_what_ranks_lose():
-  """Signs: G_yy is always 1, the system is singular and the guess costs nothing."""
+def test_signs_close_the_gap():
+  """G_yy is always 1: the system is singular, and a fixed guess costs nothing."""
   task = isotropic(3, 4, 1.0, 0.5)
   free, zero = (labels.optimum(task, 'sign', guess=guess) for guess in labels.GUESSES)
   assert zero.risk == pytest.approx(free.risk, rel=1e-11)
