@@ -1,7 +1,7 @@
 """The exact risk of learning rules as a quadratic form, for any labels and tasks.
 
 It needs `y = φ(ŵ·x + σn)` with `x ~ N(0, I)`, and little of the distribution of ŵ
-(docs/theory.md, section 8).
+(docs/theory.md, section 10).
 """
 
 import itertools

@@ -1,6 +1,6 @@
 """Exact risks of linear recurrences that see one example at a time.
 
-The notation is that of docs/theory.md, section 8.
+The notation is that of docs/theory.md, section 9.
 """
 
 from collections.abc import Iterator, Sequence
