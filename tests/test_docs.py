@@ -57,10 +57,11 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   code = code_on_probing(1)
   assert len([line for line in code.splitlines() if line.strip()]) <= 15
   if importlib.util.find_spec('torch') is None:
-    # What the example does with tensors arrays can do as well.
-    monkeypatch.setitem(
-      sys.modules, 'torch', types.SimpleNamespace(from_numpy=lambda array: array)
+    # What the example does with tensors arrays can do as well. SciPy asks for Tensor.
+    fake = types.SimpleNamespace(
+      from_numpy=lambda array: array, Tensor=type('T', (), {})
     )
+    monkeypatch.setitem(sys.modules, 'torch', fake)
   zoo.evaluation_sets.export('table_1', tmp_path / 'table_1.npz', tmp_path)
   monkeypatch.chdir(tmp_path)
   exec(compile(code, 'probing.md', 'exec'), {})
