@@ -193,7 +193,9 @@ def _csv(found: Mapping[Cell, Result | Reason]) -> str:
 
 def _picture(results: Sequence[Result]) -> Figure:
   """The losses of one task: a row a model, a mark a guess, a line a baseline."""
-  models = list(dict.fromkeys(result.cell.model for result in results))
+  ordered = sorted(results, key=lambda result: result.loss)
+  models = list(dict.fromkeys(result.cell.model for result in ordered))
+  most = max(result.loss + result.stderr for result in results)
   figure = Figure(figsize=(8, 1.5 + 0.28 * len(models)), layout='constrained')
   axes = figure.subplots()
   for guess, marker in zip((None, *_guesses(results)), 'osDv^', strict=False):
@@ -202,13 +204,14 @@ def _picture(results: Sequence[Result]) -> Figure:
       rows = [models.index(result.cell.model) for result in of]
       label = 'no choice of a guess' if guess is None else f'guess: {guess}'
       losses, errors = [r.loss for r in of], [r.stderr for r in of]
-      axes.errorbar(losses, rows, xerr=errors, fmt=marker, label=label, capsize=2)
+      axes.errorbar(losses, rows, xerr=errors, fmt=marker, label=label, alpha=0.75)
   for name, style in (('gd', '--'), ('bayes', '-'), ('zero', ':')):
     known = [r.baselines[name] for r in results if name in r.baselines]
-    if known:
+    if known and np.median(known) < 1.5 * most:
       axes.axvline(float(np.median(known)), linestyle=style, color='0.5', label=name)
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
+  axes.set_xlim(left=0)
   axes.set_xlabel('loss at the query, mean of the seeds ± standard error')
   axes.set_title(results[0].cell.task)
   axes.grid(alpha=0.3)
