@@ -4,8 +4,8 @@
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --seeds=1
 
-The models and tasks are in configs/atlas.py. Rerun the same command to resume after an
-interruption, or with more names to add them.
+The models and tasks are in configs/atlas/__init__.py. Rerun the same command to resume
+after an interruption, or with more names to add them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from zoo.errors import UserError, check_count, check_name, check_number
 
 flags.adopt_module_key_flags(cli)
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, and models of configs/atlas.py. Default: all.'
+  'models', None, 'Mixers, and models of configs/atlas/__init__.py. Default: all.'
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', ['linear', 'noisy', 'logistic'], 'Tasks of configs/atlas.py.'
+  'tasks', ['linear', 'noisy', 'logistic'], 'Tasks of configs/atlas/__init__.py.'
 )
 _GUESSES = flags.DEFINE_list('guesses', ['zero'], 'zero, linear, residual.')
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'Runs of each cell: seeds 0, 1, …')
