@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 from matplotlib.figure import Figure
 
 from zoo.comparison import MODEL, Comparison
@@ -81,7 +82,7 @@ def run(
   }
   points = sweeps.grid(axes)
   for number, cell in enumerate(cells, start=1):
-    print(f'cell {number} of {len(cells)}: {cell.name}', flush=True)
+    logging.info('cell %d of %d: %s', number, len(cells), cell.name)
     try:
       config = get_config(*cell)
       if num_steps is not None:

@@ -26,14 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from tqdm import tqdm
 
 from zoo.config import Config, build_model, build_task, num_heads, validate
-from zoo.mesh import make_mesh
+from zoo.mesh import make_mesh, replicate
 from zoo.models import LinearAttention
 from zoo.plots import BLUE, VERMILION
 from zoo.prompt import Prompt
@@ -63,6 +61,10 @@ class Row(NamedTuple):
   context_length: int
   contender: str
   timings: list[Timing]
+
+  @property
+  def label(self) -> str:
+    return f'{self.model}, {self.heads} heads, {self.contender}'
 
   def summary(self) -> dict[str, Any]:
     """The row as JSON: minimum, median and maximum over the runs."""
@@ -137,13 +139,13 @@ class Contest:
     self.model = config.model.name
     self.heads = num_heads(config)
     self._mesh = make_mesh(config)
-    self._key = self._put(stream_key(config, TRAIN_STREAM))
+    self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
     self._literal, self._literal_state = literal_step(config)
     with jax.set_mesh(self._mesh):
       plan = make_plan(config, self._mesh)
       self._state = init_state(config, plan.layout)
       self._steps = plan.train_steps
-      self._numbers = self._put(Numbers(moments_of(self._task)))
+      self._numbers = replicate(Numbers(moments_of(self._task)), self._mesh)
       self._draws = jax.jit(functools.partial(self._draw, plan.statistics))
       self._examples = jax.jit(functools.partial(self._draw, False))
 
@@ -167,13 +169,13 @@ class Contest:
           for step in range(steps):
             result = self._literal(result, jax.random.fold_in(key, step))
         case 'chunk':
-          limits = self._put(np.int32(0)), self._put(np.int32(steps))
+          limits = (replicate(np.int32(step), self._mesh) for step in (0, steps))
           self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
           result = self._state
         case 'draws':
-          result = self._draws(self._key, self._put(np.int32(steps)))
+          result = self._draws(self._key, replicate(np.int32(steps), self._mesh))
         case _:
-          result = self._examples(self._key, self._put(np.int32(steps)))
+          result = self._examples(self._key, replicate(np.int32(steps), self._mesh))
       return jax.block_until_ready(result)
 
   def _time_zoo(self) -> Timing:
@@ -189,9 +191,6 @@ class Contest:
     assert wall is not None  # it took steps
     assert cpu is not None
     return Timing(wall, cpu)
-
-  def _put(self, value: Any) -> Any:
-    return jax.device_put(value, NamedSharding(self._mesh, P()))
 
   def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
     batch_size = self._config.train.batch_size
@@ -220,13 +219,23 @@ def compare(
     contest = Contest(config)
     of = contest.model, contest.heads, config.task.context_length
     pairs += [(contest, Row(*of, contender, [])) for contender in contenders]
+  time_in_turns(pairs, repeats, seconds)
+  return [row for _, row in pairs]
+
+
+def time_in_turns(
+  pairs: Sequence[tuple[Any, Any]], repeats: int, seconds: float
+) -> None:
+  """Adds `repeats` timings to each row, whose contender its contest times.
+
+  Shows a progress bar.
+  """
   with tqdm(total=repeats * len(pairs), unit='timing') as bar:
     for _ in range(repeats):
       for contest, row in pairs:
-        bar.set_description(f'{row.model}, {row.heads} heads, {row.contender}')
+        bar.set_description(row.label)
         row.timings.append(contest.time(row.contender, seconds))
         bar.update()
-  return [row for _, row in pairs]
 
 
 def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:

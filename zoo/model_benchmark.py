@@ -20,13 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
-from tqdm import tqdm
 
-from zoo.benchmark import Timing, time_steps
+from zoo.benchmark import Timing, time_in_turns, time_steps
 from zoo.config import Config, build_model, build_task, validate
-from zoo.mesh import make_mesh
+from zoo.mesh import make_mesh, replicate
 from zoo.prompt import Prompt
 from zoo.tables import format_table
 from zoo.training.objective import make_objective
@@ -47,6 +44,10 @@ class ModelRow(NamedTuple):
   timings: list[Timing]
 
   @property
+  def label(self) -> str:
+    return f'{self.model}, {self.contender}'
+
+  @property
   def steps_per_second(self) -> float:
     return statistics.median(timing.steps_per_second for timing in self.timings)
 
@@ -57,7 +58,7 @@ class ModelContest:
   def __init__(self, config: Config):
     validate(config)
     self._config, self._mesh = config, make_mesh(config)
-    self._key = self._put(stream_key(config, TRAIN_STREAM))
+    self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
     self._numbers = Numbers(None)
     with jax.set_mesh(self._mesh):
       plan = make_plan(config, self._mesh)
@@ -65,7 +66,7 @@ class ModelContest:
       self._plain = _PlainProgram(config)
       self.flops = product_flops(jax.make_jaxpr(self._plain.gradient)(self._key).jaxpr)
     self.tokens = config.train.batch_size * _tokens_of(config)
-    self._matrix = self._put(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'))
+    self._matrix = replicate(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'), self._mesh)
 
   def time(self, contender: str, seconds: float) -> Timing:
     """Runs a contender for about `seconds` and returns its speed."""
@@ -79,7 +80,7 @@ class ModelContest:
     precision = self._config.train.matmul_precision
     with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
       if contender == 'zoo':
-        limits = self._put(np.int32(0)), self._put(np.int32(steps))
+        limits = (replicate(np.int32(step), self._mesh) for step in (0, steps))
         self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
         result = self._state
       elif contender == 'plain':
@@ -87,9 +88,6 @@ class ModelContest:
       else:
         result = _products(self._matrix, steps)
       return jax.block_until_ready(result)
-
-  def _put(self, value: Any) -> Any:
-    return jax.device_put(value, NamedSharding(self._mesh, P()))
 
 
 class _PlainProgram:
@@ -182,12 +180,7 @@ def compare(
       flops = 2 * _SIZE**3 if contender == 'matmul' else contest.flops
       row = ModelRow(name, contender, contest.tokens, flops, [])
       pairs.append((contest, row))
-  with tqdm(total=repeats * len(pairs), unit='timing') as bar:
-    for _ in range(repeats):
-      for contest, row in pairs:
-        bar.set_description(f'{row.model}, {row.contender}')
-        row.timings.append(contest.time(row.contender, seconds))
-        bar.update()
+  time_in_turns(pairs, repeats, seconds)
   return [row for _, row in pairs]
 
 

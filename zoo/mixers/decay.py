@@ -72,9 +72,7 @@ class LinearAttention(HeadState):
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
     if self.causal:
       return super().attention(tokens)
-    query, key = (
-      split_heads(layer(tokens), self.num_heads) for layer in (self.query, self.key)
-    )
+    query, key = in_heads(tokens, (self.query, self.key), self.num_heads)
     n = tokens.shape[1]
     seen = jnp.asarray(context_mask(n) / max(n - 1, 1), query.dtype)
     return jnp.einsum('bqhs,bkhs->bhqk', query, key) * seen[None, None]

@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo import theory
 from zoo.errors import check_name, in_one_line
+from zoo.estimators.tuning import second_moments
 from zoo.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
 from zoo.probing.similarity import has_rule
@@ -71,11 +72,6 @@ def _changed(task: LinearRegression, **change: ArrayLike) -> LinearRegression:
   return type(task)(**{**arguments, **change})
 
 
-def _features(task: LinearRegression) -> Float[np.ndarray, 'd d']:
-  covariance = task.feature_covariance
-  return np.eye(task.num_features) if covariance is None else covariance
-
-
 def _with_context(task: LinearRegression, length: float) -> LinearRegression:
   return _changed(task, context_length=round(length))
 
@@ -88,11 +84,11 @@ def _with_moved_mean(task: LinearRegression, distance: float) -> LinearRegressio
 
 
 def _with_scaled_features(task: LinearRegression, scale: float) -> LinearRegression:
-  return _changed(task, feature_covariance=scale**2 * _features(task))
+  return _changed(task, feature_covariance=scale**2 * second_moments(task)[1])
 
 
 def _with_condition(task: LinearRegression, condition: float) -> LinearRegression:
-  eigenvalues, vectors = np.linalg.eigh(_features(task))
+  eigenvalues, vectors = np.linalg.eigh(second_moments(task)[1])
   stretched = eigenvalues * np.geomspace(1, condition, len(eigenvalues))
   stretched *= eigenvalues.sum() / stretched.sum()
   return _changed(task, feature_covariance=(vectors * stretched) @ vectors.T)

@@ -142,9 +142,6 @@ def probe(
   if num_outputs_of(task) == 1:
     aligned = alignment(subject, other, task, num_prompts, seed)
   compared = compare(subject, task, min(num_prompts, _NUM_COMPARED), seed)
-  is_descent, verdict = False, 'Unknown: no theory covers its task.'
-  if compared is not None:
-    verdict = judge_by_baselines(compared)
   of_rule, sampled = _OfRule(), _OfSamples()
   shifts = []
   if theory.covers(task) and has_rule(subject):
@@ -152,11 +149,8 @@ def probe(
     of_rule = _of_rule(subject, other, task)
   else:
     sampled = _of_samples(subject, task, num_prompts, seed)
+  is_descent, verdict = _judge(task, compared, of_rule, sampled)
   if theory.covers(task):
-    if of_rule.algorithm is not None:
-      is_descent, verdict = judge(of_rule.algorithm, task)
-    elif sampled.sampled is not None:
-      is_descent, verdict = judge_by_samples(sampled.sampled)
     # Slow, since each shift is compiled; only a terminal shows the bar.
     kinds = tqdm(SHIFTS, 'shifts', leave=False, disable=None)
     shifts = [shift(subject, other, task, kind, seed=seed) for kind in kinds]
@@ -180,6 +174,20 @@ def probe(
     ],
     score=scored,
   )
+
+
+def _judge(
+  task: Task, compared: Comparison | None, of_rule: _OfRule, sampled: _OfSamples
+) -> tuple[bool, str]:
+  """Whether it is gradient descent, and the verdict in words."""
+  if theory.covers(task):
+    if of_rule.algorithm is not None:
+      return judge(of_rule.algorithm, task)
+    if sampled.sampled is not None:
+      return judge_by_samples(sampled.sampled)
+  if compared is not None:
+    return False, judge_by_baselines(compared)
+  return False, 'Unknown: no theory covers its task.'
 
 
 class _OfRule(NamedTuple):

@@ -126,18 +126,9 @@ def deep_gradient_descent(
   wrong.
   """
   start, step_sizes = _vector('start', start), _vector('step_sizes', step_sizes)
-  d = start.size
-  model: Any = DeepLSA(
-    d,
-    num_layers=step_sizes.size,
-    form='sparse',
-    guess='residual',
-    init_scale=0.0,
-    rngs=nnx.Rngs(0),
-  )
-  _set(model.guess.weights, start[:, None])
+  model = _deep_lsa_from(start, num_layers=step_sizes.size, form='sparse')
   for layer, step_size in zip(model.layers, step_sizes, strict=True):
-    _set(layer.a, step_size * np.eye(d)[None])
+    _set(layer.a, step_size * np.eye(start.size)[None])
   return model
 
 
@@ -159,15 +150,7 @@ def gd_plus_plus(
   d, size = start.size, steps.size
   preconditions = check_vector('preconditions', preconditions, size - 1)
   readout = check_number('readout', readout)
-  model: Any = DeepLSA(
-    d,
-    num_layers=size,
-    readout='linear',
-    guess='residual',
-    init_scale=0.0,
-    rngs=nnx.Rngs(0),
-  )
-  _set(model.guess.weights, start[:, None])
+  model = _deep_lsa_from(start, num_layers=size, readout='linear')
   _set(model.read_out, np.append(np.zeros(d), readout)[:, None])
   features = np.diag(np.append(np.ones(d), 0))
   moves = zip(steps, np.append(preconditions, 0.0), strict=True)
@@ -176,6 +159,15 @@ def gd_plus_plus(
     _set(layer.w_v, np.diag(np.append(np.full(d, precondition), step))[None])
     _set(layer.w_k, features[None])
     _set(layer.w_q, features[None])
+  return model
+
+
+def _deep_lsa_from(start: Float[np.ndarray, ' d'], **arguments: Any) -> Any:
+  """Deep linear attention of zeros, whose prediction is the residual guess `start`."""
+  model: Any = DeepLSA(
+    start.size, **arguments, guess='residual', init_scale=0.0, rngs=nnx.Rngs(0)
+  )
+  _set(model.guess.weights, start[:, None])
   return model
 
 

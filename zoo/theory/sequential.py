@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.errors import UserError, check_array, check_number, check_vector
-from zoo.estimators.tuning import is_scalar
+from zoo.estimators.tuning import is_scalar, second_moments
 from zoo.protocols import Task
-from zoo.theory.moments import Moments, task_moments
+from zoo.tasks.coverage import require_covered
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
 
@@ -52,9 +52,9 @@ def curve(
   Takes O(C d³) time. Raises UserError for a task that exact theory does not cover, for
   an argument of another shape, and if a risk is too large for float64.
   """
-  moments = task_moments(task)
-  mean, features = moments.prior_mean, _features(moments)
-  c, d = int(moments.context_length), mean.size
+  task = require_covered(task)
+  prior, features = second_moments(task)
+  mean, c, d = task.prior_mean, task.context_length, task.num_features
   each = zip(
     _matrices('decay', decay, c, d),
     _matrices('erase', erase, c, d),
@@ -63,14 +63,14 @@ def curve(
   )
   shift = np.zeros(d) if start is None else check_vector('start', start, d) - mean
   errors = _Errors(
-    error=moments.prior_covariance + np.outer(shift, shift),
-    cross=np.outer(shift, mean) - moments.prior_covariance,
-    truth=moments.prior_covariance + np.outer(mean, mean),
+    error=prior + np.outer(shift, shift),
+    cross=np.outer(shift, mean) - prior,
+    truth=prior + np.outer(mean, mean),
   )
   risks = [np.sum(features * errors.error)]
   with np.errstate(over='ignore', invalid='ignore'):  # reported below
     for alpha, h, k in each:
-      errors = _learn(errors, alpha, h, k, features, moments.noise_variance)
+      errors = _learn(errors, alpha, h, k, features, task.noise_std**2)
       risks.append(np.sum(features * errors.error))
   known = np.isfinite(risks)
   if not known.all():
@@ -88,12 +88,12 @@ def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
   steps lead to a lower risk after any number of examples. Takes O(C d³) time. Raises
   UserError for a task that exact theory does not cover.
   """
-  moments = task_moments(task)
-  features, m = _features(moments), moments.prior_covariance
+  task = require_covered(task)
+  m, features = second_moments(task)
   identity = np.eye(len(m))
   risks, steps = [np.sum(features * m)], []
-  for _ in range(int(moments.context_length)):
-    size = risks[-1] + moments.noise_variance
+  for _ in range(task.context_length):
+    size = risks[-1] + task.noise_std**2
     step = np.zeros_like(m)
     if size > 0:  # otherwise there is nothing left to learn
       step = np.linalg.solve(2 * m @ features + size * identity, m).T
@@ -114,10 +114,10 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
   positive multiple of the identity, and for label noise with fewer than 3 features,
   where the risk is infinite.
   """
-  moments = task_moments(task)
+  task = require_covered(task)
   step = check_number('step', step)
-  features, noise = _features(moments), moments.noise_variance
-  d = len(features)
+  prior, features = second_moments(task)
+  d, noise = task.num_features, task.noise_std**2
   if not is_scalar(features) or features[0, 0] == 0:
     raise UserError(
       'feature_covariance is not a positive multiple of the identity; the risk with '
@@ -129,8 +129,8 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
       'only for 3 features or more'
     )
   factor = 1 - step * (2 - step) / d
-  risks = [np.sum(features * moments.prior_covariance)]
-  for _ in range(int(moments.context_length)):
+  risks = [np.sum(features * prior)]
+  for _ in range(task.context_length):
     risks.append(factor * risks[-1] + (step**2 * noise / (d - 2) if noise else 0.0))
   return np.array(risks)
 
@@ -171,11 +171,6 @@ def _spread(
 ) -> Float[np.ndarray, 'd d']:
   """`E xxᵀMxxᵀ − ΣMΣ`."""
   return features @ moment.T @ features + np.sum(features * moment) * features
-
-
-def _features(moments: Moments) -> Float[np.ndarray, 'd d']:
-  features = moments.feature_covariance
-  return np.eye(moments.prior_mean.size) if features is None else features
 
 
 def _matrices(

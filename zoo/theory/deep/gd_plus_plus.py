@@ -102,9 +102,8 @@ def gd_plus_plus_optimum(
   lower = polynomial_optimum(task, terms).risk
   kept: list[GDPlusPlus] = []
 
-  rule = _rule(task, num_layers)
-  for size in range(1, num_layers + 1):
-    rule = _rule(task, size)
+  rules = [_rule(task, size) for size in range(1, num_layers + 1)]
+  for size, rule in enumerate(rules, start=1):
     schedule = best_schedule(task, size)
     starts = _starts(rule, schedule, kappa, kept)
     if not preconditioned:
@@ -112,9 +111,9 @@ def gd_plus_plus_optimum(
     found = [_descend(rule, one, False, preconditioned) for one in starts]
     kept = _lowest(rule, found, _NUM_KEPT)
   if readout is None:
-    found = [_descend(rule, one, True, preconditioned) for one in kept]
-    kept = _lowest(rule, found, 1)
-  lowest = _risk(rule, kept[0])
+    found = [_descend(rules[-1], one, True, preconditioned) for one in kept]
+    kept = _lowest(rules[-1], found, 1)
+  lowest = _risk(rules[-1], kept[0])
   return FamilyOptimum(min(lower, lowest), lowest, kept[0])
 
 

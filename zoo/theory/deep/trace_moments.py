@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from zoo.errors import UserError, check_count
+from zoo.estimators.tuning import second_moments
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
@@ -112,13 +113,9 @@ def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
 
 def _prior_variance(task: LinearRegression) -> Fraction:
   """The variance a of ŵ along each whitened feature, `ΣΛ = aI`."""
-  identity = np.eye(task.num_features)
-  features, prior = (
-    identity if given is None else given
-    for given in (task.feature_covariance, task.prior_covariance)
-  )
+  prior, features = second_moments(task)
   product = features @ prior
-  variance = product[0, 0]
+  variance, identity = product[0, 0], np.eye(len(product))
   # Products of rounded covariances are off by some rounding errors.
   if variance <= 0 or np.abs(product - variance * identity).max() > 1e-12 * variance:
     raise UserError(
