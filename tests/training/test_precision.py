@@ -11,16 +11,17 @@ from zoo.config import build_model, build_task
 from zoo.mesh import make_mesh
 from zoo.training import train, validate
 from zoo.training.objective import make_objective
+from zoo.training.parts import num_lanes
 
 
 def _config(**changes):
   return small_config('transformer', model__num_layers=2, model__width=8, **changes)
 
 
-def _gradient(config):
+def _gradient(config, num_lanes=1):
   """The loss and the gradient of one step at the same weights."""
   model = build_model(config, nnx.Rngs(0))
-  objective = make_objective(config, build_task(config), statistics=False)
+  objective = make_objective(config, build_task(config), False, num_lanes)
   with jax.set_mesh(make_mesh(config)):
     loss, gradient = nnx.jit(nnx.value_and_grad(objective))(
       model, jax.random.key(1), None
@@ -52,6 +53,38 @@ def test_gradients_are_the_same(changes):
   one, other = _gradient(_config(**changes)), _gradient(_config(**plain))
   # The same terms in float32, each good to 1e-7, in another order.
   _assert_close(one, other, 1e-5)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [{}, {'train__num_parts': 2}, {'train__compute_dtype': 'bfloat16'}],
+  ids=str,
+)
+def test_gradients_computed_at_the_same_time_are_the_same(changes):
+  config = _config(**changes)
+  one, other = _gradient(config, num_lanes=4), _gradient(config)
+  # In bfloat16 the sums over prompts are rounded to 8 bits, in parts less often.
+  _assert_close(one, other, 2e-2 if 'train__compute_dtype' in changes else 1e-5)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'num_models', 'lanes'),
+  [
+    ({}, 1, 4),  # 10⁵ weights, 64 prompts of 41 examples: 2.6 · 10⁸
+    ({'task__context_length': 10}, 1, 1),  # 7 · 10⁷
+    ({'task__context_length': 10}, 2, 4),
+    ({'train__batch_size': 63}, 1, 1),  # cannot be divided
+    ({'train__num_parts': 32}, 1, 1),  # two prompts a part
+    ({'mesh__data': 2}, 1, 1),  # the devices share the batch
+  ],
+  ids=str,
+)
+def test_large_steps_on_a_cpu_are_computed_in_parts_at_the_same_time(
+  changes, num_models, lanes
+):
+  config = _config(**{'train__batch_size': 64, 'task__context_length': 40, **changes})
+  weights = [jax.ShapeDtypeStruct((num_models, 10**5), 'float32')]
+  assert num_lanes(config, make_mesh(config), weights) == lanes
 
 
 def test_gradients_of_linear_attention_in_parts_are_the_same():

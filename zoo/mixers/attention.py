@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,25 +50,43 @@ class _Attention(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    (value,) = in_heads(tokens, [self.value], self.num_heads)
-    outputs = jnp.einsum(
-      'bhqk,bhks->bhqs', self.attention(tokens), jnp.swapaxes(value, 1, 2)
-    )
+    query, key, value = self._in_heads(tokens, (self.query, self.key, self.value))
+    weights, totals = self._weigh(query, key)
+    # Divided after the product, which is smaller than the weights.
+    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
     return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
     """The weights of the values, query by key."""
-    query, key = in_heads(tokens, [self.query, self.key], self.num_heads)
+    weights, totals = self._weigh(*self._in_heads(tokens, (self.query, self.key)))
+    return weights / totals
+
+  def weigh(
+    self, scores: Float[Array, 'b h n n']
+  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '*b n 1']]:
+    """The weights of the values, up to a factor, and what to divide each query's by.
+
+    The scores are `q·k / √s`, query by key.
+    """
+    raise NotImplementedError(f'{type(self).__name__} has no weigh')
+
+  def _in_heads(
+    self, tokens: Float[Array, 'b n w'], layers: Sequence[nnx.Linear]
+  ) -> list[Float[Array, 'b h n s']]:
+    """Queries, keys and, if given, values: the heads side by side.
+
+    In the order of `in_heads` XLA:CPU would transpose the scores.
+    """
+    query, key, *value = in_heads(tokens, layers, self.num_heads)
     if self.rotary:
       query, key = rotate(query), rotate(key)
-    # Products of matrices side by side: else XLA:CPU transposes the scores.
-    query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
+    return [jnp.swapaxes(one, 1, 2) for one in (query, key, *value)]
+
+  def _weigh(
+    self, query: Float[Array, 'b h n s'], key: Float[Array, 'b h n s']
+  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '*b n 1']]:
     query /= query.shape[-1] ** 0.5
     return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key))
-
-  def weigh(self, scores: Float[Array, 'b h n n']) -> Float[Array, 'b h n n']:
-    """The weights of the values, query by key, from the scores `q·k / √s`."""
-    raise NotImplementedError(f'{type(self).__name__} has no weigh')
 
 
 # Not jax.nn.dot_product_attention, whose softmax is in float32 even for float64.
@@ -78,10 +98,15 @@ class SoftmaxAttention(_Attention):
   tokens of the context, and t itself for the query.
   """
 
-  def weigh(self, scores: Float[Array, 'b h n n']) -> Float[Array, 'b h n n']:
+  def weigh(
+    self, scores: Float[Array, 'b h n n']
+  ) -> tuple[Float[Array, 'b h n n'], Float[Array, 'b h n 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
-    return jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf))
+    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = jnp.exp(scores - largest)
+    return weights, weights.sum(axis=-1, keepdims=True)
 
 
 @mixers.register('relu')
@@ -92,11 +117,14 @@ class ReLUAttention(_Attention):
   over those of the context.
   """
 
-  def weigh(self, scores: Float[Array, 'b h n n']) -> Float[Array, 'b h n n']:
+  def weigh(
+    self, scores: Float[Array, 'b h n n']
+  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '1 1 n 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n)
-    mean = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)
-    return jax.nn.relu(scores) * jnp.asarray(mean, scores.dtype)[None, None]
+    num_seen = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    weights = jnp.where(seen[None, None], jax.nn.relu(scores), 0)
+    return weights, jnp.asarray(num_seen, scores.dtype)[None, None]
 
 
 def causal_mask(n: int) -> Bool[np.ndarray, 'n n']:

@@ -21,6 +21,7 @@ from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Looped, Predictor, Task
 from zoo.statistics import Statistics
 from zoo.tasks.base import loss_of
+from zoo.training.parts import mean_loss
 
 # From a model, the key of the step and the moments of the task to the loss. Tasks of
 # one program may differ only in their moments; None for a task that exact theory lacks.
@@ -128,13 +129,16 @@ def _losses_of_loops(
   return jax.vmap(lambda one: loss(one, targets))(predictions)
 
 
-def make_objective(config: Config, task: Task, statistics: bool) -> Objective:
+def make_objective(
+  config: Config, task: Task, statistics: bool, num_lanes: int = 1
+) -> Objective:
   """The objective that a config names.
 
   `sampled` is the mean loss over fresh prompts, at the query or at every example, or
   with `statistics` over their statistics; `exact` is the expectation of the loss at the
   query, the exact risk, and samples nothing. For a looped model `sampled` is also the
-  mean over its trained loops (Yang et al., arXiv 2311.12424, eq. 4).
+  mean over its trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts
+  of a batch are computed at the same time.
   """
   at_all = positions(config) == 'every'
 
@@ -148,10 +152,10 @@ def make_objective(config: Config, task: Task, statistics: bool) -> Objective:
     model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
   ) -> Float[Array, '']:
     batch = sample(task, key, config.train.batch_size, statistics)
-    if isinstance(batch, Prompt) and compute_dtype(config) != 'float32':
-      model, batch = _in_type(model, batch, compute_dtype(config))
 
-    def loss(batch: Prompt | Statistics) -> Float[Array, '']:
+    def loss(model: Any, batch: Prompt | Statistics) -> Float[Array, '']:
+      if isinstance(batch, Prompt) and compute_dtype(config) != 'float32':
+        model, batch = _in_type(model, batch, compute_dtype(config))
       if not isinstance(batch, Prompt):
         return jnp.mean(query_losses(model, task, batch, moments))
       if isinstance(model, Looped):
@@ -160,20 +164,11 @@ def make_objective(config: Config, task: Task, statistics: bool) -> Objective:
         return jnp.mean(losses_at_all(model, task, batch))
       return jnp.mean(query_losses(model, task, batch, moments))
 
-    if num_parts(config) == 1:
-      return loss(batch)
-    # What the backward pass needs of a part is computed again, so that the activations
-    # of only one part exist at a time.
-    return jnp.mean(jax.lax.map(jax.checkpoint(loss), _parts(batch, num_parts(config))))
+    if (parts := num_parts(config)) * num_lanes == 1:
+      return loss(model, batch)
+    return mean_loss(loss, model, batch, parts, num_lanes)
 
   return exact if config.objective.name == 'exact' else sampled
-
-
-def _parts(batch: Any, num_parts: int) -> Any:
-  """A batch in parts, along a new first axis; each has prompts of all devices."""
-  return jax.tree.map(
-    lambda leaf: jnp.moveaxis(leaf.reshape(-1, num_parts, *leaf.shape[1:]), 1, 0), batch
-  )
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:

@@ -28,6 +28,7 @@ from zoo.training.evaluation import (
 )
 from zoo.training.layout import Layout
 from zoo.training.objective import make_objective
+from zoo.training.parts import num_lanes
 from zoo.training.program import Program, on_mesh
 from zoo.training.stacking import init_stacked, stack_abstract
 from zoo.training.step import (
@@ -54,7 +55,8 @@ def make_population(configs: Sequence[Config]) -> Program:
     graphs, abstract = abstract_state(config, mesh)
     abstract = stack_abstract(abstract, len(configs), None)
     layout = Layout(abstract)
-    objective = make_objective(config, task, statistics=False)
+    lanes = num_lanes(config, mesh, abstract['model'])
+    objective = make_objective(config, task, False, lanes)
     step = make_step(config, graphs, layout, objective)
     rates = np.array([config.optimizer.learning_rate for config in configs], 'f')
     keys, axis = stream_key(config, TRAIN_STREAM), None

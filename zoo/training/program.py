@@ -25,6 +25,7 @@ from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import Evaluation, make_evaluation
 from zoo.training.layout import Layout, State
 from zoo.training.objective import make_objective, moments_of, uses_statistics
+from zoo.training.parts import num_lanes
 from zoo.training.step import (
   TRAIN_STREAM,
   Numbers,
@@ -56,7 +57,8 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
   plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
   at_query = positions(config) == 'query'
   statistics = plain and at_query and uses_statistics(model, task)
-  objective = make_objective(config, task, statistics)
+  lanes = 1 if statistics else num_lanes(config, mesh, abstract['model'])
+  objective = make_objective(config, task, statistics, lanes)
   step = make_step(config, graphs, layout, objective)
   train_steps = make_train_steps(step, layout, mesh)
   return Plan(task, graphs, layout, statistics, train_steps)

@@ -1,0 +1,82 @@
+"""The gradient of a mean loss over a batch, computed in parts of the batch.
+
+Parts one after the other need less memory. Parts at the same time keep the cores of a
+CPU busy: XLA divides each operation among them, but at the sizes of in-context learning
+four cores compute an operation only about twice as fast as one, and operations that do
+not depend on each other it computes at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PyTree
+
+from zoo.config import Config, num_parts
+
+# From a model and a batch to the mean loss over the batch.
+Loss = Callable[[Any, PyTree], Float[Array, '']]
+
+
+_NUM_LANES = 4
+# Products of a weight and an example in a step. With fewer, operations are so short
+# that more of them cost more than other cores save.
+_LEAST_WORK = 1e8
+
+
+def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
+  """The parts of a batch to compute at the same time; 1 but for large steps on a CPU.
+
+  `weights` are those of all models that the program trains.
+  """
+  if mesh.size > 1 or mesh.devices.flat[0].platform != 'cpu':
+    return 1
+  part = config.train.batch_size // num_parts(config)
+  sizes = (math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
+  work = sum(sizes) * config.train.batch_size * (config.task.context_length + 1)
+  return _NUM_LANES if work >= _LEAST_WORK and part % _NUM_LANES == 0 else 1
+
+
+def mean_loss(
+  loss: Loss, model: Any, batch: PyTree, num_parts: int, num_lanes: int
+) -> Float[Array, '']:
+  """The mean loss over a batch, whose gradient is a sum over parts of the batch.
+
+  The batch is computed in `num_parts` parts one after the other, so that the
+  activations of only one exist at a time, and each of them in `num_lanes` parts at the
+  same time. Each part has equally many prompts of each device. The gradient is that of
+  the weights, `nnx.Param`; a derivative with respect to anything else is 0.
+  """
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
+
+  def of_part(weights: Any, rest: Any, part: PyTree) -> Float[Array, '']:
+    return loss(nnx.merge(graph, weights, rest), part)
+
+  @jax.custom_vjp
+  def mean(weights: Any, rest: Any, parts: PyTree) -> Float[Array, '']:
+    return jnp.mean(jax.lax.map(lambda part: of_part(weights, rest, part), parts))
+
+  def forward(weights: Any, rest: Any, parts: PyTree) -> tuple[Float[Array, ''], Any]:
+    def add(total: Any, part: PyTree) -> tuple[Any, None]:
+      found = jax.value_and_grad(of_part)(weights, rest, part)
+      return jax.tree.map(jnp.add, total, found), None
+
+    start = jax.tree.map(jnp.zeros_like, (jnp.zeros(()), weights))
+    total, _ = jax.lax.scan(add, start, parts, unroll=num_lanes)
+    return jax.tree.map(lambda leaf: leaf / count, total)
+
+  def backward(gradient: Any, cotangent: Float[Array, '']) -> tuple[Any, None, None]:
+    return jax.tree.map(lambda leaf: leaf * cotangent, gradient), None, None
+
+  mean.defvjp(forward, backward)
+  count = num_parts * num_lanes
+  parts = jax.tree.map(
+    lambda leaf: jnp.moveaxis(leaf.reshape(-1, count, *leaf.shape[1:]), 1, 0), batch
+  )
+  return mean(weights, rest, parts)
