@@ -1,14 +1,19 @@
-"""Trains architectures × tasks × initial guesses, and compares them in one table.
+"""Trains architectures × tasks × initial guesses, and compares them on one page.
 
-  python -m launch.atlas                                  # all models on three tasks
+  python -m launch.atlas                                  # less than an hour
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --seeds=1
+  python -m launch.atlas --scale=full                     # on an accelerator
 
-The models and tasks are in configs/atlas/__init__.py. Rerun the same command to resume
-after an interruption, or with more names to add them.
+The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
+resume after an interruption, or with more names to add them.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -16,53 +21,75 @@ from configs import atlas as cells
 from launch import cli
 from zoo.errors import UserError, check_count, check_name, check_number
 
+if TYPE_CHECKING:
+  from zoo.atlas import Grid
+
 flags.adopt_module_key_flags(cli)
+_SCALE = flags.DEFINE_string(
+  'scale', 'laptop', 'laptop, or full: the sizes of the field, on an accelerator.'
+)
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, and models of configs/atlas/__init__.py. Default: all.'
+  'models', None, 'Mixers, and models of configs/atlas. Default: those of the scale.'
 )
-_TASKS = flags.DEFINE_list(
-  'tasks', ['linear', 'noisy', 'logistic'], 'Tasks of configs/atlas/__init__.py.'
+_TASKS = flags.DEFINE_list('tasks', None, 'Tasks of configs/atlas. Default: all.')
+_GUESSES = flags.DEFINE_list(
+  'guesses',
+  None,
+  'zero, linear, network, residual. Default: zero, and for the task prior the others.',
 )
-_GUESSES = flags.DEFINE_list('guesses', ['zero'], 'zero, linear, residual.')
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Runs of each cell: seeds 0, 1, …')
+_SEEDS = flags.DEFINE_integer(
+  'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: that of the scale.'
+)
 _RATES = flags.DEFINE_list(
   'learning_rates',
   None,
-  'The best is chosen on held-out prompts. Default: 0.0003, 0.001, 0.003, 0.01.',
+  'The best is chosen on held-out prompts. Default: those of the scale.',
 )
-_STEPS = flags.DEFINE_integer('steps', None, 'Training steps. Default: 3000.')
+_STEPS = flags.DEFINE_integer(
+  'steps', None, 'Training steps. Default: those of the scale.'
+)
 _OUT = flags.DEFINE_string(
-  'out', 'checkpoints/runs/atlas', 'Folder for the runs, the table and the pictures.'
+  'out',
+  'checkpoints/runs/atlas',
+  'Folder for the runs, report.html, the table and the pictures.',
 )
 
 
 def main() -> None:
-  models = _names(_MODELS, cells.list_models())
-  tasks, guesses = _names(_TASKS, cells.list_tasks()), _names(_GUESSES, cells.GUESSES)
-  num_seeds = check_count('--seeds', _SEEDS.value)
-  num_steps = None if _STEPS.value is None else check_count('--steps', _STEPS.value)
-  rates = None if _RATES.value is None else [_rate(text) for text in _RATES.value]
+  scale = cells.scales()[check_name('--scale:', _SCALE.value, cells.scales())]
+  models = _names(_MODELS, cells.list_models(), scale.models)
+  tasks = _names(_TASKS, cells.list_tasks(), list(scale.guesses))
+  asked = _names(_GUESSES, cells.GUESSES, [])
+  num_seeds = _count(_SEEDS, scale.num_seeds)
+  num_steps = _count(_STEPS, scale.num_steps)
+  rates = scale.learning_rates
+  if _RATES.value is not None:
+    rates = [_rate(text) for text in _RATES.value]
   out = cli.folder_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo import atlas
 
-  grid = [
+  named = [
     atlas.Cell(model, task, guess)
     for task in tasks
     for model in models
-    for guess in (guesses if cells.has_guess(model) else [None])
+    for guess in ((asked or scale.guesses[task]) if cells.has_guess(model) else [None])
   ]
-  found = atlas.run(
-    grid, cells.get_config, out, num_seeds, rates or atlas.LEARNING_RATES, num_steps
-  )
+  get_config = functools.partial(cells.get_config, scale=_SCALE.value)
+  grid = atlas.Grid(named, num_seeds, rates, num_steps)
+  found = atlas.run(grid, get_config, out, _command(grid))
   if found is None:
     cli.print_stopped(out)
   else:
-    print(f'\n{atlas.table(found)}\n\nthe table and the pictures are in {out}')
+    print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')
 
 
-def _names(flag: flags.FlagHolder, known: list[str] | tuple[str, ...]) -> list[str]:
-  names = list(known) if flag.value is None else list(dict.fromkeys(flag.value))
+def _names(
+  flag: flags.FlagHolder, known: Sequence[str], default: Sequence[str]
+) -> list[str]:
+  if flag.value is None:
+    return [*default]
+  names = list(dict.fromkeys(flag.value))
   if not names:
     raise UserError(f'--{flag.name} is empty; known: {", ".join(known)}')
   for name in names:
@@ -70,11 +97,24 @@ def _names(flag: flags.FlagHolder, known: list[str] | tuple[str, ...]) -> list[s
   return names
 
 
+def _count(flag: flags.FlagHolder, default: int) -> int:
+  return default if flag.value is None else check_count(f'--{flag.name}', flag.value)
+
+
 def _rate(text: str) -> float:
   try:
     return check_number('--learning_rates', float(text), above=0.0)
   except ValueError:
     raise UserError(f'--learning_rates has {text!r}; it must be numbers > 0') from None
+
+
+def _command(grid: Grid) -> str:
+  """The command of this grid, without the names of cells and the folder."""
+  rates = ','.join(f'{rate:g}' for rate in grid.learning_rates)
+  return (
+    f'python -m launch.atlas --scale={_SCALE.value} --seeds={grid.num_seeds} '
+    f'--steps={grid.num_steps} --learning_rates={rates}'
+  )
 
 
 if __name__ == '__main__':

@@ -1,91 +1,271 @@
-"""The atlas chooses learning rates on held-out prompts, and tells what cells lack."""
+"""The atlas measures its cells on the same prompts, and tells what they lack."""
 
 import csv
+import json
+import math
 
+import jax
+import numpy as np
 import pytest
 
+import zoo
 from configs import atlas as cells
 from zoo import atlas
-from zoo.atlas import Cell, Result
+from zoo.atlas import Cell, Grid, Result, measure, training
+from zoo.atlas import results as results_
+from zoo.curves import curve
 from zoo.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-def _row(rate, held_out, loss, **baselines):
-  def measured(mean):
-    return {'mean': [mean], 'standard_error': [0.3]}
+def _result(losses, baselines):
+  """A result of prompts of two examples; the losses are [s, p, n] after 0, 2, 4."""
+  return Result(
+    Cell('gru', 'linear', 'zero'),
+    num_params=7,
+    learning_rate=0.1,
+    num_steps=10,
+    seconds=1.0,
+    still_falls=False,
+    context_length=2,
+    lengths=(0, 2, 4),
+    losses=np.asarray(losses, np.float64),
+    baselines={name: np.asarray(one, np.float64) for name, one in baselines.items()},
+  )
 
-  comparison = {'model': measured(loss)}
-  comparison |= {name: measured(mean) for name, mean in baselines.items()}
+
+def test_losses_are_those_of_as_many_examples_as_in_training():
+  losses = [[[9, 1, 0], [9, 3, 0]], [[9, 5, 0], [9, 11, 0]]]  # two seeds, two prompts
+  bayes = [[8, 1, 0], [6, 2, 0]]
+  result = _result(
+    losses, {'zero': [[20, 20, 20]] * 2, 'bayes': bayes, 'gd': [[0] * 3]}
+  )
+  assert result.by_seed == [2.0, 8.0]
+  assert result.loss.mean == 5.0
+  assert result.loss.stderr == pytest.approx(2.0)  # of 3 and 7
+  assert result.longest == (0.0, 0.0)
+  assert result.best_baseline == 'bayes'  # although gd had more luck
+  assert result.excess == pytest.approx((5 - 1.5) / (7 - 1.5))
+
+
+def test_without_bayes_the_best_line_is_the_lowest():
+  lines = {'zero': [[4, 4, 4]] * 2, 'gd': [[6, 2, 1]] * 2}
+  result = _result([[[4, 3, np.nan]] * 2], lines)
+  assert result.best_baseline == 'gd'
+  assert result.excess == pytest.approx((3 - 2) / (4 - 2))
+  assert result.longest is None
+
+
+def test_differences_are_paired_by_prompts_and_include_the_seeds():
+  rng = np.random.default_rng(0)
+  prompts = 10 * rng.random((1, 50, 1))  # what the prompts have in common cancels
+  one, other = (
+    prompts + rng.normal(size=(3, 1, 1)) + 0.1 * rng.normal(size=(3, 50, 3))
+    for _ in range(2)
+  )
+  found = results_.difference(_result(one, {}), _result(other, {}))
+  gap = one[:, :, 1].mean(axis=0) - other[:, :, 1].mean(axis=0)
+  seeds = [losses[:, :, 1].mean(axis=1) for losses in (one, other)]
+  expected = gap.var(ddof=1) / 50 + sum(seed.var(ddof=1) / 3 for seed in seeds)
+  assert found.mean == pytest.approx(gap.mean())
+  assert found.stderr == pytest.approx(math.sqrt(expected))
+
+
+def _row(rate, held_out, folder):
+  row = {'optimizer.learning_rate': rate, 'eval_risk': held_out, 'num_params': 7}
   return {
-    'optimizer.learning_rate': rate,
-    'eval_risk': held_out,
-    'num_params': 7,
-    'comparison': comparison,
+    **row,
+    'eval_risk_stderr': 0.5,
+    'step': 10,
+    'wall_time': 3.0,
+    'workdir': folder,
   }
 
 
-def test_the_learning_rate_is_chosen_on_held_out_prompts():
+def test_the_learning_rate_is_chosen_on_held_out_prompts(tmp_path, monkeypatch):
   """Not by the losses that the table has, which would favour luck."""
-  rows = [
-    _row(0.1, 1.0, 5.0, zero=9.0, gd=2.0),
-    _row(0.1, 2.0, 7.0, zero=8.0, gd=4.0),
-    _row(0.2, 2.0, 0.0, zero=9.0, gd=2.0),
-    _row(0.2, 2.0, 0.0, zero=8.0, gd=4.0),
-    _row(0.3, None, 0.0),  # it diverged
-    _row(0.3, 0.0, 0.0),
-  ]
-  cell = Cell('gru', 'linear', 'zero')
-  found = atlas._result(cell, rows)
+  rates = [(0.1, 1.0), (0.1, 2.0), (0.2, 2.0), (0.2, 2.0), (0.3, None), (0.3, 0.0)]
+  rows = [_row(rate, risk, tmp_path / str(i)) for i, (rate, risk) in enumerate(rates)]
+  asked = []
+
+  def measured(config, folders):
+    asked.extend(folders)
+    return np.ones((2, 5, len(measure.lengths_of(config.task.context_length))))
+
+  monkeypatch.setattr(measure, 'model_losses', measured)
+  config = cells.get_config('gru', 'linear', 'zero')
+  found = training._result(Cell('gru', 'linear', 'zero'), config, rows, tmp_path, {})
   assert isinstance(found, Result)
   assert found.learning_rate == 0.1
-  assert found.losses == [5.0, 7.0]
-  assert found.loss == 6.0
-  assert found.stderr == pytest.approx(0.3 / 2**0.5)
-  assert found.baselines == {'zero': 8.5, 'gd': 3.0}
+  assert asked == [tmp_path / '0', tmp_path / '1']
+  assert found.seconds == 3.0
+
+
+@pytest.mark.parametrize(
+  ('risks', 'falls'),
+  [
+    ({5: 9.0, 9: 3.0, 10: 2.0}, True),  # by 1, with an error of 0.5
+    ({5: 9.0, 9: 2.4, 10: 2.0}, False),
+    ({9: 1.0, 10: 2.0}, False),  # it rises
+    ({10: 2.0}, False),  # not known
+  ],
+  ids=str,
+)
+def test_a_cell_says_whether_its_loss_still_falls(tmp_path, risks, falls):
+  lines = [
+    json.dumps({'step': step, 'eval_risk': risk, 'loss': 1.0, 'wall_time': 1.0})
+    for step, risk in risks.items()
+  ]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  assert training._still_falls([_row(0.1, risks[10], tmp_path)]) is falls
+
+
+def test_what_was_measured_is_kept_with_its_config(tmp_path):
+  config = cells.get_config('gru', 'linear', 'zero')
+  path, calls = tmp_path / 'new' / 'losses.npz', []
+
+  def measured():
+    calls.append(0)
+    return {'losses': np.arange(3.0)}
+
+  for _ in range(2):
+    np.testing.assert_array_equal(
+      measure.kept(path, config, measured)['losses'], np.arange(3.0)
+    )
+  assert len(calls) == 1
+  config.task.context_length += 1
+  measure.kept(path, config, measured)
+  assert len(calls) == 2
+  path.write_bytes(path.read_bytes()[:100])  # damaged
+  measure.kept(path, config, measured)
+  assert len(calls) == 3
+  assert [file.name for file in path.parent.iterdir()] == ['losses.npz']
 
 
 def _tiny(model, task, guess):
   config = cells.get_config(model, task, guess)
   config.task.num_features, config.task.context_length = 2, 3
   config.train.batch_size, config.train.log_every = 8, 2
-  config.eval.num_batches, config.eval.num_compared = 2, 16
+  config.eval.num_batches = 2
   return config
 
 
-def test_cells_are_trained_once_and_written(tmp_path, monkeypatch):
-  grid = [
-    Cell('deep_set', 'linear', 'linear'),
+_GRID = Grid(
+  [
+    Cell('mlp', 'linear', 'zero'),
+    Cell('mlp', 'linear', 'residual'),
     Cell('multi_head_lsa', 'nowhere', None),
-  ]
-  arguments = grid, _tiny, tmp_path, 2, (0.01, 0.02), 4
-  found = atlas.run(*arguments)
-  assert found is not None
-  result = found[grid[0]]
+  ],
+  num_seeds=2,
+  learning_rates=(0.01, 0.02),
+  num_steps=4,
+)
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """The folder and the results of a small atlas."""
+  folder = tmp_path_factory.mktemp('atlas')
+  patch = pytest.MonkeyPatch()
+  patch.setattr(measure, 'NUM_PROMPTS', 64)
+  with jax.numpy_dtype_promotion('standard'):
+    yield folder, atlas.run(_GRID, _tiny, folder, 'python -m launch.atlas --seeds=2')
+  patch.undo()
+
+
+def _losses(found, cell):
+  result = found[cell]
   assert isinstance(result, Result)
-  assert len(result.losses) == 2
-  assert 'bayes' in result.baselines
-  assert 'nowhere' in str(found[grid[1]])
-  with (tmp_path / 'atlas.csv').open() as file:
-    first, second = csv.DictReader(file)
-  assert float(first['loss']) == result.loss
-  assert second['reason'].startswith("unknown task 'nowhere'")
-  assert (tmp_path / 'atlas_linear.png').read_bytes().startswith(b'\x89PNG')
+  return result.losses
+
+
+def test_losses_are_those_of_the_saved_models(trained):
+  folder, found = trained
+  result = found[_GRID.cells[0]]
+  assert result.lengths == (0, 1, 2, 3, 4, 6)
+  path = folder / 'cells' / 'mlp,linear,zero' / 'points'
+  rate = f'seed=1,optimizer.learning_rate={result.learning_rate}'
+  saved = zoo.load(path / rate)
+  task = zoo.tasks.LinearRegression(2, 6)  # its prompts are twice as long
+  expected = curve(saved.model, task, 64, lengths=[0, 1, 2, 3])
+  np.testing.assert_allclose(
+    result.losses[1].mean(axis=0)[:4], expected.mean, rtol=1e-6
+  )
+  assert np.isnan(result.losses[:, :, 4:]).all()  # an MLP has places for three examples
+  bayes = result.baselines['bayes'].mean(axis=0)
+  assert bayes[result.trained] < 1e-6
+
+
+def test_what_came_out_is_written(trained):
+  folder, found = trained
+  with (folder / 'atlas.csv').open() as file:
+    first, second, third = csv.DictReader(file)
+  result = found[_GRID.cells[0]]
+  assert float(first['loss']) == result.loss.mean
+  assert float(first['loss_after_3']) == result.loss.mean
+  assert first['loss_after_6'] == ''
+  assert second['guess'] == 'residual'
+  assert third['reason'].startswith("unknown task 'nowhere'")
+  names = 'atlas', 'guess_linear', 'losses_linear', 'curves_linear'
+  page = (folder / 'report.html').read_text()
+  for name in names:
+    assert (folder / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert f'id="{name}"' in page
+  command = (
+    'python -m launch.atlas --seeds=2 --models=mlp --tasks=linear --guesses=zero'
+  )
+  assert command in page
   text = atlas.table(found)
-  assert 'deep_set,linear,linear' in text
+  assert 'mlp,linear,residual' in text
   assert "multi_head_lsa,nowhere: unknown task 'nowhere'" in text
-  monkeypatch.setattr('zoo.training.sweeps._train_stacked', None)  # nothing is trained
-  assert atlas.run(*arguments) == found
 
 
-@pytest.mark.parametrize('task', cells.list_tasks())
-def test_every_cell_has_a_config(task):
-  for model in cells.list_models():
-    guesses = cells.GUESSES if cells.has_guess(model) else [None]
-    for guess in guesses:
-      config = cells.get_config(model, task, guess)
-      assert config.train.num_steps == 3000
+def test_finished_cells_are_not_trained_again(trained, monkeypatch):
+  folder, found = trained
+  for name in ('_train_stacked', '_train_alone'):
+    monkeypatch.setattr(f'zoo.training.sweeps.{name}', None)
+  monkeypatch.setattr(measure, 'model_losses', None)
+  again = atlas.run(_GRID, _tiny, folder, '')
+  assert again is not None
+  for cell in _GRID.cells[:2]:
+    np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
+
+
+def test_a_cell_alone_has_the_same_numbers(trained, tmp_path):
+  _, found = trained
+  cell = _GRID.cells[1]
+  alone = atlas.run(_GRID._replace(cells=[cell]), _tiny, tmp_path, '')
+  assert alone is not None
+  np.testing.assert_array_equal(_losses(alone, cell), _losses(found, cell))
+
+
+def _configs(scale):
+  sizes = cells.scales()[scale]
+  for task, guesses in sizes.guesses.items():
+    for model in sizes.models:
+      for guess in guesses if cells.has_guess(model) else [None]:
+        yield cells.get_config(model, task, guess, scale)
+
+
+@pytest.mark.parametrize('scale', cells.scales())
+def test_every_cell_has_a_config(scale):
+  steps = {config.train.num_steps for config in _configs(scale)}
+  assert steps == {cells.scales()[scale].num_steps}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('scale', cells.scales())
+def test_every_config_is_valid(scale):
+  for config in _configs(scale):
+    zoo.training.validate(config)
+
+
+def test_the_full_scale_has_the_sizes_of_the_field():
+  config = cells.get_config('softmax', 'prior', 'residual', 'full')
+  model = config.model
+  assert (model.num_layers, model.width, model.num_heads) == (12, 256, 8)
+  assert (config.task.num_features, config.task.context_length) == (20, 40)
 
 
 def test_what_is_unknown_is_named():

@@ -1,15 +1,20 @@
 """The cells of launch.atlas: models and tasks at sizes that a laptop trains.
 
-All transformers have the same sizes, tokens and budget, and differ in their mixer.
+All transformers have the same sizes, tokens and budget, and differ in their mixer. The
+tokens are `joint`, an example and its label in one, as in arXiv 2512.04268, without
+positions, so that a model can read longer contexts; the loss is that of the query. With
+a token each for examples and labels, a model first has to learn which belong together,
+and after these budgets most have learned little else.
 """
 
 import importlib
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import zoo
 from zoo.errors import check_name
 
-GUESSES = 'zero', 'linear', 'residual'
+GUESSES = 'zero', 'linear', 'network', 'residual'
 
 _SMALL = {'num_layers': 2, 'width': 32, 'num_heads': 2}
 # File, variant and hyper-parameters of the models that are not a mixer's transformer.
@@ -17,7 +22,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'looped': (
     'transformer',
     'looped',
-    {'width': 32, 'num_loops': 8, 'num_trained_loops': 6, 'tokens': 'shifted'},
+    {'width': 32, 'num_loops': 8, 'num_trained_loops': 6},
   ),
   'set': ('transformer', 'set', _SMALL),
   'deep_lsa': ('deep_lsa', '', {'num_layers': 2}),
@@ -50,6 +55,31 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# Tasks whose labels have a mean that a guess can have; the others are symmetric.
+_ALL_GUESSES = 'zero', 'linear', 'residual'
+_OF_TASK = {task: ['zero'] for task in _TASKS} | {'prior': _ALL_GUESSES}
+
+
+class Scale(NamedTuple):
+  """What is trained by default, and sizes in place of those above."""
+
+  models: Sequence[str]
+  guesses: Mapping[str, Sequence[str]]  # of each task
+  num_seeds: int
+  learning_rates: Sequence[float]
+  num_steps: int
+  task: Mapping[str, Any]  # fields of all tasks
+  model: Mapping[str, Any]  # fields of all models that have them
+
+
+_LAPTOP = (
+  *('softmax', 'relu', 'linear', 'mamba2', 'delta', 'gated_delta', 'hyena', 'lstm'),
+  *('deep_set', 'mlp', 'mlp_mixer', 'deep_lsa', 'lsa', 'multi_head_lsa', 'yq_lsa'),
+  'ltb',
+)
+_LAPTOP_GUESSES = {**_OF_TASK, 'prior': ('zero', 'residual')}
+
+
 def list_models() -> list[str]:
   """The models by name; that of a mixer is the transformer that has it."""
   return [*zoo.list_mixers(), *_MODELS]
@@ -60,24 +90,45 @@ def list_tasks() -> list[str]:
   return [*_TASKS]
 
 
+def scales() -> dict[str, Scale]:
+  """The scales by name: `laptop` takes less than an hour, `full` an accelerator."""
+  rates = 0.003, 0.01
+  field = {'num_features': 20, 'context_length': 40}
+  gpt2 = {'num_layers': 12, 'width': 256, 'num_heads': 8}
+  return {
+    'laptop': Scale(_LAPTOP, _LAPTOP_GUESSES, 2, rates, 1500, {}, {}),
+    # The sizes of Garg et al. (arXiv 2208.01066).
+    'full': Scale(list_models(), _OF_TASK, 3, (1e-4, 3e-4), 500_000, field, gpt2),
+  }
+
+
 def has_guess(model: str) -> bool:
   """Whether a model has the field `guess`; that of the linear family is its own."""
   return model not in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb')
 
 
-def get_config(model: str, task: str, guess: str | None = None) -> Any:
+def get_config(
+  model: str, task: str, guess: str | None = None, scale: str = 'laptop'
+) -> Any:
   """The config of a cell; raises UserError for an unknown name."""
+  sizes = scales()[check_name('scale', scale, scales())]
   check_name('model', model, list_models())
   task_name, fields = _TASKS[check_name('task', task, _TASKS)]
-  own = {**_SMALL, 'mixer': model, 'tokens': 'shifted'}
+  own = {**_SMALL, 'mixer': model}
   file, variant, hyperparameters = _MODELS.get(model, ('transformer', '', own))
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   variant = ','.join(filter(None, variants))
   config = importlib.import_module(f'configs.{file}').get_config(variant)
-  config.train.batch_size, config.train.num_steps = 64, 3000
+  config.train.batch_size, config.train.num_steps = 64, sizes.num_steps
   config.eval.num_batches = 32
+  config.objective.positions = 'query'
+  if 'tokens' in config.model:
+    config.model.tokens = 'joint'
+  if 'positions' in config.model:
+    config.model.positions = 'none'
   config.model.update(hyperparameters)
-  config.task.update(fields)
+  config.model.update({k: v for k, v in sizes.model.items() if k in config.model})
+  config.task.update({**fields, **sizes.task})
   if guess is not None:
     config.model.guess = check_name('guess', guess, GUESSES)
   return config

@@ -6,6 +6,7 @@ import pytest
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
+    (['--scale=huge'], "unknown --scale: 'huge'"),
     (['--models=gpt5'], "unknown name in --models: 'gpt5'"),
     (['--tasks=poker'], "unknown name in --tasks: 'poker'"),
     (['--guesses='], '--guesses is empty'),

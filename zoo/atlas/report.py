@@ -1,0 +1,112 @@
+"""The report of an atlas: pictures first, then the cells."""
+
+from __future__ import annotations
+
+import pathlib
+
+from matplotlib.figure import Figure
+
+from zoo import reports
+from zoo.atlas import pictures
+from zoo.atlas.results import COLUMNS, Result, Results, row_of, trained_cells
+from zoo.files import write_atomically
+
+_REFERENCE = 'zero'  # the guess that others are compared with
+
+
+def write(found: Results, command: str, out: pathlib.Path) -> None:
+  """Writes the pictures, and `report.html` with all of them, into a folder."""
+  results = trained_cells(found)
+  if not results:
+    return
+  figures = _figures(results)
+  for name, figure in figures.items():
+    for suffix in ('png', 'svg'):
+      figure.pictures[0].drawing.savefig(out / f'{name}.{suffix}', dpi=150)
+  write_atomically(out / 'report.html', _page(found, results, figures, command))
+
+
+def _figures(results: list[Result]) -> dict[str, reports.Figure]:
+  """The figures by the names of their files."""
+  figures = {
+    'atlas': _figure(
+      'What each architecture learns',
+      pictures.heat_map(results),
+      '0 is the loss of Bayes, or of the best line where Bayes is not known; 1 is its '
+      'loss without examples. An arrow: the loss on held-out prompts still fell by '
+      'more than its standard error in the last tenth of training.',
+    )
+  }
+  for task, of in pictures.by_task(results).items():
+    reference = [one for one in of if one.cell.guess == _REFERENCE]
+    if reference and len(pictures.guesses(of)) > 1:
+      figures[f'guess_{task}'] = _figure(
+        f'What the guess changes: {task}',
+        pictures.gains(of, _REFERENCE),
+        'Differences of losses on the same prompts. The bars are two standard errors, '
+        'of prompts and of seeds.',
+      )
+    figures[f'losses_{task}'] = _figure(
+      f'Losses: {task}', pictures.losses(of), 'After as many examples as in training.'
+    )
+    figures[f'curves_{task}'] = _figure(
+      f'By number of examples: {task}',
+      pictures.curves(of),
+      'Trained on prompts of one length, measured on shorter and longer ones. Models '
+      'of a fixed number of examples cannot take more.',
+    )
+  return figures
+
+
+def _figure(title: str, drawing: Figure, caption: str) -> reports.Figure:
+  return reports.Figure(title, caption, [reports.Picture(drawing, title)])
+
+
+def _page(
+  found: Results,
+  results: list[Result],
+  figures: dict[str, reports.Figure],
+  command: str,
+) -> str:
+  first = results[0]
+  models = {one.cell.model for one in results}
+  tasks = pictures.by_task(results)
+  lead = (
+    f'{len(models)} architectures, tasks {", ".join(tasks)}. Each cell has '
+    f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the best of some '
+    f'learning rates on held-out prompts; losses are on other prompts. '
+    f'{sum(one.still_falls for one in results)} of {len(results)} cells had not '
+    'converged.'
+  )
+  reasons = [[cell.name, one] for cell, one in found.items() if isinstance(one, str)]
+  tables = [
+    reports.Table(
+      [[one.cell.name, *row_of(one), _command(command, one)] for one in of],
+      header=('cell', *COLUMNS, 'command'),
+      title=task,
+    )
+    for task, of in tasks.items()
+  ]
+  if reasons:
+    tables.append(reports.Table(reasons, header=('cell', 'why it has no result')))
+  return reports.render(
+    'Atlas of architectures and tasks',
+    lead,
+    [
+      reports.Section('Pictures', figures=figures),
+      reports.Section(
+        'Cells',
+        'Errors are those of the sample of prompts; the column seeds has the least and '
+        'the largest loss of a seed. The command trains the cell alone, and gives the '
+        'same numbers. The time is that of all seeds and learning rates together.',
+        {'atlas.csv': 'atlas.csv'},
+        tables=tables,
+      ),
+    ],
+  )
+
+
+def _command(command: str, result: Result) -> str:
+  cell = result.cell
+  guess = f' --guesses={cell.guess}' if cell.guess else ''
+  return f'{command} --models={cell.model} --tasks={cell.task}{guess} --out=runs/cell'

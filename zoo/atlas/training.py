@@ -1,0 +1,163 @@
+"""Trains the cells of an atlas, measures them, and writes what came out.
+
+A cell is a sweep over seeds and learning rates. Its learning rate is that of the least
+loss on held-out prompts; the cell's losses are measured on other prompts, which all
+cells of a task share.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+from jaxtyping import Float
+
+from zoo.atlas import measure, report
+from zoo.atlas.results import Cell, Reason, Result, to_csv
+from zoo.config import Config
+from zoo.errors import UserError
+from zoo.files import write_atomically
+from zoo.training import sweeps
+from zoo.training.loop import NotFiniteError
+from zoo.training.records import read_lines
+
+LEARNING_RATES = 0.0003, 0.001, 0.003, 0.01
+
+# From the names of a model, a task and a guess (None: the model has no choice).
+GetConfig = Callable[[str, str, str | None], Config]
+
+
+class Grid(NamedTuple):
+  """What is trained; `num_steps` None is that of each config."""
+
+  cells: Sequence[Cell]
+  num_seeds: int = 3
+  learning_rates: Sequence[float] = LEARNING_RATES
+  num_steps: int | None = None
+
+
+def run(
+  grid: Grid, get_config: GetConfig, out: pathlib.Path, command: str
+) -> dict[Cell, Result | Reason] | None:
+  """Trains the cells that are not in the folder `out` yet, one after the other.
+
+  Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is what
+  trains this grid, but for the names of a cell; the report shows it. Returns None after
+  SIGTERM; the same call resumes. Raises UserError for a folder of another grid, and
+  otherwise the errors of `sweeps.sweep`.
+  """
+  found: dict[Cell, Result | Reason] = {}
+  baselines: dict[str, Mapping[str, Float[np.ndarray, 'p n']]] = {}
+  for number, cell in enumerate(grid.cells, start=1):
+    logging.info('cell %d of %d: %s', number, len(grid.cells), cell.name)
+    try:
+      config, points = _planned(cell, grid, get_config)
+    except UserError as error:  # the model cannot do the task
+      found[cell] = str(error)
+      continue
+    folder = out / 'cells' / cell.name
+    try:
+      rows = sweeps.sweep(config, points, folder)
+    except NotFiniteError as error:
+      found[cell] = str(error)
+      continue
+    if rows is None:
+      return None
+    if cell.task not in baselines:
+      baselines[cell.task] = measure.kept(
+        out / 'baselines' / f'{cell.task}.npz',
+        config.task,
+        lambda config=config: measure.baseline_losses(config),
+      )
+    found[cell] = _result(cell, config, rows, folder, baselines[cell.task])
+  out.mkdir(parents=True, exist_ok=True)
+  write_atomically(out / 'atlas.csv', to_csv(found))
+  report.write(found, command, out)
+  return found
+
+
+def _planned(
+  cell: Cell, grid: Grid, get_config: GetConfig
+) -> tuple[Config, list[sweeps.Point]]:
+  """The config of a cell and the points of its sweep; raises UserError."""
+  config = get_config(*cell)
+  if grid.num_steps is not None:
+    config.train.num_steps = grid.num_steps
+    config.optimizer.warmup_steps = min(
+      config.optimizer.warmup_steps, grid.num_steps // 10
+    )
+  # Ten times on the way, to see whether the loss still falls; the comparison with the
+  # baselines is made here, on the same prompts for all cells.
+  config.eval.every, config.eval.num_compared = max(config.train.num_steps // 10, 1), 0
+  axes = {
+    'seed': list(range(grid.num_seeds)),
+    'optimizer.learning_rate': list(grid.learning_rates),
+  }
+  points = sweeps.grid(axes)
+  sweeps.at_point(config, points[0])
+  return config, points
+
+
+def _result(
+  cell: Cell,
+  config: Config,
+  rows: Sequence[sweeps.Row],
+  folder: pathlib.Path,
+  baselines: Mapping[str, Float[np.ndarray, 'p n']],
+) -> Result | Reason:
+  by_rate: dict[float, list[sweeps.Row]] = {}
+  for row in rows:
+    by_rate.setdefault(row['optimizer.learning_rate'], []).append(row)
+  rate = min(by_rate, key=lambda rate: _held_out(by_rate[rate]))
+  best = by_rate[rate]
+  folders = [row['workdir'] for row in best]
+  lengths = measure.lengths_of(config.task.context_length)
+  losses = measure.kept(
+    folder / f'losses_{rate:g}.npz',
+    config,
+    lambda: {'losses': measure.model_losses(config, folders)},
+  )['losses']
+  result = Result(
+    cell,
+    num_params=best[0]['num_params'],
+    learning_rate=rate,
+    num_steps=config.train.num_steps,
+    seconds=max(row['wall_time'] for row in rows),
+    still_falls=_still_falls(best),
+    context_length=config.task.context_length,
+    lengths=lengths,
+    losses=losses,
+    baselines=baselines,
+  )
+  return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
+
+
+def _held_out(rows: Sequence[sweeps.Row]) -> float:
+  """The mean loss of the seeds on held-out prompts; infinite if one has none."""
+  risks = [row['eval_risk'] for row in rows]
+  return math.inf if None in risks else float(np.mean(risks))
+
+
+def _still_falls(rows: Sequence[sweeps.Row]) -> bool:
+  """Whether the held-out loss fell by more than its error in the last tenth.
+
+  Both losses are on the same prompts, so the error is rather too large.
+  """
+  falls = []
+  for row in rows:
+    lines = read_lines(row['workdir'] / 'metrics.jsonl')
+    risks = [
+      line['eval_risk']
+      for line in lines
+      if line.get('eval_risk') is not None and line['step'] <= 0.9 * row['step']
+    ]
+    if not risks or row['eval_risk'] is None:
+      return False
+    falls.append(risks[-1] - row['eval_risk'])
+  errors = [row['eval_risk_stderr'] for row in rows]
+  error = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+  return float(np.mean(falls)) > error
