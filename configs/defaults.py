@@ -32,7 +32,9 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Any:
   config.task = tasks.get_config(task_name)  # a name from zoo.list_tasks()
 
   config.objective = objective = ConfigDict()
-  objective.name = 'sampled'  # fresh prompts at every step; or exact: the risk itself
+  # Fresh prompts at every step; or exact: the risk itself; or low_variance, for
+  # deep_lsa: fresh contexts, the query integrated.
+  objective.name = 'sampled'
   objective.positions = 'query'  # the loss at the query; or every: at all examples, too
 
   config.optimizer = optimizer = ConfigDict()

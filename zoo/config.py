@@ -9,14 +9,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from zoo import contracts, memory, registry, theory
 from zoo.errors import UserError, check_count, check_name, check_number
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.protocols import FollowsRule, Model, Task, predicts_all
+from zoo.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.tasks.base import num_outputs_of
+from zoo.tasks.coverage import require_covered
 
 if TYPE_CHECKING:
   from zoo.optimizers import OptimizerConfig
@@ -130,7 +132,7 @@ def _axis_size(name: str, value: Any) -> None:
 # The sections `model` and `task` are checked by what they build.
 _CHECKS: dict[str, Check] = {
   'seed': _count(0, below=2**32),  # a larger one would be cut to 32 bits
-  'objective.name': _one_of('objective', 'sampled', 'exact'),
+  'objective.name': _one_of('objective', 'sampled', 'exact', 'low_variance'),
   'objective.positions': _one_of('positions', 'query', 'every'),
   'optimizer.name': _one_of('optimizer', *OPTIMIZERS),
   'optimizer.learning_rate': _positive,
@@ -333,18 +335,13 @@ def _create(config: Config, section: str, entries: registry.Registry, **more) ->
 
 def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
   _check_positions(config, model)
-  if config.objective.name == 'exact':
-    if not isinstance(model, FollowsRule):
-      raise UserError(
-        f"config.objective.name is 'exact'; it must be 'sampled' for "
-        f'{config.model.name!r}, which has no learning rule and so no exact risk'
-      )
-    theory.task_moments(task)  # raises UserError for a task that the theory lacks
+  if config.objective.name != 'sampled':
+    _check_objective(config, task, model)
     for field, wanted in (('num_parts', 1), ('compute_dtype', 'float32')):
       if (found := config.train.get(field, wanted)) != wanted:
         raise UserError(
-          f'config.train.{field} is {found!r}; it must be {wanted!r} for the exact '
-          'objective, which has no batch'
+          f'config.train.{field} is {found!r}; it must be {wanted!r} for the objective '
+          f'{config.objective.name!r}, which has no batch of prompts'
         )
   if config.mesh.fsdp:  # pads arrays that it cannot divide
     return
@@ -362,14 +359,41 @@ def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> N
         )
 
 
+def _check_objective(config: Config, task: Task, model: Model) -> None:
+  """Raises UserError unless theory has what an objective without prompts needs."""
+  name, subject = config.objective.name, config.model.name
+  try:
+    regression = require_covered(task)
+    if name == 'low_variance':
+      deep = theory.deep.require_deep(model, regression)
+      theory.deep.check_depth(deep.num_layers)
+    elif isinstance(model, HasExactForm):
+      form = nnx.eval_shape(lambda: theory.exact_form(_made(model)))
+      theory.form_constants(form, regression)
+    elif not isinstance(model, FollowsRule):
+      raise UserError(
+        f"it must be 'sampled' for {subject!r}, which has no learning rule and so no "
+        'exact risk'
+      )
+  except UserError as error:
+    raise UserError(f'config.objective.name is {name!r}; {error}') from None
+
+
+def _made(model: Model) -> Any:
+  """A model of zeros like an abstract one; for use under eval_shape."""
+  graph, state = nnx.split(model)
+  zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+  return nnx.merge(graph, zeros)
+
+
 def _check_positions(config: Config, model: Model) -> None:
   """Raises UserError unless the model predicts all examples that are trained on."""
   if positions(config) == 'query':
     return
-  if config.objective.name == 'exact':
+  if config.objective.name != 'sampled':
     raise UserError(
-      "config.objective.positions is 'every'; it must be 'query' for the exact "
-      'objective, which is the risk at the query'
+      "config.objective.positions is 'every'; it must be 'query' for the objective "
+      f'{config.objective.name!r}, which is the risk at the query'
     )
   if not (predicts_all(model) or isinstance(model, FollowsRule)):
     raise UserError(

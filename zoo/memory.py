@@ -95,7 +95,7 @@ def estimate(
     prompt = (d + 1) * (d + 2) // 2 + d + 1  # its statistics: see zoo.statistics
   if held_out and theory.covers(task):
     prompt += (d + 1) ** 2 / 2
-  sampled = held_out or config.objective.name == 'sampled'
+  sampled = held_out or config.objective.name != 'exact'
   share = _share(model, mesh_shape, config.mesh.fsdp)
   gradient = FLOAT * num_points * _num_parameters(model)
   return {

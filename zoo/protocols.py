@@ -6,6 +6,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
+from zoo.exact_forms import DeepRule, Recurrence
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 
@@ -72,6 +73,18 @@ class FollowsRule(Predictor, Protocol):
 
   def learning_rule(self) -> LearningRule:
     """The rule that predicts the same for every prompt."""
+    ...
+
+
+@runtime_checkable
+class HasExactForm(Predictor, Protocol):
+  """A predictor outside of the linear family whose exact risk theory knows."""
+
+  def exact_form(self) -> DeepRule | Recurrence:
+    """The form that predicts the same for every prompt.
+
+    Raises UserError with the reason if these hyper-parameters have none.
+    """
     ...
 
 

@@ -11,6 +11,7 @@ from zoo.models.mlp import MLPMixer as MLPMixer
 from zoo.models.multi_head_lsa import MultiHeadLSA as MultiHeadLSA
 from zoo.models.recurrent import GRU as GRU
 from zoo.models.recurrent import LSTM as LSTM
+from zoo.models.sequential import SequentialLearner as SequentialLearner
 from zoo.models.token_model import TokenModel as TokenModel
 from zoo.models.transformer import Transformer as Transformer
 from zoo.models.yq_lsa import YqLSA as YqLSA

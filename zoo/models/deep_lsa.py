@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import check_count, check_name, check_number
+from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.exact_forms import DeepRule
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
 from zoo.prompt import Prompt
 from zoo.registry import models
 
-FORMS = 'dense', 'sparse', 'gd_plus_plus'
+FORMS = 'dense', 'sparse', 'gd_plus_plus', 'scalar'
 READOUTS = 'last', 'linear'
 
 
@@ -70,11 +71,10 @@ class DeepLSA(TokenModel):
       if form == 'dense':
         features = self.token_width - 1  # its tokens have one label
         return LinearAttention(features, num_heads, init_scale, rngs=rngs)
-      moves = form == 'gd_plus_plus'
-      return SparseLayer(num_features, num_heads, init_scale, moves, rngs=rngs)
+      return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
     self.layers = nnx.List([layer() for _ in range(1 if shared else num_layers)])
-    self.sign = 1 if form == 'dense' else -1
+    self.form, self.sign = form, 1 if form == 'dense' else -1
     if readout == 'linear':
       start = jnp.eye(self.token_width)[:, num_features:]
       self.read_out = nnx.Param(self.sign * start)
@@ -91,6 +91,43 @@ class DeepLSA(TokenModel):
   ) -> Float[Array, 'b 1 *k']:
     """What the readout would predict of the query from the tokens of any layer."""
     return self._finish(self._read(tokens), prompt)
+
+  def exact_form(self) -> DeepRule:
+    """This model, if its form is `scalar`, for `zoo.theory`.
+
+    Raises UserError for other forms, several outputs, and the guess `network`.
+    """
+    for name, value, wanted in (
+      ('form', self.form, 'scalar'),
+      ('num_outputs', self.num_outputs, 1),
+    ):
+      if value != wanted:
+        raise UserError(
+          f'{name} is {value!r}; the risk of deep_lsa is known exactly only with '
+          f'{wanted!r}'
+        )
+    if self.guess.kind == 'network':
+      raise UserError("guess is 'network'; the exact risk needs a linear guess")
+    layers = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
+    a = [layer.a[...] for layer in layers if isinstance(layer, SparseLayer)]
+    b = [layer.b[...] for layer in layers if isinstance(layer, SparseLayer)]
+    steps = jnp.stack([-jnp.sum(one) for one in a])
+    moves = jnp.stack([-jnp.sum(one * two) for one, two in zip(a, b, strict=True)])
+    d, zeros = self.num_features, jnp.zeros(self.num_features, steps.dtype)
+    read = jnp.append(zeros, jnp.asarray(self.sign, steps.dtype))
+    if hasattr(self, 'read_out'):
+      read = self.read_out[...][:, 0]
+    guess, bias = self.guess.affine()
+    residual = self.guess.kind == 'residual'
+    return DeepRule(
+      steps=steps,
+      preconditions=moves,
+      readout=read[d],
+      feature_readout=read[:d],
+      start=zeros if residual else self.sign * guess[:, 0],
+      offset=self.sign * bias[0],
+      residual=guess[:, 0] if residual else zeros,
+    )
 
   def _layers(self, tokens: Float[Array, 'b t e']) -> list[Float[Array, 'b t e']]:
     each = [tokens.at[:, -1, self.num_features :].multiply(self.sign)]
@@ -111,9 +148,10 @@ class SparseLayer(nnx.Module):
   The layers of Ahn et al. (arXiv 2306.00297). In `sparse` B_h is 0, and a layer is a
   step of gradient descent, preconditioned by Σ_h A_hᵀ: y_i is what is left of a label.
   `gd_plus_plus` has B_h: with A = I, B = γ·I it also takes γ XᵀX/C of the features away
-  (GD++ of von Oswald et al., arXiv 2212.07677).
+  (GD++ of von Oswald et al., arXiv 2212.07677). In `scalar` it has A_h and B_h that are
+  multiples of the identity: the family whose exact risk is known.
 
-  Parameters: `a`, and of gd_plus_plus `b`, `[h, d, d]`.
+  Parameters: `a`, and of gd_plus_plus `b`, `[h, d, d]`; of scalar both, `[h]`.
   """
 
   def __init__(
@@ -121,36 +159,45 @@ class SparseLayer(nnx.Module):
     num_features: int,
     num_heads: int,
     init_scale: float,
-    moves_features: bool,
+    form: str,
     *,
     rngs: nnx.Rngs,
   ):
     """Samples the matrices from N(0, init_scale²), head by head."""
 
+    self.num_features = num_features
+    entries = () if form == 'scalar' else (num_features, num_features)
+
     def matrices() -> nnx.Param:
-      normal = jax.random.normal(rngs.params(), (num_heads, num_features, num_features))
+      normal = jax.random.normal(rngs.params(), (num_heads, *entries))
       # Not eager, so that a model can also be made without a mesh.
-      return nnx.Param(
-        init_scale * normal, out_sharding=('model', None, None), eager_sharding=False
-      )
+      axes = 'model', *(None for _ in entries)
+      return nnx.Param(init_scale * normal, out_sharding=axes, eager_sharding=False)
 
     self.a = matrices()
-    if moves_features:
+    if form != 'sparse':
       self.b = matrices()
+
+  def matrices(self, name: str) -> Float[Array, 'h d d']:
+    """`a` or `b` as matrices."""
+    value = getattr(self, name)[...]
+    if value.ndim == 3:
+      return value
+    return value[:, None, None] * jnp.eye(self.num_features, dtype=value.dtype)[None]
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h c t']:
     """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is no key."""
-    d, c = self.a.shape[-1], tokens.shape[1] - 1
+    d, c = self.num_features, tokens.shape[1] - 1
     x, keys = tokens[..., :d], tokens[:, :-1, :d]
-    return -jnp.einsum('bci,hij,btj->bhct', keys, self.a[...], x) / max(c, 1)
+    return -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices('a'), x) / max(c, 1)
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The updated tokens."""
-    d, scores = self.a.shape[-1], self.scores(tokens)
+    d, scores = self.num_features, self.scores(tokens)
     x, keys, labels = tokens[..., :d], tokens[:, :-1, :d], tokens[:, :-1, d:]
     labels = jnp.einsum('bck,bhct->btk', labels, scores)
     if hasattr(self, 'b'):
-      moves = jnp.einsum('hij,bcj,bhct->bti', self.b[...], keys, scores)
+      moves = jnp.einsum('hij,bcj,bhct->bti', self.matrices('b'), keys, scores)
     else:
       moves = jnp.zeros_like(x)
     return tokens + jnp.concatenate([moves, labels], axis=-1)

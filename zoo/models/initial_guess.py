@@ -50,7 +50,7 @@ class InitialGuess(nnx.Module):
       raise UserError(
         f"guess_weights and guess_bias are those of guess='fixed'; guess is {kind!r}"
       )
-    self.kind, self.num_outputs = kind, num_outputs
+    self.kind, self.num_features, self.num_outputs = kind, d, num_outputs
     if kind == 'fixed':
       self.weights = Constant(jnp.asarray(np.repeat(guess[:, None], k, axis=1), float))
       self.bias = Constant(jnp.full(k, bias, float))
@@ -60,6 +60,13 @@ class InitialGuess(nnx.Module):
       self.hidden = nnx.Linear(d, _HIDDEN, rngs=rngs)
       zeros = jax.nn.initializers.zeros
       self.out = nnx.Linear(_HIDDEN, k, kernel_init=zeros, rngs=rngs)
+
+  def affine(self) -> tuple[Float[Array, 'd k'], Float[Array, ' k']]:
+    """The weights and the offset of a guess that is affine in the features."""
+    zeros = jnp.zeros(self.num_outputs)
+    if self.kind == 'zero':
+      return jnp.zeros((self.num_features, self.num_outputs)), zeros
+    return self.weights[...], self.bias[...] if self.kind == 'fixed' else zeros
 
   def __call__(self, x: Float[Array, '*n d']) -> Float[Array, '*n k']:
     if self.kind == 'zero':

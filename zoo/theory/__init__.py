@@ -8,10 +8,15 @@ from zoo.theory import labels as labels
 from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.certificates import is_global_optimum as is_global_optimum
+from zoo.theory.exact import exact_curve as exact_curve
+from zoo.theory.exact import exact_form_risks as exact_form_risks
 from zoo.theory.exact import exact_risk as exact_risk
 from zoo.theory.exact import exact_risks as exact_risks
 from zoo.theory.exact import excess_risk as excess_risk
 from zoo.theory.exact import squared_difference as squared_difference
+from zoo.theory.forms import exact_form as exact_form
+from zoo.theory.forms import form_constants as form_constants
+from zoo.theory.forms import form_risk as form_risk
 from zoo.theory.head_limit import head_limited_risk as head_limited_risk
 from zoo.theory.isotropic import isotropic_head_limit as isotropic_head_limit
 from zoo.theory.moments import Moments as Moments

@@ -1,7 +1,7 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -12,10 +12,13 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from zoo.errors import UserError
+from zoo.exact_forms import Recurrence
 from zoo.learning_rule import LearningRule
-from zoo.protocols import FollowsRule, Predictor, Task
+from zoo.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.tasks.coverage import covers_pool
+from zoo.theory import sequential
 from zoo.theory.closed_forms import closed_form
+from zoo.theory.forms import Constants, Form, exact_form, form_constants, form_risk
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
@@ -42,17 +45,20 @@ class Difference(NamedTuple):
 def exact_risk(subject: Predictor, task: Task) -> Scalar:
   """The in-context risk `E (f − ŵ·x_q)²` (arXiv 2512.04268, eq. 4), without sampling.
 
-  `subject` is a LearningRule, a model or an estimator that has one, or an estimator
-  whose risk has a closed form. The result is a float, computed in float64 whatever the
-  default of JAX; if the subject is traced, by jit, grad or vmap, it is a scalar array
-  in the precision of the subject's arrays. Takes O(d³) time, or O(d⁴) when the task has
-  a feature covariance, and O(d⁶) on a `task_pool`, where the mean is over its weights.
+  `subject` is a LearningRule, a model or an estimator that has one, a model with an
+  exact form, or an estimator whose risk has a closed form. The result is a float,
+  computed in float64 whatever the default of JAX; if the subject is traced, by jit,
+  grad or vmap, it is a scalar array in the precision of the subject's arrays. Takes
+  O(d³) time, or O(d⁴) when the task has a feature covariance, and O(d⁶) on a
+  `task_pool`, where the mean is over its weights.
 
   Raises UserError naming the task or the subject if it has no exact theory.
   """
   known = closed_form(subject, task)
   if known is not None:
     return known
+  if isinstance(subject, HasExactForm):
+    return _risk_of_form(subject, task)
   if covers_pool(task):
     return evaluate_form(quadratic_risk(task), subject)
   return _evaluate(_risk, task_moments(task), subject)
@@ -61,6 +67,24 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 def evaluate_form(form: QuadraticRisk, subject: Predictor) -> Scalar:
   """As `exact_risk`, for a risk that is given as a quadratic form."""
   return _evaluate(_form_risk, form, subject)
+
+
+def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
+  """The exact risks of a recurrence after 0, …, C examples, in float64.
+
+  `subject` is a model whose exact form is a Recurrence. Raises UserError for others and
+  for a task that exact theory does not cover.
+  """
+  form = None
+  if isinstance(subject, HasExactForm):
+    with double_precision():
+      form = exact_form(in_float64(subject))
+  if not isinstance(form, Recurrence):
+    raise UserError(
+      f'{type(subject).__name__} is not a recurrence with numbers that no prompt '
+      'changes; only samples estimate its curve'
+    )
+  return sequential.curve(task, form.decay, form.erase, form.write, form.start)
 
 
 def known_risk(predictor: Predictor, task: Task) -> float | None:
@@ -78,6 +102,16 @@ def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """
   with double_precision():
     return _risks(jax.tree.map(_float64, moments), rules)
+
+
+def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
+  """The exact risks of exact forms on one task, stacked along their first axes.
+
+  As `exact_risk`, in float64 and in one asynchronous call.
+  """
+  with double_precision():
+    constants = jax.tree.map(_float64, form_constants(forms, task))
+    return _risks_of_forms(constants, forms)
 
 
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
@@ -152,6 +186,21 @@ def _risk(moments: Moments, rule: LearningRule) -> Array:
 _form_risk = jax.jit(risk_of)
 
 
+def _risk_of_form(subject: HasExactForm, task: Task) -> Scalar:
+  if any(isinstance(leaf, Tracer) for leaf in _leaves([subject])):
+    form = exact_form(subject)
+    return form_risk(form, form_constants(form, task))
+  with double_precision():
+    form = exact_form(in_float64(subject))
+    return float(exact_form_risks(jax.tree.map(lambda leaf: leaf[None], form), task)[0])
+
+
+@jax.jit
+def _risks_of_forms(constants: Constants, forms: Form) -> Array:
+  forms = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), forms)
+  return jax.vmap(lambda form: form_risk(form, constants))(forms)
+
+
 @jax.jit
 def _risks(moments: Moments, rules: LearningRule) -> Array:
   return jax.vmap(float64_risk)(rules, moments)
@@ -195,7 +244,7 @@ def _evaluate(
     return jax.tree.map(float, found)
 
 
-def _leaves(subjects: list[FollowsRule]) -> list[PyTree]:
+def _leaves(subjects: Sequence[Predictor]) -> list[PyTree]:
   return [
     leaf
     for subject in subjects

@@ -6,13 +6,18 @@ The notation is that of docs/theory.md, section 9.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_array, check_number, check_vector
 from zoo.estimators.tuning import is_scalar, second_moments
+from zoo.exact_forms import Recurrence
+from zoo.learning_rule import AnyArray
 from zoo.protocols import Task
 from zoo.tasks.coverage import require_covered
+from zoo.theory.moments import Moments, task_moments
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too
 
@@ -27,9 +32,9 @@ class OptimalDeltaRule(NamedTuple):
 class _Errors(NamedTuple):
   """Second moments of the error `e = w − ŵ` and of the truth ŵ."""
 
-  error: Float[np.ndarray, 'd d']  # E e eᵀ
-  cross: Float[np.ndarray, 'd d']  # E e ŵᵀ
-  truth: Float[np.ndarray, 'd d']  # E ŵ ŵᵀ
+  error: Float[AnyArray, 'd d']  # E e eᵀ
+  cross: Float[AnyArray, 'd d']  # E e ŵᵀ
+  truth: Float[AnyArray, 'd d']  # E ŵ ŵᵀ
 
 
 def curve(
@@ -79,6 +84,48 @@ def curve(
       'examples; decay, erase and write must be smaller'
     )
   return np.array(risks)
+
+
+def recurrence_moments(form: Recurrence, task: Task) -> Moments:
+  """The moments of a task for a form, of which only the shapes are read.
+
+  Raises UserError for a task that exact theory does not cover or that has other sizes.
+  """
+  moments = task_moments(task)
+  found = np.shape(form.start)[-1], np.shape(form.write)[-1]
+  wanted = np.size(moments.prior_mean), int(moments.context_length)
+  for name, one, other in zip(
+    ('features', 'examples at most'), found, wanted, strict=True
+  ):
+    if one != other:
+      raise UserError(f'the model has {one} {name}; the task has {other}')
+  return moments
+
+
+def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
+  """`curve` of a Recurrence, in its precision; for use under jit, grad and vmap."""
+  dtype = jnp.result_type(form.write)
+  _, mean, prior, features, noise = jax.tree.map(
+    lambda leaf: jnp.asarray(leaf, dtype), moments
+  )
+  identity = jnp.eye(mean.size, dtype=dtype)
+  if features is None:
+    features = identity
+  shift = jnp.asarray(form.start) - mean
+  errors = _Errors(
+    error=prior + jnp.outer(shift, shift),
+    cross=jnp.outer(shift, mean) - prior,
+    truth=prior + jnp.outer(mean, mean),
+  )
+
+  def learn(errors: _Errors, numbers: tuple[Array, ...]) -> tuple[_Errors, Array]:
+    alpha, h, k = (one * identity for one in numbers)
+    errors = _learn(errors, alpha, h, k, features, noise)
+    return errors, jnp.sum(features * errors.error)
+
+  each = jnp.asarray(form.decay), jnp.asarray(form.erase), jnp.asarray(form.write)
+  _, risks = jax.lax.scan(learn, errors, each)
+  return jnp.append(jnp.sum(features * errors.error), risks)
 
 
 def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
@@ -137,13 +184,13 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
 
 def _learn(
   errors: _Errors,
-  alpha: Float[np.ndarray, 'd d'],
-  h: Float[np.ndarray, 'd d'],
-  k: Float[np.ndarray, 'd d'],
-  features: Float[np.ndarray, 'd d'],
-  noise: float,
+  alpha: Float[AnyArray, 'd d'],
+  h: Float[AnyArray, 'd d'],
+  k: Float[AnyArray, 'd d'],
+  features: Float[AnyArray, 'd d'],
+  noise: Float[AnyArray, ''] | float,
 ) -> _Errors:
-  """The moments after one more example.
+  """The moments after one more example, in NumPy or JAX like those before it.
 
   `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the two factors have the means
   `on_error` and `on_truth`, and the rest comes from the variance of `xxᵀ`.
@@ -151,7 +198,8 @@ def _learn(
   e, f, v = errors
   excess = h - k
   on_error = alpha - h @ features
-  on_truth = alpha - np.eye(len(e)) - excess @ features
+  identity = e.__array_namespace__().eye(len(e), dtype=e.dtype)
+  on_truth = alpha - identity - excess @ features
 
   mixed = on_error @ f @ on_truth.T + h @ _spread(f, features) @ excess.T
   error = (
@@ -167,10 +215,10 @@ def _learn(
 
 
 def _spread(
-  moment: Float[np.ndarray, 'd d'], features: Float[np.ndarray, 'd d']
-) -> Float[np.ndarray, 'd d']:
+  moment: Float[AnyArray, 'd d'], features: Float[AnyArray, 'd d']
+) -> Float[AnyArray, 'd d']:
   """`E xxᵀMxxᵀ − ΣMΣ`."""
-  return features @ moment.T @ features + np.sum(features * moment) * features
+  return features @ moment.T @ features + (features * moment).sum() * features
 
 
 def _matrices(

@@ -16,11 +16,13 @@ from jaxtyping import Array, Key
 
 from zoo import estimators, theory
 from zoo.config import Config
+from zoo.errors import UserError
+from zoo.exact_forms import DeepRule, Recurrence
 from zoo.intervals import Estimate, estimate_from_moments
 from zoo.learning_rule import LearningRule
 from zoo.mesh import replicate
 from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, predicts_all
+from zoo.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.training.layout import Layout
 from zoo.training.objective import (
   losses_at_all,
@@ -32,6 +34,7 @@ from zoo.training.objective import (
 from zoo.training.step import EVAL_STREAM, stream_key
 
 # For each quantity and batch, the mean and the mean square over the prompts.
+Rule = LearningRule | DeepRule | Recurrence
 SampledMoments = dict[str, tuple[Array, Array]]
 
 
@@ -83,7 +86,7 @@ class Evaluation:
 
   def __init__(
     self,
-    rules_of: Callable[[Any], LearningRule | None],
+    rules_of: Callable[[Any], Rule | None],
     sample_moments: Callable[..., SampledMoments],
     tasks: Sequence[Any],
     keys: Key[Array, ' n'],
@@ -93,14 +96,15 @@ class Evaluation:
   ):
     """Evaluates `n` models, one per task, with arrays in one state of this sharding.
 
-    `rules_of` returns their learning rules, stacked along a first axis, or None if they
-    follow none. `sample_moments` takes the state, `keys`, and the moments and gradient
-    descents of the tasks, and samples all errors, also stacked along a first axis.
+    `rules_of` returns their learning rules or exact forms, stacked along a first axis,
+    or None if they have none; only the tasks of learning rules may differ.
+    `sample_moments` takes the state, `keys`, and the moments and gradient descents of
+    the tasks, and samples all errors, also stacked along a first axis.
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
     self.references = references(tasks)
-    self._mesh = mesh
+    self._mesh, self._task = mesh, tasks[0]
     known = self.references and (self.references.moments, self.references.gd)
     self._inputs = replicate((keys, known), mesh)
     whole = NamedSharding(mesh, P())
@@ -160,9 +164,11 @@ class Evaluation:
       for i in range(self.num_models)
     ]
 
-  def _exact_risks(self, rules: LearningRule | None) -> Array | None:
+  def _exact_risks(self, rules: Rule | None) -> Array | None:
     if rules is None or self.references is None:
       return None
+    if not isinstance(rules, LearningRule):
+      return theory.exact_form_risks(rules, self._task)
     return theory.exact_risks(rules, self.references.moments)
 
 
@@ -170,7 +176,7 @@ def make_evaluation(
   config: Config, task: Any, graph: Any, statistics: bool, layout: Layout, mesh: Mesh
 ) -> Evaluation:
   """The evaluation of one model."""
-  rule_of = functools.partial(learning_rule, graph)
+  rule_of = functools.partial(exact_rule, graph, task)
   errors = functools.partial(sample_errors, graph, task, config, statistics)
 
   def sample_moments(state: Any, keys: Any, known: Any) -> SampledMoments:
@@ -192,13 +198,23 @@ def model_sharding(layout: Layout) -> Any:
   return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
 
 
-def learning_rule(graph: Any, state: Any) -> LearningRule | None:
-  """The model's learning rule in the highest precision, or None if it has none."""
+def exact_rule(graph: Any, task: Task, state: Any) -> Rule | None:
+  """The model's learning rule or exact form, in the highest precision.
+
+  None if it has none, or one whose risk on this task is not known exactly.
+  """
   model = nnx.merge(graph, state)
-  if not isinstance(model, FollowsRule):
-    return None
   with jax.default_matmul_precision('highest'):
-    return model.learning_rule()
+    if isinstance(model, FollowsRule):
+      return model.learning_rule()
+    if not isinstance(model, HasExactForm):
+      return None
+    try:
+      form = theory.exact_form(model)
+      theory.form_constants(form, task)
+    except UserError:
+      return None
+    return form
 
 
 def sample_errors(

@@ -18,9 +18,10 @@ from zoo.config import Config, compute_dtype, num_parts, positions
 from zoo.curves import one_pass
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, Looped, Predictor, Task
+from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task
 from zoo.statistics import Statistics
 from zoo.tasks.base import loss_of
+from zoo.tasks.coverage import require_covered
 from zoo.training.parts import mean_loss
 
 # From a model, the key of the step and the moments of the task to the loss. Tasks of
@@ -136,17 +137,33 @@ def make_objective(
 
   `sampled` is the mean loss over fresh prompts, at the query or at every example, or
   with `statistics` over their statistics; `exact` is the expectation of the loss at the
-  query, the exact risk, and samples nothing. For a looped model `sampled` is also the
-  mean over its trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts
-  of a batch are computed at the same time.
+  query, the exact risk, and samples nothing; `low_variance` estimates it from as many
+  contexts as a batch has prompts, with the query integrated, as
+  `theory.deep.sampled_risk`. For a looped model `sampled` is also the mean over its
+  trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts of a batch are
+  computed at the same time.
   """
   at_all = positions(config) == 'every'
 
   def exact(
     model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
   ) -> Float[Array, '']:
+    if isinstance(model, HasExactForm):
+      form = theory.exact_form(model)
+      return theory.form_risk(form, theory.form_constants(form, task))
     assert moments is not None  # ensured by the validation of the config
     return theory.population_risk(_rule_of(model), moments)
+
+  def low_variance(
+    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+  ) -> Float[Array, '']:
+    regression = require_covered(task)
+    sizes = config.train.batch_size, regression.context_length, regression.num_features
+    contexts = theory.deep.sample_contexts(key, *sizes)
+    contexts = jax.lax.with_sharding_constraint(contexts, P('data'))
+    contexts = draws.materialize_once(key, lambda drawn: drawn, contexts)
+    model = theory.deep.require_deep(model, regression)
+    return theory.deep.low_variance_risk(model, regression, contexts)
 
   def sampled(
     model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
@@ -168,7 +185,8 @@ def make_objective(
       return loss(model, batch)
     return mean_loss(loss, model, batch, parts, num_lanes)
 
-  return exact if config.objective.name == 'exact' else sampled
+  objectives = {'exact': exact, 'low_variance': low_variance, 'sampled': sampled}
+  return objectives[config.objective.name]
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:

@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from zoo import theory
 from zoo.comparison import Comparison
 from zoo.config import Config, build_task
 from zoo.mesh import make_mesh, replicate
@@ -22,12 +23,12 @@ from zoo.protocols import Task
 from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import (
   Evaluation,
-  learning_rule,
+  exact_rule,
   model_sharding,
   sample_errors,
 )
 from zoo.training.layout import Layout
-from zoo.training.objective import make_objective
+from zoo.training.objective import make_objective, stacked_moments
 from zoo.training.parts import num_lanes
 from zoo.training.program import Program, on_mesh
 from zoo.training.stacking import init_stacked, stack_abstract
@@ -59,6 +60,9 @@ def make_population(configs: Sequence[Config]) -> Program:
     objective = make_objective(config, task, False, lanes)
     step = make_step(config, graphs, layout, objective)
     rates = np.array([config.optimizer.learning_rate for config in configs], 'f')
+    moments = None
+    if theory.covers(task):
+      moments = stacked_moments([task] * len(configs))
     keys, axis = stream_key(config, TRAIN_STREAM), None
     if len({config.seed for config in configs}) > 1:  # else all share the prompts
       keys, axis = stream_keys(configs, TRAIN_STREAM), 0
@@ -68,7 +72,7 @@ def make_population(configs: Sequence[Config]) -> Program:
       layout=layout,
       train_steps=make_train_steps(jax.vmap(step, (0, axis, 0)), layout, mesh),
       key=replicate(keys, mesh),
-      numbers=replicate(Numbers(None, rates), mesh),
+      numbers=replicate(Numbers(moments, rates), mesh),
       evaluation=_make_evaluation(configs, task, graphs['model'], layout, mesh),
       init=functools.partial(init_stacked, configs, abstract),
       comparisons=functools.partial(
@@ -95,7 +99,7 @@ def _make_evaluation(
 ) -> Evaluation:
   config = configs[0]
   return Evaluation(
-    jax.vmap(functools.partial(learning_rule, graph)),
+    jax.vmap(functools.partial(exact_rule, graph, task)),
     jax.vmap(functools.partial(sample_errors, graph, task, config, False)),
     [task] * len(configs),
     stream_keys(configs, EVAL_STREAM),

@@ -35,7 +35,7 @@ from zoo.models import LinearAttention
 from zoo.training.evaluation import (
   Evaluation,
   SampledMoments,
-  learning_rule,
+  exact_rule,
   model_sharding,
   sample_errors,
 )
@@ -191,7 +191,7 @@ def _make_evaluation(
   mesh: Mesh,
 ) -> Evaluation:
   return Evaluation(
-    jax.vmap(functools.partial(learning_rule, graph)),
+    jax.vmap(functools.partial(exact_rule, graph, tasks[0])),
     functools.partial(_sample_stacked, graph, configs, tasks),
     tasks,
     stream_keys(configs, EVAL_STREAM),

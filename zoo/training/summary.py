@@ -13,6 +13,7 @@ from flax import nnx
 from zoo.comparison import Comparison, is_comparison, table_of
 from zoo.config import build_model
 from zoo.files import UnreadableFile, is_finite_number, read_json, write_atomically
+from zoo.protocols import FollowsRule
 from zoo.tables import format_estimate, format_exact, format_table
 from zoo.training.evaluation import Risks
 from zoo.training.program import Program
@@ -69,7 +70,9 @@ def summarise(
   difference, difference_stderr = risks.sampled_difference or unknown
   optimum = references and references.optimal_risks[i]
   excess = None
-  if risks.exact is not None and optimum is not None:
+  # Models outside of the linear family may be below its optimum.
+  in_family = isinstance(model, FollowsRule)
+  if in_family and risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
   return {
     'model': config.model.name,

@@ -157,12 +157,11 @@ def _train_missing(
 
 def _free_fields(config: Config) -> tuple[str, ...]:
   """The fields in which points may differ that are trained side by side."""
-  exact = config.objective.name == 'exact'
   if config.mesh.fsdp:  # a single model fills the devices
     return ()
   if can_be_stacked(config):
-    return STACKED_IF_EXACT if exact else STACKED
-  return () if exact else POPULATION
+    return STACKED_IF_EXACT if config.objective.name == 'exact' else STACKED
+  return POPULATION
 
 
 def _shared_part(config: Config) -> str:

@@ -9,9 +9,11 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_count, check_number, check_vector
 from zoo.estimators import wishart
@@ -21,6 +23,7 @@ from zoo.estimators.tuning import (
   polynomial_optimum,
   second_moments,
 )
+from zoo.exact_forms import DeepRule
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
@@ -28,6 +31,8 @@ from zoo.tasks.coverage import require_covered
 # Of the search at each depth: random weights, those of them and of the results that a
 # search goes on from.
 _NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
+# Six layers would need 365 points, whose computation takes minutes.
+_MAX_LAYERS = 5
 
 
 class GDPlusPlus(NamedTuple):
@@ -44,6 +49,17 @@ class FamilyOptimum(NamedTuple):
   lower: float  # proved: no polynomial in S of the family's degree has a lower risk
   upper: float  # the lowest found by a search, at `weights`
   weights: GDPlusPlus
+
+
+class Spectrum(NamedTuple):
+  """What the risk of a DeepRule depends on in a task, float64; a pytree."""
+
+  points: Float[np.ndarray, ' n']  # eigenvalues of S
+  roots: Float[np.ndarray, ' n']  # of their masses, whose sum is 1
+  prior_mean: Float[np.ndarray, ' d']
+  trace: float  # tr Λ
+  feature_variance: float  # ς of Σ = ςI
+  noise: float  # σ² d / C
 
 
 class _Rule(NamedTuple):
@@ -79,6 +95,66 @@ def gd_plus_plus_risk(
   """
   weights = _checked(steps, preconditions, readout)
   return _risk(_rule(require_covered(task), weights.steps.size), weights)
+
+
+def deep_spectrum(form: DeepRule, task: Task) -> Spectrum:
+  """The quadrature that is exact for a form, of which only the shapes are read.
+
+  Raises UserError for a task that exact theory does not cover, unless its feature
+  covariance is a multiple of the identity, and for more than 5 layers.
+  """
+  task = require_covered(task)
+  size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]
+  if d != task.num_features:
+    raise UserError(f'the model has {d} features; the task has {task.num_features}')
+  check_depth(size)
+  variance = feature_variance(task)
+  points, masses = wishart.spectrum(d, task.context_length, degree(size) + 1)
+  return Spectrum(
+    points=variance * points,
+    roots=np.sqrt(masses),
+    prior_mean=task.prior_mean.copy(),
+    trace=float(np.trace(second_moments(task)[0])),
+    feature_variance=variance,
+    noise=task.noise_std**2 * d / task.context_length,
+  )
+
+
+def check_depth(num_layers: int) -> None:
+  """Raises UserError for more layers than the quadrature can be computed for."""
+  if num_layers > _MAX_LAYERS:
+    raise UserError(
+      f'the model has {num_layers} layers; the exact risk of GD++ is for at most '
+      f'{_MAX_LAYERS}'
+    )
+
+
+def deep_rule_risk(form: DeepRule, spectrum: Spectrum) -> Float[Array, '']:
+  """The exact risk of a DeepRule, in its precision; for use under jit, grad and vmap.
+
+  With `Φ, P` as in `gd_plus_plus_risk`, `Q = (1 − P)/s`, `m = w* − residual` and
+  `v = readout start + Φ feature_readout`,
+
+      R = ς ∫ |v − P m|² + P² tr Λ + σ² (d/C) s Q² dμ + (readout offset)².
+  """
+  dtype = jnp.result_type(form.steps)
+  known: Spectrum = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), spectrum)
+  s = known.points
+  phi, chi = jnp.ones_like(s), jnp.zeros_like(s)
+  for layer in range(form.steps.shape[0]):
+    square = phi * phi
+    # 1 + s χ is Ψ: nothing is divided by s.
+    chi = chi + form.steps[layer] * square * (1 + s * chi)
+    phi = phi * (1 + form.preconditions[layer] * s * square)
+  missing = known.prior_mean - form.residual
+  # P is huge where the masses are tiny, and its square would be too large for float32.
+  learned = known.roots * form.readout * chi
+  left = known.roots - s * learned
+  constant = known.roots[:, None] * (form.readout * form.start)[None]
+  constant += (known.roots * phi)[:, None] * form.feature_readout[None]
+  wrong = jnp.sum((constant - left[:, None] * missing[None]) ** 2)
+  unknown = known.trace * jnp.sum(left**2) + known.noise * jnp.sum(s * learned**2)
+  return known.feature_variance * (wrong + unknown) + (form.readout * form.offset) ** 2
 
 
 def gd_plus_plus_optimum(

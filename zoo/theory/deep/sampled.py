@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo import draws
 from zoo.errors import UserError, check_count
+from zoo.exact_forms import DeepRule
 from zoo.models.deep_lsa import DeepLSA
 from zoo.models.linear_attention import LinearAttention
 from zoo.prompt import Prompt
@@ -23,9 +24,16 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
 from zoo.tasks.coverage import require_covered
-from zoo.theory.deep.gd_plus_plus import GDPlusPlus, gd_plus_plus_risk
+from zoo.theory.deep.gd_plus_plus import (
+  GDPlusPlus,
+  deep_rule_risk,
+  deep_spectrum,
+  gd_plus_plus_risk,
+)
 from zoo.theory.exact import double_precision, in_float64
 
+# The steps, preconditions and readout of a network of the GD++ family.
+Control = tuple[Float[Array, ' l'], Float[Array, ' l-1'], Float[Array, '']]
 _CHUNK = 10_000  # contexts at a time: some 100 MB at d = 10
 
 
@@ -37,10 +45,22 @@ class SampledRisk(NamedTuple):
   stderr_without_control: float  # that of the same draws without the control variate
 
 
+class Contexts(NamedTuple):
+  """Draws of what a context is made of, all standard normal but for Bartlett's factor.
+
+  With the task's numbers it is x = Σ^½ features, y = ŵ·x + σ noise, ŵ = w* + Λ^½
+  deviation, and G is the mean over C of the m vectors `[x; y]`.
+  """
+
+  features: Float[Array, 'n m d']
+  noise: Float[Array, 'n m']
+  deviation: Float[Array, 'n d']
+
+
 class _Law(NamedTuple):
   """What contexts are made of: x = root z, y = (mean + spread ε)·x + noise n."""
 
-  mean: Float[Array, '1 d']
+  mean: Float[Array, ' d']
   root: Float[Array, 'd d']
   spread: Float[Array, 'd d']
   noise: Float[Array, '']
@@ -63,27 +83,18 @@ def sampled_risk(
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=2)
   with double_precision():
-    model = in_float64(_checked(model, task))
-    nearest = nearest_gd_plus_plus(model, task)
-    whitened = _whitened(task)
-    known = gd_plus_plus_risk(whitened, *nearest)
+    model = in_float64(require_deep(model, task))
+    control = steps, preconditions, readout = _nearest(model, task)
+    known = gd_plus_plus_risk(_whitened(task), steps, preconditions, float(readout))
     graph, state = nnx.split(model)
-    size, d = min(_CHUNK, num_draws), task.num_features
-    control = tuple(map(jnp.asarray, nearest))
-    law = _Law(
-      mean=jnp.asarray(task.prior_mean)[None],
-      root=jnp.asarray(_root(task.feature_covariance, d)),
-      spread=jnp.asarray(_root(task.prior_covariance, d)),
-      noise=jnp.asarray(task.noise_std),
-    )
+    size = min(_CHUNK, num_draws)
+    law = _law(task, jnp.dtype('float64'))
     pairs = [
-      np.asarray(_losses(graph, size, task.context_length, state, law, control, key))
+      np.asarray(_losses_of(graph, size, task.context_length, state, law, control, key))
       for key in jax.random.split(jax.random.key(seed), math.ceil(num_draws / size))
     ]
-  losses, controls = np.concatenate(pairs, axis=1)[:, :num_draws]
-  spread = controls - controls.mean()
-  square = float(spread @ spread)
-  slope = float(spread @ (losses - losses.mean())) / square if square > 0 else 0.0
+    losses, controls = np.concatenate(pairs, axis=1)[:, :num_draws]
+    slope = float(_slope(jnp.asarray(losses), jnp.asarray(controls)))
   corrected = losses - slope * (controls - known)
   scale = 1 / math.sqrt(num_draws)
   return SampledRisk(
@@ -93,104 +104,173 @@ def sampled_risk(
   )
 
 
+def low_variance_risk(
+  model: DeepLSA, task: LinearRegression, contexts: Contexts
+) -> Float[Array, '']:
+  """As `sampled_risk` from the given draws, for training: under jit and grad.
+
+  Unbiased, and so is its gradient: the weight of the control variate in one half of the
+  draws is fitted to the other half, and not differentiated.
+  """
+  control = steps, preconditions, readout = _nearest(model, task)
+  dtype = steps.dtype
+  zero, zeros = jnp.zeros((), dtype), jnp.zeros(task.num_features, dtype)
+  every = jnp.append(preconditions, zero)  # the last changes no prediction
+  form = DeepRule(steps, every, readout, zeros, zeros, zero, zeros)
+  known = deep_rule_risk(form, deep_spectrum(form, _whitened(task)))
+  losses, controls = _losses(
+    model, task.context_length, _law(task, dtype), control, contexts
+  )
+  half = len(losses) // 2
+  first, second = slice(None, half), slice(half, None)
+  total = jnp.sum(losses)
+  for one, other in ((first, second), (second, first)):
+    seen = jax.lax.stop_gradient((losses[other], controls[other]))
+    slope = _slope(*seen) if seen[0].size else 0.0  # a batch may be of one draw
+    total -= slope * jnp.sum(controls[one] - known)
+  return total / len(losses)
+
+
+def _slope(
+  losses: Float[Array, ' n'], controls: Float[Array, ' n']
+) -> Float[Array, '']:
+  """The slope of the losses over the controls by least squares; 0 if these are one."""
+  spread = controls - jnp.mean(controls)
+  square = spread @ spread
+  product = spread @ (losses - jnp.mean(losses))
+  return jnp.where(square > 0, product / jnp.where(square > 0, square, 1), 0)
+
+
 def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> GDPlusPlus:
-  """The network of the GD++ family with the traces of a model's blocks.
+  """The network of the GD++ family with the traces of a model's blocks, on the host.
 
   The blocks are those in coordinates `[Σ^-½ x; y − w*·x]`. It is the model itself where
   this is of the family.
   """
-  d, mean = model.num_features, task.prior_mean
+  with double_precision():
+    steps, preconditions, readout = _nearest(in_float64(model), task)
+  return GDPlusPlus(np.asarray(steps), np.asarray(preconditions), float(readout))
+
+
+def _nearest(model: DeepLSA, task: LinearRegression) -> Control:
+  """`nearest_gd_plus_plus` in JAX, for use under jit and grad."""
+  d, layers = model.num_features, [_matrices(layer) for layer in model.layers]
+  dtype = layers[0][0].dtype
+  mean = jnp.asarray(task.prior_mean, dtype)
   if model.guess.kind == 'residual':
-    mean = mean - np.asarray(model.guess.weights[...], float)[:, 0]
+    mean -= model.guess.weights[...][:, 0]
   root = _root(task.feature_covariance, d)
+  inverse_root = jnp.asarray(np.linalg.pinv(root), dtype)
+  root = jnp.asarray(root, dtype)
   # Tokens [x; y] are `change` times [Σ^-½ x; y − mean·x].
-  change = np.eye(d + 1)
-  change[:d, :d], change[d, :d] = root, mean @ root
-  inverse = np.linalg.pinv(change)
+  change, inverse = jnp.eye(d + 1, dtype=dtype), jnp.eye(d + 1, dtype=dtype)
+  change = change.at[:d, :d].set(root).at[d, :d].set(mean @ root)
+  # The pseudoinverse of `change`.
+  inverse = inverse.at[:d, :d].set(inverse_root)
+  inverse = inverse.at[d, :d].set(-mean @ root @ inverse_root)
   steps, preconditions = [], []
   for i in range(model.num_layers):
-    moves, scores = _matrices(model.layers[i % len(model.layers)])
+    moves, scores = layers[i % len(layers)]
     moves, scores = inverse @ moves @ change, change.T @ scores @ change
-    size = np.trace(scores[:, :d, :d], axis1=1, axis2=2) / d
-    steps.append(float(size @ moves[:, d, d]))
-    features = np.trace(moves[:, :d, :d], axis1=1, axis2=2) / d
-    preconditions.append(float(size @ features))
-  readout = model.sign
+    size = jnp.trace(scores[:, :d, :d], axis1=1, axis2=2) / d
+    steps.append(size @ moves[:, d, d])
+    features = jnp.trace(moves[:, :d, :d], axis1=1, axis2=2) / d
+    preconditions.append(size @ features)
+  readout = jnp.asarray(model.sign, dtype)
   if hasattr(model, 'read_out'):
-    readout = np.asarray(model.read_out[...], float)[d, 0]
-  return GDPlusPlus(np.array(steps), np.array(preconditions[:-1]), float(readout))
+    readout = model.read_out[...][d, 0]
+  return jnp.stack(steps), jnp.stack(preconditions)[:-1], readout
 
 
-def _matrices(
-  layer: Any,
-) -> tuple[Float[np.ndarray, 'h e e'], Float[np.ndarray, '...']]:
+def _matrices(layer: Any) -> tuple[Float[Array, 'h e e'], Float[Array, 'h e e']]:
   """`P_h` and `A_h` of `z ← z + Σ_h P_h G A_h z`."""
   if isinstance(layer, LinearAttention):
-    w_p, w_v, w_k, w_q = (
-      np.asarray(one[...], float)
-      for one in (layer.w_p, layer.w_v, layer.w_k, layer.w_q)
+    return (
+      layer.w_p[...] @ layer.w_v[...],
+      jnp.swapaxes(layer.w_k[...], 1, 2) @ layer.w_q[...],
     )
-    return w_p @ w_v, w_k.swapaxes(1, 2) @ w_q
-  a = np.asarray(layer.a[...], float)
-  d = a.shape[-1]
-  moves = np.zeros((len(a), d + 1, d + 1))
-  moves[:, d, d] = 1
+  a = layer.matrices('a')
+  h, d, _ = a.shape
+  moves = jnp.zeros((h, d + 1, d + 1), a.dtype).at[:, d, d].set(1)
   if hasattr(layer, 'b'):
-    moves[:, :d, :d] = np.asarray(layer.b[...], float)
-  return moves, -np.pad(a, ((0, 0), (0, 1), (0, 1)))
+    moves = moves.at[:, :d, :d].set(layer.matrices('b'))
+  return moves, -jnp.pad(a, ((0, 0), (0, 1), (0, 1)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _losses(
+def _losses_of(
   graph: Any,
   count: int,
   context_length: int,
   state: Any,
   law: _Law,
-  control: tuple[Array, Array, Array],
+  control: Control,
   key: Key[Array, ''],
 ) -> Float[Array, '2 n']:
+  contexts = sample_contexts(key, count, context_length, law.mean.size)
+  model: Any = nnx.merge(graph, state)
+  return jnp.stack(_losses(model, context_length, law, control, contexts))
+
+
+def _losses(
+  model: DeepLSA,
+  context_length: int,
+  law: _Law,
+  control: Control,
+  contexts: Contexts,
+) -> tuple[Float[Array, ' n'], Float[Array, ' n']]:
   """The losses of the model and of the control variate for each draw."""
-  d = law.mean.size
-  key, other = jax.random.split(key)
-  normal_nme = _contexts(key, count, context_length, d + 1)
-  z_nmd, noise_nm = normal_nme[..., :d], normal_nme[..., d]
-  deviation_nd = jax.random.normal(other, (count, d)) @ law.spread
+  z_nmd, noise_nm, normal_nd = contexts
+  deviation_nd = normal_nd @ law.spread
   x_nmd = z_nmd @ law.root
   odd_nm = jnp.einsum('nmd,nd->nm', x_nmd, deviation_nd) + law.noise * noise_nm
   # The model divides by the number of tokens, and G by that of examples.
   scale = math.sqrt(x_nmd.shape[1] / context_length)
-  model: Any = nnx.merge(graph, state)
 
   def loss(sign: float) -> Float[Array, ' n']:
-    y_nm = x_nmd @ law.mean[0] + sign * odd_nm
+    y_nm = x_nmd @ law.mean + sign * odd_nm
     constant_n, weights_nd = _affine(model, scale * x_nmd, scale * y_nm)
-    gap_nd = (weights_nd - law.mean - sign * deviation_nd) @ law.root
+    gap_nd = (weights_nd - law.mean[None] - sign * deviation_nd) @ law.root
     return constant_n**2 + jnp.sum(gap_nd**2, axis=1)
 
   # The control variate is odd in both: its loss is the same for either sign.
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
   gap_nd = _learned(control, s_ndd, r_nd) - deviation_nd @ law.root
-  return jnp.stack([(loss(1.0) + loss(-1.0)) / 2, jnp.sum(gap_nd**2, axis=1)])
+  return (loss(1.0) + loss(-1.0)) / 2, jnp.sum(gap_nd**2, axis=1)
 
 
-def _contexts(
-  key: Key[Array, ''], count: int, context_length: int, width: int
-) -> Float[Array, 'n m e']:
-  """Vectors whose sum of squares `Σ v vᵀ` has the law of C standard normal ones.
+def sample_contexts(
+  key: Key[Array, ''], count: int, context_length: int, num_features: int
+) -> Contexts:
+  """Draws contexts whose sum `Σ v vᵀ`, v = [features; noise], is that of C examples.
 
   Beyond as many as their entries they are the columns of Bartlett's factor (Muirhead,
   Aspects of Multivariate Statistical Theory, theorem 3.2.14).
   """
-  if context_length <= width:  # and the degrees of chi variables are ≥ 2 beyond it
-    return jax.random.normal(key, (count, context_length, width))
   key, other = jax.random.split(key)
-  degrees = context_length - np.arange(width)
-  chi_nm = draws.chi(other, degrees, count).T
-  normal_nme = jax.random.normal(key, (count, width, width))
-  # Row m is the column m of the lower triangular factor.
-  return jnp.triu(normal_nme, 1) + chi_nm[..., None] * jnp.eye(width)[None]
+  width = num_features + 1
+  if context_length <= width:  # and the degrees of chi variables are ≥ 2 beyond it
+    normal_nme = jax.random.normal(key, (count, context_length, width))
+  else:
+    key, chi_key = jax.random.split(key)
+    degrees = context_length - np.arange(width)
+    chi_nm = draws.chi(chi_key, degrees, count).T
+    normal_nme = jax.random.normal(key, (count, width, width))
+    # Row m is the column m of the lower triangular factor.
+    normal_nme = jnp.triu(normal_nme, 1) + chi_nm[..., None] * jnp.eye(width)[None]
+  deviation_nd = jax.random.normal(other, (count, num_features))
+  return Contexts(normal_nme[..., :-1], normal_nme[..., -1], deviation_nd)
+
+
+def _law(task: LinearRegression, dtype: Any) -> _Law:
+  d = task.num_features
+  return _Law(
+    mean=jnp.asarray(task.prior_mean, dtype),
+    root=jnp.asarray(_root(task.feature_covariance, d), dtype),
+    spread=jnp.asarray(_root(task.prior_covariance, d), dtype),
+    noise=jnp.asarray(task.noise_std, dtype),
+  )
 
 
 def _affine(
@@ -208,7 +288,7 @@ def _affine(
 
 
 def _learned(
-  control: tuple[Array, Array, Array],
+  control: Control,
   s: Float[Array, 'n d d'],
   r: Float[Array, 'n d'],
 ) -> Float[Array, 'n d']:
@@ -240,7 +320,8 @@ def _whitened(task: LinearRegression) -> LinearRegression:
   )
 
 
-def _checked(model: Predictor, task: LinearRegression) -> DeepLSA:
+def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
+  """The model, if its risk can be estimated so; UserError otherwise."""
   # A subclass may predict something else.
   if type(model) is not DeepLSA:
     raise UserError(

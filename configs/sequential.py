@@ -1,0 +1,24 @@
+"""A learner of one example at a time: the delta rule and its kin, numbers to train.
+
+python -m launch.main --config=configs/sequential.py
+python -m launch.main --config=configs/sequential.py --config.model.rule=gated_delta
+
+By default the exact risk is minimised, on the task of arXiv 2512.04268, Table 1.
+"""
+
+from typing import Any
+
+from configs import defaults
+
+
+def get_config(variant: str = '') -> Any:
+  """The config of sequential; the variants are those of configs/defaults.py."""
+  config = defaults.get_config(variant)
+  config.model.name = 'sequential'
+  config.model.rule = 'delta'  # linear, retention, delta or gated_delta
+  config.model.guess = 'linear'  # the first weights: zero, or linear, which are trained
+  config.model.init_scale = 0.1  # ≥ 0, standard deviation of the initial writes
+  if config.task.name == 'linear_regression':
+    config.objective.name = 'exact'
+  config.lock()
+  return config

@@ -1,0 +1,146 @@
+"""A learner of one example at a time: its loop, its exact curve, training on it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+
+import zoo
+from configs import sequential as sequential_config
+from tests.compare import assert_close, refuses
+from tests.models import bodies
+from tests.models.bodies import C, D
+from tests.settings import general, isotropic
+from tests.training.runs import small_config
+from tests.weights import randomize
+from zoo import theory
+from zoo.config import build_task, validate
+from zoo.models.sequential import GUESSES, RULES, SequentialLearner
+from zoo.theory import sequential
+from zoo.training import train
+
+
+def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:
+  return SequentialLearner(D, C, rule, guess, rngs=nnx.Rngs(0))
+
+
+def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Decay, erase and write of each example, by the names of the rules."""
+  write, ones = np.asarray(model.write[...]), np.ones(C)
+  decay = np.exp(model.log_decay[...]) if 'log_decay' in vars(model) else ones
+  erase = {'linear': 0 * ones, 'retention': 0 * ones, 'delta': write}
+  return decay, erase.get(rule, decay * write), write
+
+
+@pytest.mark.parametrize('rule', RULES)
+@pytest.mark.parametrize('guess', GUESSES)
+def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
+  model, prompt = randomize(_model(rule, guess)), bodies.prompt()
+  decay, erase, write = _numbers(model, rule)
+  start = np.asarray(model.start[...]) if guess == 'linear' else np.zeros(D)
+
+  def predict(x, y, x_query):
+    w = start
+    for i in range(len(x)):
+      said = x[i] @ w
+      w = decay[i] * w - erase[i] * x[i] * said + write[i] * x[i] * y[i, 0]
+    return [w @ x_query]
+
+  expected = bodies.every_prediction(prompt, predict)[..., 0]
+  # Sums of some ten products in float64, in another order.
+  assert_close(model.predictions(prompt), expected, 1e-12)
+  assert_close(model(prompt.prefix(2)), expected[:, 2], 1e-12)
+
+
+@pytest.mark.parametrize('rule', RULES)
+def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
+  task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
+  model = randomize(_model(rule), 0.2)
+  curve = theory.exact_curve(model, task)
+  expected = sequential.curve(task, *_numbers(model, rule), start=model.start[...])
+  np.testing.assert_allclose(curve, expected, rtol=1e-12)
+  assert theory.exact_risk(model, task) == pytest.approx(curve[-1], rel=1e-12)
+  prompt = task.sample(jax.random.key(0), 100_000)
+  losses = np.square(model.predictions(prompt) - prompt.targets)
+  errors = losses.std(axis=0) / np.sqrt(len(losses))
+  assert np.all(errors < 0.02 * losses.mean(axis=0))
+  # 24 numbers: one is beyond 4 standard errors once in 600.
+  assert np.all(np.abs(losses.mean(axis=0) - curve) < 4 * errors)
+
+
+def test_the_gradient_of_the_exact_risk_is_that_of_finite_differences(float64):
+  task, model = general(D, C, noise_std=0.4), randomize(_model('gated_delta'), 0.1)
+  graph, state = nnx.split(model)
+  flat, back = ravel_pytree(state)
+
+  @jax.jit
+  def risk(flat):
+    return theory.exact_risk(nnx.merge(graph, back(flat)), task)
+
+  slopes, width = np.asarray(jax.grad(risk)(flat)), 1e-5
+  for i, slope in enumerate(slopes):
+    step = width * jnp.eye(len(slopes))[i]
+    found = float(risk(flat + step) - risk(flat - step)) / (2 * width)
+    # Central differences: a curvature times width², and rounding/width.
+    assert found == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
+  config = small_config('sequential', optimizer__learning_rate=2e-2)
+  config.task.prior_mean, config.task.noise_std = 1.0, 0.5
+  config.train.num_steps, config.train.log_every = 3000, 1000
+  config.checkpoint.every = config.eval.every = 3000
+  summary: Any = train(config, tmp_path)
+  task = build_task(config)
+  best = sequential.optimal_delta_rule(task)
+  # No numbers are better; the rest is what float32 leaves of a gradient.
+  assert -1e-6 < summary['exact_risk'] - best.curve[-1] < 1e-4
+  model: Any = zoo.load(tmp_path).model
+  np.testing.assert_allclose(theory.exact_curve(model, task), best.curve, atol=1e-2)
+  np.testing.assert_allclose(model.write[...], best.steps[:, 0, 0], atol=1e-2)
+  np.testing.assert_allclose(model.start[...], 1.0, atol=1e-2)
+
+
+def test_it_keeps_its_contract():
+  zoo.check_model(_model('gated_delta'), isotropic(D, C, 1.0, 0.5))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'num_features': 0}, 'num_features is 0'),
+    ({'context_length': 0}, 'context_length is 0'),
+    ({'rule': 'delt'}, "did you mean 'delta'?"),
+    ({'guess': 'fixed'}, "unknown guess 'fixed'"),
+    ({'init_scale': -1.0}, 'init_scale is -1.0'),
+  ],
+)
+def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
+  with refuses(said):
+    given = {'num_features': D, 'context_length': C, 'rngs': nnx.Rngs(0)}
+    SequentialLearner(**given | changes)
+
+
+def test_more_examples_than_numbers_are_refused():
+  model = _model()
+  with refuses('6 examples', f'numbers for {C}'):
+    model(bodies.prompt(context=6))
+  with refuses('examples at most', '6'):
+    theory.exact_risk(model, isotropic(D, 6))
+  with refuses('DeepLSA', 'only samples'):
+    deep = zoo.create_model('deep_lsa', num_features=D, form='scalar', rngs=nnx.Rngs(0))
+    theory.exact_curve(deep, isotropic(D, C))
+
+
+def test_without_theory_it_is_trained_on_samples():
+  config = sequential_config.get_config('task=sinusoid')
+  assert config.objective.name == 'sampled'
+  validate(config)
+  config.objective.name = 'exact'
+  with refuses("objective.name is 'exact'", 'Sinusoid'):
+    validate(config)

@@ -1,0 +1,259 @@
+"""Exact risks of models outside of the linear family, and training on them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+
+import zoo
+from tests.compare import assert_close, refuses
+from tests.settings import isotropic
+from tests.training.runs import small_config
+from tests.weights import randomize
+from zoo import theory
+from zoo.config import build_task, validate
+from zoo.exact_forms import DeepRule
+from zoo.mesh import make_mesh
+from zoo.models import DeepLSA
+from zoo.theory.deep.gd_plus_plus import deep_rule_risk, deep_spectrum
+from zoo.training import train
+from zoo.training.objective import make_objective, moments_of
+
+_D = 3
+
+
+def _form(seed: int, num_layers: int = 2) -> DeepRule:
+  rng = np.random.default_rng(seed)
+  return DeepRule(
+    steps=rng.normal(-0.2, 0.1, num_layers),
+    # With larger ones of three layers, eigenvalues beyond 20 matter, which a sample of
+    # millions does not meet.
+    preconditions=rng.normal(-0.1, 0.05, num_layers) / num_layers,
+    readout=np.asarray(rng.normal(-0.8, 0.1)),
+    feature_readout=rng.normal(0, 0.5, _D),
+    start=rng.normal(0, 0.5, _D),
+    offset=np.asarray(rng.normal()),
+    residual=rng.normal(0, 0.5, _D),
+  )
+
+
+def _predict(form, x, y, x_query):
+  """The prediction for all prompts, layer by layer as the form is defined."""
+  count = x.shape[1]
+  y = y - x @ form.residual
+  query, label = x_query, x_query @ form.start + form.offset
+  for step, b in zip(form.steps, form.preconditions, strict=True):
+    gram = np.einsum('pci,pcj->pij', x, x) / count
+    moves = np.einsum('pc,pci->pi', y, x) / count
+    y, label = (
+      y + step * np.einsum('pi,pci->pc', moves, x),
+      label + step * np.einsum('pi,pi->p', moves, query),
+    )
+    x, query = x + b * x @ gram, query + b * np.einsum('pij,pj->pi', gram, query)
+  read = form.readout * label + query @ form.feature_readout
+  return x_query @ form.residual + read
+
+
+def _task(c: int, noise_std: float, **other):
+  mean = [1.0, 0.5, -0.2]
+  variance, prior = 0.7 * np.eye(_D), np.diag([2.0, 1.0, 0.2])
+  covariances = {'prior_covariance': prior, 'feature_covariance': variance}
+  return isotropic(_D, c, mean, noise_std, **covariances | other)
+
+
+@pytest.mark.parametrize('guess', ['zero', 'fixed', 'linear', 'residual'])
+@pytest.mark.parametrize(('readout', 'shared'), [('last', True), ('linear', False)])
+def test_the_form_of_a_model_predicts_what_the_model_predicts(
+  float64, guess, readout, shared
+):
+  given: dict[str, Any] = {'readout': readout, 'shared': shared, 'guess': guess}
+  if guess == 'fixed':
+    given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.7}
+  model = DeepLSA(_D, num_heads=2, form='scalar', **given, rngs=nnx.Rngs(0))
+  model = randomize(model, 0.3)
+  draw = np.random.default_rng(0).normal
+  x, y, query = draw(size=(4, 5, _D)), draw(size=(4, 5)), draw(size=(4, _D))
+  prompt = zoo.Prompt(*map(jnp.asarray, (x, y, query, y[:, 0])))
+  form = jax.tree.map(np.asarray, model.exact_form())
+  # Sums of some hundred products in float64, in another order.
+  assert_close(model(prompt), _predict(form, x, y, query), 1e-12)
+
+
+@pytest.mark.parametrize(('c', 'noise_std', 'layers'), [(6, 0.5, 3), (2, 0.0, 2)])
+def test_the_risk_of_a_form_is_that_of_sampled_prompts(c, noise_std, layers):
+  task, count, rng = _task(c, noise_std), 200_000, np.random.default_rng(1)
+  x, query = (
+    np.sqrt(0.7) * rng.normal(size=shape) for shape in ((count, c, _D), (count, _D))
+  )
+  w = task.prior_mean + rng.normal(size=(count, _D)) * np.sqrt([2.0, 1.0, 0.2])
+  y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
+  for seed in range(3):
+    form = _form(seed, layers)
+    losses = (_predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
+    error = losses.std() / np.sqrt(count)
+    assert error < 0.02 * losses.mean()
+    with jax.enable_x64(True):
+      risk = deep_rule_risk(form, deep_spectrum(form, task))
+    assert abs(losses.mean() - float(risk)) < 4 * error
+
+
+def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
+  task, zeros = _task(5, 0.3), np.zeros(_D)
+  steps, b = np.array([-0.1, -0.3, -0.6]), np.array([-0.05, -0.2])
+  wanted = theory.deep.gd_plus_plus_risk(task, steps, b, 1.0)
+  for start, residual in ((zeros, task.prior_mean), (-task.prior_mean, zeros)):
+    # With readout −1 the start is minus the guess; the labels are not residuals.
+    readout = np.asarray(1.0 if residual.any() else -1.0)
+    form = DeepRule(
+      steps, np.append(b, 7.0), readout, zeros, start, np.asarray(0.0), residual
+    )
+    found = float(deep_rule_risk(form, deep_spectrum(form, task)))
+    if residual.any():
+      assert found == pytest.approx(wanted, rel=1e-12)
+    else:
+      assert found > theory.deep.gd_plus_plus_risk(task, steps, b, -1.0)
+
+
+def test_the_gradient_is_that_of_finite_differences(float64):
+  task, form = _task(4, 0.5), jax.tree.map(jnp.asarray, _form(0, 3))
+  spectrum = deep_spectrum(form, task)
+  flat, back = ravel_pytree(form)
+  risk = jax.jit(lambda flat: deep_rule_risk(back(flat), spectrum))
+  slopes, width = np.asarray(jax.grad(risk)(flat)), 1e-5
+  for i, slope in enumerate(slopes):
+    step = width * np.eye(len(slopes))[i]
+    found = float(risk(flat + step) - risk(flat - step)) / (2 * width)
+    # Central differences: a curvature of order 10 times width², and rounding/width.
+    assert found == pytest.approx(slope, rel=1e-6, abs=1e-7)
+
+
+def _objective(task, name, batch_size=256):
+  config = small_config('deep_lsa', objective__name=name)
+  config.train.batch_size = batch_size
+  return make_objective(config, task, statistics=False)
+
+
+def _draws(task, name, model, count, batch_size=256):
+  """The losses and gradients of batches, `[count, 1 + number of weights]`."""
+  objective, moments = _objective(task, name, batch_size), moments_of(task)
+
+  def one(model, key):
+    loss, gradient = nnx.value_and_grad(objective)(model, key, moments)
+    leaves = jax.tree.leaves(gradient)
+    return jnp.concatenate([loss[None], *(jnp.ravel(leaf) for leaf in leaves)])
+
+  with jax.set_mesh(make_mesh(small_config())):
+    compiled = nnx.jit(one)
+    return np.stack([compiled(model, jax.random.key(i)) for i in range(count)])
+
+
+def test_both_sampled_gradients_are_the_exact_one_on_average():
+  """A linear guess is outside of the GD++ family, so the control variate is not it."""
+  task = _task(4, 0.5)
+  model = DeepLSA(_D, 1, 2, form='scalar', guess='linear', rngs=nnx.Rngs(0))
+  model = randomize(model, 0.3, 'float32')
+  exact = _draws(task, 'exact', model, 1)[0]
+  variances = []
+  for name in ('sampled', 'low_variance'):
+    found = _draws(task, name, model, 200)
+    variances.append(found.var(axis=0, ddof=1))
+    errors = np.sqrt(variances[-1] / len(found))
+    # 8 entries of two objectives: one is beyond 4 standard errors once in a thousand.
+    assert np.all(np.abs(found.mean(axis=0) - exact) <= 4 * errors + 1e-5)
+  # Of the loss and of the gradient, at equal numbers of contexts.
+  assert variances[0][0] / variances[1][0] > 100
+  assert variances[0][1:].sum() / variances[1][1:].sum() > 10
+
+
+@pytest.mark.slow
+def test_for_arbitrary_weights_the_mean_is_that_of_prompts():
+  task = isotropic(_D, 6, 0.5, 0.5, feature_covariance=np.diag([1.0, 0.5, 2.0]))
+  model = DeepLSA(_D, 1, 2, 2, readout='linear', guess='residual', rngs=nnx.Rngs(0))
+  model = randomize(model, 0.15, 'float32')
+  plain, low = (_draws(task, name, model, 300) for name in ('sampled', 'low_variance'))
+  errors = np.sqrt((plain.var(axis=0) + low.var(axis=0)) / 300)
+  # Some 140 entries: 4.5 standard errors once in a thousand.
+  assert np.all(np.abs(plain.mean(axis=0) - low.mean(axis=0)) <= 4.5 * errors + 1e-5)
+  assert plain[:, 1:].var(axis=0).sum() > 3 * low[:, 1:].var(axis=0).sum()
+
+
+@pytest.mark.slow
+def test_a_batch_may_be_of_one_context():
+  model = DeepLSA(_D, form='scalar', rngs=nnx.Rngs(0))
+  assert np.isfinite(_draws(_task(4, 0.0), 'low_variance', model, 2, 1)).all()
+
+
+def _small(**changes):
+  given = {'model__num_layers': 2, 'model__form': 'scalar', 'model__guess': 'residual'}
+  return small_config('deep_lsa', **given | changes)
+
+
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
+  config = _small(objective__name='exact', model__readout='linear')
+  config.task.prior_mean, config.optimizer.learning_rate = 1.0, 2e-2
+  config.train.num_steps, config.train.log_every = 3000, 1000
+  config.checkpoint.every = config.eval.every = 3000
+  summary: Any = train(config, tmp_path)
+  best = theory.deep.gd_plus_plus_optimum(build_task(config), 2)
+  # The lower bound is proved: only the rounding of weights in float32 is below it.
+  assert summary['exact_risk'] > best.lower - 1e-5
+  assert summary['exact_risk'] < best.upper + 1e-2
+  assert summary['excess_risk'] is None  # it is below the linear family's optimum
+  assert summary['exact_risk'] < summary['optimal_risk']
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('promotion_that_optax_needs')
+@pytest.mark.parametrize('form', ['scalar', 'dense'])
+def test_on_the_low_variance_risk_it_goes_below_one_layer(tmp_path, form):
+  config = _small(objective__name='low_variance', model__form=form)
+  config.optimizer.learning_rate, config.train.num_steps = 1e-2, 1000
+  config.train.log_every = config.checkpoint.every = config.eval.every = 1000
+  summary: Any = train(config, tmp_path)
+  assert (summary['exact_risk'] is None) == (form == 'dense')
+  model: Any = zoo.load(tmp_path).model
+  found = theory.deep.sampled_risk(model, build_task(config), 20_000)
+  lower = float(theory.deep.lower_bound(build_task(config), 4))
+  assert lower < found.mean + 4 * found.stderr
+  assert found.mean < summary['optimal_risk']
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'model__form': 'dense'}, ["form is 'dense'", "'scalar'"]),
+    ({'model__guess': 'network'}, ["guess is 'network'"]),
+    ({'model__num_layers': 6}, ['6 layers', 'at most 5']),
+    (
+      {'task__feature_covariance': np.diag([1.0, 2.0, 3.0])},
+      ['feature_covariance', 'multiple of the identity'],
+    ),
+    ({'train__num_parts': 2}, ['num_parts is 2', "'exact'"]),
+    ({'objective__positions': 'every'}, ["'every'", "'exact'"]),
+    ({'objective__name': 'low_variance', 'model__guess': 'network'}, ["'network'"]),
+    ({'objective__name': 'low_variance', 'model__num_layers': 6}, ['at most 5']),
+  ],
+)
+def test_what_theory_lacks_is_refused_in_one_line(changes, said):
+  with refuses(*said):
+    validate(_small(**{'objective__name': 'exact'} | changes))
+
+
+def test_the_low_variance_objective_is_that_of_deep_lsa():
+  with refuses("objective.name is 'low_variance'", 'YqLSA', 'DeepLSA'):
+    validate(small_config('yq_lsa', objective__name='low_variance'))
+
+
+def test_an_inherited_form_is_not_believed():
+  class Other(DeepLSA):
+    def __call__(self, prompt):
+      return 2 * super().__call__(prompt)
+
+  model = Other(_D, form='scalar', rngs=nnx.Rngs(0))
+  with refuses('Other is not a class of the library'):
+    theory.exact_risk(model, isotropic(_D, 4))

@@ -1,0 +1,114 @@
+"""A linear learner that sees one example at a time: linear-state mixers, laid bare."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.exact_forms import Recurrence
+from zoo.mixers.linear_state import Inputs, chunkwise
+from zoo.prompt import Prompt
+from zoo.registry import models
+
+# By name, what the recurrence trains beside the writes K: the decays α, and whether it
+# erases what the weights said before.
+RULES = {
+  'linear': (False, False),  # linear attention (arXiv 2006.16236): α = 1, H = 0
+  'retention': (True, False),  # RetNet (arXiv 2307.08621): H = 0
+  'delta': (False, True),  # the delta rule (arXiv 2102.11174): α = 1, H = K
+  'gated_delta': (True, True),  # gated DeltaNet (arXiv 2412.06464): H = αK
+}
+GUESSES = 'zero', 'linear'
+
+
+@models.register('sequential')
+class SequentialLearner(nnx.Module):
+  """Weights that learn from each example by numbers of its position.
+
+  w_i = α_i w_{i−1} − H_i x_i x_iᵀ w_{i−1} + K_i x_i y_i, and the prediction is w_i·x
+
+  The recurrence of `zoo.mixers` with the features as keys and queries and the labels as
+  values, by numbers that no prompt changes; one of RULES. Its risk after each number of
+  examples is known exactly (`zoo.theory.exact_curve`).
+
+  Parameters: `write [c]`, K; with a decay `log_decay [c]`, log α from 0; with the guess
+  `linear` the first weights `start [d]`, which start at 0.
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    context_length: int,
+    rule: str = 'delta',
+    guess: str = 'linear',
+    init_scale: float = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """The writes start from N(0, init_scale²).
+
+    Raises UserError naming the argument that is out of its range.
+    """
+    self.num_features = check_count('num_features', num_features)
+    self.context_length = check_count('context_length', context_length)
+    self.decays, self.erases = RULES[check_name('rule', rule, RULES)]
+    check_name('guess', guess, GUESSES)
+    scale = check_number('init_scale', init_scale, minimum=0.0)
+    normal = jax.random.normal(rngs.params(), (context_length,))
+    self.write = nnx.Param(scale * normal)
+    if self.decays:
+      self.log_decay = nnx.Param(jnp.zeros(context_length))
+    if guess == 'linear':
+      self.start = nnx.Param(jnp.zeros(num_features))
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The prediction for each prompt's query; raises UserError as `predictions`."""
+    return self.predictions(prompt)[:, -1]
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
+    """The prediction for each example from those before it, that for the query last.
+
+    Raises UserError for prompts of another number of features, or of more examples.
+    """
+    prompt.check_features('model', self.num_features)
+    b, c, d = prompt.x.shape
+    if c > self.context_length:
+      raise UserError(
+        f'the prompt has {c} examples; the model has numbers for {self.context_length}'
+      )
+    write = self.write[:c]
+    # A token reads after it has written: the first writes nothing, and those after it
+    # write an example and read with the features of the next.
+    inputs = Inputs(
+      query=prompt.features[:, :, None],
+      key=jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
+      value=jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
+      log_decay=_for_tokens(self.log_decay[:c], b)[..., None] if self.decays else None,
+      write=_for_tokens(write, b),
+      # Of what is left after the decay, so that H = αK.
+      erase=_for_tokens(write, b) if self.erases else None,
+    )
+    state = jnp.broadcast_to(self._start()[None, None, :, None], (b, 1, d, 1))
+    return chunkwise(inputs, state)[0][:, :, 0, 0]
+
+  def exact_form(self) -> Recurrence:
+    """This model for `zoo.theory`."""
+    write = self.write[...]
+    decay = jnp.exp(self.log_decay[...]) if self.decays else jnp.ones_like(write)
+    erase = decay * write if self.erases else jnp.zeros_like(write)
+    return Recurrence(self._start(), decay, erase, write)
+
+  def _start(self) -> Float[Array, ' d']:
+    if hasattr(self, 'start'):
+      return self.start[...]
+    return jnp.zeros(self.num_features, self.write.dtype)
+
+
+def _for_tokens(numbers: Float[Array, ' c'], b: int) -> Float[Array, 'b t 1']:
+  """The number of each token of each prompt; 0 for the first token."""
+  return jnp.broadcast_to(
+    jnp.pad(numbers, (1, 0))[None, :, None], (b, len(numbers) + 1, 1)
+  )

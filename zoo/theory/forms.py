@@ -1,0 +1,54 @@
+"""The exact risks of models outside of the linear family, from their exact forms."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from zoo.errors import UserError
+from zoo.exact_forms import DeepRule, Recurrence
+from zoo.protocols import HasExactForm, Task
+from zoo.theory.deep.gd_plus_plus import Spectrum, deep_rule_risk, deep_spectrum
+from zoo.theory.moments import Moments
+from zoo.theory.sequential import recurrence_curve, recurrence_moments
+from zoo.theory.trust import is_ours
+
+Form = DeepRule | Recurrence
+Constants = Spectrum | Moments  # what a risk depends on in the task
+
+
+def _last(form: Recurrence, moments: Moments) -> Float[Array, '']:
+  return recurrence_curve(form, moments)[-1]
+
+
+# For each kind of form the constants of a task, and the risk.
+_KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+  DeepRule: (deep_spectrum, deep_rule_risk),
+  Recurrence: (recurrence_moments, _last),
+}
+
+
+def exact_form(subject: HasExactForm) -> Form:
+  """The form of a model of this library; UserError if it has none.
+
+  A class of one's own may predict something else than the form that it inherits.
+  """
+  if not is_ours(subject):
+    raise UserError(
+      f'{type(subject).__name__} is not a class of the library; only for these are '
+      'exact forms known to be what they predict'
+    )
+  return subject.exact_form()
+
+
+def form_constants(form: Form, task: Task) -> Constants:
+  """What the risk of a form depends on in a task; only the form's shapes are read.
+
+  Raises UserError naming the property of the task that exact theory does not cover.
+  """
+  return _KINDS[type(form)][0](form, task)
+
+
+def form_risk(form: Form, constants: Constants) -> Float[Array, '']:
+  """The risk in the precision of the form; for use under jit, grad and vmap."""
+  return _KINDS[type(form)][1](form, constants)
