@@ -74,8 +74,17 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   assert f'{risk.mean:.4f} ± {risk.stderr:.4f}\n' == said
 
 
-def test_the_notebook_runs_and_says_what_is_stored_in_it(monkeypatch, unchecked):
-  notebook = ROOT / 'docs' / 'probing.ipynb'
+@pytest.mark.parametrize(
+  ('name', 'num_pictures'),
+  [
+    ('probing.ipynb', 2),
+    pytest.param('theory.ipynb', 4, marks=pytest.mark.slow),
+  ],
+)
+def test_a_notebook_runs_and_says_what_is_stored_in_it(
+  name, num_pictures, monkeypatch, unchecked
+):
+  notebook = ROOT / 'docs' / name
   assert notebook.stat().st_size < 200_000
   of_a_machine = r'/(root|home|tmp|work|Users)/|Traceback'
   assert not re.search(of_a_machine, notebook.read_text())
@@ -91,9 +100,9 @@ def test_the_notebook_runs_and_says_what_is_stored_in_it(monkeypatch, unchecked)
     with contextlib.redirect_stdout(io.StringIO()) as said:
       if isinstance(last := tree.body[-1], ast.Expr):
         tree.body.pop()
-      exec(compile(tree, 'probing.ipynb', 'exec'), variables)
+      exec(compile(tree, name, 'exec'), variables)
       if isinstance(last, ast.Expr):
-        ending = compile(ast.Expression(last.value), 'probing.ipynb', 'eval')
+        ending = compile(ast.Expression(last.value), name, 'eval')
         shown = eval(ending, variables)
     text = ''
     for output in cell['outputs']:
@@ -102,7 +111,7 @@ def test_the_notebook_runs_and_says_what_is_stored_in_it(monkeypatch, unchecked)
         assert isinstance(shown, Figure)
         pictures += 1
     assert_same_but_for_rounding(said.getvalue(), text)
-  assert pictures == 2
+  assert pictures == num_pictures
 
 
 def assert_same_but_for_rounding(one: str, other: str) -> None:
