@@ -1,0 +1,77 @@
+"""Times what zoo.theory computes, and prints a table in Markdown.
+
+  OPENBLAS_NUM_THREADS=1 python benchmarks/theory.py
+
+C = d, the second of two calls: programs are compiled and spectra known by then. A call
+that is refused or would take minutes is left out. Run it from the root of the
+repository.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+import zoo
+from zoo import theory
+
+SIZES = 10, 200
+
+
+def calls(d: int) -> dict[str, Callable[[], Any]]:
+  """The calls by name, for d features and as many examples."""
+  task, noisy, general = (
+    zoo.create_task(
+      'linear_regression', num_features=d, context_length=d, prior_mean=2.0, **given
+    )
+    for given in (
+      {},
+      {'noise_std': 1.0},
+      {'feature_covariance': np.diag(np.linspace(0.5, 2, d))},
+    )
+  )
+  rule = theory.optimal_rule(task)
+  deep = zoo.create_model(
+    'deep_lsa', num_features=d, form='scalar', num_layers=4, rngs=nnx.Rngs(0)
+  )
+  every = {
+    'exact_risk(rule)': lambda: theory.exact_risk(rule, task),
+    'exact_risk(rule), general Σ': lambda: theory.exact_risk(rule, general),
+    'optimal_rule': lambda: theory.optimal_rule(task),
+    'polynomial_optimum, degree 13': lambda: theory.polynomial_optimum(noisy, 13),
+    'bayes_risk, σ = 1': lambda: theory.bayes_risk(noisy),
+    'exact_risk(deep_lsa), scalar, L = 4': lambda: theory.exact_risk(deep, task),
+    'deep.gd_plus_plus_optimum, L = 2': lambda: theory.deep.gd_plus_plus_optimum(
+      task, 2
+    ),
+    'deep.lower_bound, degree 4': lambda: theory.deep.lower_bound(task, 4),
+    'sequential.curve': lambda: theory.sequential.curve(task, 1.0, 0.08, 0.08),
+    'sequential.optimal_delta_rule': lambda: theory.sequential.optimal_delta_rule(task),
+  }
+  if d <= 48:
+    every['deep.sampled_risk, L = 4, 10,000 draws'] = lambda: theory.deep.sampled_risk(
+      deep, task, 10_000
+    )
+    every['labels.optimum, tanh'] = lambda: theory.labels.optimum(task, 'tanh')
+  return every
+
+
+def main() -> None:
+  seconds: dict[str, dict[int, float]] = {}
+  for d in SIZES:
+    for name, call in calls(d).items():
+      call()
+      start = time.perf_counter()
+      call()
+      seconds.setdefault(name, {})[d] = time.perf_counter() - start
+  print('| call of `theory` | ' + ' | '.join(f'd = C = {d}' for d in SIZES) + ' |')
+  print('|---|' + '---|' * len(SIZES))
+  for name, found in seconds.items():
+    cells = (f'{found[d]:.2g} s' if d in found else '–' for d in SIZES)
+    print(f'| `{name}` | ' + ' | '.join(cells) + ' |')
+
+
+if __name__ == '__main__':
+  main()
