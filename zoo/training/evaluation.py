@@ -33,8 +33,8 @@ from zoo.training.objective import (
 )
 from zoo.training.step import EVAL_STREAM, stream_key
 
-# For each quantity and batch, the mean and the mean square over the prompts.
 Rule = LearningRule | DeepRule | Recurrence
+# For each quantity and batch, the mean and the mean square over the prompts.
 SampledMoments = dict[str, tuple[Array, Array]]
 
 
