@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import itertools
 import logging
 import os
@@ -50,7 +51,11 @@ RESUME = 'rerun the same command to resume'
 flags.disclaim_key_flags()
 
 
-def run(main: Callable[[], None]) -> None:
+# Without a parameter, or with one for the arguments that are no flags.
+Main = Callable[[], None] | Callable[[list[str]], None]
+
+
+def run(main: Main) -> None:
   """Parses the flags, runs `main` and exits.
 
   A UserError is one line and exit code 2, a RunError one line and code 1, Ctrl-C one
@@ -89,10 +94,11 @@ def parse(argv: list[str]) -> list[str]:
     _exit(2, cause if isinstance(cause, UserError) else _unknown_field(argv) or error)
 
 
-def call(main: Callable[[], None], arguments: list[str]) -> None:
+def call(main: Main, arguments: list[str]) -> None:
   """Runs `main` after the flags are parsed; if it fails, exits as `run` describes."""
+  takes_names = bool(inspect.signature(main).parameters)
   try:
-    if arguments[1:]:
+    if arguments[1:] and not takes_names:
       raise UserError(
         f'unexpected argument {arguments[1]!r}; every flag begins with --'
       )
@@ -100,7 +106,7 @@ def call(main: Callable[[], None], arguments: list[str]) -> None:
       absl_logging.set_verbosity(absl_logging.INFO)
     if _COMPILATION_CACHE.value:
       _keep_compiled_programs()
-    main()
+    main(*([arguments[1:]] if takes_names else []))
     if error := start.output_error():
       raise RunError(f'the output could not be written: {error.strerror}')
   except UserError as error:

@@ -1,0 +1,60 @@
+"""Measures the numbers that an implementation of in-context learning must reproduce.
+
+  python -m launch.headlines                    # all that a CPU can do: 45 minutes
+  python -m launch.headlines --list             # names and minutes
+  python -m launch.headlines one_step markov_phases --out=runs/headlines
+
+Rerun the same command to resume after an interruption, or with other names to add them
+to the report.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from launch import cli
+from zoo.errors import check_name
+
+if TYPE_CHECKING:
+  from zoo.config import Config
+
+flags.adopt_module_key_flags(cli)
+flags.FLAGS.set_gnu_getopt()  # flags may follow names
+_LIST = flags.DEFINE_bool('list', False, 'List the headlines, and measure nothing.')
+_OUT = flags.DEFINE_string(
+  'out',
+  'checkpoints/runs/headlines',
+  'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
+)
+
+
+def main(names: list[str]) -> None:
+  # Imported here so that a mistyped flag is reported at once.
+  from zoo import headlines
+
+  known = headlines.HEADLINES
+  for name in names:
+    check_name('headline', name, known)
+  wanted = [known[name] for name in dict.fromkeys(names or known)]
+  if _LIST.value:
+    for one in wanted:
+      where = 'accelerator' if one.needs_accelerator else '2 cores'
+      print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
+    return
+  out = cli.folder_of(_OUT, _OUT.default)
+  found = headlines.run(wanted, [*known.values()], _get_config, out)
+  if found is None:
+    cli.print_stopped(out)
+  else:
+    print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
+
+
+def _get_config(file: str, variant: str) -> Config:
+  return importlib.import_module(f'configs.{file}').get_config(variant)
+
+
+if __name__ == '__main__':
+  cli.run(main)

@@ -1,0 +1,94 @@
+"""What a headline is: its setting, the numbers expected, and how they are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from zoo.headlines.trainer import Trainer
+from zoo.plots import Panel
+
+HOLDS, FAILS, NOT_RUN = 'holds', 'fails', 'not run here'
+
+
+class Expected(NamedTuple):
+  """The range that a number must be in, its ends included, and where it is from."""
+
+  low: float
+  high: float
+  source: str
+
+  def __str__(self) -> str:
+    if self.high == math.inf:
+      return f'≥ {self.low:.5g}'
+    if self.low == -math.inf:
+      return f'≤ {self.high:.5g}'
+    return f'{self.low:.5g} … {self.high:.5g}'
+
+  def holds(self, number: float) -> bool:
+    """Whether a number is in the range; NaN is in none."""
+    return self.low <= number <= self.high
+
+
+def near(value: float, tolerance: float, source: str) -> Expected:
+  """The range `value ± tolerance`."""
+  return Expected(value - tolerance, value + tolerance, source)
+
+
+def at_least(bound: float, source: str) -> Expected:
+  """The range of all numbers ≥ `bound`."""
+  return Expected(bound, math.inf, source)
+
+
+def at_most(bound: float, source: str) -> Expected:
+  """The range of all numbers ≤ `bound`."""
+  return Expected(-math.inf, bound, source)
+
+
+class Found(NamedTuple):
+  """What a headline measured: the numbers that are expected, and a picture of them."""
+
+  numbers: Mapping[str, float]
+  panels: tuple[Panel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Headline:
+  """Numbers of the literature that a credible implementation reproduces.
+
+  It holds if every number that `measure` finds is in its expected range. Expected
+  ranges are written down before anything is measured; if one is missed, `note` says
+  why, and the range stays.
+  """
+
+  name: str  # letters, digits and underscores
+  statement: str
+  setting: str
+  source: str
+  expected: Mapping[str, Expected]
+  minutes: float  # about so many on 2 CPU cores; on one accelerator if it needs one
+  # Trains what it needs with the trainer. A picture is wanted even if all is computed.
+  measure: Callable[[Trainer], Found]
+  caption: str  # of the picture
+  note: str = ''
+  needs_accelerator: bool = False
+
+
+def verdict(headline: Headline, numbers: Mapping[str, float] | None) -> str:
+  """The verdict that follows from the numbers; None if the headline was not run."""
+  if numbers is None:
+    return NOT_RUN
+  held = [range_.holds(numbers[name]) for name, range_ in headline.expected.items()]
+  return HOLDS if all(held) else FAILS
+
+
+def rule(headline: Headline) -> str:
+  """The rule of a headline as source code in terms of its numbers' names."""
+  parts = []
+  for name, (low, high, _) in headline.expected.items():
+    below = '' if low == -math.inf else f'{low:.6g} <= '
+    above = '' if high == math.inf else f' <= {high:.6g}'
+    parts.append(f'{below}{name}{above}')
+  return ' and '.join(parts)

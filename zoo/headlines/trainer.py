@@ -1,0 +1,98 @@
+"""Trains the models of a headline in its folder, and measures them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+import zoo
+from zoo.config import Config
+from zoo.curves import one_pass, sample_batches
+from zoo.protocols import Predictor, Task
+from zoo.training import sweeps
+from zoo.training.records import read_lines
+
+# From the name of a file in configs/ and a variant.
+GetConfig = Callable[[str, str], Config]
+
+_BATCH_SIZE = 512  # prompts at a time
+
+
+class Stopped(Exception):
+  """SIGTERM during training: all is saved, and the same call goes on from there."""
+
+
+class Trainer:
+  """Trains by sweeps in one folder: what is finished there is not trained again."""
+
+  def __init__(self, folder: pathlib.Path, get_config: GetConfig):
+    self._folder, self._get_config = folder, get_config
+
+  def __call__(
+    self,
+    name: str,
+    config: str,
+    fields: Mapping[str, Any],
+    points: Sequence[sweeps.Point] = ({'seed': 0},),
+  ) -> list[sweeps.Row]:
+    """The rows of a sweep: each has the fields of its point, a summary, a `workdir`.
+
+    `config` is the name of a file in configs/, with a variant behind a colon;
+    `fields` of it are set for all points, by names such as `task.noise_std`. `name` is
+    a folder of this sweep's own. Several seeds, learning rates or initial scales are
+    trained in one program; a point alone saves its checkpoints on the way. Raises
+    Stopped after SIGTERM, and otherwise as `zoo.training.sweep`.
+    """
+    file, _, variant = config.partition(':')
+    whole = sweeps.at_point(self._get_config(file, variant), fields)
+    rows = sweeps.sweep(whole, points, self._folder / name)
+    if rows is None:
+      raise Stopped
+    return rows
+
+
+def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
+  """The row with the least loss on held-out prompts."""
+  known = [row for row in rows if row['eval_risk'] is not None]
+  return min(known or rows, key=lambda row: row['eval_risk'] or 0.0)
+
+
+def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
+  """The logged steps of a run that have a field, and its values there."""
+  lines = read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
+  found = [(line['step'], line[field]) for line in lines if line[field] is not None]
+  return [step for step, _ in found], [value for _, value in found]
+
+
+def load(row: sweeps.Row, step: int | None = None) -> Any:
+  """The trained model of a run; `step` None is the last one."""
+  return zoo.load(row['workdir'], step).model
+
+
+def predictions(
+  predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int = 1
+) -> dict[str, Float[np.ndarray, 'p t *k']]:
+  """What predictors say of every example of the same prompts, and the `target`.
+
+  All of them predict in one pass.
+  """
+
+  def measure(prompt: Any) -> dict[str, Array]:
+    found = {'target': prompt.targets}
+    for name, predictor in predictors.items():
+      predict = one_pass(predictor)
+      assert predict is not None, f'{name} has no predictions'
+      found[name] = predict(prompt)
+    return found
+
+  compiled = jax.jit(measure)
+  parts = [
+    jax.device_get(compiled(prompt))
+    for prompt in sample_batches(task, jax.random.key(seed), num_prompts, _BATCH_SIZE)
+  ]
+  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
