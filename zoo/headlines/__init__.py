@@ -1,14 +1,28 @@
 """The headline numbers of in-context learning, each in a file of its own.
 
-To add one, write a file with a `HEADLINE` and list it here.
+To add one, write a file with a `Headline` and list it here.
 """
 
-from zoo.headlines import deep_linear, one_step, pool_lines, prior_mean
+from zoo.headlines import (
+  deep_linear,
+  garg,
+  induction,
+  markov_phases,
+  one_step,
+  pool_crossing,
+  pool_lines,
+  prior_mean,
+  ranking,
+  recall,
+)
 from zoo.headlines.headline import Headline as Headline
 from zoo.headlines.run import run as run
 from zoo.headlines.run import table as table
 
-HEADLINES = {
-  one.HEADLINE.name: one.HEADLINE
-  for one in (one_step, deep_linear, pool_lines, prior_mean)
-}
+_ALL = (
+  *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
+  *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
+  *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
+  *(garg.TOY, garg.FULL, garg.LOOPED),
+)
+HEADLINES = {one.name: one for one in _ALL}

@@ -13,6 +13,9 @@ from zoo.plots import Panel
 HOLDS, FAILS, NOT_RUN = 'holds', 'fails', 'not run here'
 
 
+Number = int | float
+
+
 class Expected(NamedTuple):
   """The range that a number must be in, its ends included, and where it is from."""
 
@@ -32,19 +35,19 @@ class Expected(NamedTuple):
     return self.low <= number <= self.high
 
 
-def near(value: float, tolerance: float, source: str) -> Expected:
+def near(value: Number, tolerance: Number, source: str) -> Expected:
   """The range `value ± tolerance`."""
-  return Expected(value - tolerance, value + tolerance, source)
+  return Expected(float(value - tolerance), float(value + tolerance), source)
 
 
-def at_least(bound: float, source: str) -> Expected:
+def at_least(bound: Number, source: str) -> Expected:
   """The range of all numbers ≥ `bound`."""
-  return Expected(bound, math.inf, source)
+  return Expected(float(bound), math.inf, source)
 
 
-def at_most(bound: float, source: str) -> Expected:
+def at_most(bound: Number, source: str) -> Expected:
   """The range of all numbers ≤ `bound`."""
-  return Expected(-math.inf, bound, source)
+  return Expected(-math.inf, float(bound), source)
 
 
 class Found(NamedTuple):
@@ -68,7 +71,7 @@ class Headline:
   setting: str
   source: str
   expected: Mapping[str, Expected]
-  minutes: float  # about so many on 2 CPU cores; on one accelerator if it needs one
+  minutes: Number  # about so many on 2 CPU cores; on one accelerator if it needs one
   # Trains what it needs with the trainer. A picture is wanted even if all is computed.
   measure: Callable[[Trainer], Found]
   caption: str  # of the picture
@@ -77,7 +80,7 @@ class Headline:
 
 
 def verdict(headline: Headline, numbers: Mapping[str, float] | None) -> str:
-  """The verdict that follows from the numbers; None if the headline was not run."""
+  """The verdict that follows from the numbers; they are None if it was not run."""
   if numbers is None:
     return NOT_RUN
   held = [range_.holds(numbers[name]) for name, range_ in headline.expected.items()]

@@ -19,7 +19,9 @@ def measure(train: Trainer) -> Found:
   gd = estimators.gradient_descent(_TASK)
   gd_risk = float(theory.exact_risk(gd, _TASK))
   models = [load(row) for row in rows]
-  alignments = [probing.alignment(model, gd, _TASK, num_prompts=16384) for model in models]
+  alignments = [
+    probing.alignment(model, gd, _TASK, num_prompts=16384) for model in models
+  ]
   shown = predictions({'model': models[0], 'gd': gd.learning_rule()}, _TASK, _SHOWN)
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
@@ -78,7 +80,7 @@ HEADLINE = Headline(
   minutes=1,
   measure=measure,
   caption=(
-    '(a) The exact risk of the layer while it trains. (b) Its predictions against those '
-    'of gradient descent, prompt by prompt.'
+    '(a) The exact risk of the layer while it trains. (b) Its predictions against '
+    'those of gradient descent, prompt by prompt.'
   ),
 )

@@ -1,0 +1,203 @@
+"""Headlines are judged by their ranges, measured once, and reported whole or not."""
+
+import dataclasses
+import json
+import math
+import re
+from collections import Counter
+
+import pytest
+
+from configs import deep_set
+from zoo import headlines
+from zoo.errors import UserError
+from zoo.headlines.headline import (
+  FAILS,
+  HOLDS,
+  NOT_RUN,
+  Found,
+  Headline,
+  at_least,
+  at_most,
+  near,
+  rule,
+  verdict,
+)
+from zoo.headlines.run import Result, page, run, table
+from zoo.headlines.trainer import history, load
+from zoo.plots import BLUE, Panel, series
+from zoo.training import sweeps
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+def headline(name='tiny', measure=None, **expected):
+  """A headline that measures 2.0 and calls nothing, unless told otherwise."""
+
+  def constant(train):
+    return Found(dict.fromkeys(expected, 2.0), picture())
+
+  return Headline(
+    name=name,
+    statement=f'Two is <2 & {name}.',
+    setting='None.',
+    source='a book',
+    expected=expected,
+    minutes=1,
+    measure=measure or constant,
+    caption='A line.',
+    note='A note.',
+  )
+
+
+def picture():
+  line = series('line', 'line', BLUE, [1, 2], [1.0, 2.0])
+  return (Panel('a', 'x, s', 'y, m', (line,)),)
+
+
+@pytest.mark.parametrize(
+  ('expected', 'number', 'said'),
+  [
+    (near(2, 0.5, ''), 2.5, HOLDS),
+    (near(2, 0.5, ''), 1.49, FAILS),
+    (at_least(2, ''), 2.0, HOLDS),
+    (at_least(2, ''), 1.99, FAILS),
+    (at_most(2, ''), -1e9, HOLDS),
+    (at_most(2, ''), 2.01, FAILS),
+    (at_least(2, ''), math.nan, FAILS),
+  ],
+)
+def test_a_verdict_follows_from_the_range(expected, number, said):
+  assert verdict(headline(n=expected), {'n': number}) == said
+
+
+def test_a_headline_holds_if_all_its_numbers_do():
+  both = headline(one=at_most(1, ''), two=near(2, 0.25, ''))
+  assert verdict(both, {'one': 1.0, 'two': 2.0}) == HOLDS
+  assert verdict(both, {'one': 1.1, 'two': 2.0}) == FAILS
+  assert verdict(both, None) == NOT_RUN
+  text = rule(both)
+  assert text == 'one <= 1 and 1.75 <= two <= 2.25'
+  assert eval(text, {'one': 1.0, 'two': 2.0})  # it is the rule
+
+
+def no_config(file, variant):
+  raise AssertionError('nothing is trained')
+
+
+def judged(one, out, get_config=no_config):
+  """The only headline, measured and judged."""
+  found = run([one], [one], get_config, out)
+  assert found is not None
+  return found[0]
+
+
+def test_what_was_not_run_has_no_number(tmp_path):
+  ran, left = (
+    headline('ran', n=near(2, 0, 'theory')),
+    headline('left', n=at_most(1, '')),
+  )
+  found = run([ran], [ran, left], no_config, tmp_path)
+  assert found is not None
+  assert [one.verdict for one in found] == [HOLDS, NOT_RUN]
+  first, second = json.loads((tmp_path / 'headlines.json').read_text())
+  assert first['measured'] == {'n': 2.0}
+  assert first['expected'] == {'n': {'expected': '2 … 2', 'from': 'theory'}}
+  assert (second['measured'], second['minutes'], second['verdict']) == (
+    *(None, None),
+    NOT_RUN,
+  )
+  (line,) = [line for line in table(found).splitlines() if line.startswith('left')]
+  assert re.fullmatch(r'left +n +≤ 1 +not run here +not run here', line)
+  report = (tmp_path / 'report.html').read_text()
+  assert 'Two is &lt;2 &amp; ran.' in report
+  assert report.count('<figure') == 1
+  assert report.index('<figure') < report.index('<table')
+  assert 'not run here: 1' in report
+  assert {path.name for path in tmp_path.iterdir()} == {
+    *('headlines.json', 'report.html', 'ran'),
+    *(f'figure_ran.{suffix}' for suffix in ('csv', 'png', 'svg')),
+  }
+
+
+def test_a_measured_headline_is_not_measured_again(tmp_path):
+  calls = Counter()
+
+  def measure(train):
+    calls['n'] += 1
+    return Found({'n': 1.0, 'other': 0.0}, picture())
+
+  one = headline(measure=measure, n=at_most(1, ''))
+  first, again = judged(one, tmp_path), judged(one, tmp_path)
+  assert calls['n'] == 1
+  assert first == again
+  # Judged by the rule as it is now, and measured again only for other numbers.
+  stricter = headline(measure=measure, n=at_most(0.5, ''))
+  assert judged(stricter, tmp_path).verdict == FAILS
+  assert calls['n'] == 1
+  more = headline(measure=measure, n=at_most(1, ''), other=at_most(1, ''))
+  assert judged(more, tmp_path).verdict == HOLDS
+  assert calls['n'] == 2
+  # A result that is damaged counts as none.
+  (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": 1.0')
+  run([one], [one], no_config, tmp_path)
+  assert calls['n'] == 3
+
+
+def test_what_needs_an_accelerator_is_not_run_on_a_cpu(tmp_path):
+  def measure(train):
+    raise AssertionError('it was run')
+
+  one = headline(measure=measure, n=at_most(1, ''))
+  one = dataclasses.replace(one, needs_accelerator=True)
+  assert judged(one, tmp_path).verdict == NOT_RUN
+
+
+def small(file, variant):
+  assert file == 'deep_set'
+  config = deep_set.get_config('smoke')
+  config.task.num_features, config.task.context_length = 2, 3
+  config.train.batch_size, config.train.log_every = 8, 2
+  config.eval.num_batches, config.eval.num_compared = 2, 0
+  config.eval.every = config.checkpoint.every = 2
+  return config
+
+
+def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
+  """SIGTERM in the second training: None, and the first is not trained again."""
+  fields = {'train.num_steps': 4, 'checkpoint.keep': 2}
+
+  def measure(train):
+    (first,) = train('first', 'deep_set', fields)
+    pair = train('second', 'deep_set', fields, [{'seed': 0}, {'seed': 1}])
+    assert history(first)[0] == [2, 4]
+    assert load(first, 2) is not load(first)
+    return Found({'risk': pair[0]['eval_risk'], 'num': float(len(pair))}, picture())
+
+  one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
+  stacked = sweeps._train_stacked
+  monkeypatch.setattr(sweeps, '_train_stacked', lambda *_: None)
+  assert run([one], [one], small, tmp_path) is None
+  assert not (tmp_path / 'report.html').exists()
+  monkeypatch.setattr(sweeps, '_train_stacked', stacked)
+  monkeypatch.setattr(sweeps, '_train_alone', lambda *_: pytest.fail('trained again'))
+  assert judged(one, tmp_path, small).verdict == HOLDS
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path):
+  (tmp_path / 'mine').write_text('mine')
+  one = headline(n=at_most(1, ''))
+  with pytest.raises(UserError, match='is not a folder'):
+    run([one], [one], no_config, tmp_path / 'mine')
+
+
+@pytest.mark.parametrize('one', headlines.HEADLINES.values(), ids=lambda one: one.name)
+def test_every_headline_says_what_it_expects_and_why(one):
+  assert re.fullmatch(r'\w+', one.name, re.ASCII)
+  assert one.expected
+  assert 'arXiv' in one.source
+  for name, expected in one.expected.items():
+    assert name.isidentifier()
+    assert expected.low <= expected.high
+    assert expected.source
+  assert 'not run here: 1' in page([Result(one, None, None, None)])

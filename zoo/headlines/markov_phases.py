@@ -1,0 +1,131 @@
+"""On Markov chains a transformer is uniform at first, then unigram, then bigram."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import log_softmax, xlogy
+
+from zoo.headlines.headline import Expected, Found, Headline, at_most, near
+from zoo.headlines.trainer import Trainer, load, predictions
+from zoo.plots import BLUE, GREEN, VERMILION, Panel, series
+from zoo.tasks import MarkovChain
+
+_TASK = MarkovChain(num_symbols=2, context_length=100)
+_PHASES = {'zero': 'uniform', 'unigram': 'unigram', 'bigram': 'bigram'}
+_COLOURS = GREEN, VERMILION, BLUE
+_STEPS, _EVERY = 2000, 50
+_NUM_PROMPTS = 4096
+_FIELDS = {
+  'model.num_layers': 2,
+  'model.num_heads': 1,
+  'model.width': 16,
+  'model.feed_forward': 'none',
+  'model.positions': 'rotary',
+  'model.tokens': 'shifted',
+  'train.num_steps': _STEPS,
+  'train.batch_size': 64,
+  'train.log_every': _EVERY,
+  'optimizer.learning_rate': 1e-2,
+  'optimizer.warmup_steps': 0,
+  'checkpoint.every': _EVERY,
+  'checkpoint.keep': _STEPS // _EVERY,
+  'eval.num_compared': 0,
+}
+
+
+def measure(train: Trainer) -> Found:
+  (row,) = train('model', 'transformer:gpt2_tiny,task=markov_chain', _FIELDS)
+  steps = [*range(_EVERY, _STEPS + 1, _EVERY)]
+  known = {name: _TASK.baselines()[name] for name in _PHASES}
+  of_known = predictions(known, _TASK, _NUM_PROMPTS)
+  truth = of_known['target']
+  logs = {name: log_softmax(of_known[name], axis=-1) for name in known}
+  risks, distances = [], {name: [] for name in known}
+  for step in steps:
+    found = predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
+    log_model = log_softmax(found, axis=-1)
+    risks.append(_divergence(truth, log_model))
+    for name, log_known in logs.items():
+      distances[name].append(_divergence(np.exp(log_known), log_model))
+  each = np.array([*distances.values()])
+  nearest = each.argmin(axis=0)
+  lines = {name: _divergence(truth, log) for name, log in logs.items()}
+  to_uniform = _divergence(np.exp(logs['unigram']), logs['zero'])
+  numbers = {
+    'kl_uniform': lines['zero'],
+    'kl_unigram': lines['unigram'],
+    'kl_bigram': lines['bigram'],
+    'kl_model': risks[-1],
+    'phases': float(len(set(nearest)) if np.all(np.diff(nearest) >= 0) else 0),
+    'unigram_phase': min(distances['unigram']) / to_uniform,
+  }
+  learning = Panel(
+    'a',
+    'training step',
+    'KL of the next symbol after 100, nats (log scale)',
+    (
+      series('model', 'curve', '#000000', steps, risks),
+      *(
+        series(_PHASES[name], 'dashed', colour, steps, [lines[name]] * len(steps))
+        for name, colour in zip(known, _COLOURS, strict=True)
+      ),
+    ),
+    y_scale='log',
+  )
+  phases = Panel(
+    'b',
+    'training step',
+    'KL from the strategy to the model, nats (log scale)',
+    tuple(
+      series(_PHASES[name], 'curve', colour, steps, distances[name])
+      for name, colour in zip(known, _COLOURS, strict=True)
+    ),
+    y_scale='log',
+  )
+  return Found(numbers, (learning, phases))
+
+
+def _divergence(
+  p: Float[np.ndarray, 'p t s'], log_q: Float[np.ndarray, 'p t s']
+) -> float:
+  """The mean of KL(p ‖ q) at the last symbol, in nats."""
+  p, log_q = p[:, -1].astype(float), log_q[:, -1].astype(float)
+  return float(np.mean(np.sum(xlogy(p, p) - p * log_q, axis=-1)))
+
+
+_LINES = 'measured independently; five standard errors of this sample'
+
+HEADLINE = Headline(
+  name='markov_phases',
+  statement='A transformer on Markov chains is uniform, then unigram, then bigram.',
+  setting=(
+    'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
+    'layers, width 16, 1 head; 2000 steps of 64 chains, Adam 0.01. Kullback-Leibler '
+    'divergences of the next symbol after all others, from the true row; which of the '
+    'three strategies is nearest at every 50th step.'
+  ),
+  source='Edelman et al., arXiv 2402.11004, Fig. 1',
+  expected={
+    'kl_uniform': near(0.2175, 0.012, _LINES + ' (.216 and .219)'),
+    'kl_unigram': near(0.084, 0.008, _LINES),
+    'kl_bigram': near(0.0092, 0.001, _LINES),
+    'kl_model': Expected(
+      0.0082,
+      0.0184,
+      'no better than the bigram counts, .0092 ± .001, and at most as far from them as '
+      'they are from the truth; unigram counts are nine times as far',
+    ),
+    'phases': near(3, 0, 'all three in this order; 0 if it goes back to one'),
+    'unigram_phase': at_most(
+      0.5,
+      'the least KL from unigram to the model, over that to uniform: a phase is near',
+    ),
+  },
+  minutes=2,
+  measure=measure,
+  caption=(
+    '(a) The divergence of the model from the truth while it trains, with those of the '
+    'strategies. (b) Its divergence from each strategy: the lowest line is the phase.'
+  ),
+)

@@ -1,0 +1,82 @@
+"""A transformer knows a small pool of tasks, and does ridge after a large one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from zoo.headlines.headline import Found, Headline, at_least, at_most, near
+from zoo.headlines.trainer import Trainer, load, predictions
+from zoo.plots import BLUE, VERMILION, Panel, series
+from zoo.tasks import TaskPool
+
+_SIZES = 4, 64, 1024, 16384
+_NUM_PROMPTS = 2048
+_FIELDS = {
+  'model.num_layers': 2,
+  'train.num_steps': 6000,
+  'train.batch_size': 64,
+  'optimizer.learning_rate': 1e-3,
+  'optimizer.warmup_steps': 200,
+  'eval.num_batches': 16,
+  'eval.num_compared': 0,
+}
+
+
+def measure(train: Trainer) -> Found:
+  to_pool, to_ridge = [], []
+  for size in _SIZES:
+    fields = {**_FIELDS, 'task.num_tasks': size}
+    (row,) = train(f'pool_{size}', 'transformer:gpt2_tiny,task=task_pool', fields)
+    pool = TaskPool(num_tasks=size)
+    known = {name: pool.baselines()[name] for name in ('dmmse', 'ridge')}
+    subjects = {'model': load(row), **known}
+    found = predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
+    for name, distances in (('dmmse', to_pool), ('ridge', to_ridge)):
+      squares = np.square(found['model'] - found[name])[:, :16]
+      distances.append(float(squares.mean()) / pool.num_features)
+  ratios = np.divide(to_pool, to_ridge)
+  panel = Panel(
+    'a',
+    'tasks in the pool, M',
+    'squared distance / D on new tasks (log scale)',
+    (
+      series('model to dMMSE', 'curve', BLUE, _SIZES, to_pool),
+      series('model to ridge', 'curve', VERMILION, _SIZES, to_ridge),
+    ),
+    x_scale='log',
+    y_scale='log',
+  )
+  numbers = {
+    'smallest_pool': float(ratios[0]),
+    'largest_pool': float(ratios[-1]),
+    'crossings': float(np.sum(np.diff(ratios > 1) != 0)),
+  }
+  return Found(numbers, (panel,))
+
+
+_FIGURE = 'Figs. 2 and 3: '
+
+HEADLINE = Headline(
+  name='pool_crossing',
+  statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
+  setting=(
+    'D = 8, K = 16, σ² = 0.25, pools of M = 4, 64, 1024, 16384 tasks; a transformer of '
+    '2 layers, width 64, 6000 steps of 64 prompts (the source: 8 layers, width 128, '
+    '500,000 steps of 256). On new tasks, the mean over k = 0 … 15 examples of the '
+    'squared distance of its predictions to dMMSE, over that to ridge.'
+  ),
+  source='Raventós et al., arXiv 2306.15063, section 3.1',
+  expected={
+    # The threshold itself, between 2^14 and 2^15 in the source, moves with the size
+    # and the training; on which side a tiny and a huge pool are does not.
+    'smallest_pool': at_most(1, _FIGURE + 'below the threshold it is nearer to dMMSE'),
+    'largest_pool': at_least(1, _FIGURE + 'above the threshold it is nearer to ridge'),
+    'crossings': near(1, 0, _FIGURE + 'there is one threshold'),
+  },
+  minutes=10,
+  measure=measure,
+  caption=(
+    'How far a trained transformer is from the posterior mean over its pool, and from '
+    'ridge, on tasks that are not in the pool.'
+  ),
+)
