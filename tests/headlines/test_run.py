@@ -153,6 +153,19 @@ def test_what_needs_an_accelerator_is_not_run_on_a_cpu(tmp_path):
   assert judged(one, tmp_path).verdict == NOT_RUN
 
 
+def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
+  """A sweep that SIGTERM ends returns None; then nothing is judged."""
+
+  def measure(train):
+    train('models', 'deep_set', {'train.num_steps': 4})
+    raise AssertionError('it went on')
+
+  one = headline(measure=measure, n=at_most(1, ''))
+  monkeypatch.setattr(sweeps, 'sweep', lambda *_: None)
+  assert run([one], [one], small, tmp_path) is None
+  assert not [*tmp_path.iterdir()]
+
+
 def small(file, variant):
   assert file == 'deep_set'
   config = deep_set.get_config('smoke')
@@ -163,8 +176,9 @@ def small(file, variant):
   return config
 
 
+@pytest.mark.slow
 def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
-  """SIGTERM in the second training: None, and the first is not trained again."""
+  """SIGTERM in the second training: the first is not trained again."""
   fields = {'train.num_steps': 4, 'checkpoint.keep': 2}
 
   def measure(train):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy import stats
 
@@ -55,7 +57,7 @@ def measure(train: Trainer) -> Found:
   known = [error for _, _, error in _MODELS.values()]
   good, poor = ('softmax', 'retention', 'mamba2'), ('lstm', 'gru', 's4d')
   numbers = {
-    'rank_correlation': float(stats.spearmanr(known, [*at_end.values()]).statistic),
+    'rank_correlation': rank_correlation(known, [*at_end.values()]),
     'best_recurrent': min(at_end[name] for name in poor)
     / max(at_end[name] for name in good),
     'retention_beyond': growth['retention'],
@@ -74,6 +76,11 @@ def measure(train: Trainer) -> Found:
     y_scale='log',
   )
   return Found(numbers, (panel,))
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+  """Spearman's correlation of two lists of numbers."""
+  return float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
 
 
 _NOTEBOOK = 'linear regression in its notebook: '

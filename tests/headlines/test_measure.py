@@ -1,0 +1,79 @@
+"""Every headline can be measured; those that take a minute hold."""
+
+import importlib
+import math
+
+import pytest
+
+from zoo.headlines import HEADLINES, markov_phases
+from zoo.headlines.headline import HOLDS, verdict
+from zoo.headlines.trainer import Trainer
+from zoo.training import sweeps
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+TRAINED = [name for name in HEADLINES if name != 'pool_lines']
+ON_A_CPU = [name for name in TRAINED if not HEADLINES[name].needs_accelerator]
+
+
+def get_config(file, variant):
+  return importlib.import_module(f'configs.{file}').get_config(variant)
+
+
+class Checked(Exception):
+  """The configs of a headline are valid."""
+
+
+class OnlyChecks(Trainer):
+  """Validates the first configs instead of training them."""
+
+  def __call__(self, name, config, fields, points=({'seed': 0},)):
+    file, _, variant = config.partition(':')
+    whole = sweeps.at_point(get_config(file, variant), fields)
+    for point in points:
+      sweeps.at_point(whole, point)
+    raise Checked
+
+
+@pytest.mark.parametrize('name', TRAINED)
+def test_every_headline_has_a_valid_config(name, tmp_path):
+  with pytest.raises(Checked):
+    HEADLINES[name].measure(OnlyChecks(tmp_path, get_config))
+
+
+class Short(Trainer):
+  """Trains four steps instead of thousands."""
+
+  def __call__(self, name, config, fields, points=({'seed': 0},)):
+    short = {
+      'train.num_steps': 4,
+      'train.batch_size': 8,
+      'train.log_every': 2,
+      'optimizer.warmup_steps': 0,
+      'checkpoint.every': 2,
+      'checkpoint.keep': 2,
+      'eval.every': 2,
+      'eval.num_batches': 2,
+    }
+    return super().__call__(name, config, {**fields, **short}, points)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('name', ON_A_CPU)
+def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
+  monkeypatch.setattr(markov_phases, '_STEPS', 4)
+  monkeypatch.setattr(markov_phases, '_EVERY', 2)
+  one = HEADLINES[name]
+  found = one.measure(Short(tmp_path / 'runs', get_config))
+  assert found.numbers.keys() == one.expected.keys()
+  assert all(map(math.isfinite, found.numbers.values()))
+  assert found.panels
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
+  one = HEADLINES[name]
+  found = one.measure(Trainer(tmp_path / 'runs', get_config))
+  assert verdict(one, found.numbers) == HOLDS, found.numbers
