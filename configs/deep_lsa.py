@@ -20,6 +20,7 @@ def get_config(variant: str = '') -> Any:
   model.form = 'dense'  # dense, sparse (arXiv 2306.00297), gd_plus_plus or scalar
   model.guess = 'zero'  # zero, fixed, linear, network or residual
   model.readout = 'last'  # last entry of the query's token, or linear
+  model.init_scale = 0.1  # ≥ 0, standard deviation of the initial matrices
   config.objective.positions = 'query'  # the tokens of examples see their own labels
   config.lock()
   return config

@@ -23,6 +23,7 @@ _FIELDS = {
   'model.feed_forward': 'none',
   'model.positions': 'rotary',
   'model.tokens': 'shifted',
+  'model.init_scale': 0.02,  # minGPT's, by which the first predictions are uniform
   'train.num_steps': _STEPS,
   'train.batch_size': 64,
   'train.log_every': _EVERY,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 import zoo
 from zoo.config import Config
-from zoo.curves import one_pass, sample_batches
+from zoo.curves import Static, merge, one_pass, sample_batches, split
+from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.training import sweeps
 from zoo.training.records import read_lines
@@ -82,17 +84,26 @@ def predictions(
   All of them predict in one pass.
   """
 
-  def measure(prompt: Any) -> dict[str, Array]:
-    found = {'target': prompt.targets}
-    for name, predictor in predictors.items():
-      predict = one_pass(predictor)
-      assert predict is not None, f'{name} has no predictions'
-      found[name] = predict(prompt)
-    return found
-
-  compiled = jax.jit(measure)
+  names = [*predictors]
+  statics, arrays = zip(*map(split, predictors.values()), strict=True)
   parts = [
-    jax.device_get(compiled(prompt))
+    jax.device_get(_predict(statics, arrays, prompt))
     for prompt in sample_batches(task, jax.random.key(seed), num_prompts, _BATCH_SIZE)
   ]
-  return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+  return {
+    name: np.concatenate(values)
+    for name, *values in zip(['target', *names], *parts, strict=True)
+  }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predict(
+  statics: tuple[Static, ...], arrays: tuple[PyTree, ...], prompt: Prompt
+) -> list[Array]:
+  """The targets, and the predictions of each predictor, in the parts of `split`."""
+  found = [prompt.targets]
+  for static, array in zip(statics, arrays, strict=True):
+    predict = one_pass(merge(static, array))
+    assert predict is not None, 'it has no predictions'
+    found.append(predict(prompt))
+  return found
