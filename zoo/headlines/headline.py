@@ -28,6 +28,8 @@ class Expected(NamedTuple):
       return f'≥ {self.low:.5g}'
     if self.low == -math.inf:
       return f'≤ {self.high:.5g}'
+    if self.low == self.high:
+      return f'{self.low:.5g}'
     return f'{self.low:.5g} … {self.high:.5g}'
 
   def holds(self, number: float) -> bool:
@@ -93,5 +95,5 @@ def rule(headline: Headline) -> str:
   for name, (low, high, _) in headline.expected.items():
     below = '' if low == -math.inf else f'{low:.6g} <= '
     above = '' if high == math.inf else f' <= {high:.6g}'
-    parts.append(f'{below}{name}{above}')
+    parts.append(f'{name} == {low:.6g}' if low == high else f'{below}{name}{above}')
   return ' and '.join(parts)

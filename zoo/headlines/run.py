@@ -179,14 +179,13 @@ def _numbers(one: Result) -> reports.Table:
 
 def _claim(one: Result) -> reports.Claim:
   headline = one.headline
-  measured: dict[str, float | None] = dict.fromkeys(headline.expected)
   return {
     'key': headline.name,
     'source': headline.source,
     'statement': headline.statement,
     'verdict': one.verdict,
     'exact': {},
-    'measured': measured | (one.numbers or {}),
+    'measured': {**(one.numbers or {})},  # the table of numbers has the others
     'calls': {},
     'holds_if': rule(headline),
     'sharp_if': 'True',
