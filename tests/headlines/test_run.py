@@ -73,12 +73,13 @@ def test_a_verdict_follows_from_the_range(expected, number, said):
 
 def test_a_headline_holds_if_all_its_numbers_do():
   both = headline(one=at_most(1, ''), two=near(2, 0.25, ''), three=near(3, 0, ''))
-  assert verdict(both, {'one': 1.0, 'two': 2.0}) == HOLDS
-  assert verdict(both, {'one': 1.1, 'two': 2.0}) == FAILS
+  held = {'one': 1.0, 'two': 2.0, 'three': 3.0}
+  assert verdict(both, held) == HOLDS
+  assert verdict(both, {**held, 'one': 1.1}) == FAILS
   assert verdict(both, None) == NOT_RUN
   text = rule(both)
-  assert text == 'one <= 1 and 1.75 <= two <= 2.25'
-  assert eval(text, {'one': 1.0, 'two': 2.0})  # it is the rule
+  assert text == 'one <= 1 and 1.75 <= two <= 2.25 and three == 3'
+  assert eval(text, held)  # it is the rule
 
 
 def no_config(file, variant):
@@ -140,9 +141,12 @@ def test_a_measured_headline_is_not_measured_again(tmp_path):
   assert judged(more, tmp_path).verdict == HOLDS
   assert calls['n'] == 2
   # A result that is damaged counts as none.
-  (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": 1.0')
-  run([one], [one], no_config, tmp_path)
-  assert calls['n'] == 3
+  for number, text in enumerate(
+    ['{"numbers": {"n": 1.0', '[]', '{"numbers": {"n": "1"}}']
+  ):
+    (tmp_path / 'tiny' / 'result.json').write_text(text)
+    assert judged(one, tmp_path).verdict == HOLDS
+    assert calls['n'] == 3 + number
 
 
 def test_what_needs_an_accelerator_is_not_run_on_a_cpu(tmp_path):

@@ -18,7 +18,7 @@ _FIELDS = {
   'task.prior_mean': 0.0,
   'model.form': 'gd_plus_plus',
   'train.num_steps': 10000,
-  'train.batch_size': 500,
+  'train.batch_size': 512,
   'eval.num_batches': 64,
   # As in the source, which clips each matrix: few prompts have most of the gradient.
   'model.init_scale': 1e-4,
@@ -86,7 +86,7 @@ HEADLINE = Headline(
   statement='L trained layers of linear attention have the risks of Ahn et al.',
   setting=(
     'Linear regression, d = 5, C = 20, weights and features ~ N(0, I); L = 1 … 4 '
-    'layers with trained A and B, from weights of 1e-4; 10,000 steps of 500 fresh '
+    'layers with trained A and B, from weights of 1e-4; 10,000 steps of 512 fresh '
     'prompts, Adam 0.01 decaying to 0, gradients clipped to 0.01 (the source: 20,000 '
     'steps of 20,000); the risk by theory.deep.sampled_risk.'
   ),

@@ -147,6 +147,8 @@ def _read(headline: Headline, out: pathlib.Path) -> Result:
     plot = from_csv(headline.name, text)
   except (UnreadableFile, UserError):
     return nothing
+  if not isinstance(found, dict):
+    return nothing
   numbers, minutes = (found.get(key) for key in ('numbers', 'minutes'))
   if not isinstance(numbers, dict) or numbers.keys() != headline.expected.keys():
     return nothing
