@@ -61,8 +61,7 @@ class Short(Trainer):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('name', ON_A_CPU)
 def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
-  monkeypatch.setattr(markov_phases, '_STEPS', 4)
-  monkeypatch.setattr(markov_phases, '_EVERY', 2)
+  monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
   one = HEADLINES[name]
   found = one.measure(Short(tmp_path / 'runs', get_config))
   assert found.numbers.keys() == one.expected.keys()
