@@ -206,7 +206,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
   (tmp_path / 'mine').write_text('mine')
   one = headline(n=at_most(1, ''))
-  with pytest.raises(UserError, match='is not a folder'):
+  with pytest.raises(UserError, match='cannot be the output folder'):
     run([one], [one], no_config, tmp_path / 'mine')
 
 

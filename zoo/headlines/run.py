@@ -60,8 +60,10 @@ def run(
   if it cannot be written; and otherwise the errors of `zoo.training.sweep`.
   """
   out = user_path(out)
-  if out.exists() and not out.is_dir():
-    raise UserError(f'{out} is not a folder; give another --out')
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
   accelerated = jax.default_backend() != 'cpu'
   due = [one for one in wanted if accelerated or not one.needs_accelerator]
   due = [one for one in due if _read(one, out).numbers is None]
@@ -71,7 +73,6 @@ def run(
       logging.info('headline %d of %d, %s', count, len(due), shown)
       _measure(headline, get_config, out)
     results = [_read(one, out) for one in known]
-    out.mkdir(parents=True, exist_ok=True)
     table = [_as_json(one) for one in results]
     write_atomically(out / 'headlines.json', json.dumps(table, indent=2) + '\n')
     write_atomically(out / 'report.html', page(results))
