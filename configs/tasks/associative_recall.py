@@ -11,7 +11,7 @@ def get_config() -> Any:
   task: Any = ConfigDict()
   task.name = 'associative_recall'
   task.num_keys = 16  # ≥ 1; features are one-hot keys
-  task.num_values = 16  # ≥ num_keys; outputs are the logits of the values
+  task.num_values = 16  # ≥ num_keys, or num_pairs; outputs are logits of values
   task.context_length = 32  # C ≥ 1, pairs of a key and its value per prompt
   task.num_pairs = placeholder(
     int

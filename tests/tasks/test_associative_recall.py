@@ -29,7 +29,12 @@ _SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize('setting', _SETTINGS, ids=['drawn', 'asked'])
+_FEW_VALUES = {'num_keys': 6, 'num_values': 4, 'context_length': 7, 'num_pairs': 3}
+
+
+@pytest.mark.parametrize(
+  'setting', [*_SETTINGS, _FEW_VALUES], ids=['drawn', 'asked', 'few']
+)
 def test_each_prompt_has_a_pairing_of_its_own(setting):
   task = _task(**setting)
   count, size = 4000, setting['num_values']
@@ -97,8 +102,9 @@ def test_bayes_is_the_share_of_the_pairings_that_fit(setting):
       np.testing.assert_allclose(every[b, k], expected, atol=1e-5)
 
 
-def test_after_the_pairs_were_shown_nothing_is_left_to_guess():
-  task = _task(num_keys=8, num_values=12, context_length=20, num_pairs=8)
+@pytest.mark.parametrize('num_keys', [8, 20])  # fewer keys than values, and more
+def test_after_the_pairs_were_shown_nothing_is_left_to_guess(num_keys):
+  task = _task(num_keys=num_keys, num_values=12, context_length=20, num_pairs=8)
   found = sample_losses(task.baselines(), task, 64, 0)
   shown = np.arange(8)
   # Certain answers have the probability 1 − 11e-6, since the others have 1e-6 each.
@@ -139,6 +145,7 @@ def test_shifts_are_longer_contexts():
     ({'num_values': 1, 'num_keys': 1}, 'num_values is 1; it must be an integer ≥ 2'),
     ({'num_values': 15}, 'num_values is 15; it must be ≥ num_keys, 16'),
     ({'context_length': 0}, 'context_length is 0'),
+    ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be ≥ num_pairs, 4'),
     ({'num_pairs': 0}, 'num_pairs is 0'),
     ({'num_pairs': 17}, 'num_pairs is 17; it must be ≤ num_keys, 16'),
     ({'num_pairs': 9, 'context_length': 8}, 'and ≤ context_length, 8'),

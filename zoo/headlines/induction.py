@@ -14,7 +14,7 @@ from zoo.plots import BLACK, PALETTE, Panel, series
 _WIDTH = 0.05  # nats, of the band that is a plateau, on both sides
 _SEEDS = [{'seed': seed} for seed in range(3)]
 _FIELDS = {
-  'task.num_keys': 5,
+  'task.num_keys': 50,
   'task.num_values': 5,
   'task.context_length': 2,
   'task.num_pairs': 2,
@@ -89,7 +89,7 @@ HEADLINE = Headline(
   statement='The loss of few-shot recall waits at ln 2 before an induction head forms.',
   setting=(
     'Two pairs of a class and a label, new in every prompt, then one of the two '
-    'classes: 5 labels and 5 one-hot classes (the source: images of 50 classes); '
+    'classes: 5 labels and 50 one-hot classes (the source: images of them); '
     'attention only, 2 layers, width 64, 8 heads, rotary; 31,250 steps of 32 prompts, '
     'Adam 1e-5, the loss at the query; 3 seeds.'
   ),

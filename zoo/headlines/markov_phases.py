@@ -71,7 +71,7 @@ def measure(train: Trainer) -> Found:
   }
   learning = Panel(
     'a',
-    'training step',
+    'training step (log scale)',
     'KL to the truth, nats (log scale)',
     (
       series('model', 'curve', '#000000', steps, risks),
@@ -80,16 +80,18 @@ def measure(train: Trainer) -> Found:
         for name, colour in zip(known, _COLOURS, strict=True)
       ),
     ),
+    x_scale='log',
     y_scale='log',
   )
   phases = Panel(
     'b',
-    'training step',
+    'training step (log scale)',
     'KL to the strategy, nats (log scale)',
     tuple(
       series(_PHASES[name], 'curve', colour, steps, distances[name])
       for name, colour in zip(known, _COLOURS, strict=True)
     ),
+    x_scale='log',
     y_scale='log',
   )
   return Found(numbers, (learning, phases))

@@ -25,7 +25,8 @@ class AssociativeRecall(BaseTask):
   later one, the query too, asks for one of these: in rounds, each of which asks for all
   P in a new random order. This is multi-query recall (Arora et al., arXiv 2312.04927)
   as a list of examples. Theirs is a sequence of tokens that asks for each key once,
-  after a gap from a power law that other tokens fill.
+  after a gap from a power law that other tokens fill. There may be fewer values than
+  keys then, but not than P.
   """
 
   def __init__(
@@ -40,22 +41,28 @@ class AssociativeRecall(BaseTask):
     self.num_outputs = self.num_values = check_count('num_values', num_values, 2)
     self.context_length = check_count('context_length', context_length)
     self.num_pairs = None if num_pairs is None else check_count('num_pairs', num_pairs)
-    if self.num_values < self.num_keys:
-      raise UserError(
-        f'num_values is {num_values}; it must be ≥ num_keys, {num_keys}, since each '
-        'key has a value of its own'
-      )
     most = min(self.num_keys, self.context_length)
     if self.num_pairs is not None and self.num_pairs > most:
       raise UserError(
         f'num_pairs is {num_pairs}; it must be ≤ num_keys, {num_keys}, and ≤ '
         f'context_length, {context_length}'
       )
+    name, least = 'num_keys', self.num_keys
+    if self.num_pairs is not None:
+      name, least = 'num_pairs', self.num_pairs
+    if self.num_values < least:
+      raise UserError(
+        f'num_values is {num_values}; it must be ≥ {name}, {least}, since each '
+        'key has a value of its own'
+      )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     pairing_key, keys_key = jax.random.split(key)
     values = jax.random.permutation(pairing_key, self.num_values)
     keys = self._sample_keys(keys_key)
+    if self.num_values < self.num_keys:  # so that only the keys shown have values
+      shown, own = keys[: self.num_pairs], values[: self.num_pairs]
+      values = jnp.zeros(self.num_keys, values.dtype).at[shown].set(own)
     x = jax.nn.one_hot(keys, self.num_keys)
     return make_prompt(x, jax.nn.one_hot(values[keys], self.num_values), None)
 
