@@ -7,7 +7,7 @@ import numpy as np
 from zoo import theory
 from zoo.headlines.headline import Expected, Found, Headline, at_most
 from zoo.headlines.trainer import Trainer, load
-from zoo.plots import BLACK, BLUE, GREEN, VERMILION, Panel, series
+from zoo.plots import BLACK, BLUE, GREEN, PURPLE, VERMILION, Panel, series
 from zoo.tasks import LinearRegression
 
 _DEPTHS = 1, 2, 3, 4
@@ -29,33 +29,34 @@ _FIELDS = {
 
 
 def measure(train: Trainer) -> Found:
-  numbers, risks, errors = {}, [], []
-  distances = []
+  numbers, risks, held_out, distances = {}, [], [], []
   for depth in _DEPTHS:
     fields = {**_FIELDS, 'model.num_layers': depth}
     (row,) = train(f'layers_{depth}', 'deep_lsa', fields)
     model = load(row)
-    found = theory.deep.sampled_risk(model, _TASK)
-    numbers[f'risk_{depth}'] = found.mean
-    risks.append(found.mean)
-    errors.append(found.stderr)
+    risks.append(theory.deep.sampled_risk(model, _TASK).mean)
+    held_out.append(row['eval_risk'])
+    numbers[f'risk_{depth}'] = risks[-1]
     if depth <= 3:
       distances += [_distance(matrix) for matrix in _matrices(model)]
   numbers['anisotropy'] = max(distances)
   steps = [theory.polynomial_optimum(_TASK, depth).risk for depth in _DEPTHS]
   lowest = [theory.deep.gd_plus_plus_optimum(_TASK, depth, -1.0) for depth in _DEPTHS]
-  low, high = np.subtract(risks, errors), np.add(risks, errors)
+  upper, lower = [one.upper for one in lowest], [one.lower for one in lowest]
+  at = range(len(_DEPTHS))
   panel = Panel(
     'a',
     'layers',
     'in-context risk (log scale)',
     (
-      series('trained', 'dots', BLUE, _DEPTHS, [low, risks, high]),
-      series('gradient descent, best steps', 'line', GREEN, _DEPTHS, steps),
-      series('lowest known', 'line', VERMILION, _DEPTHS, [one.upper for one in lowest]),
-      series('proved bound', 'dashed', BLACK, _DEPTHS, [one.lower for one in lowest]),
+      series('trained, all prompts', 'dots', BLUE, at, risks),
+      series('trained, 32,768 prompts', 'dots', PURPLE, at, held_out),
+      series('gradient descent, best steps', 'line', GREEN, at, steps),
+      series('lowest known', 'line', VERMILION, at, upper),
+      series('proved bound', 'dashed', BLACK, at, lower),
     ),
     y_scale='log',
+    x_names=tuple(map(str, _DEPTHS)),
   )
   return Found(numbers, (panel,))
 
@@ -92,7 +93,7 @@ HEADLINE = Headline(
   ),
   source='Ahn et al., arXiv 2306.00297, section 4, and their notebook',
   expected={
-    # A quarter of a per cent above the optimum is training noise; below it is a bug.
+    # One per cent above the optimum is training noise; below it is a bug.
     'risk_1': Expected(
       15 / 13 - 1e-6, 1.01 * 15 / 13, 'd (d + 1)/(C + d + 1) = 15/13 = 1.1538, proved'
     ),
@@ -107,7 +108,16 @@ HEADLINE = Headline(
   minutes=8,
   measure=measure,
   caption=(
-    'The risk by number of layers. Beyond one layer, layers that also change the '
-    'features are far below as many steps of gradient descent.'
+    'The risk by number of layers, over all prompts and on a sample. Beyond one layer, '
+    'layers that also change the features are far below as many steps of gradient '
+    'descent.'
+  ),
+  note=(
+    'L = 1, 2 and the matrices are as expected. L = 3 and 4 end above after half the '
+    'steps of the source, with a fortieth of its batch, and with an Adam of β_2 = '
+    '0.999, which the source calls very slow. For L = 4 the mean over all prompts is '
+    'not what a sample shows: the prediction is a polynomial of degree 40 in the '
+    'eigenvalues of the context, and explodes in contexts so rare that training hardly '
+    'sees them.'
   ),
 )
