@@ -39,6 +39,30 @@ def report(cache, tmp_path):
   return run
 
 
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'config',
+  ['transformer:looped,gpt2_tiny', 'deep_lsa', 'gru', 'mlp_mixer'],
+)
+def test_general_architectures_are_planned(cache, tmp_path, config):
+  name, _, variant = config.partition(':')
+  out = tmp_path / 'report.json'
+  answer = launch(
+    f'--config=configs/{name}.py:{variant}',
+    '--topology=v5e:2x2',
+    f'--json={out}',
+    cache=cache,
+    module='launch.aot',
+  )
+  assert answer.returncode == 0, answer.stderr
+  (found,) = json.loads(out.read_text())
+  assert found['fits']
+  # The batch is shared by the devices: all that they exchange is the gradient, and no
+  # weight is gathered.
+  assert 'all-gather' not in found['collectives']
+
+
 def parameter_bytes(heads: int, d: int) -> int:
   return 4 * 4 * heads * (d + 1) ** 2
 
