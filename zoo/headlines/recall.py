@@ -83,4 +83,10 @@ HEADLINE = Headline(
     '(a) How many answers are right, by the number of pairs before: the first four '
     'keys are new, so that nobody can know their values. (b) The loss while it trains.'
   ),
+  note=(
+    'Each round asks for all four keys once. The model answers with one of the values '
+    'that the round has left, without a look at the key: 1/4, 1/3, 1/2 and all of its '
+    'answers in a round are right. After these steps, a sixth of those of the source, '
+    'it has not learned more.'
+  ),
 )
