@@ -74,7 +74,7 @@ MISTAKES = {
   ),
   'exact and every': (
     [_OWN, '--config=linear_model.py:smoke', _EVERY, _EXACT],
-    ["positions is 'every'", "must be 'query' for the exact"],
+    ["positions is 'every'", "must be 'query' for the objective 'exact'"],
   ),
   'exact without a rule': (
     [_OWN, '--config=own_model.py:smoke', _EXACT],
