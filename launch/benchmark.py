@@ -8,12 +8,12 @@
 Use an idle machine. Ratios also hold on a busy one, since all are timed in turns.
 """
 
-import importlib
 import json
 from typing import Any
 
 from absl import flags
 
+import configs
 import zoo
 from launch import cli
 from zoo.errors import UserError, check_count, check_number, unknown_name
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _config(name: str, variant: str, fields: dict[str, Any]) -> Any:
-  config = importlib.import_module(f'configs.{name}').get_config(variant)
+  config = configs.get_config(name, variant)
   config.update_from_flattened_dict(fields)
   return config
 

@@ -94,7 +94,7 @@ def _recipes() -> dict[str, tuple[Any, str]]:
   recipes = {}
   for name, (config_name, fields) in SHIPPED.items():
     fields = {**fields, 'objective.name': 'exact'}
-    config = importlib.import_module(f'configs.{config_name}').get_config()
+    config = configs.get_config(config_name)
     command = cards.training_command(f'configs/{config_name}.py', fields)
     recipes[name] = sweeps.at_point(config, fields), command
   return recipes

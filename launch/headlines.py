@@ -10,16 +10,11 @@ to the report.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 from absl import flags
 
+import configs
 from launch import cli
 from zoo.errors import check_name
-
-if TYPE_CHECKING:
-  from zoo.config import Config
 
 flags.adopt_module_key_flags(cli)
 flags.FLAGS.set_gnu_getopt()  # flags may follow names
@@ -45,15 +40,11 @@ def main(names: list[str]) -> None:
       print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
     return
   out = cli.folder_of(_OUT, _OUT.default)
-  found = headlines.run(wanted, [*known.values()], _get_config, out)
+  found = headlines.run(wanted, [*known.values()], configs.get_config, out)
   if found is None:
     cli.print_stopped(out)
   else:
     print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
-
-
-def _get_config(file: str, variant: str) -> Config:
-  return importlib.import_module(f'configs.{file}').get_config(variant)
 
 
 if __name__ == '__main__':

@@ -10,11 +10,11 @@ Rerun the same command to resume after an interruption.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from absl import flags
 
+import configs
 from launch import cli
 from zoo.errors import check_count
 from zoo.tables import format_table
@@ -64,8 +64,7 @@ def main() -> None:
 
 
 def _get_config(name: str, variant: str) -> Config:
-  get_config = importlib.import_module(f'configs.{name}').get_config
-  return get_config('smoke' if _SMOKE.value else variant)
+  return configs.get_config(name, 'smoke' if _SMOKE.value else variant)
 
 
 if __name__ == '__main__':

@@ -7,10 +7,10 @@ a token each for examples and labels, a model first has to learn which belong to
 and after these budgets most have learned little else.
 """
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import configs
 import zoo
 from zoo.errors import check_name
 
@@ -118,7 +118,7 @@ def get_config(
   file, variant, hyperparameters = _MODELS.get(model, ('transformer', '', own))
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   variant = ','.join(filter(None, variants))
-  config = importlib.import_module(f'configs.{file}').get_config(variant)
+  config = configs.get_config(file, variant)
   config.train.batch_size, config.train.num_steps = 64, sizes.num_steps
   config.eval.num_batches = 32
   config.objective.positions = 'query'

@@ -4,6 +4,5 @@ from zoo.atlas.results import Cell as Cell
 from zoo.atlas.results import Reason as Reason
 from zoo.atlas.results import Result as Result
 from zoo.atlas.results import table as table
-from zoo.atlas.training import LEARNING_RATES as LEARNING_RATES
 from zoo.atlas.training import Grid as Grid
 from zoo.atlas.training import run as run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -176,8 +176,7 @@ def to_csv(found: Results) -> str:
     row |= {'loss': one.loss.mean, 'stderr': one.loss.stderr}
     row['by_seed'] = ' '.join(f'{loss:.6g}' for loss in one.by_seed)
     row |= {f'{name}_loss': one.baseline(name) for name in one.baselines}
-    means = (one.at(i).mean for i in range(len(one.lengths)))
-    pairs: Sequence[tuple[int, float]] = list(zip(one.lengths, means, strict=True))
-    row |= {curve[n]: mean for n, mean in pairs if not math.isnan(mean)}
+    means = {n: one.at(i).mean for i, n in enumerate(one.lengths)}
+    row |= {curve[n]: mean for n, mean in means.items() if not math.isnan(mean)}
     writer.writerow(row)
   return text.getvalue()

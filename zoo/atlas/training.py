@@ -25,19 +25,17 @@ from zoo.training import sweeps
 from zoo.training.loop import NotFiniteError
 from zoo.training.records import read_lines
 
-LEARNING_RATES = 0.0003, 0.001, 0.003, 0.01
-
 # From the names of a model, a task and a guess (None: the model has no choice).
 GetConfig = Callable[[str, str, str | None], Config]
 
 
 class Grid(NamedTuple):
-  """What is trained; `num_steps` None is that of each config."""
+  """What is trained: each cell once for each seed, 0, 1, …, and learning rate."""
 
   cells: Sequence[Cell]
-  num_seeds: int = 3
-  learning_rates: Sequence[float] = LEARNING_RATES
-  num_steps: int | None = None
+  num_seeds: int
+  learning_rates: Sequence[float]
+  num_steps: int
 
 
 def run(
@@ -85,11 +83,10 @@ def _planned(
 ) -> tuple[Config, list[sweeps.Point]]:
   """The config of a cell and the points of its sweep; raises UserError."""
   config = get_config(*cell)
-  if grid.num_steps is not None:
-    config.train.num_steps = grid.num_steps
-    config.optimizer.warmup_steps = min(
-      config.optimizer.warmup_steps, grid.num_steps // 10
-    )
+  config.train.num_steps = grid.num_steps
+  config.optimizer.warmup_steps = min(
+    config.optimizer.warmup_steps, grid.num_steps // 10
+  )
   # Ten times on the way, to see whether the loss still falls; the comparison with the
   # baselines is made here, on the same prompts for all cells.
   config.eval.every, config.eval.num_compared = max(config.train.num_steps // 10, 1), 0

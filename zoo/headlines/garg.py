@@ -102,6 +102,8 @@ TOY = Headline(
   caption='The normalised error by number of examples; least squares has 0 from 5 on.',
 )
 
+_measure_full = functools.partial(measure, d=20, lengths=(20, 40), points=[{'seed': 0}])
+_AVERAGING = {'averaging_20': _averaging(20, 20), 'averaging_40': _averaging(20, 40)}
 _LONG = {
   'train.num_steps': 500_000,
   'train.batch_size': 64,
@@ -122,18 +124,10 @@ FULL = Headline(
   expected={
     'model_20': at_most(0.03, 'Fig. 2: .02; an independent copy has .0204'),
     'model_40': at_most(0.0012, 'Fig. 2: .0006, and as much again for one seed'),
-    'averaging_20': _averaging(20, 20),
-    'averaging_40': _averaging(20, 40),
+    **_AVERAGING,
   },
   minutes=120,
-  measure=functools.partial(
-    measure,
-    config='transformer:gpt2',
-    d=20,
-    lengths=(20, 40),
-    fields=_LONG,
-    points=[{'seed': 0}],
-  ),
+  measure=functools.partial(_measure_full, config='transformer:gpt2', fields=_LONG),
   caption='The normalised error by number of examples.',
   needs_accelerator=True,
 )
@@ -149,17 +143,13 @@ LOOPED = Headline(
   expected={
     'model_20': at_most(0.036, 'its notebook: .0242; half as much again for one seed'),
     'model_40': at_most(0.0016, 'its notebook: .00078, and as much again'),
-    'averaging_20': _averaging(20, 20),
-    'averaging_40': _averaging(20, 40),
+    **_AVERAGING,
   },
   minutes=210,
   measure=functools.partial(
-    measure,
+    _measure_full,
     config='transformer:looped',
-    d=20,
-    lengths=(20, 40),
     fields={**_LONG, 'model.width': 256, 'model.num_heads': 8},
-    points=[{'seed': 0}],
   ),
   caption='The normalised error by number of examples.',
   needs_accelerator=True,

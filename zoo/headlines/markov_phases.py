@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax, xlogy
@@ -69,6 +71,16 @@ def measure(train: Trainer) -> Found:
     'phases': float(len(set(nearest)) if np.all(np.diff(nearest) >= 0) else 0),
     'unigram_phase': min(distances['unigram']) / to_uniform,
   }
+  return Found(numbers, _panels(steps, risks, lines, distances))
+
+
+def _panels(
+  steps: Sequence[int],
+  risks: Sequence[float],
+  lines: Mapping[str, float],
+  distances: Mapping[str, Sequence[float]],
+) -> tuple[Panel, Panel]:
+  colours = dict(zip(lines, _COLOURS, strict=True))
   learning = Panel(
     'a',
     'training step (log scale)',
@@ -77,7 +89,7 @@ def measure(train: Trainer) -> Found:
       series('model', 'curve', '#000000', steps, risks),
       *(
         series(_PHASES[name], 'dashed', colour, steps, [lines[name]] * len(steps))
-        for name, colour in zip(known, _COLOURS, strict=True)
+        for name, colour in colours.items()
       ),
     ),
     x_scale='log',
@@ -89,12 +101,12 @@ def measure(train: Trainer) -> Found:
     'KL to the strategy, nats (log scale)',
     tuple(
       series(_PHASES[name], 'curve', colour, steps, distances[name])
-      for name, colour in zip(known, _COLOURS, strict=True)
+      for name, colour in colours.items()
     ),
     x_scale='log',
     y_scale='log',
   )
-  return Found(numbers, (learning, phases))
+  return learning, phases
 
 
 def _divergence(

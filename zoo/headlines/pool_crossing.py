@@ -5,27 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from zoo.headlines.headline import Found, Headline, at_least, at_most, near
-from zoo.headlines.trainer import Trainer, load, predictions
+from zoo.headlines.trainer import SHORT, Trainer, load, predictions
 from zoo.plots import BLUE, VERMILION, Panel, series
 from zoo.tasks import TaskPool
 
 _SIZES = 4, 256, 16384
 _NUM_PROMPTS = 2048
-_FIELDS = {
-  'model.num_layers': 2,
-  'train.num_steps': 4000,
-  'train.batch_size': 64,
-  'optimizer.learning_rate': 1e-3,
-  'optimizer.warmup_steps': 200,
-  'eval.num_batches': 16,
-  'eval.num_compared': 0,
-}
 
 
 def measure(train: Trainer) -> Found:
   to_pool, to_ridge = [], []
   for size in _SIZES:
-    fields = {**_FIELDS, 'task.num_tasks': size}
+    fields = {**SHORT, 'task.num_tasks': size}
     (row,) = train(f'pool_{size}', 'transformer:gpt2_tiny,task=task_pool', fields)
     pool = TaskPool(num_tasks=size)
     known = {name: pool.baselines()[name] for name in ('dmmse', 'ridge')}

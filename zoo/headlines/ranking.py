@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from scipy import stats
 
 from zoo.headlines.headline import Found, Headline, at_least, at_most
-from zoo.headlines.trainer import Trainer, load, predictions
+from zoo.headlines.trainer import SHORT, Trainer, load, predictions
 from zoo.plots import BLACK, PALETTE, Panel, series
 from zoo.tasks import LinearRegression
 
@@ -24,18 +22,12 @@ _MODELS = {
   's4d': ('transformer', {'model.positions': 'none'}, 5.23),
 }
 _FIELDS = {
+  **SHORT,
   'task.num_features': _D,
   'task.context_length': _LENGTH,
   'task.prior_mean': 0.0,
-  'model.num_layers': 2,
   'model.width': 64,
   'model.tokens': 'interleaved',
-  'train.num_steps': 4000,
-  'train.batch_size': 64,
-  'optimizer.learning_rate': 1e-3,
-  'optimizer.warmup_steps': 200,
-  'eval.num_batches': 16,
-  'eval.num_compared': 0,
 }
 
 
@@ -56,8 +48,11 @@ def measure(train: Trainer) -> Found:
   }
   known = [error for _, _, error in _MODELS.values()]
   good, poor = ('softmax', 'retention', 'mamba2'), ('lstm', 'gru', 's4d')
+  spearman = np.corrcoef(stats.rankdata(known), stats.rankdata([*at_end.values()]))[
+    0, 1
+  ]
   numbers = {
-    'rank_correlation': rank_correlation(known, [*at_end.values()]),
+    'rank_correlation': float(spearman),
     'best_recurrent': min(at_end[name] for name in poor)
     / max(at_end[name] for name in good),
     'retention_beyond': growth['retention'],
@@ -76,11 +71,6 @@ def measure(train: Trainer) -> Found:
     y_scale='log',
   )
   return Found(numbers, (panel,))
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-  """Spearman's correlation of two lists of numbers."""
-  return float(np.corrcoef(stats.rankdata(one), stats.rankdata(other))[0, 1])
 
 
 _NOTEBOOK = 'linear regression in its notebook: '

@@ -22,6 +22,17 @@ from zoo.training.records import read_lines
 # From the name of a file in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]
 
+# Fields of a training that takes two cores about a minute.
+SHORT = {
+  'model.num_layers': 2,
+  'train.num_steps': 4000,
+  'train.batch_size': 64,
+  'optimizer.learning_rate': 1e-3,
+  'optimizer.warmup_steps': 200,
+  'eval.num_batches': 16,
+  'eval.num_compared': 0,
+}
+
 _BATCH_SIZE = 512  # prompts at a time
 
 

@@ -22,11 +22,10 @@ class AssociativeRecall(BaseTask):
   Without `num_pairs` each key is drawn from all keys, with replacement (Lee et al.,
   arXiv 2310.08049, whose keys and values share one alphabet, of which a random half is
   the keys). With `num_pairs` = P the first P examples show P different keys, and each
-  later one, the query too, asks for one of these: in rounds, each of which asks for all
-  P in a new random order. This is multi-query recall (Arora et al., arXiv 2312.04927)
-  as a list of examples. Theirs is a sequence of tokens that asks for each key once,
-  after a gap from a power law that other tokens fill. There may be fewer values than
-  keys then, but not than P.
+  later one, the query too, asks for one of these, drawn anew. This is multi-query
+  recall (Arora et al., arXiv 2312.04927) as a list of examples. Theirs is a sequence of
+  tokens that asks for each key once, after a gap from a power law that other tokens
+  fill. There may be fewer values than keys then, but not than P.
   """
 
   def __init__(
@@ -70,11 +69,12 @@ class AssociativeRecall(BaseTask):
     length = self.context_length + 1
     if self.num_pairs is None:
       return jax.random.randint(key, (length,), 0, self.num_keys)
-    pairs_key, rounds_key = jax.random.split(key)
+    pairs_key, questions_key = jax.random.split(key)
     shown = jax.random.permutation(pairs_key, self.num_keys)[: self.num_pairs]
-    rounds = jnp.tile(shown, (-(-length // self.num_pairs), 1))
-    asked = jax.random.permutation(rounds_key, rounds, axis=1, independent=True)
-    return jnp.concatenate([shown, asked.ravel()])[:length]
+    # With replacement: were each key asked once a round, its value could be told from
+    # those of the round that are left, without a look at the key.
+    asked = jax.random.choice(questions_key, shown, (length - self.num_pairs,))
+    return jnp.concatenate([shown, asked])
 
   def loss(
     self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
