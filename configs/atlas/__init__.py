@@ -73,7 +73,7 @@ class Scale(NamedTuple):
 
 
 _LAPTOP = (
-  *('softmax', 'relu', 'linear', 'mamba2', 'delta', 'gated_delta', 'hyena', 'lstm'),
+  *('softmax', 'relu', 'linear', 'mamba2', 'delta', 'hyena', 'lstm'),
   *('deep_set', 'mlp', 'mlp_mixer', 'deep_lsa', 'lsa', 'multi_head_lsa', 'yq_lsa'),
   'ltb',
 )
@@ -96,7 +96,7 @@ def scales() -> dict[str, Scale]:
   field = {'num_features': 20, 'context_length': 40}
   gpt2 = {'num_layers': 12, 'width': 256, 'num_heads': 8}
   return {
-    'laptop': Scale(_LAPTOP, _LAPTOP_GUESSES, 2, rates, 1500, {}, {}),
+    'laptop': Scale(_LAPTOP, _LAPTOP_GUESSES, 2, rates, 1000, {}, {}),
     # The sizes of Garg et al. (arXiv 2208.01066).
     'full': Scale(list_models(), _OF_TASK, 3, (1e-4, 3e-4), 500_000, field, gpt2),
   }

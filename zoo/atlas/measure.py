@@ -24,12 +24,13 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks.base import baselines_of
 
 NUM_PROMPTS = 4096
+# Of the context length; the model is compiled for each.
+_PARTS = 0, 0.25, 0.5, 1, 1.5, 2
 
 
 def lengths_of(context_length: int) -> tuple[int, ...]:
   """The numbers of examples to measure after, from 0 to twice the context length."""
-  parts = 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2
-  return tuple(sorted({int(part * context_length) for part in parts}))
+  return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
 def model_losses(
@@ -63,7 +64,7 @@ def kept(
   measure: Callable[[], Mapping[str, Float[np.ndarray, '*n']]],
 ) -> dict[str, Float[np.ndarray, '*n']]:
   """What was measured, from a file if it is of the same config, or else into it."""
-  text = to_json(config)
+  text = f'{to_json(config)}, {NUM_PROMPTS} prompts, lengths {_PARTS}'
   try:
     # Opened here, since NumPy leaves a damaged file open.
     with path.open('rb') as opened, np.load(opened, allow_pickle=False) as file:

@@ -34,7 +34,8 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       pictures.heat_map(results),
       '0 is the loss of Bayes, or of the best line where Bayes is not known; 1 is its '
       'loss without examples. An arrow: the loss on held-out prompts still fell by '
-      'more than its standard error in the last tenth of training.',
+      'more than its standard error in the last tenth of training. The learning rate '
+      'decays to 0, so longer training can reach more where there is no arrow, too.',
     )
   }
   for task, of in pictures.by_task(results).items():
@@ -75,8 +76,8 @@ def _page(
     f'{len(models)} architectures, tasks {", ".join(tasks)}. Each cell has '
     f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the best of some '
     f'learning rates on held-out prompts; losses are on other prompts. '
-    f'{sum(one.still_falls for one in results)} of {len(results)} cells had not '
-    'converged.'
+    f'In {sum(one.still_falls for one in results)} of {len(results)} cells the loss '
+    'still fell at the end.'
   )
   reasons = [[cell.name, one] for cell, one in found.items() if isinstance(one, str)]
   tables = [
