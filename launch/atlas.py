@@ -79,9 +79,8 @@ def main() -> None:
   grid = atlas.Grid(named, num_seeds, rates, num_steps)
   found = atlas.run(grid, get_config, out, _command(grid))
   if found is None:
-    cli.print_stopped(out)
-  else:
-    print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')
+    cli.end_stopped(out)
+  print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')
 
 
 def _names(

@@ -8,6 +8,7 @@ python -m launch.catalog --train   # trains the shipped checkpoints again: one m
 import importlib
 import pkgutil
 import re
+import sys
 from typing import Any
 
 from absl import flags
@@ -69,7 +70,7 @@ def main() -> None:
     return
   if _TRAIN.value and cards.write_checkpoints(_recipes(), folder) is None:
     print('stopped before the end; nothing is written')
-    return
+    sys.exit(cli.STOPPED)
   print(f'models       {", ".join(zoo.list_models())}')
   print(f'mixers       {", ".join(zoo.list_mixers())}')
   print('tasks (--config=FILE:task=NAME)')

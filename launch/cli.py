@@ -46,6 +46,7 @@ _IMPORT = flags.DEFINE_list(
 )
 
 RESUME = 'rerun the same command to resume'
+STOPPED = 143  # the exit code of a process that SIGTERM ends
 
 # Flags that functions of this module define belong to the module that calls them.
 flags.disclaim_key_flags()
@@ -177,9 +178,18 @@ def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
   return path
 
 
-def print_stopped(folder: pathlib.Path) -> None:
-  """Reports that the run is not finished although the exit code is 0."""
-  print(f'stopped before the end; {RESUME} from {folder}')
+def end_stopped(folder: pathlib.Path) -> NoReturn:
+  """Reports that SIGTERM has ended the run early, and exits with the code 143.
+
+  Everything is saved, and whoever has started the command can tell that it must be
+  started again. All processes of the run must make this call.
+  """
+  together = processes.end_together(STOPPED)
+  if processes.index() == 0:
+    print(f'stopped before the end; {RESUME} from {folder}')
+  if not together:
+    _end_hard(STOPPED)
+  sys.exit(STOPPED)
 
 
 def _modules(argv: list[str]) -> list[str]:

@@ -42,9 +42,8 @@ def main(names: list[str]) -> None:
   out = cli.folder_of(_OUT, _OUT.default)
   found = headlines.run(wanted, [*known.values()], configs.get_config, out)
   if found is None:
-    cli.print_stopped(out)
-  else:
-    print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
+    cli.end_stopped(out)
+  print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
 
 
 if __name__ == '__main__':

@@ -43,9 +43,8 @@ def main() -> None:
 
   summary = experiment.run(config, out, data)
   if summary is None:
-    print(f'stopped; rerun the same command to resume from {out}')
-  else:
-    print(f'\n{report.table(summary)}\n\nthe results are in {out}')
+    cli.end_stopped(out)
+  print(f'\n{report.table(summary)}\n\nthe results are in {out}')
 
 
 if __name__ == '__main__':

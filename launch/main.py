@@ -58,11 +58,9 @@ def main() -> None:
   from zoo.training import table, train
 
   summary = train(config, workdir)
-  if processes.index() != 0:
-    return
   if summary is None:
-    cli.print_stopped(workdir)
-  else:
+    cli.end_stopped(workdir)
+  if processes.index() == 0:
     print(f'\n{table(summary)}\n\nall files are in {workdir}')
 
 

@@ -57,8 +57,7 @@ def main() -> None:
     out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run
   )
   if judged is None:
-    cli.print_stopped(out)
-    return
+    cli.end_stopped(out)
   rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
   print(f'{format_table(rows)}\n\nthe report is {out}/report.html')
 

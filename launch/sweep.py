@@ -60,10 +60,9 @@ def main() -> None:
 
   rows = sweeps.sweep(config, sweeps.grid(axes), workdir)
   if rows is None:
-    cli.print_stopped(workdir)
-  else:
-    print(f'\n{sweeps.format_table(rows, list(axes))}')
-    print(f'\nthe table is in {workdir / "table.csv"}')
+    cli.end_stopped(workdir)
+  print(f'\n{sweeps.format_table(rows, list(axes))}')
+  print(f'\nthe table is in {workdir / "table.csv"}')
 
 
 def parse(text: str) -> tuple[str, list[Any]]:

@@ -5,9 +5,9 @@
 #   JAX_NUM_CPU_DEVICES=2 launch/cluster/local.sh 4 --config=configs/yq_lsa.py
 #
 # JAX_NUM_CPU_DEVICES is the number of devices a process has (JAX's own variable; 1).
-# SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end. The
-# exit code is that of the first process that failed; the others end by themselves, or
-# are killed after 20 s. The GPUs of one machine need no second process: python -m
+# SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end; the
+# exit code is 143 then, or 130. Otherwise it is that of the first process that failed;
+# the others end by themselves, or are killed after 20 s. The GPUs of one machine need no second process: python -m
 # launch.main uses them all. Needs bash 5.1.
 set -uo pipefail
 
@@ -26,7 +26,7 @@ patience=() # a sleep, once a process has failed
 send() { kill "$1" "${children[@]}" 2> /dev/null; }
 trap 'send -TERM' TERM HUP
 trap 'interrupted=130; send -TERM' INT
-trap 'send -KILL; kill "${patience[@]}" 2> /dev/null' EXIT
+trap 'send -KILL; kill "${patience[@]}" 2> /dev/null; wait' EXIT
 
 for ((id = 0; id < number; id++)); do
   python -m launch.main "$@" \
@@ -56,4 +56,5 @@ while ((running > 0)); do
     patience=($!)
   fi
 done
-exit $((failed ? failed : ${interrupted:-0}))
+((failed == 143)) && failed=${interrupted:-143}
+exit "$failed"

@@ -149,16 +149,22 @@ def test_slurm_is_detected_and_its_sigterm_saves_on_all_at_one_step(
       )
       return None if answer.stdout.strip() else 0
 
-    def wait(self):
+    def wait_until_queued_again(self):
+      words = ['scontrol', 'show', 'job', job]
       deadline = time.monotonic() + 60
-      while self.poll() is None:
+      while (
+        'Restarts=1'
+        not in subprocess.run(
+          words, env=env, capture_output=True, text=True, check=False
+        ).stdout
+      ):
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
 
   try:
     wait_for_progress([Job()], workdir)
     subprocess.run(['scancel', '--signal=TERM', job], env=env, check=True)
-    Job().wait()
+    Job().wait_until_queued_again()
   finally:
     subprocess.run(['scancel', job], env=env, check=False)
   said = log.read_text()

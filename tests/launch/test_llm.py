@@ -83,7 +83,8 @@ def told(out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'code'), [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 130)]
+  ('number', 'code'),
+  [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_stopped_and_started_again_it_asks_the_rest(
   tmp_path, cache, own_data_dir, arguments, whole, number, code

@@ -44,7 +44,7 @@ def start(cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'code'), [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+  ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 )
 def test_a_signal_is_passed_on_and_no_process_is_left(tmp_path, start, number, code):
   workdir = tmp_path / 'run'

@@ -56,7 +56,8 @@ def finished(out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'code'), [(signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 130)]
+  ('number', 'code'),
+  [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
 )
 def test_stopped_and_started_again_it_goes_on_to_the_same_figure(
   tmp_path, cache, whole, number, code
