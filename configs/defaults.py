@@ -66,6 +66,7 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Any:
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # ≥ 1 steps
+  checkpoint.every_minutes = placeholder(float)  # > 0, at the latest; None: off
   checkpoint.keep = 3  # ≥ 1 newest checkpoints that are kept
 
   config.eval = evaluation = ConfigDict()

@@ -154,6 +154,7 @@ def test_minus_one_takes_all_devices_that_are_left():
 def test_differences_name_fields_and_both_values_and_leave_out_the_mesh():
   saved = json.loads(to_json(small_config()))
   assert differences(saved, small_config(mesh__data=2)) == []
+  assert differences(saved, small_config(checkpoint__every_minutes=3.0)) == []
   changed = small_config(seed=3, task__prior_mean=(1.0, 2.0, 3.0))
   assert differences(saved, changed) == [
     'seed (0 there, 3 here)',

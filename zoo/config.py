@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     every: int
     keep: int
 
+    def get(self, field: str, default: Any = None) -> Any: ...
+
   class EvalConfig(Protocol):
     every: int
     num_batches: int
@@ -151,6 +153,7 @@ _CHECKS: dict[str, Check] = {
   'mesh.start_timeout': _count(1),
   'mesh.fsdp': _truth,
   'checkpoint.every': _count(1),
+  'checkpoint.every_minutes': _optional(_positive),
   'checkpoint.keep': _count(1),
   'eval.every': _count(1),
   'eval.num_batches': _count(0),
@@ -164,6 +167,7 @@ _ADDED = {
   'objective.positions': 'query',
   'train.num_parts': 1,
   'train.compute_dtype': 'float32',
+  'checkpoint.every_minutes': None,
   'eval.num_compared': 0,
 }
 
@@ -255,6 +259,11 @@ def compute_dtype(config: Config) -> str:
   return config.train.get('compute_dtype', _ADDED['train.compute_dtype'])
 
 
+def minutes_between_saves(config: Config) -> float | None:
+  """After how many minutes a checkpoint is saved at the latest; None: by steps only."""
+  return config.checkpoint.get('every_minutes', _ADDED['checkpoint.every_minutes'])
+
+
 def num_compared(config: Config) -> int:
   """The number of prompts on which the baselines are compared with the model."""
   return config.eval.get('num_compared', _ADDED['eval.num_compared'])
@@ -293,8 +302,8 @@ def to_json(config: AnyConfig) -> str:
 def differences(saved: dict[str, Any], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
-  The mesh is left out: it says where to compute and not what, and a run may be resumed
-  on another one. So is the number of prompts to compare on, which trains nothing.
+  Left out is what changes no training, so that it may change when a run is resumed: the
+  mesh, the minutes between checkpoints, and the number of prompts to compare on.
   """
   old, new = (
     flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
@@ -306,7 +315,7 @@ def differences(saved: dict[str, Any], config: AnyConfig) -> list[str]:
     f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
     for field in sorted(old.keys() | new.keys())
     if not field.startswith('mesh.')
-    and field != 'eval.num_compared'
+    and field not in ('checkpoint.every_minutes', 'eval.num_compared')
     and old.get(field, absent) != new.get(field, absent)
   ]
 

@@ -1,9 +1,11 @@
 """The loop as a whole: what it writes, and that interruptions leave no trace."""
 
+import itertools
 import json
 import shutil
 import signal
 import threading
+import types
 from typing import Any
 
 import jax
@@ -305,6 +307,22 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path):
   for step in steps:
     for path, array in saved_arrays(tmp_path, step).items():
       assert np.isfinite(array).all(), (step, path)
+
+
+def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch):
+  clock = itertools.count(step=40)  # seconds, each time that it is asked
+  fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
+  monkeypatch.setattr(loop, 'time', fake)
+  rare = {'checkpoint__every': 12, 'checkpoint__keep': 9, 'train__log_every': 1}
+  for name, minutes in (('often', 1.0), ('rarely', None)):
+    train(small_config(checkpoint__every_minutes=minutes, **rare), tmp_path / name)
+  steps = [
+    int(path.name) for path in (tmp_path / 'often' / 'checkpoints').glob('*[0-9]')
+  ]
+  assert len(steps) > 3
+  assert max(np.diff(sorted([0, *steps]))) <= 2
+  one, other = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
+  assert_same_bits(one, other)
 
 
 def test_a_workdir_of_another_config_is_refused_by_field_and_untouched(tmp_path):

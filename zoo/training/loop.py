@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,13 @@ from absl import logging
 from zoo import processes
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
-from zoo.config import Config, differences, to_json, validate
+from zoo.config import (
+  Config,
+  differences,
+  minutes_between_saves,
+  to_json,
+  validate,
+)
 from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
@@ -146,7 +153,8 @@ def run(
       stop = _next_stop(training.step, config)
       before, measured = measured, training.advance(stop)
       training.record(before)  # while the devices compute the steps to `stop`
-      if stop % config.checkpoint.every == 0 or stop == num_steps:
+      by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
+      if by_steps or training.waited_too_long():
         training.record(measured)  # waits, since only a finite state is saved
         measured = None
         training.save()
@@ -187,6 +195,7 @@ class Training:
     self.state, self.finite = self._program.prepare(step, self._checkpoints)
     self.risks = []
     self._progress.start_clock(step)
+    self._last_save = time.monotonic()
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
@@ -221,8 +230,21 @@ class Training:
     risk = shown['eval_risk'] if shown['exact_risk'] is None else shown['exact_risk']
     self._progress.show(loss=shown['loss'], risk=risk)
 
+  def waited_too_long(self) -> bool:
+    """Whether the last save is longer ago than `checkpoint.every_minutes`.
+
+    All processes of a run must ask at the same step: the clock is that of process 0.
+    """
+    minutes = minutes_between_saves(self._config)
+    if minutes is None:
+      return False
+    return processes.run_on_main(
+      lambda: time.monotonic() > self._last_save + 60 * minutes
+    )
+
   def save(self) -> None:
     """Saves the state, unless it is already saved."""
+    self._last_save = time.monotonic()
     if self.step > self._saved:
       self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
       self._saved = self.step
