@@ -4,12 +4,11 @@ python -m launch.main --config=configs/deep_lsa.py
 python -m launch.main --config=configs/deep_lsa.py --config.model.form=sparse
 """
 
-from typing import Any
-
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of deep_lsa; the variants are those of configs/defaults.py."""
   config = defaults.get_general_config(variant)
   model = config.model

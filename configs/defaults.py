@@ -8,11 +8,12 @@ from ml_collections.config_dict import placeholder
 
 from configs import tasks
 from zoo import UserError
+from zoo.config import Config
 
 _VARIANTS = 'paper', 'smoke'
 
 
-def get_config(variant: str = '', own: Collection[str] = ()) -> Any:
+def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   """The fields of a config without a model.
 
   The variant `task=NAME` has the task of that name in place of the linear regression of
@@ -86,7 +87,7 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Any:
   return config
 
 
-def get_general_config(variant: str = '', own: Collection[str] = ()) -> Any:
+def get_general_config(variant: str = '', own: Collection[str] = ()) -> Config:
   """As `get_config`, for models that are not linear attention.
 
   Without `task=NAME` the task is noiseless linear regression with d = 5, C = 10 and a
@@ -103,7 +104,7 @@ def get_general_config(variant: str = '', own: Collection[str] = ()) -> Any:
   return config
 
 
-def set_tokens(config: Any, tokens: str) -> None:
+def set_tokens(config: Config, tokens: str) -> None:
   """Adds the fields of models that read prompts as tokens."""
   model = config.model
   model.tokens = tokens  # joint, interleaved or shifted: zoo/models/tokens.py

@@ -4,12 +4,11 @@ python -m launch.main --config=configs/gru.py
 python -m launch.main --config=configs/gru.py:task=markov_chain
 """
 
-from typing import Any
-
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of gru; the variants are those of configs/defaults.py."""
   config = defaults.get_general_config(variant)
   config.model.name = 'gru'

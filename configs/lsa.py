@@ -7,14 +7,13 @@ descent has 5.2381, which no number of heads reaches with a fixed guess of 0. `:
 ends at 14.4558. 5000 steps take 8 s on 2 CPU cores, imports and compiling included.
 """
 
-from typing import Any
-
 from ml_collections import FieldReference
 
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of lsa; the variants are `paper` and `smoke`."""
   config = defaults.get_config(variant)
   config.model.name = 'lsa'

@@ -3,12 +3,11 @@
 python -m launch.main --config=configs/mlp.py
 """
 
-from typing import Any
-
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of mlp; the variants are those of configs/defaults.py."""
   config = defaults.get_general_config(variant)
   config.model.name = 'mlp'

@@ -7,14 +7,13 @@ above one step of gradient descent. `:paper` ends at 6.0410. 5000 steps take 8 s
 CPU cores, imports and compiling included.
 """
 
-from typing import Any
-
 from ml_collections import FieldReference
 
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of multi_head_lsa; the variants are `paper` and `smoke`."""
   config = defaults.get_config(variant)
   config.model.name = 'multi_head_lsa'

@@ -28,12 +28,11 @@ other programs and the traffic:
 No axis of the arrays divides by a power of two (513 = 27 · 19), so `fsdp` pads them.
 """
 
-from typing import Any
-
 from configs import multi_head_lsa
+from zoo.config import Config
 
 
-def get_config() -> Any:
+def get_config() -> Config:
   """The config of multi_head_lsa at d = 512."""
   config = multi_head_lsa.get_config()
   config.task.num_features = config.task.context_length = 512

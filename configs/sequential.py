@@ -6,12 +6,11 @@ python -m launch.main --config=configs/sequential.py --config.model.rule=gated_d
 By default the exact risk is minimised, on the task of arXiv 2512.04268, Table 1.
 """
 
-from typing import Any
-
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of sequential; the variants are those of configs/defaults.py."""
   config = defaults.get_config(variant)
   config.model.name = 'sequential'

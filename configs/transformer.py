@@ -9,12 +9,11 @@ The variants gpt2_tiny (the default), gpt2_small and gpt2 are the sizes of Garg 
 20 times; set is without positions and causal masks, as a prior-data fitted network.
 """
 
-from typing import Any
-
 from ml_collections.config_dict import placeholder
 
 from configs import defaults
 from zoo import UserError
+from zoo.config import Config
 
 # Layers, width and heads.
 _SIZES = {
@@ -25,7 +24,7 @@ _SIZES = {
 _KINDS = 'looped', 'set'
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of a transformer; raises UserError for an unknown variant."""
   names = variant.split(',')
   sizes = [name for name in names if name in _SIZES]

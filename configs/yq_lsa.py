@@ -8,12 +8,11 @@ the 5000 steps to carry the guess from 0 to 2. 5000 steps take 8 s on 2 CPU core
 imports and compiling included.
 """
 
-from typing import Any
-
 from configs import defaults
+from zoo.config import Config
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> Config:
   """The config of yq_lsa; the variants are `paper` and `smoke`."""
   config = defaults.get_config(variant)
   config.model.name = 'yq_lsa'

@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _config(name: str, variant: str, fields: dict[str, Any]) -> Any:
-  config = configs.get_config(name, variant)
+  config: Any = configs.get_config(name, variant)
   config.update_from_flattened_dict(fields)
   return config
 

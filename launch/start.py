@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TextIO
 
 
@@ -22,7 +23,9 @@ def open_closed_streams() -> None:
       os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
-def handle_ctrl_c(handler: signal.Handlers | Callable[[int, Any], None]) -> bool:
+def handle_ctrl_c(
+  handler: signal.Handlers | Callable[[int, FrameType | None], None],
+) -> bool:
   """Sets the handler of Ctrl-C, if Python would raise KeyboardInterrupt.
 
   That exception is lost when the garbage collector calls JAX, and gives several lines

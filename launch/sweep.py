@@ -14,7 +14,7 @@ import json
 import math
 import pathlib
 import re
-from typing import Any
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -46,7 +46,7 @@ def main() -> None:
   config = cli.config_of(_CONFIG)
   if not _SWEEP.value:
     raise UserError('--sweep is missing; try --sweep=task.prior_mean=0,0.5,1')
-  axes: dict[str, list[Any]] = {}
+  axes: dict[str, Sequence[object]] = {}
   for text in _SWEEP.value:
     field, values = parse(text)
     if field in axes:
@@ -65,7 +65,7 @@ def main() -> None:
   print(f'\nthe table is in {workdir / "table.csv"}')
 
 
-def parse(text: str) -> tuple[str, list[Any]]:
+def parse(text: str) -> tuple[str, Sequence[object]]:
   """The field and the values of a --sweep; raises UserError.
 
   Values are JSON (numbers, lists, true, null), or else words.

@@ -29,18 +29,20 @@ register_task = _registry.tasks.register
 
 
 @overload
-def create_model(name: Literal['lsa'], **hyperparameters: Any) -> models.LSA: ...
+def create_model(name: Literal['lsa'], **hyperparameters: object) -> models.LSA: ...
 @overload
 def create_model(
-  name: Literal['multi_head_lsa'], **hyperparameters: Any
+  name: Literal['multi_head_lsa'], **hyperparameters: object
 ) -> models.MultiHeadLSA: ...
 @overload
-def create_model(name: Literal['yq_lsa'], **hyperparameters: Any) -> models.YqLSA: ...
+def create_model(
+  name: Literal['yq_lsa'], **hyperparameters: object
+) -> models.YqLSA: ...
 @overload
-def create_model(name: Literal['ltb'], **hyperparameters: Any) -> models.LTB: ...
+def create_model(name: Literal['ltb'], **hyperparameters: object) -> models.LTB: ...
 @overload
-def create_model(name: str, **hyperparameters: Any) -> Model: ...
-def create_model(name: str, **hyperparameters: Any) -> Model:
+def create_model(name: str, **hyperparameters: object) -> Model: ...
+def create_model(name: str, **hyperparameters: object) -> Model:
   """Makes the model registered under `name`, in float32 unless x64 is enabled.
 
   All take `num_features` and `rngs`. Raises UserError for an unknown name, and for a
@@ -51,11 +53,11 @@ def create_model(name: str, **hyperparameters: Any) -> Model:
 
 @overload
 def create_task(
-  name: Literal['linear_regression'], **hyperparameters: Any
+  name: Literal['linear_regression'], **hyperparameters: object
 ) -> tasks.LinearRegression: ...
 @overload
-def create_task(name: str, **hyperparameters: Any) -> Task: ...
-def create_task(name: str, **hyperparameters: Any) -> Task:
+def create_task(name: str, **hyperparameters: object) -> Task: ...
+def create_task(name: str, **hyperparameters: object) -> Task:
   """Makes the task registered under `name`; raises UserError as `create_model` does."""
   return _registry.tasks.create(name, **hyperparameters)
 

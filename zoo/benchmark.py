@@ -19,13 +19,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jaxtyping import Array, Key, PyTree
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from tqdm import tqdm
@@ -51,6 +52,27 @@ class Timing(NamedTuple):
 
   steps_per_second: float
   cpu_ms_per_step: float  # of all threads of the process
+
+
+@runtime_checkable
+class Timer(Protocol):
+  """Times its contenders."""
+
+  def time(self, contender: str, seconds: float) -> Timing:
+    """Runs a contender for about `seconds` and returns its speed."""
+    ...
+
+
+@runtime_checkable
+class TimedRow(Protocol):
+  """All runs of one contender."""
+
+  @property
+  def label(self) -> str: ...
+  @property
+  def contender(self) -> str: ...
+  @property
+  def timings(self) -> list[Timing]: ...
 
 
 class Row(NamedTuple):
@@ -84,7 +106,9 @@ class Row(NamedTuple):
     }
 
 
-def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
+def literal_step(
+  config: Config,
+) -> tuple[Callable[[PyTree, Key[Array, '']], PyTree], PyTree]:
   """`(step, state)` of the plain program, with `state = step(state, key)`."""
   task = build_task(config)
   assert isinstance(task, LinearRegression)
@@ -116,7 +140,7 @@ def literal_step(config: Config) -> tuple[Callable[..., Any], Any]:
   return step, (weights, optimizer.init(weights))
 
 
-def time_steps(run: Callable[[int], Any], seconds: float) -> Timing:
+def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
   """The speed of `run`, which runs a number of steps, over about `seconds`."""
   # Leaves out compiling and cold caches, and finds the number of steps.
   run(2)
@@ -155,7 +179,7 @@ class Contest:
       return self._time_zoo()
     return time_steps(functools.partial(self.run, contender), seconds)
 
-  def run(self, contender: str, steps: int) -> Any:
+  def run(self, contender: str, steps: int) -> PyTree:
     """Runs steps of a contender other than `zoo`, and waits for them to finish.
 
     Returns the training state or the last sample. `chunk` continues from the state of
@@ -224,7 +248,7 @@ def compare(
 
 
 def time_in_turns(
-  pairs: Sequence[tuple[Any, Any]], repeats: int, seconds: float
+  pairs: Sequence[tuple[Timer, TimedRow]], repeats: int, seconds: float
 ) -> None:
   """Adds `repeats` timings to each row, whose contender its contest times.
 

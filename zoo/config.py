@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     name: str
 
     def __getattr__(self, field: str) -> Any: ...
+    def __setattr__(self, field: str, value: Any) -> None: ...
+    def __contains__(self, field: str) -> bool: ...
     def get(self, field: str, default: Any = None) -> Any: ...
     def to_dict(self) -> dict[str, Any]: ...
+    def update(self, fields: Mapping[str, object], /) -> None: ...
 
   class ObjectiveConfig(Protocol):
     name: str
@@ -93,7 +96,7 @@ if TYPE_CHECKING:
 else:
   from ml_collections import ConfigDict as Config
 
-  AnyConfig = Config
+  AnyConfig = Section = Config
 
 Check = Callable[[str, Any], Any]
 
@@ -294,12 +297,12 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
   return data, model
 
 
-def to_json(config: AnyConfig) -> str:
+def to_json(config: AnyConfig | Section) -> str:
   """The config as JSON text; tuples become lists."""
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
 
 
-def differences(saved: dict[str, Any], config: AnyConfig) -> list[str]:
+def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
   Left out is what changes no training, so that it may change when a run is resumed: the

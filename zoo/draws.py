@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer, Key, UInt32
+from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
+
+_Result = TypeVar('_Result')
 
 # Taylor coefficients in x² of sin(x)/x and cos(x): errors below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]
@@ -129,8 +131,8 @@ def box_muller(
 
 
 def materialize_once(
-  key: Key[Array, ''], function: Callable[..., Any], *arguments: Any
-) -> Any:
+  key: Key[Array, ''], function: Callable[..., _Result], *arguments: PyTree
+) -> _Result:
   """`function(*arguments)`, computed once however many consumers read the result.
 
   XLA:CPU drops optimization barriers before it fuses, and would run the generator again

@@ -4,9 +4,11 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import SupportsIndex, TypeVar
 
 import numpy as np
+
+_Value = TypeVar('_Value')
 
 
 class UserError(ValueError):
@@ -31,7 +33,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
   return UserError(f'unknown {kind} {name!r}; known: {", ".join(known)}{hint}')
 
 
-def check_name(field: str, value: Any, known: Iterable[str]) -> Any:
+def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
   """Returns `value`, or raises UserError unless it is among the `known` names."""
   known = tuple(known)
   if value not in known:
@@ -44,10 +46,10 @@ def in_one_line(text: object, limit: int | None = 300) -> str:
   return ' '.join(str(text).split())[:limit]
 
 
-def check_count(name: str, value: Any, minimum: int = 1) -> int:
+def check_count(name: str, value: object, minimum: int = 1) -> int:
   """Returns `value` as an int, or raises UserError unless an integer ≥ `minimum`."""
   try:
-    count = operator.index(value)
+    count = operator.index(value) if isinstance(value, SupportsIndex) else None
   except TypeError:
     count = None
   if count is None or isinstance(value, bool) or count < minimum:
@@ -56,7 +58,7 @@ def check_count(name: str, value: Any, minimum: int = 1) -> int:
 
 
 def check_number(
-  name: str, value: Any, minimum: float = -math.inf, above: float = -math.inf
+  name: str, value: object, minimum: float = -math.inf, above: float = -math.inf
 ) -> float:
   """Returns `value` as a float, or raises UserError unless finite and large enough."""
   number = _as_float64(value)
@@ -73,7 +75,7 @@ def check_number(
   return float(number)
 
 
-def check_vector(name: str, value: Any, length: int) -> np.ndarray:
+def check_vector(name: str, value: object, length: int) -> np.ndarray:
   """Returns `value`, a scalar repeated, as float64 `[length]`, or raises UserError."""
   vector = _as_finite(name, value)
   if vector.ndim == 0:
@@ -86,7 +88,7 @@ def check_vector(name: str, value: Any, length: int) -> np.ndarray:
   return vector
 
 
-def check_matrix(name: str, value: Any, rows: int, columns: int) -> np.ndarray:
+def check_matrix(name: str, value: object, rows: int, columns: int) -> np.ndarray:
   """Returns `value` as float64 `[rows, columns]`, or raises UserError."""
   matrix = _as_finite(name, value)
   if matrix.shape != (rows, columns):
@@ -96,7 +98,9 @@ def check_matrix(name: str, value: Any, rows: int, columns: int) -> np.ndarray:
   return matrix
 
 
-def check_array(name: str, value: Any, shapes: Iterable[tuple[int, ...]]) -> np.ndarray:
+def check_array(
+  name: str, value: object, shapes: Iterable[tuple[int, ...]]
+) -> np.ndarray:
   """Returns `value` as float64 of one of the `shapes`, or raises UserError."""
   array = _as_finite(name, value)
   shapes = list(dict.fromkeys(shapes))
@@ -106,7 +110,7 @@ def check_array(name: str, value: Any, shapes: Iterable[tuple[int, ...]]) -> np.
   return array
 
 
-def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
+def check_covariance(name: str, value: object, length: int) -> np.ndarray | None:
   """Returns `value` as a float64 covariance `[length, length]`; None stays None.
 
   Raises UserError unless it is square, symmetric and positive semi-definite.
@@ -137,7 +141,7 @@ def check_covariance(name: str, value: Any, length: int) -> np.ndarray | None:
   return (matrix + matrix.T) / 2
 
 
-def _as_float64(value: Any) -> np.ndarray | None:
+def _as_float64(value: object) -> np.ndarray | None:
   """`value` as a float64 array, or None if it does not hold real numbers only."""
   try:
     array = np.asarray(value)
@@ -147,7 +151,7 @@ def _as_float64(value: Any) -> np.ndarray | None:
     return None
 
 
-def _as_finite(name: str, value: Any) -> np.ndarray:
+def _as_finite(name: str, value: object) -> np.ndarray:
   array = _as_float64(value)
   if array is None:
     raise UserError(f'{name} is {_shown(value)}; it must hold numbers only')
@@ -156,7 +160,7 @@ def _as_finite(name: str, value: Any) -> np.ndarray:
   return array
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
   """The value in one line, shortened, since a matrix prints in many."""
   text = in_one_line(repr(value), None)
   return text if len(text) <= 80 else f'{text[:77]}...'

@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
 
 from zoo.config import AnyConfig, mesh_shape
 from zoo.errors import UserError
@@ -38,7 +39,7 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
 
 
-def replicate(values: Any, mesh: Mesh) -> Any:
+def replicate(values: PyTree, mesh: Mesh) -> PyTree:
   """Replicates values that every process has on each device."""
   sharding = NamedSharding(mesh, P())
   if sharding.is_fully_addressable:

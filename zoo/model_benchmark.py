@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jaxtyping import PyTree
 
 from zoo.benchmark import Timing, time_in_turns, time_steps
 from zoo.config import Config, build_model, build_task, validate
@@ -72,7 +73,7 @@ class ModelContest:
     """Runs a contender for about `seconds` and returns its speed."""
     return time_steps(functools.partial(self.run, contender), seconds)
 
-  def run(self, contender: str, steps: int) -> Any:
+  def run(self, contender: str, steps: int) -> PyTree:
     """Runs steps of a contender, waits for them to finish, and returns their result.
 
     `zoo` and `plain` continue from the state of their last call.
@@ -104,7 +105,7 @@ class _PlainProgram:
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 
-  def gradient(self, key: jax.Array) -> Any:
+  def gradient(self, key: jax.Array) -> tuple[jax.Array, PyTree]:
     """The loss and its gradient at the weights as they are."""
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
@@ -113,7 +114,7 @@ class _PlainProgram:
 
     return jax.value_and_grad(loss)(weights)
 
-  def run(self, steps: int) -> Any:
+  def run(self, steps: int) -> jax.Array:
     """Runs steps; returns the loss of the last one."""
     loss = jnp.zeros(())
     for _ in range(steps):

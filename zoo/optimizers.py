@@ -4,6 +4,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import optax
+from jaxtyping import PyTree
 
 OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
 SCHEDULES = ('constant', 'cosine')
@@ -46,12 +47,12 @@ def build_optimizer(
   return optax.GradientTransformation(optimizer.init, update)
 
 
-def flattened(tree: Any) -> Any:
+def flattened(tree: PyTree) -> PyTree:
   """The tree with each array flat, as the compiled steps store them."""
   return jax.tree.map(lambda leaf: leaf.ravel() if leaf.ndim > 1 else leaf, tree)
 
 
-def with_shapes_of(tree: Any, flat: Any) -> Any:
+def with_shapes_of(tree: PyTree, flat: PyTree) -> PyTree:
   """A flattened tree, in the shapes that `tree` has."""
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
+from zoo.config import Config
 from zoo.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual'
@@ -109,7 +110,7 @@ def has_guess(model: str) -> bool:
 
 def get_config(
   model: str, task: str, guess: str | None = None, scale: str = 'laptop'
-) -> Any:
+) -> Config:
   """The config of a cell; raises UserError for an unknown name."""
   sizes = scales()[check_name('scale', scale, scales())]
   check_name('model', model, list_models())

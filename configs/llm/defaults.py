@@ -6,9 +6,10 @@ from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
 from zoo import UserError
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
   The variant `smoke` asks four prompts of two examples each. Context examples are

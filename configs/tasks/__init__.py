@@ -8,9 +8,10 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from zoo import registry
+from zoo.config import Section
 
 
-def get_config(name: str) -> Any:
+def get_config(name: str) -> Section:
   """The section of a task of the zoo, or of a registered one of the user's.
 
   The fields of a task without a file here are its constructor's arguments. Raises

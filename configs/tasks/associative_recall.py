@@ -5,8 +5,10 @@ from typing import Any
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from zoo.config import Section
 
-def get_config() -> Any:
+
+def get_config() -> Section:
   """The section of associative_recall."""
   task: Any = ConfigDict()
   task.name = 'associative_recall'

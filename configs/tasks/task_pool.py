@@ -4,8 +4,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from zoo.config import Section
 
-def get_config() -> Any:
+
+def get_config() -> Section:
   """The section of task_pool."""
   task: Any = ConfigDict()
   task.name = 'task_pool'

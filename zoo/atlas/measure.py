@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.checkpoints.saved_models import load
-from zoo.config import Config, build_task, to_json
+from zoo.config import AnyConfig, Config, Section, build_task, to_json
 from zoo.curves import sample_losses
 from zoo.errors import UserError
 from zoo.estimators.baseline import HostBaseline
@@ -60,7 +60,7 @@ def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
 
 def kept(
   path: pathlib.Path,
-  config: Any,
+  config: AnyConfig | Section,
   measure: Callable[[], Mapping[str, Float[np.ndarray, '*n']]],
 ) -> dict[str, Float[np.ndarray, '*n']]:
   """What was measured, from a file if it is of the same config, or else into it."""

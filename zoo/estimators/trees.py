@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from zoo.errors import UserError
 from zoo.estimators.baseline import HostBaseline
+
+
+@runtime_checkable
+class Regressor(Protocol):
+  """What is needed of scikit-learn's regressors."""
+
+  def fit(self, X: np.ndarray, y: np.ndarray) -> Regressor: ...
+  def predict(self, X: np.ndarray) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +30,7 @@ class _Trees(HostBaseline):
 
   signs: bool = True  # whether it sees the signs of the features instead of them
 
-  def regressor(self) -> Any:
+  def regressor(self) -> Regressor:
     """The regressor, not fitted yet."""
     raise NotImplementedError
 
@@ -45,7 +53,7 @@ class GreedyTree(_Trees):
 
   max_depth: int | None = None
 
-  def regressor(self) -> Any:
+  def regressor(self) -> Regressor:
     # The seed decides between equally good splits.
     return _import('sklearn.tree').DecisionTreeRegressor(
       max_depth=self.max_depth, random_state=0
@@ -56,7 +64,7 @@ class GreedyTree(_Trees):
 class Boosting(_Trees):
   """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1."""
 
-  def regressor(self) -> Any:
+  def regressor(self) -> Regressor:
     return _import('sklearn.ensemble').GradientBoostingRegressor(
       n_estimators=50, max_depth=4, learning_rate=0.1, random_state=0
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ def measure(
   config: str,
   d: int,
   lengths: Sequence[int],
-  fields: Mapping[str, Any],
+  fields: Mapping[str, object],
   points: Sequence[Point],
 ) -> Found:
   """Normalised errors of the trained model and of averaging at some lengths."""

@@ -50,7 +50,7 @@ class Trainer:
     self,
     name: str,
     config: str,
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     points: Sequence[sweeps.Point] = ({'seed': 0},),
   ) -> list[sweeps.Row]:
     """The rows of a sweep: each has the fields of its point, a summary, a `workdir`.

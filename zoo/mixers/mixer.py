@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from zoo.errors import UserError, check_number
@@ -39,7 +40,9 @@ class Linear(nnx.Linear):
   the kernel, which doubles the time of the backward pass.
   """
 
-  def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+  def __call__(
+    self, inputs: Array, out_sharding: NamedSharding | P | None = None
+  ) -> Array:
     """The outputs `[*n, o]` of inputs `[*n, i]`."""
     rows = super().__call__(inputs.reshape(-1, inputs.shape[-1]), out_sharding)
     return rows.reshape(*inputs.shape[:-1], rows.shape[-1])

@@ -49,7 +49,7 @@ class _Recurrent(TokenModel):
     """The cell of a layer."""
     raise NotImplementedError(f'{type(self).__name__} has no cell')
 
-  def start(self, zeros: Float[Array, 'b w']) -> Any:
+  def start(self, zeros: Float[Array, 'b w']) -> Array | tuple[Array, Array]:
     """What the cell carries to the first token."""
     return zeros
 
@@ -88,7 +88,7 @@ class LSTM(_Recurrent):
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     return nnx.OptimizedLSTMCell(inputs, self.width, rngs=rngs)
 
-  def start(self, zeros: Float[Array, 'b w']) -> Any:
+  def start(self, zeros: Float[Array, 'b w']) -> tuple[Array, Array]:
     return zeros, zeros
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ class Transformer(TokenModel):
     num_heads: int = 2,
     width: int = 64,
     mixer: str | Sequence[str] = 'softmax',
-    mixer_options: Mapping[str, Any] | None = None,
+    mixer_options: Mapping[str, object] | None = None,
     tokens: str = 'interleaved',
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
@@ -237,11 +236,11 @@ def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
 
 def make_mixers(
   mixer: str | Sequence[str],
-  options: Mapping[str, Any] | None,
+  options: Mapping[str, object] | None,
   num_layers: int,
   width: int,
   num_heads: int,
-  given: Mapping[str, Any],
+  given: Mapping[str, object],
   rngs: nnx.Rngs,
 ) -> Iterator[Mixer]:
   """The mixer of each layer; several, listed or joined by commas, take turns.

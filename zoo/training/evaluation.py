@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from zoo import estimators, theory
 from zoo.config import Config
@@ -36,6 +36,11 @@ from zoo.training.step import EVAL_STREAM, stream_key
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
 SampledMoments = dict[str, tuple[Array, Array]]
+# These and the exact risks, on the devices and on the host.
+Measured = tuple[SampledMoments, Array | None]
+Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray | None]
+# The moments of a task and its gradient descent; None if theory does not cover it.
+Known = tuple[theory.Moments, LearningRule] | None
 
 
 class Risks(NamedTuple):
@@ -62,19 +67,20 @@ class References(NamedTuple):
   optimal_risks: list[float]  # of the best rule of the linear family
 
 
-def references(tasks: Sequence[Any]) -> References | None:
+def references(tasks: Sequence[Task]) -> References | None:
   """The references of tasks; None unless exact theory covers all of them."""
-  if not all(map(theory.covers, tasks)):
+  covered = [task for task in tasks if theory.covers(task)]
+  if len(covered) < len(tasks):
     return None
-  rules = [estimators.gradient_descent(task).learning_rule() for task in tasks]
-  optima = [theory.optimal_rule(task) for task in tasks]
+  rules = [estimators.gradient_descent(task).learning_rule() for task in covered]
+  optima = [theory.optimal_rule(task) for task in covered]
 
   def risks(rules: list[LearningRule]) -> list[float]:
-    pairs = zip(rules, tasks, strict=True)
+    pairs = zip(rules, covered, strict=True)
     return [float(theory.exact_risk(rule, task)) for rule, task in pairs]
 
   return References(
-    stacked_moments(tasks),
+    stacked_moments(covered),
     stack(rules),
     gd_risks=risks(rules),
     optimal_risks=risks(optima),
@@ -86,12 +92,12 @@ class Evaluation:
 
   def __init__(
     self,
-    rules_of: Callable[[Any], Rule | None],
+    rules_of: Callable[[PyTree], Rule | None],
     sample_moments: Callable[..., SampledMoments],
-    tasks: Sequence[Any],
+    tasks: Sequence[Task],
     keys: Key[Array, ' n'],
     num_prompts: int,
-    sharding: Any,
+    sharding: PyTree,
     mesh: Mesh,
   ):
     """Evaluates `n` models, one per task, with arrays in one state of this sharding.
@@ -117,7 +123,7 @@ class Evaluation:
       sample_moments, in_shardings=(sharding, whole, whole), out_shardings=whole
     )
 
-  def compile(self, abstract_model: Any) -> None:
+  def compile(self, abstract_model: PyTree) -> None:
     """Compiles all measurements before their first use."""
     self._rules_of = self._rules_of.lower(abstract_model).compile()
     if self.num_prompts:
@@ -127,14 +133,14 @@ class Evaluation:
       zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
       self._exact_risks(replicate(zeros, self._mesh))
 
-  def start(self, model_state: Any, sampled: bool) -> Any:
+  def start(self, model_state: PyTree, sampled: bool) -> Measured:
     """Starts measuring on the devices; the state may be donated at once."""
     moments = {}
     if sampled and self.num_prompts:
       moments = self._sample(model_state, *self._inputs)
     return moments, self._exact_risks(self._rules_of(model_state))
 
-  def finish(self, fetched: Any) -> list[Risks]:
+  def finish(self, fetched: Fetched) -> list[Risks]:
     """The risks of each model, from the result of `start` after it is fetched."""
     moments, exact = fetched
     exact = [None] * self.num_models if exact is None else exact.tolist()
@@ -173,13 +179,18 @@ class Evaluation:
 
 
 def make_evaluation(
-  config: Config, task: Any, graph: Any, statistics: bool, layout: Layout, mesh: Mesh
+  config: Config,
+  task: Task,
+  graph: nnx.GraphDef,
+  statistics: bool,
+  layout: Layout,
+  mesh: Mesh,
 ) -> Evaluation:
   """The evaluation of one model."""
   rule_of = functools.partial(exact_rule, graph, task)
   errors = functools.partial(sample_errors, graph, task, config, statistics)
 
-  def sample_moments(state: Any, keys: Any, known: Any) -> SampledMoments:
+  def sample_moments(state: PyTree, keys: Array, known: Known) -> SampledMoments:
     return _stacked(errors(state, *_only((keys, known))))
 
   return Evaluation(
@@ -193,12 +204,12 @@ def make_evaluation(
   )
 
 
-def model_sharding(layout: Layout) -> Any:
+def model_sharding(layout: Layout) -> PyTree:
   """The shardings of a model's arrays in evaluation."""
   return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
 
 
-def exact_rule(graph: Any, task: Task, state: Any) -> Rule | None:
+def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
   """The model's learning rule or exact form, in the highest precision.
 
   None if it has none, or one whose risk on this task is not known exactly.
@@ -218,13 +229,13 @@ def exact_rule(graph: Any, task: Task, state: Any) -> Rule | None:
 
 
 def sample_errors(
-  graph: Any,
-  task: Any,
+  graph: nnx.GraphDef,
+  task: Task,
   config: Config,
   statistics: bool,
-  state: Any,
-  key: Any,
-  known: Any,
+  state: PyTree,
+  key: Key[Array, ''],
+  known: Known,
 ) -> SampledMoments:
   """The losses of a model and of gradient descent on held-out prompts.
 
@@ -254,13 +265,13 @@ def sample_errors(
   return jax.lax.scan(measure, None, jnp.arange(config.eval.num_batches))[1]
 
 
-def _no_rules(state: Any) -> None:
+def _no_rules(state: PyTree) -> None:
   """No learning rules, for tasks that exact theory does not cover."""
 
 
-def _stacked(tree: Any) -> Any:
+def _stacked(tree: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf[None], tree)
 
 
-def _only(tree: Any) -> Any:
+def _only(tree: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf[0], tree)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
 
 # A plain dict of two `nnx.State`s, or their graphs, shapes or shardings: 'model' and
 # 'optimizer' are separate because a reader of checkpoints needs only the model.
@@ -56,7 +57,7 @@ class Layout:
     """The state in the form kept between steps; for use under jit."""
     return fitted(state, self.kept) if self.fully_sharded else state
 
-  def gathered(self, model: nnx.Module) -> Any:
+  def gathered(self, model: nnx.Module) -> nnx.Module:
     """The kept model with its arrays gathered for computing; for use under jit."""
     if not self.fully_sharded:
       return model
@@ -76,7 +77,7 @@ class Layout:
     return _refit(state, self.kept) if self.fully_sharded else state
 
 
-def fitted(state: Any, abstract: Any) -> Any:
+def fitted(state: PyTree, abstract: PyTree) -> PyTree:
   """The arrays trimmed or padded with zeros to the abstract shapes and shardings."""
 
   def fit(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:

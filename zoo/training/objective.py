@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from zoo.statistics import Statistics
 from zoo.tasks.base import loss_of
 from zoo.tasks.coverage import require_covered
 from zoo.training.parts import mean_loss
+
+_Tree = TypeVar('_Tree')
 
 # From a model, the key of the step and the moments of the task to the loss. Tasks of
 # one program may differ only in their moments; None for a task that exact theory lacks.
@@ -49,12 +51,12 @@ def stacked_moments(tasks: Sequence[Task]) -> theory.Moments:
   return stack(all_moments)
 
 
-def stack(trees: Iterable[Any]) -> Any:
+def stack(trees: Iterable[_Tree]) -> _Tree:
   """Pytrees of numbers stacked along a new first axis, on the host."""
   return jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *trees)
 
 
-def uses_statistics(model: Any, task: Any) -> bool:
+def uses_statistics(model: object, task: Task) -> bool:
   """Whether a model is trained and evaluated on sufficient statistics of prompts.
 
   This holds if the model depends on no more, and if they are cheaper than the examples:

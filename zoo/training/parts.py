@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
 from zoo.config import Config, num_parts
+from zoo.protocols import Predictor
 
 # From a model and a batch to the mean loss over the batch.
 Loss = Callable[[Any, PyTree], Float[Array, '']]
@@ -44,7 +45,7 @@ def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
 
 
 def mean_loss(
-  loss: Loss, model: Any, batch: PyTree, num_parts: int, num_lanes: int
+  loss: Loss, model: Predictor, batch: PyTree, num_parts: int, num_lanes: int
 ) -> Float[Array, '']:
   """The mean loss over a batch, whose gradient is a sum over parts of the batch.
 

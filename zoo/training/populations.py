@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -82,7 +82,7 @@ def make_population(configs: Sequence[Config]) -> Program:
 
 
 def _compare_all(
-  configs: Sequence[Config], task: Task, graph: Any, models: PyTree, mesh: Mesh
+  configs: Sequence[Config], task: Task, graph: nnx.GraphDef, models: PyTree, mesh: Mesh
 ) -> list[Comparison | None]:
   """The comparison of each model; those of one seed see the same prompts."""
   found: dict[int, Comparison | None] = {}
@@ -95,7 +95,7 @@ def _compare_all(
 
 
 def _make_evaluation(
-  configs: Sequence[Config], task: Task, graph: Any, layout: Layout, mesh: Mesh
+  configs: Sequence[Config], task: Task, graph: nnx.GraphDef, layout: Layout, mesh: Mesh
 ) -> Evaluation:
   config = configs[0]
   return Evaluation(

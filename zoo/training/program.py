@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -15,14 +15,14 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from zoo import processes
+from zoo import processes, theory
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.comparison import Comparison
 from zoo.config import Config, build_task, compute_dtype, num_parts, positions
 from zoo.mesh import make_mesh, replicate
 from zoo.protocols import Task
 from zoo.training.comparison import compare_trained
-from zoo.training.evaluation import Evaluation, make_evaluation
+from zoo.training.evaluation import Evaluation, Measured, make_evaluation
 from zoo.training.layout import Layout, State
 from zoo.training.objective import make_objective, moments_of, uses_statistics
 from zoo.training.parts import num_lanes
@@ -104,7 +104,7 @@ class Program:
     limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
     return self.train_steps(state, self.key, *limits, self.numbers)
 
-  def evaluate(self, state: State, sampled: bool) -> Any:
+  def evaluate(self, state: State, sampled: bool) -> Measured:
     """Starts the evaluation of a state, on held-out prompts if `sampled`."""
     model = self.layout.saveable({'model': state['model']})['model']
     return self.evaluation.start(model, sampled)
@@ -164,10 +164,11 @@ def log_unused_axis(config: Config, layout: Layout) -> None:
     )
 
 
-def log_long_contexts(config: Config, tasks: Sequence[Any]) -> None:
+def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
   """Logs the context lengths for which second moments are sampled, not prompts."""
   if config.objective.name == 'sampled' or config.eval.num_batches:
-    for c in sorted({task.context_length for task in tasks if task.has_long_context}):
+    covered = [task for task in tasks if theory.covers(task)]
+    for c in sorted({task.context_length for task in covered if task.has_long_context}):
       logging.info(
         'the second moment of each context of %d examples is sampled directly, which '
         'has the same distribution and costs less (Bartlett)',

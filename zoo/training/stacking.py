@@ -32,6 +32,7 @@ from zoo.config import (
 )
 from zoo.mesh import make_mesh, replicate
 from zoo.models import LinearAttention
+from zoo.protocols import Task
 from zoo.training.evaluation import (
   Evaluation,
   SampledMoments,
@@ -185,8 +186,8 @@ def _first_entries(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
 
 def _make_evaluation(
   configs: Sequence[Config],
-  tasks: Sequence[Any],
-  graph: Any,
+  tasks: Sequence[Task],
+  graph: nnx.GraphDef,
   layout: Layout,
   mesh: Mesh,
 ) -> Evaluation:
@@ -202,7 +203,7 @@ def _make_evaluation(
 
 
 def _sample_stacked(
-  graph: Any,
+  graph: nnx.GraphDef,
   configs: Sequence[Config],
   tasks: Sequence[Any],
   states: Any,

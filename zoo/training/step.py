@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,7 +46,7 @@ def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
   return jnp.stack([stream_key(config, stream) for config in configs])
 
 
-def create(config: Config, key: Key[Array, '']) -> dict[str, Any]:
+def create(config: Config, key: Key[Array, '']) -> dict[str, Model | nnx.Optimizer]:
   """The model of a config, with weights sampled from the key, and its optimizer."""
   model = build_model(config, nnx.Rngs(params=key))
   in_shape = config.mesh.fsdp or (config.mesh.model > 1 and _splits_inner_axes(model))
@@ -74,7 +74,7 @@ def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   return graphs, state
 
 
-def states(modules: dict[str, Any]) -> State:
+def states(modules: Mapping[str, Model | nnx.Optimizer]) -> State:
   """The arrays of model and optimizer."""
   return {name: nnx.state(module) for name, module in modules.items()}
 

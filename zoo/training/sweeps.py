@@ -39,7 +39,7 @@ from zoo.training.summary import SUMMARY, read_summary, write_summary
 from zoo.workdir import POINTS, locked, open_workdir
 
 # Fields of a config, such as 'task.prior_mean', and their values.
-Point = Mapping[str, Any]
+Point = Mapping[str, object]
 # A point, the folder of its run, and its summary.
 Row = dict[str, Any]
 
@@ -81,7 +81,7 @@ def sweep(
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
-def grid(axes: Mapping[str, Sequence[Any]]) -> list[Point]:
+def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
   """All combinations of the values of some fields; the last field varies fastest."""
   return [
     dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
