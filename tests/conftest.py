@@ -1,6 +1,7 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
 import os
+import pathlib
 import signal
 import sys
 
@@ -47,6 +48,21 @@ def pytest_addoption(parser):
 def pytest_configure(config):
   if config.getoption('--full'):  # also for what is no test, in the workers as well
     os.environ['ZOO_FULL_TESTS'] = '1'
+  if not config.getoption('--slow'):
+    compile_fast()
+
+
+def compile_fast() -> None:
+  """Lets XLA compile with little effort, here and in the processes that tests start.
+
+  Most of the time of the quick tests goes into compiling small programs. The newer
+  emitters of XLA take a third longer for one than those that they replace.
+  """
+  given, older = os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'
+  if older not in given:  # pytest's workers inherit it
+    os.environ['XLA_FLAGS'] = f'{given} {older}'.strip()
+  os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'
+  jax.config.update('jax_disable_most_optimizations', True)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -66,14 +82,8 @@ def full(pytestconfig):
 
 
 @pytest.fixture(scope='session', autouse=True)
-def compile_once(cache, pytestconfig):
-  """What one test or one of pytest's workers has compiled the others find.
-
-  Most of the time goes into compiling small programs. With --slow they are compiled as
-  users compile them, without it with hardly any optimization.
-  """
-  if not pytestconfig.getoption('--slow'):
-    jax.config.update('jax_disable_most_optimizations', True)
+def compile_once(cache):
+  """What one test or one of pytest's workers has compiled the others find."""
   jax.config.update('jax_compilation_cache_dir', str(cache))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
@@ -81,13 +91,16 @@ def compile_once(cache, pytestconfig):
 
 @pytest.fixture(scope='module', autouse=True)
 def forget_programs():
-  """Programs of a file of tests are dropped after it; others find them on the disk.
+  """Programs are dropped after a file of tests, once there are many.
 
   Each maps some ten pieces of memory. Beyond 65530, which is Linux's limit for a
-  process, the next compilation ends in a segmentation fault.
+  process, the next compilation ends in a segmentation fault. Files of tests share what
+  is traced and compiled until there are a quarter of them, and some 2 GB of memory.
   """
   yield
-  jax.clear_caches()
+  maps = pathlib.Path('/proc/self/maps')
+  if not maps.exists() or len(maps.read_bytes().splitlines()) > 16_000:
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import AS_USERS
 from tests.marks import mostly_slow
 
 _D, _C = 3, 4
@@ -129,9 +130,10 @@ def test_parts_of_a_prompt_have_the_distribution_of_whole_prompts():
   batch = 20_000
   with jax.enable_x64(True):
     whole = _sample(task, 1, batch)
-    parts = jax.vmap(task.sample_one)(jax.random.split(jax.random.key(2), batch))
+    keys = jax.random.split(jax.random.key(2), batch)
+    parts = jax.jit(jax.vmap(task.sample_one))(keys)
     keys = jax.random.split(jax.random.key(3), batch)
-    weights = np.asarray(jax.vmap(task.sample_function)(keys))
+    weights = np.asarray(jax.jit(jax.vmap(task.sample_function))(keys))
   moments = []
   for prompt in (whole, parts):
     noise = np.asarray(prompt.y) - np.asarray(prompt.context_targets)
@@ -214,7 +216,7 @@ _SETTINGS = {
 @functools.cache
 def _compiled(setting: str, share: int = 1) -> zoo.Prompt:
   batch_size, changes = _SETTINGS[setting]
-  sample = jax.jit(_task(**changes).sample, static_argnums=1)
+  sample = jax.jit(_task(**changes).sample, static_argnums=1, compiler_options=AS_USERS)
   return sample(_KEY, batch_size // share)
 
 
@@ -240,7 +242,12 @@ def test_prompts_are_the_same_bits_on_any_number_of_devices(setting, data, model
   )
   split = NamedSharding(mesh, P('data'))
   with jax.set_mesh(mesh):
-    sample = jax.jit(_task(**changes).sample, static_argnums=1, out_shardings=split)
+    sample = jax.jit(
+      _task(**changes).sample,
+      static_argnums=1,
+      out_shardings=split,
+      compiler_options=AS_USERS,
+    )
     together = sample(jax.device_put(_KEY, NamedSharding(mesh, P())), batch_size)
   assert together.x.sharding.is_equivalent_to(split, together.x.ndim)
   jax.tree.map(np.testing.assert_array_equal, together, _compiled(setting))

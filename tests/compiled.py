@@ -1,0 +1,33 @@
+"""Models called in one compiled program, and programs compiled as users have them.
+
+Otherwise each operation of a model is compiled by itself, for each shape.
+"""
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx
+
+import zoo
+
+# For `jax.jit`, where bits are compared: without --slow, tests/conftest.py selects the
+# older emitters, which round otherwise in batches of one prompt.
+AS_USERS = {'xla_cpu_use_fusion_emitters': True}
+
+
+def predict(model: Any, prompt: zoo.Prompt) -> jax.Array:
+  """`model(prompt)`; models of one structure share the program."""
+  return _run('__call__', *nnx.split(model), prompt)
+
+
+def predict_all(model: Any, prompt: zoo.Prompt) -> jax.Array:
+  """`model.predictions(prompt)`, likewise."""
+  return _run('predictions', *nnx.split(model), prompt)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(
+  method: str, graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt
+) -> jax.Array:
+  return getattr(nnx.merge(graph, state), method)(prompt)
