@@ -11,6 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import predict
 from tests.settings import isotropic
 from zoo import comparison
 from zoo.comparison import affordable, compare, compare_all, is_comparison, table_of
@@ -63,12 +64,13 @@ def test_differences_are_paired(compared):
   task, found = compared
   prompt = task.sample(jax.random.fold_in(jax.random.key(0), 0), _N)
   target = np.asarray(prompt.y_query, np.float64)
-  model = np.square(np.asarray(_model()(prompt), np.float64) - target)
+  model = np.square(np.asarray(predict(_model(), prompt), np.float64) - target)
   for name, baseline in task.baselines().items():
-    other = np.square(np.asarray(baseline(prompt), np.float64) - target)
+    predicted = jax.jit(baseline.__call__)(prompt)
+    other = np.square(np.asarray(predicted, np.float64) - target)
     gap = model - other
     one: Any = found[name]
-    # Predictions in float32, compiled here or not; least squares magnifies rounding.
+    # Float32, compiled with the sampling or not; least squares magnifies rounding.
     assert_close(one['mean'][-1], other.mean(), 1e-3)
     assert_close(one['difference'], gap.mean(), 1e-3)
     assert_close(one['difference_stderr'], gap.std(ddof=1) / np.sqrt(_N), 1e-3)

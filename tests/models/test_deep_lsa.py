@@ -11,6 +11,7 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
+from tests.compiled import predict
 from tests.models import bodies
 from tests.models.bodies import D
 from tests.weights import randomize
@@ -81,7 +82,7 @@ def test_it_is_the_equation_layer_by_layer(float64, form, outputs, heads, readou
     expected = query @ np.asarray(model.read_out[...])
   else:
     expected = sign * query[:, D:]
-  assert_close(model(prompt).reshape(expected.shape), expected, _SAME)
+  assert_close(predict(model, prompt).reshape(expected.shape), expected, _SAME)
 
 
 @pytest.mark.parametrize('form', _FORMS)
@@ -91,7 +92,7 @@ def test_a_linear_readout_starts_as_the_last_entries(form):
     for readout in ('last', 'linear')
   )
   prompt = bodies.prompt(3)
-  assert_close(linear(prompt), last(prompt), 1e-6)
+  assert_close(predict(linear, prompt), predict(last, prompt), 1e-6)
   assert linear.read_out.shape == (D + 3, 3)
 
 
@@ -102,7 +103,7 @@ def test_shared_layers_are_equal_layers(float64):
   for layer in several.layers:
     nnx.update(layer, nnx.state(shared.layers[0]))
   prompt = bodies.prompt()
-  assert_close(shared(prompt), several(prompt), _SAME)
+  assert_close(predict(shared, prompt), predict(several, prompt), _SAME)
 
 
 @pytest.mark.parametrize('form', _FORMS)
@@ -110,7 +111,7 @@ def test_shared_layers_are_those_of_the_equation(float64, form):
   model = randomize(_model(num_layers=3, num_heads=2, shared=True, form=form))
   prompt, sign = bodies.prompt(), 1 if form == 'dense' else -1
   query = _query(model, 3 * [model.layers[0]], prompt, lambda x: [0.0], sign)
-  assert_close(model(prompt), sign * query[:, -1], _SAME)
+  assert_close(predict(model, prompt), sign * query[:, -1], _SAME)
 
 
 def test_one_layer_with_a_fixed_guess_is_multi_head_lsa_from_the_same_seed():
@@ -137,7 +138,7 @@ def test_one_layer_with_a_fixed_guess_is_multi_head_lsa_from_the_same_seed():
     )
   prompt = bodies.prompt()
   # Float32: sums of some ten products in another order.
-  assert_close(deep(prompt), flat(prompt), 1e-6)
+  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)
 
 
 def test_one_layer_with_a_linear_guess_is_yq_lsa():
@@ -145,10 +146,10 @@ def test_one_layer_with_a_linear_guess_is_yq_lsa():
   deep = _model(**given, num_layers=1, guess='linear')
   flat = zoo.create_model('yq_lsa', **given, rngs=nnx.Rngs(0))
   prompt = bodies.prompt()
-  assert_close(deep(prompt), flat(prompt), 1e-6)  # as above
+  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)  # as above
   deep.guess.weights[...] = jnp.asarray(_GUESS)[:, None]
   flat.w[...] = jnp.asarray(_GUESS)
-  assert_close(deep(prompt), flat(prompt), 1e-6)
+  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)
 
 
 def _gradient_descent(x, y, x_query, steps, curvature):
@@ -187,13 +188,13 @@ def test_multiples_of_the_identity_are_steps_of_descent(float64, form, guess, ou
   if form == 'sparse':
     curvature = (0.0, 0.0, 0.0)
 
-  def predict(x, y, x_query):
+  def by_hand(x, y, x_query):
     labels = y - x @ w if guess == 'residual' else y
     return x_query @ w + _gradient_descent(x, labels, x_query, steps, curvature)
 
-  expected = bodies.every_prediction(prompt, predict)
+  expected = bodies.every_prediction(prompt, by_hand)
   for c in (2, 5):  # the division is by the examples that there are
-    found = model(prompt.prefix(c))
+    found = predict(model, prompt.prefix(c))
     assert_close(found.reshape(-1, outputs), expected[:, c], _SAME)
 
 
@@ -209,7 +210,7 @@ def test_sparse_layers_with_a_residual_guess_descend_from_the_guess(float64):
     for _ in range(4):
       w = oracle.gd_weights(x, y, w, 0.4)
     expected.append(w @ x_query)
-  assert_close(model(prompt), expected, _SAME)
+  assert_close(predict(model, prompt), expected, _SAME)
 
 
 def test_one_sparse_layer_is_a_dense_one_with_the_same_guess(float64):
@@ -223,7 +224,7 @@ def test_one_sparse_layer_is_a_dense_one_with_the_same_guess(float64):
   layer.w_k[...] = layer.w_v[...] = jnp.stack([jnp.eye(D + 1)] * 2)
   layer.w_p[...] = jnp.stack([jnp.asarray(last)] * 2)
   prompt = bodies.prompt()
-  assert_close(sparse(prompt), dense(prompt), _SAME)
+  assert_close(predict(sparse, prompt), predict(dense, prompt), _SAME)
 
 
 @pytest.mark.parametrize('form', _FORMS)
@@ -235,9 +236,11 @@ def test_without_examples_it_predicts_the_guess(form, guess):
     model.guess.weights[...] = jnp.asarray(_GUESS)[:, None]
   prompt = bodies.prompt().prefix(0)
   expected = np.asarray(prompt.x_query) @ np.asarray(_GUESS, np.float32)
-  assert_close(model(prompt), expected, 1e-6)  # float32, a sum of three products
+  assert_close(
+    predict(model, prompt), expected, 1e-6
+  )  # float32, a sum of three products
   gradient = jax.grad(lambda x: model(zoo.Prompt(prompt.x, prompt.y, x, x)).sum())
-  assert np.isfinite(gradient(prompt.x_query)).all()
+  assert np.isfinite(jax.jit(gradient)(prompt.x_query)).all()
 
 
 @bodies.each_task_and_guess

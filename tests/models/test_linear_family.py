@@ -10,6 +10,7 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
+from tests.compiled import predict
 from tests.marks import mostly_slow
 from zoo.models import linear_attention
 
@@ -97,24 +98,30 @@ class _Outcome(NamedTuple):
   rule: zoo.LearningRule
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _all_it_says(graph: nnx.GraphDef, state: nnx.State, prompt: zoo.Prompt):
+  """Compiled as a whole, since operations are compiled one by one otherwise."""
+  model: Any = nnx.merge(graph, state)
+  rule = model.learning_rule()
+
+  def total(x_query):
+    return model(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
+
+  return (
+    model.forward_tokens(model.embed(prompt)),
+    model(prompt),
+    rule(prompt),
+    rule.weights(prompt),
+    jax.grad(total)(prompt.x_query),
+    rule,
+  )
+
+
 @functools.cache
 def _outcome(name: str, heads: int, d: int, c: int, precision: str) -> _Outcome:
-  # Not compiled as a whole: models of one shape then share their compiled operations.
   with jax.enable_x64(precision == 'float64'):
     model, prompt = _model(name, heads, d), _prompt(d, c)
-    rule = model.learning_rule()
-
-    def total(x_query):
-      return model(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
-
-    outcome = (
-      model.forward_tokens(model.embed(prompt)),
-      model(prompt),
-      rule(prompt),
-      rule.weights(prompt),
-      jax.grad(total)(prompt.x_query),
-      rule,
-    )
+    outcome = _all_it_says(*nnx.split(model), prompt)
     assert {leaf.dtype for leaf in jax.tree.leaves(outcome)} == {jnp.dtype(precision)}
   return _Outcome(model, prompt, *jax.tree.map(np.asarray, outcome))
 
@@ -250,10 +257,9 @@ def test_yq_lsa_with_the_weights_of_eq_7_is_one_gradient_step(d, c):
     model, prompt = _model('yq_lsa', 1, d), _prompt(d, c)
     _set_head(model, oracle.gd_transformer_head(start, step))  # w is `start` already
     step_rule = zoo.LearningRule.gradient_descent(start, step)
-    predictions = model(prompt)
-    literal = model.forward_tokens(model.embed(prompt))[:, -1, -1]
-    weights = model.learning_rule().weights(prompt)
-    gap = float(model.learning_rule().distance(step_rule))
+    tokens, predictions, _, weights, _, rule = _all_it_says(*nnx.split(model), prompt)
+    literal = tokens[:, -1, -1]
+    gap = float(rule.distance(step_rule))
     by_rule = step_rule(prompt)
   expected = np.stack(
     [oracle.gd_weights(x, y, start, step) for x, y, _ in _examples(prompt)]
@@ -272,8 +278,11 @@ def test_yq_lsa_with_no_guess_is_lsa(d, c):
     guessing.w[...] = jnp.zeros(d)
     plain = _model('lsa', 1, d, initial_guess=0.0, initial_bias=0.0)
     prompt = _prompt(d, c)
-    assert_close(guessing(prompt), plain(prompt), 1e-12)
-    assert guessing.learning_rule().distance(plain.learning_rule()) <= 1e-12
+    (_, found, *_, rule), (_, expected, *_, other) = (
+      _all_it_says(*nnx.split(model), prompt) for model in (guessing, plain)
+    )
+    assert_close(found, expected, 1e-12)
+    assert rule.distance(other) <= 1e-12
 
 
 def test_yq_lsa_starts_without_a_guess():
@@ -298,7 +307,7 @@ def test_without_attention_the_prediction_is_the_initial_guess():
   model = _model('multi_head_lsa', 2, 3, init_scale=0.0)
   prompt = _prompt(3, 7)
   expected = np.asarray(prompt.x_query) @ _guess(3) + 0.7
-  assert_close(model(prompt), expected, 1e-6)
+  assert_close(predict(model, prompt), expected, 1e-6)
   rule = model.learning_rule()
   assert rule.distance(0.0 * rule) == pytest.approx(
     np.sqrt(np.sum(_guess(3) ** 2) + 0.7**2)

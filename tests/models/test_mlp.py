@@ -9,6 +9,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import predict
 from tests.models import bodies
 from tests.models.bodies import B, C, D
 from tests.weights import randomize
@@ -69,7 +70,7 @@ def test_it_is_the_equation_on_padded_tokens(float64, name):
   )
   for c in (0, 2, C):
     with jax.numpy_dtype_promotion('standard'):  # flax's norm promotes a float32
-      found = model(prompt.prefix(c))
+      found = predict(model, prompt.prefix(c))
     # Sums of some ten products in float64, in another order.
     assert_close(found, expected[:, c], 1e-12)
 

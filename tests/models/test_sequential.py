@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import zoo
 from configs import sequential as sequential_config
 from tests.compare import assert_close, refuses
+from tests.compiled import predict, predict_all
 from tests.models import bodies
 from tests.models.bodies import C, D
 from tests.settings import general, isotropic
@@ -43,17 +44,17 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   decay, erase, write = _numbers(model, rule)
   start = np.asarray(model.start[...]) if guess == 'linear' else np.zeros(D)
 
-  def predict(x, y, x_query):
+  def by_hand(x, y, x_query):
     w = start
     for i in range(len(x)):
       said = x[i] @ w
       w = decay[i] * w - erase[i] * x[i] * said + write[i] * x[i] * y[i, 0]
     return [w @ x_query]
 
-  expected = bodies.every_prediction(prompt, predict)[..., 0]
+  expected = bodies.every_prediction(prompt, by_hand)[..., 0]
   # Sums of some ten products in float64, in another order.
-  assert_close(model.predictions(prompt), expected, 1e-12)
-  assert_close(model(prompt.prefix(2)), expected[:, 2], 1e-12)
+  assert_close(predict_all(model, prompt), expected, 1e-12)
+  assert_close(predict(model, prompt.prefix(2)), expected[:, 2], 1e-12)
 
 
 @pytest.mark.parametrize('rule', RULES)
@@ -65,7 +66,7 @@ def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
   np.testing.assert_allclose(curve, expected, rtol=1e-12)
   assert theory.exact_risk(model, task) == pytest.approx(curve[-1], rel=1e-12)
   prompt = task.sample(jax.random.key(0), 100_000)
-  losses = np.square(model.predictions(prompt) - prompt.targets)
+  losses = np.square(predict_all(model, prompt) - prompt.targets)
   errors = losses.std(axis=0) / np.sqrt(len(losses))
   assert np.all(errors < 0.02 * losses.mean(axis=0))
   # 24 numbers: one is beyond 4 standard errors once in 600.

@@ -10,6 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import predict, predict_all
 from tests.marks import mostly_slow
 from tests.settings import isotropic
 from tests.weights import double, promoting_float64, randomize
@@ -84,7 +85,7 @@ def _read(model, z):
 def test_it_is_gpt_2():
   with promoting_float64():
     model, prompt = randomize(_model()), _prompt()
-    predictions = model.predictions(prompt)
+    predictions = predict_all(model, prompt)
   for b in range(2):
     z = _affine(model.read_in, _tokens(prompt, b))
     z = _layers(model, z + np.asarray(model.positions[...]))
@@ -95,7 +96,9 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
   with promoting_float64():
     model = randomize(_model(num_loops=5, num_trained_loops=2))
     prompt = _prompt()
-    each, last = model.loop_predictions(prompt), model.predictions(prompt)
+    each, last = nnx.jit(lambda m, p: (m.loop_predictions(p), m.predictions(p)))(
+      model, prompt
+    )
   for b in range(2):
     embedded = _affine(model.read_in, _tokens(prompt, b))
     embedded += np.asarray(model.positions[...])
@@ -126,7 +129,7 @@ def test_loops_that_are_not_trained_have_no_gradient(remat):
       return jnp.sum(nnx.merge(graph, parameters).predictions(prompt))
 
     expected, found = jax.device_get(
-      (jax.grad(last_loop)(parameters), jax.grad(all_loops)(parameters))
+      jax.jit(lambda p: (jax.grad(last_loop)(p), jax.grad(all_loops)(p)))(parameters)
     )
   # Gradients of order 1, in double precision.
   jax.tree.map(
@@ -198,7 +201,7 @@ def test_a_set_without_positions_does_not_see_the_order():
     prompt.x[:, ::-1], prompt.y[:, ::-1], prompt.x_query, prompt.y_query
   )
   # The same sums in another order.
-  assert_close(model(shuffled), model(prompt), 1e-5)
+  assert_close(predict(model, shuffled), predict(model, prompt), 1e-5)
 
 
 def test_a_longer_context_than_the_positions_is_refused():
@@ -285,5 +288,5 @@ def test_with_the_tokens_of_the_paper_it_is_lsa():
       linear.kernel[...] = jnp.asarray(kernel)
       if linear.bias is not None:
         linear.bias[...] = jnp.zeros(kernel.shape[1])
-    found, expected = model(_prompt()), lsa(_prompt())
+    found, expected = predict(model, _prompt()), predict(lsa, _prompt())
   assert_close(found, expected, _DOUBLE)
