@@ -1,5 +1,6 @@
 """The best step sizes and penalties of the estimators on a task."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from zoo.estimators import wishart
 from zoo.estimators.search import lowest_point
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
+
+Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
 
 _NUM_STARTS = 12  # of the search for a schedule that attains no closed form
 
@@ -62,8 +65,10 @@ def best_step_size(
     curvature = np.trace(features @ _normal_matrix(task, start) @ features)
     return float(slope / curvature) if curvature > 0 else 0.0
 
+  residuals, _ = _residuals(task, num_steps, start)
+
   def risk(step_size: float) -> float:
-    return gradient_descent_risk(task, np.full(num_steps, step_size), start)
+    return float(np.sum(np.square(residuals(np.full(num_steps, step_size)))))
 
   # By Jensen's inequality any step beyond twice the inverse feature variance is worse
   # than no step. Without noise the risk is convex in between; with noise it may have
@@ -152,20 +157,19 @@ def best_schedule(
     random.choice(scale, num_steps) * np.exp(random.normal(size=num_steps))
     for _ in range(_NUM_STARTS)
   )
-  found = [_descend(task, steps, start) for steps in starts]
-  return min(
-    [constant, *found], key=lambda steps: gradient_descent_risk(task, steps, start)
-  )
+  residuals, gradient = _residuals(task, num_steps, start)
+  found = [_descend(residuals, gradient, steps) for steps in starts]
+  return min([constant, *found], key=lambda steps: np.sum(np.square(residuals(steps))))
 
 
 def _descend(
-  task: LinearRegression, steps: Float[np.ndarray, ' k'], start: ArrayLike | None
+  residuals: Numbers, gradient: Numbers, steps: Float[np.ndarray, ' k']
 ) -> Float[np.ndarray, ' k']:
   """The schedule at the end of a local search from another one."""
   found = scipy.optimize.least_squares(
-    lambda steps: _residuals(task, steps, start)[0],
+    residuals,
     steps,
-    jac=lambda steps: _residuals(task, steps, start)[1],  # pyright: ignore
+    jac=gradient,  # pyright: ignore
     method='lm',
     xtol=1e-12,
     ftol=1e-13,
@@ -181,7 +185,8 @@ def gradient_descent_risk(
 
   Raises UserError unless the feature covariance is a multiple of the identity.
   """
-  return float(np.sum(np.square(_residuals(task, step_sizes, start)[0])))
+  residuals, _ = _residuals(task, step_sizes.size, start)
+  return float(np.sum(np.square(residuals(step_sizes))))
 
 
 def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
@@ -222,9 +227,9 @@ def _normal_matrix(
 
 
 def _residuals(
-  task: LinearRegression, step_sizes: Float[np.ndarray, ' k'], start: ArrayLike | None
-) -> tuple[Float[np.ndarray, ' r'], Float[np.ndarray, 'r k']]:
-  """Numbers whose squares sum to the risk of gradient descent, and their gradient.
+  task: LinearRegression, num_steps: int, start: ArrayLike | None
+) -> tuple[Numbers, Numbers]:
+  """Functions of the steps: numbers whose squares sum to the risk, their gradient.
 
   With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
   `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
@@ -233,22 +238,26 @@ def _residuals(
   variance = feature_variance(task)
   deviation, _ = second_moments(task, start)
   d, c = task.num_features, task.context_length
-  points, weights = wishart.spectrum(d, c, step_sizes.size + 1)
+  points, weights = wishart.spectrum(d, c, num_steps + 1)
   points = variance * points
-  factors = 1 - np.outer(points, step_sizes)
-  before = np.cumprod(np.insert(factors, 0, 1, axis=1), axis=1)
-  # others[:, j]: the product of all factors but the j-th, which may be 0.
-  others = np.stack(
-    [np.delete(factors, j, axis=1).prod(axis=1) for j in range(step_sizes.size)], axis=1
-  )
   prior = np.sqrt(variance * np.trace(deviation) * weights)
   noise = np.sqrt(variance * task.noise_std**2 * d / c * points * weights)
-  residuals = np.concatenate(
-    [prior * before[:, -1], noise * (before[:, :-1] @ step_sizes)]
-  )
-  gradient = np.concatenate(
-    [-(prior * points)[:, None] * others, noise[:, None] * others]
-  )
+
+  def residuals(steps: np.ndarray) -> np.ndarray:
+    factors = 1 - np.outer(points, steps)
+    before = np.cumprod(np.insert(factors, 0, 1, axis=1), axis=1)
+    return np.concatenate([prior * before[:, -1], noise * (before[:, :-1] @ steps)])
+
+  def gradient(steps: np.ndarray) -> np.ndarray:
+    factors = 1 - np.outer(points, steps)
+    # others[:, j]: the product of all factors but the j-th, which may be 0.
+    others = np.stack(
+      [np.delete(factors, j, axis=1).prod(axis=1) for j in range(num_steps)], axis=1
+    )
+    return np.concatenate(
+      [-(prior * points)[:, None] * others, noise[:, None] * others]
+    )
+
   return residuals, gradient
 
 
