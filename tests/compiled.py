@@ -11,8 +11,8 @@ from flax import nnx
 
 import zoo
 
-# For `jax.jit`, where bits are compared: without --slow, tests/conftest.py selects the
-# older emitters, which round otherwise in batches of one prompt.
+# For `jax.jit`, where programs are compared to the last bits: without --slow,
+# tests/conftest.py selects the older emitters, which round otherwise in each program.
 AS_USERS = {'xla_cpu_use_fusion_emitters': True}
 
 
