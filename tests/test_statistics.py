@@ -52,7 +52,7 @@ def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_
   with jax.enable_x64(True):
     prompt = task.sample(_KEY, 5)
     statistics = task.sample_statistics(_KEY, 5)
-    errors = statistics.errors(rule, task.prior_mean, noise_std)
+    errors = jax.jit(lambda s: s.errors(rule, task.prior_mean, noise_std))(statistics)
   for i, error in enumerate(np.asarray(errors)):
     x, y, x_query = (np.asarray(p[i]) for p in (prompt.x, prompt.y, prompt.x_query))
     parts = rule.init, rule.update, rule.bias, rule.bias_update
