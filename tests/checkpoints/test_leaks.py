@@ -76,7 +76,7 @@ def test_models_that_are_opened():
 
 
 # Of 256 files that may be open, one left open by each save would be too many.
-MANY = 5000 if 'ZOO_FULL_TESTS' in os.environ else 500
+MANY = 5000 if 'ZOO_FULL_TESTS' in os.environ else 1000
 
 
 @pytest.mark.slow

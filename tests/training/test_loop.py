@@ -313,9 +313,14 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch
   clock = itertools.count(step=40)  # seconds, each time that it is asked
   fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
   monkeypatch.setattr(loop, 'time', fake)
-  rare = {'checkpoint__every': 12, 'checkpoint__keep': 9, 'train__log_every': 1}
   for name, minutes in (('often', 1.0), ('rarely', None)):
-    train(small_config(checkpoint__every_minutes=minutes, **rare), tmp_path / name)
+    config = small_config(
+      checkpoint__every=12,
+      checkpoint__every_minutes=minutes,
+      checkpoint__keep=9,
+      train__log_every=1,
+    )
+    train(config, tmp_path / name)
   steps = [
     int(path.name) for path in (tmp_path / 'often' / 'checkpoints').glob('*[0-9]')
   ]
