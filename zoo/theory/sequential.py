@@ -66,11 +66,8 @@ def curve(
     _matrices('write', write, c, d),
     strict=True,
   )
-  shift = np.zeros(d) if start is None else check_vector('start', start, d) - mean
-  errors = _Errors(
-    error=prior + np.outer(shift, shift),
-    cross=np.outer(shift, mean) - prior,
-    truth=prior + np.outer(mean, mean),
+  errors = _before(
+    prior, mean, mean if start is None else check_vector('start', start, d)
   )
   risks = [np.sum(features * errors.error)]
   with np.errstate(over='ignore', invalid='ignore'):  # reported below
@@ -111,12 +108,7 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
   identity = jnp.eye(mean.size, dtype=dtype)
   if features is None:
     features = identity
-  shift = jnp.asarray(form.start) - mean
-  errors = _Errors(
-    error=prior + jnp.outer(shift, shift),
-    cross=jnp.outer(shift, mean) - prior,
-    truth=prior + jnp.outer(mean, mean),
-  )
+  errors = _before(prior, mean, jnp.asarray(form.start))
 
   def learn(errors: _Errors, numbers: tuple[Array, ...]) -> tuple[_Errors, Array]:
     alpha, h, k = (one * identity for one in numbers)
@@ -180,6 +172,20 @@ def normalised_delta_rule(task: Task, step: float = 1.0) -> Float[np.ndarray, ' 
   for _ in range(task.context_length):
     risks.append(factor * risks[-1] + (step**2 * noise / (d - 2) if noise else 0.0))
   return np.array(risks)
+
+
+def _before(
+  prior: Float[AnyArray, 'd d'],
+  mean: Float[AnyArray, ' d'],
+  start: Float[AnyArray, ' d'],
+) -> _Errors:
+  """The moments before the first example, in NumPy or JAX."""
+  shift_d1, mean_1d = (start - mean)[:, None], mean[None]
+  return _Errors(
+    error=prior + shift_d1 * shift_d1.T,
+    cross=shift_d1 * mean_1d - prior,
+    truth=prior + mean_1d.T * mean_1d,
+  )
 
 
 def _learn(

@@ -6,7 +6,8 @@ section 8).
 """
 
 import functools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from zoo.estimators.tuning import (
   second_moments,
 )
 from zoo.exact_forms import DeepRule
+from zoo.learning_rule import AnyArray
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
@@ -62,14 +64,6 @@ class Spectrum(NamedTuple):
   noise: float  # σ² d / C
 
 
-class _Rule(NamedTuple):
-  """The quadrature of a task's risk: points, and roots of the masses of both terms."""
-
-  points: Float[np.ndarray, ' n']
-  prior: Float[np.ndarray, ' n']
-  noise: Float[np.ndarray, ' n']
-
-
 def degree(num_layers: int) -> int:
   """`(3^L − 1)/2`, the degree in G of what L layers of linear attention predict."""
   return (3 ** check_count('num_layers', num_layers) - 1) // 2
@@ -94,7 +88,7 @@ def gd_plus_plus_risk(
   multiple of the identity.
   """
   weights = _checked(steps, preconditions, readout)
-  return _risk(_rule(require_covered(task), weights.steps.size), weights)
+  return _risk(_spectrum(require_covered(task), weights.steps.size), weights)
 
 
 def deep_spectrum(form: DeepRule, task: Task) -> Spectrum:
@@ -108,15 +102,21 @@ def deep_spectrum(form: DeepRule, task: Task) -> Spectrum:
   if d != task.num_features:
     raise UserError(f'the model has {d} features; the task has {task.num_features}')
   check_depth(size)
+  return _spectrum(task, size)
+
+
+def _spectrum(task: LinearRegression, num_layers: int) -> Spectrum:
+  """A quadrature that is exact for networks of so many layers."""
+  d, c = task.num_features, task.context_length
   variance = feature_variance(task)
-  points, masses = wishart.spectrum(d, task.context_length, degree(size) + 1)
+  points, masses = wishart.spectrum(d, c, degree(num_layers) + 1)
   return Spectrum(
     points=variance * points,
     roots=np.sqrt(masses),
     prior_mean=task.prior_mean.copy(),
     trace=float(np.trace(second_moments(task)[0])),
     feature_variance=variance,
-    noise=task.noise_std**2 * d / task.context_length,
+    noise=task.noise_std**2 * d / c,
   )
 
 
@@ -140,12 +140,7 @@ def deep_rule_risk(form: DeepRule, spectrum: Spectrum) -> Float[Array, '']:
   dtype = jnp.result_type(form.steps)
   known: Spectrum = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), spectrum)
   s = known.points
-  phi, chi = jnp.ones_like(s), jnp.zeros_like(s)
-  for layer in range(form.steps.shape[0]):
-    square = phi * phi
-    # 1 + s χ is Ψ: nothing is divided by s.
-    chi = chi + form.steps[layer] * square * (1 + s * chi)
-    phi = phi * (1 + form.preconditions[layer] * s * square)
+  phi, chi = recursion(form.steps, form.preconditions, s, jnp.ones_like(s))
   missing = known.prior_mean - form.residual
   # P is huge where the masses are tiny, and its square would be too large for float32.
   learned = known.roots * form.readout * chi
@@ -155,6 +150,27 @@ def deep_rule_risk(form: DeepRule, spectrum: Spectrum) -> Float[Array, '']:
   wrong = jnp.sum((constant - left[:, None] * missing[None]) ** 2)
   unknown = known.trace * jnp.sum(left**2) + known.noise * jnp.sum(s * learned**2)
   return known.feature_variance * (wrong + unknown) + (form.readout * form.offset) ** 2
+
+
+def recursion(
+  steps: Float[AnyArray, ' l'],
+  preconditions: Float[AnyArray, ' k'],
+  s: Float[Array, '*n'],
+  one: Float[Array, '*n'],
+  product: Callable[[Array, Array], Array] = operator.mul,
+) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
+  """`Φ_L` and χ with `Ψ_L = 1 + s χ`, so that nothing is divided by s.
+
+  Of numbers s, or of what else has a commutative `product` with the unit `one`; layers
+  without a precondition do not change Φ.
+  """
+  phi, chi = one, jnp.zeros_like(one)
+  for layer in range(steps.shape[0]):
+    square = product(phi, phi)
+    chi = chi + steps[layer] * product(square, one + product(s, chi))
+    if layer < preconditions.shape[0]:
+      phi = phi + preconditions[layer] * product(product(s, square), phi)
+  return phi, chi
 
 
 def gd_plus_plus_optimum(
@@ -178,23 +194,23 @@ def gd_plus_plus_optimum(
   lower = polynomial_optimum(task, terms).risk
   kept: list[GDPlusPlus] = []
 
-  rules = [_rule(task, size) for size in range(1, num_layers + 1)]
-  for size, rule in enumerate(rules, start=1):
+  spectra = [_spectrum(task, size) for size in range(1, num_layers + 1)]
+  for size, spectrum in enumerate(spectra, start=1):
     schedule = best_schedule(task, size)
-    starts = _starts(rule, schedule, kappa, kept)
+    starts = _starts(spectrum, schedule, kappa, kept)
     if not preconditioned:
       starts = [one._replace(preconditions=0 * one.preconditions) for one in starts]
-    found = [_descend(rule, one, False, preconditioned) for one in starts]
-    kept = _lowest(rule, found, _NUM_KEPT)
+    found = [_descend(spectrum, one, False, preconditioned) for one in starts]
+    kept = _lowest(spectrum, found, _NUM_KEPT)
   if readout is None:
-    found = [_descend(rules[-1], one, True, preconditioned) for one in kept]
-    kept = _lowest(rules[-1], found, 1)
-  lowest = _risk(rules[-1], kept[0])
+    found = [_descend(spectra[-1], one, True, preconditioned) for one in kept]
+    kept = _lowest(spectra[-1], found, 1)
+  lowest = _risk(spectra[-1], kept[0])
   return FamilyOptimum(min(lower, lowest), lowest, kept[0])
 
 
 def _starts(
-  rule: _Rule,
+  spectrum: Spectrum,
   schedule: Float[np.ndarray, ' l'],
   readout: float,
   shorter: list[GDPlusPlus],
@@ -217,31 +233,22 @@ def _starts(
     steps = sign * growth * np.exp(random.normal(size=num_layers))
     preconditions = -growth[:-1] * random.exponential(0.5, size=num_layers - 1)
     drawn.append(GDPlusPlus(steps, preconditions, readout))
-  return starts + _lowest(rule, drawn, _NUM_STARTS)
+  return starts + _lowest(spectrum, drawn, _NUM_STARTS)
 
 
-def _lowest(rule: _Rule, found: list[GDPlusPlus], count: int) -> list[GDPlusPlus]:
+def _lowest(
+  spectrum: Spectrum, found: list[GDPlusPlus], count: int
+) -> list[GDPlusPlus]:
   """The `count` of least risk, the least first."""
-  return sorted(found, key=lambda one: _risk(rule, one))[:count]
+  return sorted(found, key=lambda one: _risk(spectrum, one))[:count]
 
 
-def _risk(rule: _Rule, weights: GDPlusPlus) -> float:
-  return float(np.sum(np.square(_residuals(rule, weights)[0])))
-
-
-def _rule(task: LinearRegression, num_layers: int) -> _Rule:
-  """A quadrature that is exact for networks of so many layers."""
-  d, c = task.num_features, task.context_length
-  variance = feature_variance(task)
-  deviation = float(np.trace(second_moments(task)[0]))
-  points, masses = wishart.spectrum(d, c, degree(num_layers) + 1)
-  points = variance * points
-  noise = variance * task.noise_std**2 * d / c * points * masses
-  return _Rule(points, np.sqrt(variance * deviation * masses), np.sqrt(noise))
+def _risk(spectrum: Spectrum, weights: GDPlusPlus) -> float:
+  return float(np.sum(np.square(_residuals(spectrum, weights)[0])))
 
 
 def _descend(
-  rule: _Rule, start: GDPlusPlus, free: bool, preconditioned: bool
+  spectrum: Spectrum, start: GDPlusPlus, free: bool, preconditioned: bool
 ) -> GDPlusPlus:
   """The weights at the end of a local search over those that may change."""
   size = start.steps.size
@@ -255,7 +262,7 @@ def _descend(
 
   @functools.lru_cache(1)  # the search asks for both parts of one point
   def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
-    return _residuals(rule, weights(np.frombuffer(point)))
+    return _residuals(spectrum, weights(np.frombuffer(point)))
 
   found = scipy.optimize.least_squares(
     lambda some: evaluate(some.tobytes())[0],
@@ -272,15 +279,17 @@ def _descend(
 
 
 def _residuals(
-  rule: _Rule, weights: GDPlusPlus
+  spectrum: Spectrum, weights: GDPlusPlus
 ) -> tuple[Float[np.ndarray, ' r'], Float[np.ndarray, 'r p']]:
   """Numbers whose squares sum to the risk, and their gradient in the weights.
 
   With `Ψ = 1 + s χ` the weights learned are `κ χ_L(S) r`, so nothing is divided by s.
   """
   steps, preconditions, readout = weights
-  s, prior, noise = rule
-  size = steps.size
+  size, s = steps.size, spectrum.points
+  variance, roots = spectrum.feature_variance, spectrum.roots
+  prior = np.sqrt(variance * spectrum.trace) * roots
+  noise = np.sqrt(variance * spectrum.noise * s) * roots
   phi, chi = np.ones_like(s), np.zeros_like(s)
   slope_phi, slope_chi = np.zeros((2, s.size, 2 * size))
   for layer in range(size):

@@ -29,6 +29,7 @@ from zoo.theory.deep.gd_plus_plus import (
   deep_rule_risk,
   deep_spectrum,
   gd_plus_plus_risk,
+  recursion,
 )
 from zoo.theory.exact import double_precision, in_float64
 
@@ -294,13 +295,8 @@ def _learned(
 ) -> Float[Array, 'n d']:
   """`κ χ_L(S) r`, the weights that a network of the family learns beside w*."""
   steps, preconditions, readout = control
-  identity = jnp.eye(s.shape[-1])[None]
-  phi, chi = jnp.broadcast_to(identity, s.shape), jnp.zeros_like(s)
-  for layer in range(steps.size):
-    square = phi @ phi
-    chi = chi + steps[layer] * square @ (identity + s @ chi)
-    if layer < preconditions.size:
-      phi = phi + preconditions[layer] * s @ square @ phi
+  identity = jnp.broadcast_to(jnp.eye(s.shape[-1])[None], s.shape)
+  _, chi = recursion(steps, preconditions, s, identity, jnp.matmul)
   return readout * jnp.einsum('nij,nj->ni', chi, r)
 
 
