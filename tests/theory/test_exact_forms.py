@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import zoo
 from tests.compare import assert_close, refuses
 from tests.settings import isotropic
+from tests.theory.deep_rules import form_of, predict
 from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
@@ -19,43 +20,11 @@ from zoo.config import build_task, validate
 from zoo.exact_forms import DeepRule
 from zoo.mesh import make_mesh
 from zoo.models import DeepLSA
-from zoo.theory.deep.gd_plus_plus import deep_rule_risk, deep_spectrum
+from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum
 from zoo.training import train
 from zoo.training.objective import make_objective, moments_of
 
 _D = 3
-
-
-def _form(seed: int, num_layers: int = 2) -> DeepRule:
-  rng = np.random.default_rng(seed)
-  return DeepRule(
-    steps=rng.normal(-0.2, 0.1, num_layers),
-    # With larger ones of three layers, eigenvalues beyond 20 matter, which a sample of
-    # millions does not meet.
-    preconditions=rng.normal(-0.1, 0.05, num_layers) / num_layers,
-    readout=np.asarray(rng.normal(-0.8, 0.1)),
-    feature_readout=rng.normal(0, 0.5, _D),
-    start=rng.normal(0, 0.5, _D),
-    offset=np.asarray(rng.normal()),
-    residual=rng.normal(0, 0.5, _D),
-  )
-
-
-def _predict(form, x, y, x_query):
-  """The prediction for all prompts, layer by layer as the form is defined."""
-  count = x.shape[1]
-  y = y - x @ form.residual
-  query, label = x_query, x_query @ form.start + form.offset
-  for step, b in zip(form.steps, form.preconditions, strict=True):
-    gram = np.einsum('pci,pcj->pij', x, x) / count
-    moves = np.einsum('pc,pci->pi', y, x) / count
-    y, label = (
-      y + step * np.einsum('pi,pci->pc', moves, x),
-      label + step * np.einsum('pi,pi->p', moves, query),
-    )
-    x, query = x + b * x @ gram, query + b * np.einsum('pij,pj->pi', gram, query)
-  read = form.readout * label + query @ form.feature_readout
-  return x_query @ form.residual + read
 
 
 def _task(c: int, noise_std: float, **other):
@@ -80,7 +49,7 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   prompt = zoo.Prompt(*map(jnp.asarray, (x, y, query, y[:, 0])))
   form = jax.tree.map(np.asarray, model.exact_form())
   # Sums of some hundred products in float64, in another order.
-  assert_close(model(prompt), _predict(form, x, y, query), 1e-12)
+  assert_close(model(prompt), predict(form, x, y, query), 1e-12)
 
 
 @pytest.mark.parametrize(('c', 'noise_std', 'layers'), [(6, 0.5, 3), (2, 0.0, 2)])
@@ -92,8 +61,8 @@ def test_the_risk_of_a_form_is_that_of_sampled_prompts(c, noise_std, layers):
   w = task.prior_mean + rng.normal(size=(count, _D)) * np.sqrt([2.0, 1.0, 0.2])
   y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
   for seed in range(3):
-    form = _form(seed, layers)
-    losses = (_predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
+    form = form_of(seed, layers)
+    losses = (predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
     error = losses.std() / np.sqrt(count)
     assert error < 0.02 * losses.mean()
     with jax.enable_x64(True):
@@ -119,7 +88,7 @@ def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
 
 
 def test_the_gradient_is_that_of_finite_differences(float64):
-  task, form = _task(4, 0.5), jax.tree.map(jnp.asarray, _form(0, 3))
+  task, form = _task(4, 0.5), jax.tree.map(jnp.asarray, form_of(0, 3))
   spectrum = deep_spectrum(form, task)
   flat, back = ravel_pytree(form)
   risk = jax.jit(lambda flat: deep_rule_risk(back(flat), spectrum))
@@ -230,8 +199,8 @@ def test_on_the_low_variance_risk_it_goes_below_one_layer(tmp_path, form):
     ({'model__guess': 'network'}, ["guess is 'network'"]),
     ({'model__num_layers': 6}, ['6 layers', 'at most 5']),
     (
-      {'task__feature_covariance': np.diag([1.0, 2.0, 3.0])},
-      ['feature_covariance', 'multiple of the identity'],
+      {'model__num_layers': 3, 'task__feature_covariance': np.diag([1.0, 2.0, 3.0])},
+      ['3 layers', 'multiple of the identity', 'at most 2'],
     ),
     ({'train__num_parts': 2}, ['num_parts is 2', "'exact'"]),
     ({'objective__positions': 'every'}, ["'every'", "'exact'"]),

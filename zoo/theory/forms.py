@@ -8,13 +8,18 @@ from jaxtyping import Array, Float
 from zoo.errors import UserError
 from zoo.exact_forms import DeepRule, Recurrence
 from zoo.protocols import HasExactForm, Task
-from zoo.theory.deep.gd_plus_plus import Spectrum, deep_rule_risk, deep_spectrum
+from zoo.theory.deep.deep_rule import (
+  GeneralSpectrum,
+  Spectrum,
+  deep_rule_risk,
+  deep_spectrum,
+)
 from zoo.theory.moments import Moments
 from zoo.theory.sequential import recurrence_curve, recurrence_moments
 from zoo.theory.trust import is_ours
 
 Form = DeepRule | Recurrence
-Constants = Spectrum | Moments  # what a risk depends on in the task
+Constants = Spectrum | GeneralSpectrum | Moments  # what a risk depends on in the task
 
 
 def _last(form: Recurrence, moments: Moments) -> Float[Array, '']:

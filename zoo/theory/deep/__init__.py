@@ -1,11 +1,15 @@
 """Deep linear attention: exact risks, and what no depth can do better."""
 
+from zoo.theory.deep.deep_rule import check_depth as check_depth
+from zoo.theory.deep.deep_rule import degree as degree
 from zoo.theory.deep.gd_plus_plus import FamilyOptimum as FamilyOptimum
 from zoo.theory.deep.gd_plus_plus import GDPlusPlus as GDPlusPlus
-from zoo.theory.deep.gd_plus_plus import check_depth as check_depth
-from zoo.theory.deep.gd_plus_plus import degree as degree
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum as gd_plus_plus_optimum
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_risk as gd_plus_plus_risk
+from zoo.theory.deep.invariant import InvariantNetwork as InvariantNetwork
+from zoo.theory.deep.invariant import InvariantOptimum as InvariantOptimum
+from zoo.theory.deep.invariant import invariant_optimum as invariant_optimum
+from zoo.theory.deep.invariant import invariant_risk as invariant_risk
 from zoo.theory.deep.sampled import SampledRisk as SampledRisk
 from zoo.theory.deep.sampled import low_variance_risk as low_variance_risk
 from zoo.theory.deep.sampled import nearest_gd_plus_plus as nearest_gd_plus_plus

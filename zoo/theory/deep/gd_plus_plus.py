@@ -6,35 +6,22 @@ section 8).
 """
 
 import functools
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float
 
 from zoo.errors import UserError, check_count, check_number, check_vector
-from zoo.estimators import wishart
-from zoo.estimators.tuning import (
-  best_schedule,
-  feature_variance,
-  polynomial_optimum,
-  second_moments,
-)
-from zoo.exact_forms import DeepRule
-from zoo.learning_rule import AnyArray
+from zoo.estimators.tuning import best_schedule, polynomial_optimum
 from zoo.protocols import Task
-from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
+from zoo.theory.deep.deep_rule import Spectrum, degree, spectrum_of
 
 # Of the search at each depth: random weights, those of them and of the results that a
 # search goes on from.
 _NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
-# Six layers would need 365 points, whose computation takes minutes.
-_MAX_LAYERS = 5
 
 
 class GDPlusPlus(NamedTuple):
@@ -51,22 +38,6 @@ class FamilyOptimum(NamedTuple):
   lower: float  # proved: no polynomial in S of the family's degree has a lower risk
   upper: float  # the lowest found by a search, at `weights`
   weights: GDPlusPlus
-
-
-class Spectrum(NamedTuple):
-  """What the risk of a DeepRule depends on in a task, float64; a pytree."""
-
-  points: Float[np.ndarray, ' n']  # eigenvalues of S
-  roots: Float[np.ndarray, ' n']  # of their masses, whose sum is 1
-  prior_mean: Float[np.ndarray, ' d']
-  trace: float  # tr Λ
-  feature_variance: float  # ς of Σ = ςI
-  noise: float  # σ² d / C
-
-
-def degree(num_layers: int) -> int:
-  """`(3^L − 1)/2`, the degree in G of what L layers of linear attention predict."""
-  return (3 ** check_count('num_layers', num_layers) - 1) // 2
 
 
 def gd_plus_plus_risk(
@@ -88,89 +59,7 @@ def gd_plus_plus_risk(
   multiple of the identity.
   """
   weights = _checked(steps, preconditions, readout)
-  return _risk(_spectrum(require_covered(task), weights.steps.size), weights)
-
-
-def deep_spectrum(form: DeepRule, task: Task) -> Spectrum:
-  """The quadrature that is exact for a form, of which only the shapes are read.
-
-  Raises UserError for a task that exact theory does not cover, unless its feature
-  covariance is a multiple of the identity, and for more than 5 layers.
-  """
-  task = require_covered(task)
-  size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]
-  if d != task.num_features:
-    raise UserError(f'the model has {d} features; the task has {task.num_features}')
-  check_depth(size)
-  return _spectrum(task, size)
-
-
-def _spectrum(task: LinearRegression, num_layers: int) -> Spectrum:
-  """A quadrature that is exact for networks of so many layers."""
-  d, c = task.num_features, task.context_length
-  variance = feature_variance(task)
-  points, masses = wishart.spectrum(d, c, degree(num_layers) + 1)
-  return Spectrum(
-    points=variance * points,
-    roots=np.sqrt(masses),
-    prior_mean=task.prior_mean.copy(),
-    trace=float(np.trace(second_moments(task)[0])),
-    feature_variance=variance,
-    noise=task.noise_std**2 * d / c,
-  )
-
-
-def check_depth(num_layers: int) -> None:
-  """Raises UserError for more layers than the quadrature can be computed for."""
-  if num_layers > _MAX_LAYERS:
-    raise UserError(
-      f'the model has {num_layers} layers; the exact risk of GD++ is for at most '
-      f'{_MAX_LAYERS}'
-    )
-
-
-def deep_rule_risk(form: DeepRule, spectrum: Spectrum) -> Float[Array, '']:
-  """The exact risk of a DeepRule, in its precision; for use under jit, grad and vmap.
-
-  With `Φ, P` as in `gd_plus_plus_risk`, `Q = (1 − P)/s`, `m = w* − residual` and
-  `v = readout start + Φ feature_readout`,
-
-      R = ς ∫ |v − P m|² + P² tr Λ + σ² (d/C) s Q² dμ + (readout offset)².
-  """
-  dtype = jnp.result_type(form.steps)
-  known: Spectrum = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), spectrum)
-  s = known.points
-  phi, chi = recursion(form.steps, form.preconditions, s, jnp.ones_like(s))
-  missing = known.prior_mean - form.residual
-  # P is huge where the masses are tiny, and its square would be too large for float32.
-  learned = known.roots * form.readout * chi
-  left = known.roots - s * learned
-  constant = known.roots[:, None] * (form.readout * form.start)[None]
-  constant += (known.roots * phi)[:, None] * form.feature_readout[None]
-  wrong = jnp.sum((constant - left[:, None] * missing[None]) ** 2)
-  unknown = known.trace * jnp.sum(left**2) + known.noise * jnp.sum(s * learned**2)
-  return known.feature_variance * (wrong + unknown) + (form.readout * form.offset) ** 2
-
-
-def recursion(
-  steps: Float[AnyArray, ' l'],
-  preconditions: Float[AnyArray, ' k'],
-  s: Float[Array, '*n'],
-  one: Float[Array, '*n'],
-  product: Callable[[Array, Array], Array] = operator.mul,
-) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
-  """`Φ_L` and χ with `Ψ_L = 1 + s χ`, so that nothing is divided by s.
-
-  Of numbers s, or of what else has a commutative `product` with the unit `one`; layers
-  without a precondition do not change Φ.
-  """
-  phi, chi = one, jnp.zeros_like(one)
-  for layer in range(steps.shape[0]):
-    square = product(phi, phi)
-    chi = chi + steps[layer] * product(square, one + product(s, chi))
-    if layer < preconditions.shape[0]:
-      phi = phi + preconditions[layer] * product(product(s, square), phi)
-  return phi, chi
+  return _risk(spectrum_of(require_covered(task), weights.steps.size), weights)
 
 
 def gd_plus_plus_optimum(
@@ -194,7 +83,7 @@ def gd_plus_plus_optimum(
   lower = polynomial_optimum(task, terms).risk
   kept: list[GDPlusPlus] = []
 
-  spectra = [_spectrum(task, size) for size in range(1, num_layers + 1)]
+  spectra = [spectrum_of(task, size) for size in range(1, num_layers + 1)]
   for size, spectrum in enumerate(spectra, start=1):
     schedule = best_schedule(task, size)
     starts = _starts(spectrum, schedule, kappa, kept)

@@ -24,13 +24,8 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
 from zoo.tasks.coverage import require_covered
-from zoo.theory.deep.gd_plus_plus import (
-  GDPlusPlus,
-  deep_rule_risk,
-  deep_spectrum,
-  gd_plus_plus_risk,
-  recursion,
-)
+from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum, recursion
+from zoo.theory.deep.gd_plus_plus import GDPlusPlus, gd_plus_plus_risk
 from zoo.theory.exact import double_precision, in_float64
 
 # The steps, preconditions and readout of a network of the GD++ family.

@@ -31,7 +31,7 @@ def lower_bound(task: Task, degree: int) -> Fraction:
   degree = check_count('degree', degree)
   task = require_covered(task)
   d, c = task.num_features, task.context_length
-  variance = _prior_variance(task)
+  variance = prior_variance(task)
   noise = Fraction(task.noise_std) ** 2
   terms = [
     (power, traces)
@@ -111,7 +111,7 @@ def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
   return explained
 
 
-def _prior_variance(task: LinearRegression) -> Fraction:
+def prior_variance(task: LinearRegression) -> Fraction:
   """The variance a of ŵ along each whitened feature, `ΣΛ = aI`."""
   prior, features = second_moments(task)
   product = features @ prior

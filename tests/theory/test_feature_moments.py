@@ -1,0 +1,132 @@
+"""Moments of sample covariances of general features, and the risks made of them."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.settings import general, isotropic
+from tests.theory.deep_rules import form_of, predict
+from tests.weights import randomize
+from zoo import theory
+from zoo.estimators import wishart
+from zoo.models import DeepLSA
+from zoo.theory.deep.deep_rule import (
+  _general_spectrum,
+  deep_rule_risk,
+  deep_spectrum,
+)
+from zoo.theory.deep.feature_moments import feature_moments
+
+
+def test_of_equal_variances_they_are_those_of_the_spectrum():
+  moments, traces = feature_moments(np.full(3, 0.7), 5, 5)
+  for i, j in itertools.product(range(5), repeat=2):
+    order = i + j
+    expected = float(wishart.moment(3, 5, order)) / 5**order * 0.7 ** (order + 1)
+    # Sums of positive terms.
+    np.testing.assert_allclose(moments[:, i, j], expected / 3, rtol=1e-13)
+    assert traces[order] == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize(('c', 'noise_points'), [(1, 1), (2, 1)])
+def test_moments_are_those_of_all_contexts(c, noise_points):
+  """By Gauss–Hermite, exact for the degree 16 that Sⁱ Σ Sʲ has in each number."""
+  variances = np.array([0.5, 2.0])
+  points, weights = np.polynomial.hermite_e.hermegauss(9)
+  grid = np.array(list(itertools.product(points, repeat=2 * c)))
+  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=2 * c)), axis=1)
+  x = grid.reshape(-1, c, 2) * np.sqrt(variances)
+  s = np.einsum('pci,pcj->pij', x, x) / c
+  powers = [np.broadcast_to(np.eye(2), s.shape)]
+  for _ in range(4):
+    powers.append(powers[-1] @ s)
+  moments, traces = feature_moments(variances, c, 5)
+  for i, j in itertools.product(range(5), repeat=2):
+    found = np.einsum('p,pij->ij', mass, powers[i] @ np.diag(variances) @ powers[j])
+    # Nothing but the diagonal: sums of 6561 terms, of which those beside it cancel.
+    expected = np.diag(moments[:, i, j])
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11 * found.max())
+    assert traces[i + j] == pytest.approx(expected.sum(), rel=1e-13)
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed):
+  """Σ, Λ and σ general, one or two layers, every term of the form."""
+  rng = np.random.default_rng(seed)
+  d, c, layers, count = 2 + seed % 3, 2 + seed % 5, 1 + seed % 2, 40_000
+  a, b = rng.normal(size=(2, d, d)) / np.sqrt(d)
+  noise = float(rng.uniform(0, 1))
+  task = isotropic(
+    d,
+    c,
+    prior_mean=rng.normal(size=d),
+    noise_std=noise,
+    prior_covariance=a @ a.T,
+    feature_covariance=b @ b.T,
+  )
+  form = form_of(seed, layers, d)
+  x = rng.normal(size=(count, c, d)) @ b.T
+  w = task.prior_mean + rng.normal(size=(count, d)) @ a.T
+  y = np.einsum('pcd,pd->pc', x, w) + noise * rng.normal(size=(count, c))
+  query = rng.normal(size=(count, d)) @ b.T
+  losses = (predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
+  error = losses.std() / np.sqrt(count)
+  assert error < 0.05 * losses.mean()
+  with jax.enable_x64(True):
+    risk = float(deep_rule_risk(form, deep_spectrum(form, task)))
+  # One of 20 is beyond 4 standard errors once in 800.
+  assert abs(losses.mean() - risk) < 4 * error
+
+
+@pytest.mark.parametrize('layers', [1, 2])
+def test_for_equal_variances_it_is_the_quadrature(float64, layers):
+  task = isotropic(
+    3,
+    4,
+    prior_mean=[1.0, 0.5, -0.2],
+    noise_std=0.6,
+    prior_covariance=np.diag([2.0, 1.0, 0.2]),
+    feature_covariance=0.7 * np.eye(3),
+  )
+  form = jax.tree.map(jnp.asarray, form_of(0, layers, 3))
+  wanted = deep_rule_risk(form, deep_spectrum(form, task))
+  found = deep_rule_risk(form, _general_spectrum(task, layers))
+  # Powers of S up to the fourth, which are far from orthogonal.
+  assert found == pytest.approx(float(wanted), rel=1e-11)
+
+
+def test_one_layer_is_a_step_of_gradient_descent(float64):
+  task = general(3, 5, noise_std=0.4)
+  model = DeepLSA(3, num_layers=1, form='scalar', guess='residual', rngs=nnx.Rngs(0))
+  model = randomize(model, 0.3)
+  layer: Any = model.layers[0]
+  step = float(layer.a[...].sum())
+  start = np.asarray(model.guess.weights[...])[:, 0]
+  expected = theory.exact_risk(zoo.LearningRule.gradient_descent(start, step), task)
+  assert theory.exact_risk(model, task) == pytest.approx(expected, rel=1e-12)
+
+
+def test_features_that_do_not_vary_are_no_trouble(float64):
+  features = np.diag([1.0, 2.0, 0.0])
+  task = isotropic(3, 4, prior_mean=1.0, feature_covariance=features)
+  smaller = isotropic(2, 4, prior_mean=1.0, feature_covariance=features[:2, :2])
+  form = form_of(1, 2, 3)
+  cut = jax.tree.map(lambda leaf: leaf[:2] if np.shape(leaf) == (3,) else leaf, form)
+  found, wanted = (
+    float(deep_rule_risk(one, deep_spectrum(one, other)))
+    for one, other in ((form, task), (cut, smaller))
+  )
+  assert found == pytest.approx(wanted, rel=1e-12)
+
+
+def test_three_layers_are_refused():
+  model = DeepLSA(3, num_layers=3, form='scalar', rngs=nnx.Rngs(0))
+  with refuses('3 layers', 'feature_covariance', 'at most 2'):
+    theory.exact_risk(model, general(3, 5))

@@ -1,0 +1,165 @@
+"""Two layers of linear attention that commute with rotations of the features."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import assert_close, refuses
+from tests.settings import general, isotropic
+from zoo.theory import deep
+
+_PAPER = isotropic(10, 10)
+# Found by `invariant_optimum`.
+_TWO_HEADS = {
+  'first': [[-0.249117, 0.00127353], [-0.423006, 0.000309992]],
+  'second': [-3.49097, 0.000497031],
+  'readout': -0.795244,
+}
+
+
+def _weights(rng, scale=0.3):
+  first, second = scale * rng.normal(size=(2, 2)), scale * rng.normal(size=2)
+  return first, second, float(rng.normal())
+
+
+def _learned(moment, first, second, readout):
+  """What multiplies the whitened features of the query, layer by layer."""
+  d = moment.shape[-1] - 1
+  (u, v), (w, z) = first
+  heads = [([u] * d + [w], [1] * d + [0]), ([v] * d + [z], [0] * d + [1])]
+  change = np.eye(d + 1) + sum(np.diag(p) @ moment @ np.diag(a) for p, a in heads)
+  after = change @ moment @ np.swapaxes(change, -1, -2)
+  query = change[..., :d]  # the query's token was [x; 0]
+  label = query[:, d] + np.einsum(
+    'pi,pij->pj', after[:, d] * np.append([second[0]] * d, second[1]), query
+  )
+  return readout * label
+
+
+@pytest.mark.parametrize(
+  ('d', 'c', 'noise_std'),
+  [(1, 1, 0.6), (1, 2, 0.4), (2, 1, 0.5), (1, 3, 0.0), (2, 2, 0.0)],
+)
+def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
+  """Four random networks; by Gauss–Hermite, which is exact.
+
+  The square has the degree 16 in each number that is drawn.
+  """
+  variances = np.array([0.5, 2.0])[:d]
+  task = isotropic(
+    d,
+    c,
+    prior_mean=1.5,
+    noise_std=noise_std,
+    feature_covariance=np.diag(variances),
+    prior_covariance=0.8 * np.diag(1 / variances),
+  )
+  points, weights = np.polynomial.hermite_e.hermegauss(9)
+  count = c * d + d + (c if noise_std else 0)
+  normal = np.array(list(itertools.product(points, repeat=count)))
+  mass = np.prod(list(itertools.product(weights / weights.sum(), repeat=count)), axis=1)
+  # Labels minus w*·x, and whitened features: those of the task have no other law.
+  x, truth, noise = np.split(normal, [c * d, c * d + d], axis=1)
+  x, truth = x.reshape(-1, c, d), 0.8**0.5 * truth
+  y = np.einsum('pcd,pd->pc', x, truth)
+  if noise_std:
+    y = y + noise_std * noise
+  z = np.concatenate([x, y[..., None]], axis=2)
+  moment = np.einsum('pci,pcj->pij', z, z) / c
+  rng = np.random.default_rng(d + 10 * c)
+  for _ in range(4):
+    network = _weights(rng)
+    errors = _learned(moment, *network) - truth
+    expected = np.sum(mass @ errors**2)
+    # Sums of up to 531,441 terms of one sign.
+    assert deep.invariant_risk(task, *network) == pytest.approx(expected, 1e-11)
+
+
+@pytest.mark.parametrize('noise_std', [0.0, 0.7])
+def test_without_the_second_head_it_is_of_the_family(noise_std):
+  task = isotropic(5, 8, noise_std=noise_std)
+  expected = deep.gd_plus_plus_risk(task, [-0.2, -0.5], [-0.1], -0.9)
+  found = deep.invariant_risk(task, [[-0.1, 0.0], [-0.2, 0.0]], [-0.5, 0.0], -0.9)
+  assert found == pytest.approx(expected, rel=1e-12)
+
+
+def _model(mean, first, second, readout) -> Any:
+  """Two dense layers of two heads that have these weights."""
+  d = len(mean)
+  model: Any = zoo.create_model(
+    'deep_lsa',
+    num_features=d,
+    num_layers=2,
+    num_heads=2,
+    guess='residual',
+    readout='linear',
+    rngs=nnx.Rngs(0),
+  )
+  model.guess.weights[...] = jnp.asarray(mean)[:, None]
+  model.read_out[...] = jnp.zeros((d + 1, 1)).at[d].set(readout)
+  features, label = np.diag([1.0] * d + [0.0]), np.diag([0.0] * d + [1.0])
+  blocks = np.asarray(first), np.array([[0.0, 0.0], second])
+  for layer, ((u, v), (w, z)) in zip(model.layers, blocks, strict=True):
+    layer.w_p[...] = jnp.stack([jnp.eye(d + 1)] * 2)
+    layer.w_v[...] = jnp.stack(
+      [jnp.diag(jnp.array([b] * d + [c])) for b, c in ((u, w), (v, z))]
+    )
+    layer.w_k[...] = layer.w_q[...] = jnp.stack([features, label])
+  return model
+
+
+def test_two_dense_layers_of_two_heads_predict_so(float64):
+  mean, network = np.array([1.0, -0.5, 0.3]), _weights(np.random.default_rng(3))
+  prompt = isotropic(3, 6, mean, 0.5).sample(jax.random.key(0), 5)
+  x, residual = np.asarray(prompt.x), np.asarray(prompt.y - prompt.x @ mean)
+  z = np.concatenate([x, residual[..., None]], axis=2)
+  learned = _learned(np.einsum('pci,pcj->pij', z, z) / 6, *network)
+  expected = np.sum((mean + learned) * np.asarray(prompt.x_query), axis=1)
+  # Sums of some hundred products in float64, in another order.
+  assert_close(_model(mean, *network)(prompt), expected, 1e-12)
+
+
+def test_two_heads_are_below_the_family_and_above_what_no_weights_can_do():
+  """The bounds of the infimum at two layers, d = C = 10, by other code."""
+  assert float(deep.lower_bound(_PAPER, 4)) == pytest.approx(2.365913, abs=5.1e-7)
+  found = deep.invariant_risk(_PAPER, **_TWO_HEADS)
+  assert 2.365913 < found < 2.433501
+  assert found < deep.gd_plus_plus_optimum(_PAPER, 2).lower - 7e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('noise_std', [0.0, 0.6])
+def test_the_search_ends_between_its_bounds(noise_std):
+  features = np.diag([0.5, 1.0, 4.0])
+  task = isotropic(
+    3,
+    4,
+    prior_mean=2.0,
+    noise_std=noise_std,
+    feature_covariance=features,
+    prior_covariance=2.0 * np.linalg.inv(features),
+  )
+  lower, upper, weights = deep.invariant_optimum(task)
+  assert float(deep.lower_bound(task, 4)) < lower < upper
+  assert upper == deep.invariant_risk(task, *weights)
+  whitened = isotropic(3, 4, noise_std=noise_std, prior_covariance=2.0 * np.eye(3))
+  assert upper < deep.gd_plus_plus_optimum(whitened, 2).lower
+  rng = np.random.default_rng(0)
+  for _ in range(10):
+    near: Any = [one * (1 + 1e-3 * rng.normal(size=np.shape(one))) for one in weights]
+    assert deep.invariant_risk(task, *near) > upper
+
+
+def test_bad_input_is_named(unchecked):
+  with refuses('first has shape (2,)', '(2, 2)'):
+    deep.invariant_risk(_PAPER, np.ones(2), np.ones(2))
+  with refuses('second has shape (2, 2)'):
+    deep.invariant_risk(_PAPER, np.eye(2), np.eye(2))
+  with refuses('product of feature_covariance and prior_covariance'):
+    deep.invariant_optimum(general())

@@ -1,0 +1,211 @@
+"""The exact risk of layers of linear attention whose matrices are multiples of I.
+
+The form is `zoo.exact_forms.DeepRule`; docs/theory.md, section 8.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from zoo.errors import UserError, check_count
+from zoo.estimators import wishart
+from zoo.estimators.tuning import feature_variance, is_scalar, second_moments
+from zoo.exact_forms import DeepRule
+from zoo.learning_rule import AnyArray
+from zoo.protocols import Task
+from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
+from zoo.theory.deep.feature_moments import feature_moments
+
+# Six layers would need 365 points, whose computation takes minutes.
+_MAX_LAYERS = 5
+# Moments of degree 8. Three layers need those of degree 26, between powers of S that
+# are nearly dependent even in float64, and have no quadrature instead.
+_MAX_LAYERS_GENERAL = 2
+
+
+class Spectrum(NamedTuple):
+  """What the risk of a DeepRule depends on for `Σ = ςI`, float64; a pytree."""
+
+  points: Float[np.ndarray, ' n']  # eigenvalues of S
+  roots: Float[np.ndarray, ' n']  # of their masses, whose sum is 1
+  prior_mean: Float[np.ndarray, ' d']
+  trace: float  # tr Λ
+  feature_variance: float  # ς of Σ = ςI
+  noise: float  # σ² d / C
+
+
+class GeneralSpectrum(NamedTuple):
+  """What it depends on for any other Σ, along the eigenvectors of Σ; a pytree."""
+
+  axes: Float[np.ndarray, 'd d']  # the eigenvectors, as columns
+  roots: Float[np.ndarray, 'd n n']  # R_k with R_kᵀR_k = E (Sⁱ Σ Sʲ)_kk
+  prior_mean: Float[np.ndarray, ' d']
+  prior: Float[np.ndarray, ' d']  # variances of ŵ
+  noise_roots: Float[np.ndarray, 'n-1 n-1']  # R with RᵀR = (σ²/C) E tr Σ Sⁱ⁺ʲ⁺¹
+
+
+def degree(num_layers: int) -> int:
+  """`(3^L − 1)/2`, the degree in G of what L layers of linear attention predict."""
+  return (3 ** check_count('num_layers', num_layers) - 1) // 2
+
+
+def deep_spectrum(form: DeepRule, task: Task) -> Spectrum | GeneralSpectrum:
+  """What the risk of a form depends on; only the form's shapes are read.
+
+  Raises UserError for a task that exact theory does not cover, and for more than 5
+  layers, or 2 unless the feature covariance is a multiple of the identity.
+  """
+  task = require_covered(task)
+  size, d = np.shape(form.steps)[-1], np.shape(form.residual)[-1]
+  if d != task.num_features:
+    raise UserError(f'the model has {d} features; the task has {task.num_features}')
+  check_depth(size)
+  features = task.feature_covariance
+  if features is None or (is_scalar(features) and features[0, 0] > 0):
+    return spectrum_of(task, size)
+  if size > _MAX_LAYERS_GENERAL:
+    raise UserError(
+      f'the model has {size} layers; for a feature_covariance that is not a positive '
+      f'multiple of the identity the exact risk is for at most {_MAX_LAYERS_GENERAL}'
+    )
+  return _general_spectrum(task, size)
+
+
+def check_depth(num_layers: int) -> None:
+  """Raises UserError for more layers than the quadrature can be computed for."""
+  if num_layers > _MAX_LAYERS:
+    raise UserError(
+      f'the model has {num_layers} layers; the exact risk of GD++ is for at most '
+      f'{_MAX_LAYERS}'
+    )
+
+
+def spectrum_of(task: LinearRegression, num_layers: int) -> Spectrum:
+  """A quadrature that is exact for networks of so many layers.
+
+  Raises UserError unless the feature covariance is a multiple of the identity.
+  """
+  d, c = task.num_features, task.context_length
+  variance = feature_variance(task)
+  points, masses = wishart.spectrum(d, c, degree(num_layers) + 1)
+  return Spectrum(
+    points=variance * points,
+    roots=np.sqrt(masses),
+    prior_mean=task.prior_mean.copy(),
+    trace=float(np.trace(second_moments(task)[0])),
+    feature_variance=variance,
+    noise=task.noise_std**2 * d / c,
+  )
+
+
+def _general_spectrum(task: LinearRegression, num_layers: int) -> GeneralSpectrum:
+  prior, features = second_moments(task)
+  variances, axes = np.linalg.eigh(features)
+  size, c = degree(num_layers) + 1, task.context_length
+  moments, traces = feature_moments(variances.clip(0), c, size)
+  order = np.arange(size - 1)
+  noise = task.noise_std**2 / c * traces[order[:, None] + order + 1]
+  return GeneralSpectrum(
+    axes=axes,
+    roots=np.stack([_root(moment) for moment in moments]),
+    prior_mean=task.prior_mean @ axes,
+    prior=np.diag(axes.T @ prior @ axes).copy(),
+    noise_roots=_root(noise),
+  )
+
+
+def _root(gram: Float[np.ndarray, 'n n']) -> Float[np.ndarray, 'n n']:
+  """R with `RᵀR` the given Gram matrix, also where it is singular."""
+  scale = np.sqrt(np.diag(gram))
+  inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+  # High powers are much larger than low ones.
+  squares, vectors = np.linalg.eigh(gram * inverse[:, None] * inverse)
+  return np.sqrt(squares.clip(0))[:, None] * vectors.T * scale
+
+
+def deep_rule_risk(
+  form: DeepRule, known: Spectrum | GeneralSpectrum
+) -> Float[Array, '']:
+  """The exact risk of a DeepRule, in its precision; for use under jit, grad and vmap.
+
+  With `Φ, P` as in `gd_plus_plus_risk`, `Q = (1 − P)/s`, `m = w* − residual` and
+  `v = readout start + Φ feature_readout`,
+
+      R = E |v − P m|²_Σ + tr Σ PΛP + (σ²/C) tr Σ Q S Q + (readout offset)²
+
+  with Φ, P and Q of S, which for `Σ = ςI` is
+
+      R = ς ∫ |v − P m|² + P² tr Λ + σ² (d/C) s Q² dμ + (readout offset)².
+  """
+  dtype = jnp.result_type(form.steps)
+  known = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), known)
+  offset = (form.readout * form.offset) ** 2
+  if isinstance(known, Spectrum):
+    return _risk(form, known) + offset
+  return _general_risk(form, known) + offset
+
+
+def _risk(form: DeepRule, known: Spectrum) -> Float[Array, '']:
+  s = jnp.asarray(known.points)
+  phi, chi = recursion(form.steps, form.preconditions, s, jnp.ones_like(s))
+  missing = known.prior_mean - form.residual
+  # P is huge where the masses are tiny, and its square would be too large for float32.
+  learned = known.roots * form.readout * chi
+  left = known.roots - s * learned
+  constant = known.roots[:, None] * (form.readout * form.start)[None]
+  constant += (known.roots * phi)[:, None] * form.feature_readout[None]
+  wrong = jnp.sum((constant - left[:, None] * missing[None]) ** 2)
+  unknown = known.trace * jnp.sum(left**2) + known.noise * jnp.sum(s * learned**2)
+  return known.feature_variance * (wrong + unknown)
+
+
+def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
+  """As `_risk`, with polynomials in S as the n coefficients of its powers."""
+  size = known.roots.shape[-1]
+  one, s = jnp.eye(2, size, dtype=known.roots.dtype)
+
+  def product(first: Array, second: Array) -> Array:
+    return jnp.convolve(first, second)[:size]  # no product has a higher degree
+
+  phi, chi = recursion(form.steps, form.preconditions, s, one, product)
+  learned = jnp.asarray(form.readout) * chi
+  left = one - product(s, learned)
+  start, read, missing = (
+    (vector @ known.axes)[:, None]
+    for vector in (form.readout * form.start, form.feature_readout, form.residual)
+  )
+  missing = known.prior_mean[:, None] - missing
+  wrong = start * one[None] + read * phi[None] - missing * left[None]
+  wrong = jnp.einsum('kij,kj->ki', known.roots, wrong)
+  unknown = known.roots @ left
+  noise = known.noise_roots @ learned[:-1]
+  return (
+    jnp.sum(wrong**2) + known.prior @ jnp.sum(unknown**2, axis=1) + jnp.sum(noise**2)
+  )
+
+
+def recursion(
+  steps: Float[AnyArray, ' l'],
+  preconditions: Float[AnyArray, ' k'],
+  s: Float[Array, '*n'],
+  one: Float[Array, '*n'],
+  product: Callable[[Array, Array], Array] = operator.mul,
+) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
+  """`Φ_L` and χ with `Ψ_L = 1 + s χ`, so that nothing is divided by s.
+
+  Of numbers s, or of what else has a commutative `product` with the unit `one`; layers
+  without a precondition do not change Φ.
+  """
+  phi, chi = one, jnp.zeros_like(one)
+  for layer in range(steps.shape[0]):
+    square = product(phi, phi)
+    chi = chi + steps[layer] * product(square, one + product(s, chi))
+    if layer < preconditions.shape[0]:
+      phi = phi + preconditions[layer] * product(product(s, square), phi)
+  return phi, chi

@@ -1,0 +1,262 @@
+"""Two layers of linear attention that commute with rotations of the features.
+
+Every head is `P = diag(b I, c)`, `A = diag(a I, α)` in coordinates
+`[Σ^-½ x; y − w*·x]`; docs/theory.md, section 8.
+"""
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.optimize
+from jaxtyping import ArrayLike, Float
+
+from zoo.errors import check_array, check_number
+from zoo.protocols import Task
+from zoo.tasks import LinearRegression
+from zoo.tasks.coverage import require_covered
+from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum
+from zoo.theory.deep.trace_moments import prior_variance, trace_moment
+
+# The powers j in a product of the forms `yᵀ Kʲ y / C` with `K = XXᵀ/C`, sorted.
+_Forms = tuple[int, ...]
+# `Sᵏ⁻¹ r` times such a product, or for k = 0 that product alone.
+_Term = tuple[int, _Forms]
+_Sum = dict[_Term, Any]  # of terms, by their factors
+_NUM_STARTS = 20  # of the search
+
+
+class InvariantNetwork(NamedTuple):
+  """What the heads of each of two layers sum to, and the readout."""
+
+  first: Float[np.ndarray, '2 2']  # [[u, v], [w, z]]
+  second: Float[np.ndarray, ' 2']  # [w, z]
+  readout: float  # κ
+
+
+class InvariantOptimum(NamedTuple):
+  """The infimum of the risk between a proved bound and the lowest found."""
+
+  lower: float  # proved: no sum of the terms that occur has a lower risk
+  upper: float  # the lowest found by a search, at `weights`
+  weights: InvariantNetwork
+
+
+def invariant_risk(
+  task: Task,
+  first: ArrayLike | Sequence[Sequence[float]],
+  second: ArrayLike | Sequence[float],
+  readout: float = 1.0,
+) -> float:
+  """The exact risk of two layers that commute with rotations, from the prior mean.
+
+  With `G = [[S, r], [rᵀ, q]]` and `first = [[u, v], [w, z]]` the first layer is
+
+      T = I + [[u S, v r], [w rᵀ, z q]],
+
+  to which two heads can sum, and no more heads to anything else. The second does so
+  with `T G Tᵀ`; as only the label of the query is read, times `readout`, `second` is
+  its `[w, z]` alone. For v = z = 0 it is a network of the GD++ family. Raises UserError
+  naming the argument that is wrong, and unless ΣΛ is a positive multiple of the
+  identity.
+  """
+  task = require_covered(task)
+  first = check_array('first', first, [(2, 2)])
+  second = check_array('second', second, [(2,)])
+  readout = check_number('readout', readout)
+  variance, moments = float(prior_variance(task)), _Moments(task)
+  numbers = [*first.ravel().tolist(), *second.tolist(), readout]
+  learned = _learned(numbers)
+  signal = sum(x * moments.with_truth(term) for term, x in learned.items())
+  square = sum(
+    x * y * moments.product(one, two)
+    for (one, x), (two, y) in itertools.product(learned.items(), repeat=2)
+  )
+  return task.num_features * variance - 2 * signal + square
+
+
+def invariant_optimum(task: Task) -> InvariantOptimum:
+  """The infimum of `invariant_risk`: a proved bound, and the lowest found.
+
+  The bound is the least risk of a sum of the 14 terms that such networks predict by,
+  with any factors. The lowest is that of local searches near the best network of the
+  GD++ family; it is not proved to be the infimum. Raises UserError unless ΣΛ is a
+  positive multiple of the identity.
+  """
+  task = require_covered(task)
+  moments = _Moments(task)
+  terms = sorted(_learned(range(1, 8)))
+  targets = np.array([moments.with_truth(term) for term in terms])
+  gram = np.array([[moments.product(one, two) for two in terms] for one in terms])
+
+  # Numbers whose squares sum to the risk above that bound.
+  scale = np.sqrt(np.diag(gram))
+  root = np.linalg.cholesky(gram / np.outer(scale, scale))
+  best = np.linalg.solve(root, targets / scale)
+  lower = task.num_features * float(prior_variance(task)) - float(best @ best)
+
+  def residuals(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' n']:
+    learned = _learned(point.tolist())
+    return root.T @ (scale * [learned[term] for term in terms]) - best
+
+  searches = [
+    scipy.optimize.least_squares(residuals, start, method='lm', x_scale='jac')
+    for start in _starts(task)
+  ]
+  point = min(searches, key=lambda one: one.cost).x
+  weights = InvariantNetwork(point[:4].reshape(2, 2), point[4:6], float(point[6]))
+  return InvariantOptimum(lower, invariant_risk(task, *weights), weights)
+
+
+def _starts(task: LinearRegression) -> Iterator[Float[np.ndarray, ' p']]:
+  """Points near the best network of the GD++ family, for whitened features."""
+  d, variance = task.num_features, float(prior_variance(task))
+  prior, noise = variance * np.eye(d), task.noise_std
+  whitened = LinearRegression(
+    d, task.context_length, prior_covariance=prior, noise_std=noise
+  )
+  steps, preconditions, readout = gd_plus_plus_optimum(whitened, 2).weights
+  centre = np.array([preconditions[0], 0, steps[0], 0, steps[1], 0, readout])
+  random = np.random.default_rng(0)
+  for _ in range(_NUM_STARTS):
+    # As S is of order 1, and r rᵀ and q of that of the prior variance.
+    away = [0, 1e-3, 0, 1e-3, 0, 1e-3, 0] * random.normal(size=7) / variance
+    yield centre * (1 + 0.05 * random.normal(size=7)) + away
+
+
+def _learned(weights: Sequence[Any]) -> _Sum:
+  """The weights that a network learns beside w*: a vector.
+
+  `κ [w r + w' (I + uS) r' + z' w q' r]`, w' and z' being those of the second layer, and
+  r' and q' the entries of `T G Tᵀ`.
+  """
+  u, v, w, z, second_w, second_z, readout = weights
+  one, q, r, s_r = {(0, ()): 1}, {(0, (0,)): 1}, {(1, ()): 1}, {(2, ()): 1}
+
+  def moved(vector: _Sum) -> _Sum:
+    """`(I + uS)` times a vector."""
+    return _add(
+      (1, vector), (u, {(k + 1, forms): x for (k, forms), x in vector.items()})
+    )
+
+  label, square = _add((1, one), (z, q)), _dot(r, r)
+  next_r = _add(
+    (w, moved(s_r)),
+    (v * w, _times(square, r)),
+    (1, _times(label, _add((1, moved(r)), (v, _times(q, r))))),
+  )
+  next_q = _add(
+    (w * w, _dot(r, s_r)),
+    (2 * w, _times(label, square)),
+    (1, _times(label, _times(label, q))),
+  )
+  return _add(
+    (readout * w, r),
+    (readout * second_w, moved(next_r)),
+    (readout * second_z * w, _times(next_q, r)),
+  )
+
+
+def _add(*parts: tuple[Any, _Sum]) -> _Sum:
+  total = defaultdict(int)
+  for factor, part in parts:
+    for term, x in part.items():
+      total[term] += factor * x
+  return dict(total)
+
+
+def _times(number: _Sum, other: _Sum) -> _Sum:
+  """A number times a number or a vector."""
+  total = defaultdict(int)
+  for ((_, forms), x), ((k, more), y) in itertools.product(
+    number.items(), other.items()
+  ):
+    total[k, tuple(sorted(forms + more))] += x * y
+  return dict(total)
+
+
+def _dot(one: _Sum, two: _Sum) -> _Sum:
+  """The product of two vectors, `Sⁱr · Sʲr = C yᵀ Kⁱ⁺ʲ⁺¹ y / C²`."""
+  total = defaultdict(int)
+  for (first, x), (second, y) in itertools.product(one.items(), two.items()):
+    total[0, _joined(first, second)] += x * y
+  return dict(total)
+
+
+def _joined(one: _Term, two: _Term) -> _Forms:
+  return tuple(sorted((*one[1], *two[1], one[0] + two[0] - 1)))
+
+
+class _Moments:
+  """Expectations of products of vectors, with one another and with the truth ŵ − w*.
+
+  Given X the labels are `N(0, CM)` with `M = aK + σ²/C`, a being the prior variance,
+  and the truth has the mean `a Xᵀ (CM)⁻¹ y`. Of m quadratic forms the expectation is
+  the sum over partitions of them into blocks of products of the cumulants
+  `2ᵐ⁻¹ (m − 1)! tr (product of M Kʲ)`, and all matrices are functions of K. All sums
+  are of positive numbers.
+  """
+
+  def __init__(self, task: LinearRegression):
+    self.sizes = task.num_features, task.context_length
+    self.variance = float(prior_variance(task))
+    self.noise = task.noise_std**2 / task.context_length
+    self.expected = functools.cache(self._expected)
+    self.traces = functools.cache(self._traces)
+
+  def product(self, one: _Term, two: _Term) -> float:
+    """`E u·v`."""
+    return self.expected(_joined(one, two), None)
+
+  def with_truth(self, term: _Term) -> float:
+    """`E u·(ŵ − w*)`, in which `Sᵏ⁻¹r` gives the form `a yᵀ Kᵏ (CM)⁻¹ y`."""
+    power, forms = term
+    return self.variance * self.expected(forms, power)
+
+  def _expected(self, forms: _Forms, inverse: int | None) -> float:
+    """Of a product of forms, and of `yᵀ Kʲ (CM)⁻¹ y` for j = `inverse` if not None."""
+    total = 0.0
+    # The places of the forms; the last is that with the inverse of M.
+    powers = forms if inverse is None else (*forms, inverse)
+    for blocks in _partitions(tuple(range(len(powers)))):
+      factor, polynomials = 1, []
+      for block in blocks:
+        factor *= 2 ** (len(block) - 1) * math.factorial(len(block) - 1)
+        # Mⁿ Kᵖ as a sum of powers of K.
+        n = sum(place < len(forms) for place in block)
+        p = sum(powers[place] for place in block)
+        polynomials.append(
+          [
+            (p + i, math.comb(n, i) * self.variance**i * self.noise ** (n - i))
+            for i in range(n + 1)
+            if self.noise or i == n
+          ]
+        )
+      for chosen in itertools.product(*polynomials):
+        orders, factors = zip(*chosen, strict=True)
+        total += factor * math.prod(factors) * self.traces(orders)
+    return total
+
+  def _traces(self, orders: tuple[int, ...]) -> float:
+    """`E Π tr Kʲ`; `tr K⁰ = C`, and all others are `tr Sʲ`."""
+    d, c = self.sizes
+    positive = tuple(sorted((order for order in orders if order), reverse=True))
+    zeros = len(orders) - len(positive)
+    return c**zeros * trace_moment(d, c, positive) / c ** sum(positive)
+
+
+def _partitions(places: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
+  """The partitions of places into blocks."""
+  if not places:
+    yield []
+    return
+  first, *others = places
+  for size in range(len(others) + 1):
+    for joined in itertools.combinations(others, size):
+      left = tuple(place for place in others if place not in joined)
+      for blocks in _partitions(left):
+        yield [(first, *joined), *blocks]
