@@ -319,8 +319,16 @@ def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
   exact = deep.sampled_risk(model, task, 2000)
   assert exact.mean == pytest.approx(risk, rel=1e-12)
   assert exact.stderr < 1e-12 < exact.stderr_without_control
+  assert abs(exact.control_score) < 4
   near = deep.sampled_risk(_perturbed(model, 0.005), task, 2000)
   assert near.stderr < near.stderr_without_control / 9
+
+
+def test_draws_that_miss_rare_contexts_are_told(float64):
+  """Four layers whose risk is due to eigenvalues of S that no draw has."""
+  model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
+  found = deep.sampled_risk(model, isotropic(3, 4), 2000)
+  assert abs(found.control_score) > 100
 
 
 @pytest.mark.slow

@@ -39,31 +39,57 @@ def compare(model, relative):
   np.testing.assert_array_equal(model(prompt), before)
 
 
+# Of every model of the zoo that satisfies the hypothesis, in some form.
+RESIDUAL = {'guess': 'residual'}
+PLACES = {'context_length': 4, 'width': 8, **RESIDUAL}
+
+
 @pytest.mark.parametrize(
   ('name', 'options'),
   [
     ('yq_lsa', {'num_heads': 2}),
-    ('deep_lsa', {'num_layers': 2, 'guess': 'residual'}),
+    ('ltb', {'num_heads': 2, 'hidden_features': 5}),
+    ('sequential', {'context_length': 4}),
+    *(
+      ('deep_lsa', {'num_layers': 2, 'form': form, 'readout': readout, **RESIDUAL})
+      for form, readout in (
+        ('dense', 'last'),
+        ('dense', 'linear'),
+        ('sparse', 'last'),
+        ('gd_plus_plus', 'linear'),
+        ('scalar', 'last'),
+      )
+    ),
   ],
 )
-def test_transport_of_linear_attention(float64, name, options):
+def test_transport_of_linear_models(float64, name, options):
   # Rounding errors in float64 are 1e-16, and terms below 1e4 times the predictions.
   compare(changed(name, **options), 1e-12)
 
 
-@pytest.mark.parametrize('tokens', ['joint', 'interleaved'])
-def test_transport_of_transformers(tokens):
-  model = changed(
-    'transformer',
-    context_length=4,
-    num_layers=1,
-    width=8,
-    tokens=tokens,
-    guess='residual',
-  )
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('transformer', {'num_layers': 1, 'tokens': 'joint', **PLACES}),
+    ('transformer', {'num_layers': 1, 'tokens': 'interleaved', **PLACES}),
+    ('lstm', {'width': 8, **RESIDUAL}),
+    ('gru', {'width': 8, **RESIDUAL}),
+    ('deep_set', {'width': 8, **RESIDUAL}),
+    ('mlp', {'num_layers': 1, **PLACES}),
+    ('mlp_mixer', {'num_layers': 1, **PLACES}),
+  ],
+)
+def test_transport_of_networks(name, options):
   # Rounding errors in float32 are 1e-7, and a layer norm divides by a spread that may
   # be some hundred times smaller than its input.
-  compare(model, 1e-4)
+  compare(changed(name, **options), 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mixer', zoo.list_mixers())
+def test_transport_of_transformers_of_every_mixer(mixer):
+  options = {'num_layers': 1, 'num_heads': 2, 'mixer': mixer, **PLACES}
+  compare(changed('transformer', **options), 1e-4)
 
 
 def test_transport_keeps_the_exact_risk(float64):
@@ -75,8 +101,22 @@ def test_transport_keeps_the_exact_risk(float64):
 
 
 def test_models_that_cannot_be_transported(unchecked):
-  with refuses('the model is a MultiHeadLSA', "guess='residual'"):
-    theory.transport(changed('multi_head_lsa', num_heads=2), SHIFT)
+  for name, options in (('lsa', {}), ('multi_head_lsa', {'num_heads': 2})):
+    with refuses('LSA; transport is for YqLSA', "guess='residual'"):
+      theory.transport(changed(name, **options), SHIFT)
+  for rule, guess in (
+    ('linear', 'linear'),
+    ('retention', 'linear'),
+    ('gated_delta', 'linear'),
+    ('delta', 'zero'),
+  ):
+    model = changed('sequential', context_length=4, rule=rule, guess=guess)
+    with refuses('decays, does not erase, or starts from 0', "rule 'delta'"):
+      theory.transport(model, SHIFT)
+  blind = changed('ltb')
+  blind.w_2[...] = 0 * blind.w_2[...]
+  with refuses('does not depend on the label'):
+    theory.transport(blind, SHIFT)
   with refuses("the guess 'linear'", 'residual'):
     theory.transport(changed('deep_lsa', num_layers=1, guess='linear'), SHIFT)
   with refuses('shift has shape (2,)'):

@@ -2,47 +2,86 @@
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_vector
-from zoo.models import YqLSA
+from zoo.models import LTB, YqLSA
+from zoo.models.sequential import SequentialLearner
 from zoo.models.token_model import TokenModel
 
+Movable = YqLSA | LTB | SequentialLearner | TokenModel
 
-def transport(
-  model: YqLSA | TokenModel, shift: Float[ArrayLike, ' d'] | float
-) -> YqLSA | TokenModel:
+
+def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
   """A copy of a model that is on the prior mean `a + shift` what it was on a.
 
   It predicts `f'(X, y, x_q) = shift·x_q + f(X, y − X shift, x_q)`, so its risk on
-  `N(a + shift, Λ)` is that of `model` on `N(a, Λ)`. For this `w ← w + shift`, and
-  yq-LSA sees `[x; y − shift·x]` by `W ← W [[I, 0], [−shiftᵀ, 1]]` for W of W_K, W_Q and
-  W_V; a model with the guess `residual` sees `y − w·x` already. Raises UserError for
-  other models, which have no trained w·x_q in their prediction.
+  `N(a + shift, Λ)` is that of `model` on `N(a, Λ)`. With `M = [[I, 0], [−shiftᵀ, 1]]`,
+  so that `M [x; y] = [x; y − shift·x]`,
+
+  - yq-LSA has `w ← w + shift`, and `W ← W M` for W of W_K, W_Q and W_V;
+  - LTB, whose queries have no guess, has `W ← W M` for W of W_K and W_V, and
+    `W_1 ← W_1 N⁻¹`, `W_P ← N W_P` with `N = [[I, 0], [−shiftᵀ/r, 1]]`, r being what its
+    readout multiplies labels by;
+  - the delta rule of `sequential` starts from `start + shift`;
+  - a model with the guess `residual` sees `y − w·x` already: `w ← w + shift`.
+
+  Raises UserError for other models, whose weights cannot express f'.
   """
-  if isinstance(model, YqLSA):
-    moved = nnx.clone(model)
-    change = check_vector('shift', shift, model.num_features)
-    dtype = model.w.dtype
-    change = jnp.asarray(change, dtype)
-    relative = jnp.eye(len(change) + 1, dtype=dtype).at[-1, :-1].set(-change)
-    for matrix in (moved.w_k, moved.w_q, moved.w_v):
-      matrix[...] = matrix[...] @ relative
-    moved.w[...] = moved.w[...] + change
-    return moved
-  if not isinstance(model, TokenModel):
+  if isinstance(model, TokenModel):
+    _check_guess(model)
+  elif isinstance(model, SequentialLearner):
+    _check_rule(model)
+  elif not isinstance(model, YqLSA | LTB):
     raise UserError(
-      f'the model is a {type(model).__name__}; transport is for YqLSA and for models '
-      "with guess='residual', whose trained w·x_q is added to their prediction"
+      f'the model is a {type(model).__name__}; transport is for YqLSA, LTB, '
+      "SequentialLearner, and models with guess='residual', whose trained w·x_q is "
+      'added to their prediction'
     )
+  moved = nnx.clone(model)
+  shift = check_vector('shift', shift, model.num_features)
+  if isinstance(moved, TokenModel):
+    weights = moved.guess.weights
+    weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
+  elif isinstance(moved, SequentialLearner):
+    moved.start[...] = moved.start[...] + jnp.asarray(shift, moved.start.dtype)
+  elif isinstance(moved, YqLSA):
+    for matrix in (moved.w_k, moved.w_q, moved.w_v):
+      matrix[...] = matrix[...] @ _adding(-shift, matrix)
+    moved.w[...] = moved.w[...] + jnp.asarray(shift, moved.w.dtype)
+  else:
+    for matrix in (moved.w_k, moved.w_v):
+      matrix[...] = matrix[...] @ _adding(-shift, matrix)
+    label = float(moved.readout()[-1])
+    if label == 0:
+      raise UserError(
+        'the readout of the model does not depend on the label of a token; an LTB is '
+        'transported only if it does'
+      )
+    moved.w_1[...] = moved.w_1[...] @ _adding(shift / label, moved.w_1)
+    moved.w_p[...] = _adding(-shift / label, moved.w_p) @ moved.w_p[...]
+  return moved
+
+
+def _check_guess(model: TokenModel) -> None:
   if model.guess.kind != 'residual' or model.num_outputs != 1:
     raise UserError(
       f'the model has the guess {model.guess.kind!r} and {model.num_outputs} outputs; '
       "transport needs guess='residual' and one output, so that a trained w·x_q is "
       'added to the prediction'
     )
-  moved = nnx.clone(model)
-  change = check_vector('shift', shift, model.num_features)
-  weights = moved.guess.weights
-  weights[...] = weights[...] + jnp.asarray(change, weights.dtype)[:, None]
-  return moved
+
+
+def _check_rule(model: SequentialLearner) -> None:
+  if model.decays or not model.erases or not hasattr(model, 'start'):
+    raise UserError(
+      'the model is a recurrence that decays, does not erase, or starts from 0; only '
+      "the rule 'delta' with guess='linear' is transported: with any other the prior "
+      'mean enters at every example'
+    )
+
+
+def _adding(row: Float[ArrayLike, ' d'], like: nnx.Param) -> Float[Array, 'e e']:
+  """The identity with a row in front of its last entry."""
+  row = jnp.asarray(row, like.dtype)
+  return jnp.eye(len(row) + 1, dtype=like.dtype).at[-1, :-1].set(row)

@@ -39,6 +39,10 @@ class SampledRisk(NamedTuple):
   mean: float
   stderr: float  # standard error of the mean
   stderr_without_control: float  # that of the same draws without the control variate
+  # By how many standard errors the draws miss the known risk of the control variate.
+  # Beyond ±5 it comes from contexts rarer than the draws, and so may the model's: then
+  # neither the mean nor the errors say anything.
+  control_score: float
 
 
 class Contexts(NamedTuple):
@@ -93,10 +97,12 @@ def sampled_risk(
     slope = float(_slope(jnp.asarray(losses), jnp.asarray(controls)))
   corrected = losses - slope * (controls - known)
   scale = 1 / math.sqrt(num_draws)
+  spread = float(controls.std(ddof=1)) * scale
   return SampledRisk(
     mean=float(corrected.mean()),
     stderr=float(corrected.std(ddof=1)) * scale,
     stderr_without_control=float(losses.std(ddof=1)) * scale,
+    control_score=float(controls.mean() - known) / spread if spread > 0 else 0.0,
   )
 
 
