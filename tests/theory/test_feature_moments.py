@@ -56,12 +56,15 @@ def test_moments_are_those_of_all_contexts(c, noise_points):
     assert traces[i + j] == pytest.approx(expected.sum(), rel=1e-13)
 
 
+@pytest.mark.parametrize('equal', [False, True])
 @pytest.mark.parametrize('seed', range(20))
-def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed):
-  """Σ, Λ and σ general, one or two layers, every term of the form."""
+def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed, equal):
+  """Σ, Λ and σ general, or Σ a multiple of I, and every term of the form."""
   rng = np.random.default_rng(seed)
   d, c, layers, count = 2 + seed % 3, 2 + seed % 5, 1 + seed % 2, 40_000
   a, b = rng.normal(size=(2, d, d)) / np.sqrt(d)
+  if equal:  # where three layers are covered, too
+    b, layers = rng.uniform(0.4, 0.9) * np.eye(d), 1 + seed % 3
   noise = float(rng.uniform(0, 1))
   task = isotropic(
     d,
@@ -81,7 +84,7 @@ def test_the_risk_of_a_form_is_that_of_sampled_prompts(seed):
   assert error < 0.05 * losses.mean()
   with jax.enable_x64(True):
     risk = float(deep_rule_risk(form, deep_spectrum(form, task)))
-  # One of 20 is beyond 4 standard errors once in 800.
+  # One of 40 is beyond 4 standard errors once in 400.
   assert abs(losses.mean() - risk) < 4 * error
 
 
