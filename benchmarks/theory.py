@@ -33,8 +33,11 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     )
   )
   rule = theory.optimal_rule(task)
-  deep = zoo.create_model(
-    'deep_lsa', num_features=d, form='scalar', num_layers=4, rngs=nnx.Rngs(0)
+  two, deep = (
+    zoo.create_model(
+      'deep_lsa', num_features=d, form='scalar', num_layers=layers, rngs=nnx.Rngs(0)
+    )
+    for layers in (2, 4)
   )
   every = {
     'exact_risk(rule)': lambda: theory.exact_risk(rule, task),
@@ -43,6 +46,10 @@ def calls(d: int) -> dict[str, Callable[[], Any]]:
     'polynomial_optimum, degree 13': lambda: theory.polynomial_optimum(noisy, 13),
     'bayes_risk, σ = 1': lambda: theory.bayes_risk(noisy),
     'exact_risk(deep_lsa), scalar, L = 4': lambda: theory.exact_risk(deep, task),
+    'exact_risk(deep_lsa), scalar, L = 2, general Σ': lambda: theory.exact_risk(
+      two, general
+    ),
+    'deep.invariant_optimum': lambda: theory.deep.invariant_optimum(task),
     'deep.gd_plus_plus_optimum, L = 2': lambda: theory.deep.gd_plus_plus_optimum(
       task, 2
     ),

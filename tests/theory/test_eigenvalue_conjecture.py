@@ -109,6 +109,9 @@ def test_the_least_is_one_over_degree_and_one(d, k):
     for m, part in scaled.items():
       assert part == parts[-1][m]
       assert sum(x * moment(term) for term, x in part.items()) == 1
+  if d == 2:
+    factor = 1 / ((1 + k) * (2 + k))
+    assert parts[-1][2] == {(2, 0): factor, (1, 1): -k * factor}
 
 
 @pytest.mark.parametrize('degree', [1, 2, 3])
