@@ -108,7 +108,8 @@ def set_tokens(config: Config, tokens: str) -> None:
   """Adds the fields of models that read prompts as tokens."""
   model = config.model
   model.tokens = tokens  # joint, interleaved or shifted: zoo/models/tokens.py
-  model.guess = 'zero'  # zero, fixed, linear, network or residual, of the labels
+  # Of the labels: zero, fixed, linear, network, residual or residual_network.
+  model.guess = 'zero'
 
 
 def _parse(variant: str, own: Collection[str]) -> tuple[list[str], str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from zoo.config import Section
 
@@ -14,4 +14,5 @@ def get_config() -> Section:
   task.num_features = 20  # d ≥ 1
   task.context_length = 40  # C ≥ 1, labelled examples per prompt
   task.noise_std = 0.0  # σ ≥ 0, in units of the labels
+  task.prior_mean = FieldReference(0.0, field_type=object)  # w*: a number or [d]
   return task

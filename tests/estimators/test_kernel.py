@@ -33,9 +33,12 @@ def kernel(x: np.ndarray) -> np.ndarray:
   return out
 
 
-@pytest.mark.parametrize('noise', mostly_slow([0.5], [0.0]))
-def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise):
-  task = ReluNetwork(4, 12, 10, noise_std=noise)
+@pytest.mark.parametrize(
+  ('noise', 'mean'), mostly_slow([(0.5, 0.75)], [(0.0, 0.0), (0.5, 0.0), (0.0, 0.75)])
+)
+def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
+  """One of the labels' mean and covariance, which a test of the task compares."""
+  task = ReluNetwork(4, 12, 10, noise_std=noise, output_mean=mean)
   baseline = _kernel(task)
   with jax.enable_x64(True):
     prompt = task.sample(jax.random.key(0), 4)
@@ -45,12 +48,15 @@ def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise):
   np.testing.assert_allclose(middle, predictions[:, 5], rtol=0, atol=1e-10)
   for n in range(4):
     x = np.concatenate([prompt.x[n], prompt.x_query[n, None]])
-    gram = kernel(x)
+    norms = np.linalg.norm(x, axis=1)
+    gram = (1 + mean**2) * kernel(x) - mean**2 / np.pi * np.outer(norms, norms)
+    guess = mean * np.sqrt(10 / np.pi) * norms
     for k in range(13):
-      labels = np.asarray(prompt.y[n, :k])
-      weights = np.linalg.solve(gram[:k, :k] + noise**2 * np.eye(k), labels)
+      left = np.asarray(prompt.y[n, :k]) - guess[:k]
+      weights = np.linalg.solve(gram[:k, :k] + noise**2 * np.eye(k), left)
+      expected = guess[k] + gram[k, :k] @ weights
       # The extra variance of 1e-14 over a least eigenvalue of 1e-3 or more.
-      assert abs(predictions[n, k] - gram[k, :k] @ weights) <= 1e-10
+      assert abs(predictions[n, k] - expected) <= 1e-10
 
 
 def test_float32_costs_nothing():

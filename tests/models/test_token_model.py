@@ -1,5 +1,7 @@
 """The tokens of prompts, and the initial guesses of labels in them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +87,9 @@ def test_a_linear_guess_and_a_network_are_their_equations():
   with jax.enable_x64(True):
     linear, network = randomize(_guess('linear', 3)), randomize(_guess('network', 3))
     guesses = linear(jnp.asarray(x)), network(jnp.asarray(x))
+    outside = _guess('residual_network', 3)
+    nnx.update(outside, nnx.state(network))
+    assert_close(outside(jnp.asarray(x)), np.asarray(guesses[1]), 0)
   assert_close(guesses[0], x @ np.asarray(linear.weights[...]), 1e-12)
   (w, b), (v, c) = double(network.hidden), double(network.out)
   z = x @ w + b
@@ -100,3 +105,25 @@ def test_guesses_that_do_not_exist_are_refused():
     _guess('linear', 1, weights=1.0)
   with refuses('guess_weights', 'bias'):
     _guess('zero', 1, bias=1.0)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('kind', ['residual', 'residual_network'])
+def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, layout):
+  """f(X, y, x_q) = g(x_q) + f_0(X, y − g(X), x_q), of a body that is a sum."""
+
+  class Sum(zoo.models.TokenModel):
+    def body(self, tokens):
+      return jnp.cumsum(jnp.sum(tokens, axis=-1, keepdims=True), axis=1)
+
+  with jax.enable_x64(True):
+    models = [
+      Sum(_D, tokens=layout, guess=guess, rngs=nnx.Rngs(0)) for guess in (kind, 'zero')
+    ]
+    model, without = randomize(models[0]), models[1]
+    prompt = jax.tree.map(lambda leaf: jnp.asarray(leaf, 'float64'), _prompt())
+    guess = model.guess(prompt.features)[..., 0]
+    left = dataclasses.replace(prompt, y=prompt.y - guess[:, :-1])
+    predictions, expected = model(prompt), guess[:, -1] + without(left)
+  # A few roundings of sums of twenty numbers.
+  np.testing.assert_allclose(predictions, expected, atol=1e-12)

@@ -66,6 +66,7 @@ def test_tasks_are_equal_by_their_arguments(name, changes):
     ('relu_network', {'context_length': 1.5}, 'context_length is 1.5'),
     ('relu_network', {'hidden_features': 0}, 'hidden_features is 0'),
     ('relu_network', {'noise_std': -1}, 'noise_std is -1'),
+    ('relu_network', {'output_mean': 'a'}, "output_mean is 'a'"),
     ('decision_tree', {'num_features': True}, 'num_features is True'),
     ('decision_tree', {'context_length': 0}, 'context_length is 0'),
     ('decision_tree', {'depth': 0}, 'depth is 0'),

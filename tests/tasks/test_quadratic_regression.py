@@ -28,12 +28,38 @@ def test_labels_are_sums_of_weighted_squares():
   np.testing.assert_array_equal(noisy.targets, prompt.targets)
 
 
+def test_a_prior_mean_moves_the_weights():
+  mean = np.array([2.0, -1.0, 0.5])
+  task, centred = QuadraticRegression(3, 5, prior_mean=mean), QuadraticRegression(3, 5)
+  assert task != centred
+  assert centred == QuadraticRegression(3, 5, prior_mean=[0.0, 0.0, 0.0])
+  with jax.enable_x64(True):
+    prompts = [one.sample(jax.random.key(0), 4) for one in (task, centred)]
+  x, change = np.asarray(prompts[0].x), np.asarray(prompts[0].y - prompts[1].y)
+  for i, t in np.ndindex(change.shape):
+    moved = sum(mean[j] * x[i, t, j] ** 2 for j in range(3)) / np.sqrt(3)
+    assert change[i, t] == pytest.approx(moved, abs=1e-13)  # roundings of numbers ~ 10
+
+
+def test_the_prior_mean_has_the_risk_d_and_zero_has_what_it_explains_more():
+  mean = np.array([2.0, -1.0, 0.5])
+  task = QuadraticRegression(3, 1, prior_mean=mean)
+  losses = sample_losses(task.baselines(), task, 20_000, 0, lengths=[0])
+  more = (2 * mean @ mean + mean.sum() ** 2) / 3
+  for name, risk in (('bayes', 3), ('zero', 3 + more)):
+    error = losses[name].std() / np.sqrt(20_000)
+    assert abs(losses[name].mean() - risk) <= 4 * error, name
+
+
+@pytest.mark.parametrize('prior_mean', [0.0, [2.0, -1.0, 0.5]], ids=str)
 @pytest.mark.parametrize('noise_std', [0.0, 0.5])
-def test_bayes_is_the_posterior_mean(noise_std):
+def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
   """By the joint normal distribution of the weights and the labels."""
-  task = QuadraticRegression(3, 5, noise_std)
-  bayes = LeastSquares(3 * noise_std**2, squares=True)
-  assert task.baselines()['bayes'] == bayes
+  task = QuadraticRegression(3, 5, noise_std, prior_mean)
+  bayes = task.baselines()['bayes']
+  assert isinstance(bayes, LeastSquares)
+  assert bayes.penalty == 3 * noise_std**2
+  mean = np.broadcast_to(prior_mean, 3) / np.sqrt(3)
   with jax.enable_x64(True):
     prompt = task.sample(jax.random.key(0), 8)
     predictions = jax.jit(bayes.predictions)(prompt)
@@ -42,22 +68,24 @@ def test_bayes_is_the_posterior_mean(noise_std):
     for k in range(6):
       z, y = squares[:k], np.asarray(prompt.y[i, :k])
       covariance = z @ z.T / 3 + noise_std**2 * np.eye(k)
-      w = z.T / 3 @ np.linalg.pinv(covariance, rcond=1e-12) @ y
+      w = mean + z.T / 3 @ np.linalg.pinv(covariance, rcond=1e-12) @ (y - z @ mean)
       query = squares[k] if k < 5 else np.asarray(prompt.x_query[i]) ** 2
       np.testing.assert_allclose(predictions[i, k], w @ query, rtol=1e-6, atol=1e-6)
 
 
 def test_no_baseline_surpasses_bayes():
-  task = QuadraticRegression(4, 8, noise_std=0.5)
+  task = QuadraticRegression(4, 8, noise_std=0.5, prior_mean=2.0)
   losses = sample_losses(task.baselines(), task, 2048, 0)
   for name, values in losses.items():
     gap = values - losses['bayes']
     assert np.all(gap.mean(0) >= -4 * gap.std(0) / np.sqrt(len(gap))), name
 
 
-@pytest.mark.parametrize('changes', [{'num_features': 0}, {'noise_std': -1.0}])
+@pytest.mark.parametrize(
+  'changes', [{'num_features': 0}, {'noise_std': -1.0}, {'prior_mean': [1.0]}]
+)
 def test_bad_input_is_refused_in_one_line(unchecked, changes):
-  with refuses(f'{next(iter(changes))} is'):
+  with refuses(next(iter(changes))):
     zoo.create_task(
       'quadratic_regression', **{'num_features': 3, 'context_length': 5, **changes}
     )

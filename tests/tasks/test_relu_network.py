@@ -44,6 +44,25 @@ def test_the_covariance_of_the_labels_is_the_arc_cosine_kernel_at_any_width():
   assert np.all(np.abs(products.mean(axis=0) - kernel(np.asarray(x))) <= 4 * error)
 
 
+def test_the_mean_of_the_output_weights_is_that_of_the_labels():
+  """The labels' mean and covariance, which the kernel has (tests/estimators)."""
+  task = ReluNetwork(3, 3, 5, output_mean=0.75)
+  x = task.sample_features(jax.random.key(0))
+  keys = jax.random.split(jax.random.key(1), 40_000)
+  functions = jax.vmap(task.sample_function)(keys)
+  labels = np.asarray(jax.vmap(task.evaluate, (0, None))(functions, jnp.asarray(x)))
+  norms = np.linalg.norm(x, axis=1)
+  mean = 0.75 * np.sqrt(5 / np.pi) * norms
+  error = labels.std(axis=0) / np.sqrt(len(labels))
+  assert np.all(np.abs(labels.mean(axis=0) - mean) <= 4 * error)
+  products = (labels - mean)[:, :, None] * (labels - mean)[:, None]
+  expected = (1 + 0.75**2) * kernel(np.asarray(x))
+  expected -= 0.75**2 / np.pi * np.outer(norms, norms)
+  error = products.std(axis=0) / np.sqrt(len(labels))
+  # 10 different entries.
+  assert np.all(np.abs(products.mean(axis=0) - expected) <= 4 * error)
+
+
 def test_noise_is_in_the_labels_and_not_in_the_targets():
   clean = ReluNetwork(3, 20, 5).sample(jax.random.key(0), 500)
   task = ReluNetwork(3, 20, 5, noise_std=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,16 @@ class ArcCosineKernel:
 
   The functions are then a Gaussian process with the arc-cosine kernel of order 1 (Cho &
   Saul 2009, eq. 3 and 6), `k(x, x') = |x||x'| (sin t + (π − t) cos t)/π` with t the
-  angle between x and x'. So it is Bayes in that limit, and the linear predictor of
+  angle between x and x'. So it is Bayes in that limit, and the affine predictor of
   least risk at any width. One Cholesky decomposition serves all lengths.
+
+  With output weights of mean m the labels have the mean `m √(r/π) |x|`, since
+  `E relu(w·x) = |x|/√(2π)`, and the covariance `(1 + m²) k(x, x') − m² |x||x'|/π`.
   """
 
   noise_std: float = 0.0  # σ, in the units of the labels
+  output_mean: float = 0.0  # m
+  hidden_features: int = 1  # r; it matters only with a mean
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""
@@ -39,8 +45,10 @@ class ArcCosineKernel:
     # y = L z with independent z, and row i of L has the label i in terms of the z of
     # the labels before it and its own, whose mean is 0.
     lower = jnp.linalg.cholesky(self._covariance(x))
-    independent = jax.scipy.linalg.solve_triangular(lower, y, lower=True)
-    return jnp.tril(lower, -1) @ independent
+    scale = self.output_mean * math.sqrt(self.hidden_features / math.pi)
+    mean = scale * jnp.sqrt(jnp.sum(x * x, axis=1))
+    independent = jax.scipy.linalg.solve_triangular(lower, y - mean, lower=True)
+    return mean + jnp.tril(lower, -1) @ independent
 
   def _covariance(self, x: Float[Array, 't d']) -> Float[Array, 't t']:
     """The covariance of the labels, with some more variance against rounding errors.
@@ -57,8 +65,11 @@ class ArcCosineKernel:
     cosines = jnp.clip(cosines, -1, 1)
     angles = jnp.arccos(cosines)
     kernel = products * (jnp.sin(angles) + (jnp.pi - angles) * cosines) / jnp.pi
+    square = self.output_mean**2
+    kernel = (1 + square) * kernel - square / jnp.pi * products
     extra = 4 * len(x) * float(jnp.finfo(x.dtype).eps)
-    variances = (1 + extra) * norms**2 + self.noise_std**2
+    share = (1 + square) * (1 + extra) - square / jnp.pi
+    variances = share * norms**2 + self.noise_std**2
     # Features that are 0 have a label that is 0, and tell nothing.
     variances = jnp.where(variances > 0, variances, 1)
     return jnp.where(jnp.eye(len(x), dtype=bool), jnp.diag(variances), kernel)

@@ -64,11 +64,13 @@ class Averaging(Baseline):
 class LeastSquares(Baseline):
   """Ridge regression; a penalty of 0 is least squares with weights of least norm.
 
-  `squares` fits weights of the squared features instead.
+  `squares` fits weights of the squared features instead. With `center`, one number for
+  each weight, the norm is that of the weights minus it.
   """
 
   penalty: float = 0.0
   squares: bool = False
+  center: tuple[float, ...] | None = None
 
   def predict(
     self,
@@ -79,6 +81,10 @@ class LeastSquares(Baseline):
   ) -> Float[Array, '']:
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
+    if self.center is not None:
+      center = jnp.asarray(self.center, x.dtype)
+      about = LeastSquares(self.penalty)
+      return jnp.dot(x_query, center) + about.predict(x, y - x @ center, seen, x_query)
     x, y = zeroed(x, y, seen)
     # Not by the normal equations: they would square the condition number.
     u, s, vt = jnp.linalg.svd(x, full_matrices=False)

@@ -95,7 +95,7 @@ class DeepLSA(TokenModel):
   def exact_form(self) -> DeepRule:
     """This model, if its form is `scalar`, for `zoo.theory`.
 
-    Raises UserError for other forms, several outputs, and the guess `network`.
+    Raises UserError for other forms, several outputs, and a guess that is a network.
     """
     for name, value, wanted in (
       ('form', self.form, 'scalar'),
@@ -106,8 +106,10 @@ class DeepLSA(TokenModel):
           f'{name} is {value!r}; the risk of deep_lsa is known exactly only with '
           f'{wanted!r}'
         )
-    if self.guess.kind == 'network':
-      raise UserError("guess is 'network'; the exact risk needs a linear guess")
+    if not self.guess.is_affine:
+      raise UserError(
+        f'guess is {self.guess.kind!r}; the exact risk needs a linear guess'
+      )
     layers = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
     a = [layer.a[...] for layer in layers if isinstance(layer, SparseLayer)]
     b = [layer.b[...] for layer in layers if isinstance(layer, SparseLayer)]
@@ -118,7 +120,7 @@ class DeepLSA(TokenModel):
     if hasattr(self, 'read_out'):
       read = self.read_out[...][:, 0]
     guess, bias = self.guess.affine()
-    residual = self.guess.kind == 'residual'
+    residual = self.guess.is_residual
     return DeepRule(
       steps=steps,
       preconditions=moves,

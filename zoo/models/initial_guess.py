@@ -21,6 +21,7 @@ GUESSES = {
   'network': 'a network of one hidden layer, trained with the model from the guess 0',
   'residual': 'w·x, trained from w = 0, outside of the model: it sees the labels '
   'y − w·x, and w·x_q is added to its prediction',
+  'residual_network': 'the same with a network of one hidden layer in place of w·x',
 }
 _HIDDEN = 32  # hidden features of the network
 
@@ -56,10 +57,20 @@ class InitialGuess(nnx.Module):
       self.bias = Constant(jnp.full(k, bias, float))
     if kind in ('linear', 'residual'):
       self.weights = nnx.Param(jnp.zeros((d, k)))
-    if kind == 'network':
+    if not self.is_affine:
       self.hidden = nnx.Linear(d, _HIDDEN, rngs=rngs)
       zeros = jax.nn.initializers.zeros
       self.out = nnx.Linear(_HIDDEN, k, kernel_init=zeros, rngs=rngs)
+
+  @property
+  def is_affine(self) -> bool:
+    """Whether it is affine in the features: no network."""
+    return self.kind not in ('network', 'residual_network')
+
+  @property
+  def is_residual(self) -> bool:
+    """Whether it is outside of the model, which sees what is left of the labels."""
+    return self.kind in ('residual', 'residual_network')
 
   def affine(self) -> tuple[Float[Array, 'd k'], Float[Array, ' k']]:
     """The weights and the offset of a guess that is affine in the features."""
@@ -71,7 +82,7 @@ class InitialGuess(nnx.Module):
   def __call__(self, x: Float[Array, '*n d']) -> Float[Array, '*n k']:
     if self.kind == 'zero':
       return jnp.zeros((*x.shape[:-1], self.num_outputs), x.dtype)
-    if self.kind == 'network':
+    if not self.is_affine:
       return self.out(jax.nn.gelu(self.hidden(x)))
     guess = x @ self.weights[...]
     if self.kind == 'fixed':

@@ -69,7 +69,7 @@ class TokenModel(nnx.Module):
     if k != self.num_outputs:
       raise UserError(f'the model has {self.num_outputs} outputs; the prompt has {k}')
     guess = self.guess(prompt.features)
-    if self.guess.kind == 'residual':
+    if self.guess.is_residual:
       corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
       guess = 0 * guess
@@ -87,7 +87,7 @@ class TokenModel(nnx.Module):
     self, outputs: Float[Array, 'b n k'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
     outputs = at_examples(outputs, self.layout)
-    if self.guess.kind == 'residual':
+    if self.guess.is_residual:
       outputs += self.guess(prompt.features[:, -outputs.shape[1] :])
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 

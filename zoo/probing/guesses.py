@@ -87,7 +87,7 @@ def _without_examples(graph: Any, state: PyTree, prompt: Prompt) -> Array:
 def _of_token(
   guess: InitialGuess, x: Float[np.ndarray, 'p d'], task: Task
 ) -> LinearFit:
-  if guess.kind == 'network':
+  if not guess.is_affine:
     return _fit(x, np.asarray(guess(jnp.asarray(x))), task)
   weights, bias = (
     np.asarray(getattr(guess, name)[...]) if hasattr(guess, name) else np.zeros(shape)

@@ -1,11 +1,13 @@
 """Regression on the squares of the features."""
 
 import math
+from collections.abc import Sequence
 
 import jax
-from jaxtyping import Array, Float, Key
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Key
 
-from zoo.errors import check_count, check_number
+from zoo.errors import check_count, check_number, check_vector
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass, dot
@@ -15,18 +17,31 @@ from zoo.tasks.base import FunctionClass, dot
 class QuadraticRegression(FunctionClass):
   """Prompts of `y_i = Σ_j w_j x_ij² / √3 + σ n_i` (code of Garg et al., 2208.01066).
 
-  A fresh `w ~ N(0, I)` for each prompt, features `~ N(0, I)`. Predicting 0 has the risk
-  d. Given w, the labels have the mean `Σ_j w_j / √3`, not 0.
+  A fresh `w ~ N(w*, I)` for each prompt, features `~ N(0, I)`. To predict the prior
+  mean `Σ_j w*_j x_j² / √3` has the risk d, and to predict 0 has
+  `(2 |w*|² + (Σ_j w*_j)²) / 3` more. Given w, the labels have the mean `Σ_j w_j / √3`,
+  not 0.
+
+  Attributes, float64 on the host:
+    prior_mean: w*, `[d]`; a scalar argument is repeated.
   """
 
-  def __init__(self, num_features: int, context_length: int, noise_std: float = 0.0):
+  def __init__(
+    self,
+    num_features: int,
+    context_length: int,
+    noise_std: float = 0.0,
+    prior_mean: ArrayLike | Sequence[float] = 0.0,
+  ):
     """Raises UserError naming the argument that is out of its range."""
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
     self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
+    self.prior_mean = check_vector('prior_mean', prior_mean, self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
-    return jax.random.normal(key, (self.num_features,)) / math.sqrt(3)
+    normal = jax.random.normal(key, (self.num_features,))
+    return (jnp.asarray(self.prior_mean, normal.dtype) + normal) / math.sqrt(3)
 
   def evaluate(
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
@@ -37,9 +52,12 @@ class QuadraticRegression(FunctionClass):
     # Imported here since the estimators import the tasks.
     from zoo.estimators import regression
 
+    # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
+    center = None
+    if self.prior_mean.any():
+      center = tuple((self.prior_mean / math.sqrt(3)).tolist())
     return {
-      # The prior of w/√3 is N(0, I/3), so this is the posterior mean.
-      'bayes': regression.LeastSquares(3 * self.noise_std**2, squares=True),
+      'bayes': regression.LeastSquares(3 * self.noise_std**2, True, center),
       'ols': regression.LeastSquares(),
       'nearest_neighbours': regression.NearestNeighbours(),
       'zero': regression.Zero(),

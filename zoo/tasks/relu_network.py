@@ -15,8 +15,10 @@ from zoo.tasks.base import FunctionClass, dot
 class ReluNetwork(FunctionClass):
   """Prompts of `y_i = √(2/r) Σ_j a_j relu(w_j·x_i) + σ n_i` (Garg et al., 2208.01066).
 
-  Fresh weights `a_j ~ N(0, 1)` and `w_j ~ N(0, I)` of the r hidden features for each
-  prompt, features `~ N(0, I)`. Predicting 0 has the risk d for every r.
+  Fresh weights `a_j ~ N(m, 1)` and `w_j ~ N(0, I)` of the r hidden features for each
+  prompt, features `~ N(0, I)`; m is `output_mean`. Predicting the prior mean
+  `m √(r/π) |x|` has the risk `d (1 + m² (1 − 1/π))`, which is d for m = 0, and
+  predicting 0 has `d m² r/π` more.
   """
 
   def __init__(
@@ -25,12 +27,14 @@ class ReluNetwork(FunctionClass):
     context_length: int = 100,
     hidden_features: int = 100,
     noise_std: float = 0.0,
+    output_mean: float = 0.0,
   ):
     """Raises UserError naming the argument that is out of its range."""
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
     self.hidden_features = check_count('hidden_features', hidden_features)
     self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
+    self.output_mean = check_number('output_mean', output_mean)
 
   def sample_function(
     self, key: Key[Array, '']
@@ -38,7 +42,8 @@ class ReluNetwork(FunctionClass):
     hidden_key, output_key = jax.random.split(key)
     r = self.hidden_features
     hidden = jax.random.normal(hidden_key, (r, self.num_features))
-    return hidden, jax.random.normal(output_key, (r,)) * math.sqrt(2 / r)
+    output = self.output_mean + jax.random.normal(output_key, (r,))
+    return hidden, output * math.sqrt(2 / r)
 
   def evaluate(
     self,
@@ -54,7 +59,7 @@ class ReluNetwork(FunctionClass):
     from zoo.estimators.kernel import ArcCosineKernel
 
     return {
-      'kernel': ArcCosineKernel(self.noise_std),
+      'kernel': ArcCosineKernel(self.noise_std, self.output_mean, self.hidden_features),
       'ols': regression.LeastSquares(),
       'nearest_neighbours': regression.NearestNeighbours(),
       'zero': regression.Zero(),

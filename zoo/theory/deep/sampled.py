@@ -159,7 +159,7 @@ def _nearest(model: DeepLSA, task: LinearRegression) -> Control:
   d, layers = model.num_features, [_matrices(layer) for layer in model.layers]
   dtype = layers[0][0].dtype
   mean = jnp.asarray(task.prior_mean, dtype)
-  if model.guess.kind == 'residual':
+  if model.guess.is_residual:
     mean -= model.guess.weights[...][:, 0]
   root = _root(task.feature_covariance, d)
   inverse_root = jnp.asarray(np.linalg.pinv(root), dtype)
@@ -333,8 +333,9 @@ def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
     raise UserError(
       f'the model has {model.num_outputs} outputs; it must have one, as the task has'
     )
-  if model.guess.kind == 'network':
+  if not model.guess.is_affine:
     raise UserError(
-      "the guess of the model is 'network'; it must be one that is affine in the query"
+      f'the guess of the model is {model.guess.kind!r}; it must be one that is affine '
+      'in the query'
     )
   return model
