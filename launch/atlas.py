@@ -3,6 +3,7 @@
   python -m launch.atlas                                  # less than an hour
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --seeds=1
+  python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=yq_lsa,gru
   python -m launch.atlas --scale=full                     # on an accelerator
 
 The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
@@ -35,7 +36,13 @@ _TASKS = flags.DEFINE_list('tasks', None, 'Tasks of configs/atlas. Default: all.
 _GUESSES = flags.DEFINE_list(
   'guesses',
   None,
-  'zero, linear, network, residual. Default: zero, and for the task prior the others.',
+  'zero, linear, network, residual, residual_network. Default: zero, and for tasks '
+  'that end in prior the others.',
+)
+_LENGTHS = flags.DEFINE_list(
+  'context_lengths',
+  None,
+  'Examples before the query, e.g. 1,10,100: each task at each. Default: of the task.',
 )
 _SEEDS = flags.DEFINE_integer(
   'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: that of the scale.'
@@ -58,10 +65,11 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   scale = cells.scales()[check_name('--scale:', _SCALE.value, cells.scales())]
   models = _names(_MODELS, cells.list_models(), scale.models)
-  tasks = _names(_TASKS, cells.list_tasks(), list(scale.guesses))
+  tasks = _names(_TASKS, cells.list_tasks(), scale.tasks)
   asked = _names(_GUESSES, cells.GUESSES, [])
   num_seeds = _count(_SEEDS, scale.num_seeds)
   num_steps = _count(_STEPS, scale.num_steps)
+  lengths = [None] if _LENGTHS.value is None else _lengths(_LENGTHS.value)
   rates = scale.learning_rates
   if _RATES.value is not None:
     rates = [_rate(text) for text in _RATES.value]
@@ -70,8 +78,9 @@ def main() -> None:
   from zoo import atlas
 
   named = [
-    atlas.Cell(model, task, guess)
+    atlas.Cell(model, task, guess, length)
     for task in tasks
+    for length in lengths
     for model in models
     for guess in ((asked or scale.guesses[task]) if cells.has_guess(model) else [None])
   ]
@@ -98,6 +107,14 @@ def _names(
 
 def _count(flag: flags.FlagHolder, default: int) -> int:
   return default if flag.value is None else check_count(f'--{flag.name}', flag.value)
+
+
+def _lengths(texts: Sequence[str]) -> list[int]:
+  if bad := [text for text in texts if not text.isdecimal() or int(text) < 1]:
+    raise UserError(f'--context_lengths has {bad[0]!r}; it must be whole numbers ≥ 1')
+  if not texts:
+    raise UserError('--context_lengths is empty; it must be whole numbers ≥ 1')
+  return sorted({*map(int, texts)})
 
 
 def _rate(text: str) -> float:

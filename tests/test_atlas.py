@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 import zoo
 from configs import atlas as cells
 from zoo import atlas
-from zoo.atlas import Cell, Grid, Result, measure, training
+from zoo.atlas import Cell, Grid, Result, measure, pictures, report, training
 from zoo.atlas import results as results_
+from zoo.config import build_task
 from zoo.curves import curve
 from zoo.errors import UserError
+from zoo.theory import isotropic_head_limit
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -143,9 +146,9 @@ def test_what_was_measured_is_kept_with_its_config(tmp_path):
   assert [file.name for file in path.parent.iterdir()] == ['losses.npz']
 
 
-def _tiny(model, task, guess):
-  config = cells.get_config(model, task, guess)
-  config.task.num_features, config.task.context_length = 2, 3
+def _tiny(model, task, guess, context_length):
+  config = cells.get_config(model, task, guess, context_length or 3)
+  config.task.num_features = 2
   config.train.batch_size, config.train.log_every = 8, 2
   config.eval.num_batches = 2
   return config
@@ -178,6 +181,83 @@ def _losses(found, cell):
   result = found[cell]
   assert isinstance(result, Result)
   return result.losses
+
+
+def _cell(model, guess, losses, **changes):
+  """A result of one seed with the same loss at every number of examples."""
+  losses = np.repeat(np.asarray(losses, np.float64)[None, :, None], 3, axis=2)
+  result = _result(losses, {'zero': [[9.0] * 3] * 2, 'bayes': [[5.0, 1.0, 1.0]] * 2})
+  return result._replace(cell=Cell(model, 'prior', guess), **changes)
+
+
+def test_a_guess_is_compared_with_the_guess_zero():
+  zero, other = _cell('gru', 'zero', [4, 8]), _cell('gru', 'residual', [3, 6])
+  lsa, yq_lsa = _cell('lsa', None, [2, 2]), _cell('yq_lsa', None, [1, 1])
+  alone = _cell('lstm', 'residual', [1, 1])
+  first, second = results_.changes([other, zero, yq_lsa, alone, lsa])
+  assert (first.result, first.reference) == (other, zero)
+  assert first.guess == 'residual'
+  assert first.loss == (-1.5, 0.5)
+  assert first.share == (-0.25, 0.5 / 6)
+  assert (second.result, second.reference) == (yq_lsa, lsa)
+  assert second.guess == 'linear'
+  row = ['gru,prior,residual', '6.0000', '-1.5000 ± 0.5000', '-25.0 ± 8.3']
+  assert results_.row_of_change(first) == row
+  found = {one.cell: one for one in (zero, other)}
+  assert '-25.0 ± 8.3' in atlas.table(found)
+  (_, written) = csv.DictReader(results_.to_csv(found).splitlines())
+  assert (written['minus_guess_0'], written['minus_guess_0_stderr']) == ('-1.5', '0.5')
+
+
+def test_the_least_loss_of_linear_attention_is_known():
+  infima = [
+    training._infimum(cells.get_config(model, 'prior', guess, 10))
+    for model, guess in (('yq_lsa', None), ('lsa', None), ('gru', 'zero'))
+  ]
+  assert infima[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
+  # The search over one angle; w* has the norm √20.
+  one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
+  assert infima[1] == pytest.approx(one_head, rel=1e-6)
+  assert infima[2] is None
+  assert training._infimum(cells.get_config('yq_lsa', 'quadratic_prior')) is None
+
+
+def test_models_are_drawn_by_the_context_length_of_training():
+  lengths = {'lengths': (0, 2, 4)}
+  results = []
+  for c, factor in ((2, 1), (4, 0.5)):
+    for model, guess, losses, infimum in (
+      ('lsa', None, [4, 8], 5.0),
+      ('yq_lsa', None, [3, 6], 4.0),
+      ('gru', 'zero', [4, 8], None),
+      ('gru', 'residual', [2, 2], None),
+    ):
+      one = _cell(model, guess, factor * np.array(losses), **lengths)
+      cell = one.cell._replace(context_length=c)
+      infimum = infimum and factor * infimum
+      results.append(one._replace(cell=cell, context_length=c, infimum=infimum))
+  figures = report._figures(results)
+  assert {'contexts_prior', 'guess_prior_c2', 'losses_prior_c4'} <= figures.keys()
+  drawing = pictures.contexts(results[::-1])
+  losses, _, ratios, gru_ratios = drawing.axes
+  lines = [line.get_ydata() for line in losses.get_lines()]
+  for infima in ([5.0, 2.5], [4.0, 2.0]):
+    assert any(np.array_equal(line, infima) for line in lines)
+  for axes, share in ((ratios, 0.75), (gru_ratios, 1 / 3)):
+    (drawn,) = axes.containers
+    np.testing.assert_allclose(drawn[0].get_ydata().astype(float), [share, share])
+  exact = [line.get_ydata() for line in ratios.get_lines()]
+  assert any(np.array_equal(line, [0.8, 0.8]) for line in exact)
+
+
+def test_the_command_of_a_cell_has_its_context_length():
+  one = _cell('gru', 'residual', [1, 2])
+  one = one._replace(cell=one.cell._replace(context_length=4))
+  assert report._command('x', one) == (
+    'x --models=gru --tasks=prior --guesses=residual --context_lengths=4 '
+    '--out=runs/cell'
+  )
+  assert one.cell.name == 'gru,prior,residual,4'
 
 
 def test_losses_are_those_of_the_saved_models(trained):
@@ -245,7 +325,7 @@ def _configs(scale):
   for task, guesses in sizes.guesses.items():
     for model in sizes.models:
       for guess in guesses if cells.has_guess(model) else [None]:
-        yield cells.get_config(model, task, guess, scale)
+        yield cells.get_config(model, task, guess, scale=scale)
 
 
 @pytest.mark.parametrize('scale', cells.scales())
@@ -262,13 +342,32 @@ def test_every_config_is_valid(scale):
 
 
 def test_the_full_scale_has_the_sizes_of_the_field():
-  config = cells.get_config('softmax', 'prior', 'residual', 'full')
+  config = cells.get_config('softmax', 'prior', 'residual', scale='full')
   model = config.model
   assert (model.num_layers, model.width, model.num_heads) == (12, 256, 8)
   assert (config.task.num_features, config.task.context_length) == (20, 40)
+  config = cells.get_config('softmax', 'prior', 'residual', 7, 'full')
+  assert (config.task.num_features, config.task.context_length) == (20, 7)
+
+
+@pytest.mark.parametrize('task', ['logistic', 'quadratic', 'relu_network', 'sinusoid'])
+def test_a_prior_has_a_mean_and_its_control_has_none(task):
+  """In the mean over prompts of the labels, or probabilities, at given features."""
+  x = np.random.default_rng(0).uniform(0.5, 2, (4, 5))
+  for name, is_zero in ((task, True), (f'{task}_prior', False)):
+    made: Any = build_task(cells.get_config('gru', name, 'zero'))
+    functions = jax.vmap(made.sample_function)(
+      jax.random.split(jax.random.key(0), 10_000)
+    )
+    at = jax.numpy.asarray(x[:, : made.num_features], 'float32')
+    values = np.asarray(jax.vmap(made.evaluate, (0, None))(functions, at))
+    means = values.mean(axis=0) - (0.5 if task == 'logistic' else 0)
+    errors = values.std(axis=0) / np.sqrt(len(values))
+    assert np.all((np.abs(means) <= 4 * errors) == is_zero), name
 
 
 def test_what_is_unknown_is_named():
-  for names in (('gpt5', 'linear'), ('gru', 'poker'), ('gru', 'linear', 'wild')):
+  unknown: list[Any] = [('gpt5', 'linear'), ('gru', 'poker'), ('gru', 'linear', 'wild')]
+  for names in unknown:
     with pytest.raises(UserError, match=f'unknown .* {names[-1]!r}|gpt5|poker'):
       cells.get_config(*names)

@@ -7,6 +7,7 @@ a token each for examples and labels, a model first has to learn which belong to
 and after these budgets most have learned little else.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import zoo
 from zoo.config import Config
 from zoo.errors import check_name
 
-GUESSES = 'zero', 'linear', 'network', 'residual'
+GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 
 _SMALL = {'num_layers': 2, 'width': 32, 'num_heads': 2}
 # File, variant and hyper-parameters of the models that are not a mixer's transformer.
@@ -38,7 +39,10 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'yq_lsa': ('yq_lsa', '', {}),
   'ltb': ('ltb', '', {}),
 }
-# Task, and its fields.
+_FIVE = {'num_features': 5, 'context_length': 10}
+# Task, and its fields. In those that end in `prior` the mean of the label of x is not 0
+# for all x: in `prior` and `logistic_prior` it is, or depends on, w*·x; in the others
+# it is an even function of x, to which no w·x is near.
 _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
   'linear': (
     'linear_regression',
@@ -53,23 +57,46 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     'linear_regression',
     {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
   ),
+  'logistic_prior': ('logistic_regression', {**_FIVE, 'prior_mean': 2.0}),
+  'quadratic': ('quadratic_regression', _FIVE),
+  'quadratic_prior': ('quadratic_regression', {**_FIVE, 'prior_mean': 2.0}),
+  'relu_network': ('relu_network', {**_FIVE, 'hidden_features': 20}),
+  # The prior mean 0.75 √(20/π) |x| has about three quarters of the second moment.
+  'relu_network_prior': (
+    'relu_network',
+    {**_FIVE, 'hidden_features': 20, 'output_mean': 0.75},
+  ),
+  # Over a full turn of phases the mean is 0, over half a turn it is a cosine of x.
+  'sinusoid': (
+    'sinusoid',
+    {'context_length': 10, 'phase_range': (0.0, 2 * math.pi)},
+  ),
+  'sinusoid_prior': ('sinusoid', {'context_length': 10}),
 }
+# What is trained unless tasks are named.
+_DEFAULT_TASKS = 'linear', 'noisy', 'logistic', 'prior'
 
-
-# Tasks whose labels have a mean that a guess can have; the others are symmetric.
-_ALL_GUESSES = 'zero', 'linear', 'residual'
-_OF_TASK = {task: ['zero'] for task in _TASKS} | {'prior': _ALL_GUESSES}
+_LINEAR = 'zero', 'linear', 'residual'
+_NETWORKS = 'zero', 'network', 'residual', 'residual_network'
+_OF_TASK = {task: ('zero',) for task in _TASKS} | {
+  'prior': _LINEAR,
+  'logistic_prior': _LINEAR,
+  'quadratic_prior': _NETWORKS,
+  'relu_network_prior': _NETWORKS,
+  'sinusoid_prior': _NETWORKS,
+}
 
 
 class Scale(NamedTuple):
   """What is trained by default, and sizes in place of those above."""
 
   models: Sequence[str]
+  tasks: Sequence[str]
   guesses: Mapping[str, Sequence[str]]  # of each task
   num_seeds: int
   learning_rates: Sequence[float]
   num_steps: int
-  task: Mapping[str, Any]  # fields of all tasks
+  task: Mapping[str, Any]  # fields of all tasks that have them
   model: Mapping[str, Any]  # fields of all models that have them
 
 
@@ -97,9 +124,11 @@ def scales() -> dict[str, Scale]:
   field = {'num_features': 20, 'context_length': 40}
   gpt2 = {'num_layers': 12, 'width': 256, 'num_heads': 8}
   return {
-    'laptop': Scale(_LAPTOP, _LAPTOP_GUESSES, 2, rates, 1000, {}, {}),
+    'laptop': Scale(_LAPTOP, _DEFAULT_TASKS, _LAPTOP_GUESSES, 2, rates, 1000, {}, {}),
     # The sizes of Garg et al. (arXiv 2208.01066).
-    'full': Scale(list_models(), _OF_TASK, 3, (1e-4, 3e-4), 500_000, field, gpt2),
+    'full': Scale(
+      *(list_models(), _DEFAULT_TASKS, _OF_TASK, 3, (1e-4, 3e-4), 500_000, field, gpt2)
+    ),
   }
 
 
@@ -109,9 +138,16 @@ def has_guess(model: str) -> bool:
 
 
 def get_config(
-  model: str, task: str, guess: str | None = None, scale: str = 'laptop'
+  model: str,
+  task: str,
+  guess: str | None = None,
+  context_length: int | None = None,
+  scale: str = 'laptop',
 ) -> Config:
-  """The config of a cell; raises UserError for an unknown name."""
+  """The config of a cell; raises UserError for an unknown name.
+
+  `context_length` None is that of the task at the scale.
+  """
   sizes = scales()[check_name('scale', scale, scales())]
   check_name('model', model, list_models())
   task_name, fields = _TASKS[check_name('task', task, _TASKS)]
@@ -129,7 +165,10 @@ def get_config(
     config.model.positions = 'none'
   config.model.update(hyperparameters)
   config.model.update({k: v for k, v in sizes.model.items() if k in config.model})
-  config.task.update({**fields, **sizes.task})
+  config.task.update(fields)
+  config.task.update({k: v for k, v in sizes.task.items() if k in config.task})
+  if context_length is not None:
+    config.task.context_length = context_length
   if guess is not None:
     config.model.guess = check_name('guess', guess, GUESSES)
   return config

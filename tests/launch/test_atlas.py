@@ -2,6 +2,8 @@
 
 import pytest
 
+from zoo import atlas
+
 
 @pytest.mark.parametrize(
   ('arguments', 'said'),
@@ -10,6 +12,9 @@ import pytest
     (['--models=gpt5'], "unknown name in --models: 'gpt5'"),
     (['--tasks=poker'], "unknown name in --tasks: 'poker'"),
     (['--guesses='], '--guesses is empty'),
+    (['--context_lengths=10,0'], "--context_lengths has '0'"),
+    (['--context_lengths=ten'], "--context_lengths has 'ten'"),
+    (['--context_lengths='], '--context_lengths is empty'),
     (['--seeds=0'], '--seeds is 0'),
     (['--steps=0'], '--steps is 0'),
     (['--learning_rates=fast'], "--learning_rates has 'fast'"),
@@ -24,3 +29,16 @@ def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
   (line,) = answer.err.splitlines()
   assert said in line
   assert not [*tmp_path.iterdir()]
+
+
+def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch):
+  grids = []
+  monkeypatch.setattr(atlas, 'run', lambda grid, *rest: grids.append(grid))
+  arguments = ['--tasks=prior', '--models=gru,yq_lsa', '--guesses=zero,residual']
+  call('atlas', *arguments, '--context_lengths=20,1', f'--out={tmp_path}')
+  (grid,) = grids
+  names = [cell.name for cell in grid.cells]
+  assert names == [
+    *('gru,prior,zero,1', 'gru,prior,residual,1', 'yq_lsa,prior,1'),
+    *('gru,prior,zero,20', 'gru,prior,residual,20', 'yq_lsa,prior,20'),
+  ]

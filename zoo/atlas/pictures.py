@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
-from zoo.atlas.results import Result, difference
+from zoo.atlas.results import Change, Result, changes, difference
 from zoo.plots import BLACK, PALETTE
 
 _LEAST = 1e-3  # of what can be learned; below it colours do not differ
@@ -111,11 +112,7 @@ def curves(results: Sequence[Result]) -> Figure:
   panels.flat[0].yaxis.set_minor_formatter(NullFormatter())
   figure.supxlabel('examples before the query; the line marks those of training')
   figure.supylabel('loss (log scale)')
-  entries = {
-    label: line
-    for axes in panels.flat
-    for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-  }
+  entries = _entries(panels.flat)
   figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=6)
   return figure
 
@@ -154,16 +151,166 @@ def gains(results: Sequence[Result], reference: str) -> Figure:
   return figure
 
 
+def shares(found: Sequence[Change]) -> Figure:
+  """What guesses change in percent of the loss with the guess 0, a panel for each task.
+
+  The intervals are of two standard errors.
+  """
+  tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
+  models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
+  names = list(dict.fromkeys(one.guess for one in found))
+  figure = Figure(figsize=(9.6, 1.6 + 0.4 * len(models)), layout='constrained')
+  panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+  for axes, task in zip(panels, tasks, strict=True):
+    for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
+      of = [
+        one for one in found if (one.result.cell.prompts, one.guess) == (task, name)
+      ]
+      rows = [models.index(one.result.cell.model) for one in of]
+      axes.errorbar(
+        [100 * one.share.mean for one in of],
+        [row - 0.16 * (i - (len(names) - 1) / 2) for row in rows],
+        xerr=[200 * one.share.stderr for one in of],
+        fmt='o',
+        ms=4,
+        color=colour,
+        label=f'guess: {name}',
+      )
+    axes.axvline(0, color=BLACK, lw=0.8)
+    axes.set_title(task, fontsize='medium')
+    axes.grid(alpha=0.3)
+  panels[0].set_yticks(range(len(models)), models)
+  figure.supxlabel(
+    'change of the loss, in % of that with the guess 0; below 0 it helps'
+  )
+  entries = _entries(panels)
+  figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=5)
+  return figure
+
+
+def contexts(results: Sequence[Result]) -> Figure:
+  """The losses of one task by the context length of training, and ratios below them.
+
+  A panel for each model; models of linear attention, whose guess is their own, share
+  one, with their exact infima as lines.
+  """
+  linear = [one for one in results if one.cell.guess is None]
+  models = dict.fromkeys(one.cell.model for one in results if one.cell.guess)
+  columns = {'one layer of linear attention': linear} if linear else {}
+  columns |= {
+    name: [one for one in results if one.cell.model == name] for name in models
+  }
+  figure = Figure(figsize=(1.2 + 2.9 * len(columns), 5.6), layout='constrained')
+  top, bottom = figure.subplots(
+    2, len(columns), sharex=True, sharey='row', squeeze=False
+  )
+  for axes, ratios, (title, of) in zip(top, bottom, columns.items(), strict=True):
+    _losses_by_context(axes, of)
+    _ratios_by_context(ratios, of)
+    axes.set_title(title, fontsize='medium')
+    for each in (axes, ratios):
+      each.set_xscale('log')
+      each.xaxis.set_major_formatter(FormatStrFormatter('%g'))
+      each.grid(alpha=0.3)
+  top[0].set_yscale('log')
+  top[0].yaxis.set_major_formatter(FormatStrFormatter('%g'))
+  top[0].set_ylabel('loss (log scale)')
+  bottom[0].set_ylim(bottom=0)
+  bottom[0].set_ylabel('with the guess / with the guess 0')
+  figure.supxlabel('examples before the query, in training and in the test (log scale)')
+  entries = _entries(top)
+  figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=4)
+  return figure
+
+
+def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
+  """The losses of some models, and those of baselines."""
+  by_length = {one.context_length: one for one in sorted(results, key=_length)}
+  lines = {'guess the prior mean': [one.without_examples for one in by_length.values()]}
+  for name in ('gd', 'bayes'):
+    if all(name in one.baselines for one in by_length.values()):
+      lines[name] = [one.baseline(name) for one in by_length.values()]
+  for (name, values), style in zip(lines.items(), (':', '--', '-'), strict=False):
+    if min(values) > 1e-6 * max(values):  # a loss of 0 has no place
+      axes.plot([*by_length], values, style, color='0.5', lw=1, label=name)
+  for colour, (label, of) in zip(PALETTE, _series(results).items(), strict=False):
+    lengths = [one.context_length for one in of]
+    infima = [one.infimum for one in of if one.infimum is not None]
+    line = 'o-'
+    if infima:  # then these are the line
+      axes.plot(lengths, infima, lw=1, color=colour)
+      line = 'o'
+    axes.errorbar(
+      lengths,
+      [one.loss.mean for one in of],
+      yerr=[2 * one.loss.stderr for one in of],
+      fmt=line,
+      ms=4,
+      lw=1,
+      color=colour,
+      label=label,
+    )
+
+
+def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
+  """The losses with a guess over those with the guess 0."""
+  found = changes(sorted(results, key=_length))
+  for colour, label in zip(PALETTE, _series(results), strict=False):
+    of = [one for one in found if _label(one.result) == label]
+    if not of:
+      continue
+    lengths = [one.result.context_length for one in of]
+    axes.errorbar(
+      lengths,
+      [1 + one.share.mean for one in of],
+      yerr=[2 * one.share.stderr for one in of],
+      fmt='o',
+      ms=4,
+      color=colour,
+    )
+    infima = [(one.result.infimum, one.reference.infimum) for one in of]
+    exact = [above / below for above, below in infima if above and below]
+    if len(exact) == len(of):
+      axes.plot(lengths, exact, lw=1, color=colour)
+  axes.axhline(1, color=BLACK, lw=0.8)
+
+
+def _series(results: Sequence[Result]) -> dict[str, list[Result]]:
+  """The results of each model or guess by context length; the guess 0 comes first."""
+  found: dict[str, list[Result]] = {}
+  for one in sorted(results, key=_length):
+    found.setdefault(_label(one), []).append(one)
+  return found
+
+
+def _label(result: Result) -> str:
+  cell = result.cell
+  return cell.model if cell.guess is None else f'guess: {cell.guess}'
+
+
+def _length(result: Result) -> int:
+  return result.context_length
+
+
+def _entries(panels: Iterable[Axes]) -> dict[str, Any]:
+  """What a legend of several panels shows, by label."""
+  return {
+    label: line
+    for axes in panels
+    for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+  }
+
+
 def guesses(results: Sequence[Result]) -> list[str]:
   """The guesses of some cells, in their order."""
   found = dict.fromkeys(one.cell.guess for one in results)
   return [guess for guess in found if guess is not None]
 
 
-def by_task(results: Sequence[Result]) -> Mapping[str, list[Result]]:
-  """The results of each task."""
-  tasks = dict.fromkeys(one.cell.task for one in results)
-  return {task: [one for one in results if one.cell.task == task] for task in tasks}
+def by_prompts(results: Sequence[Result]) -> Mapping[str, list[Result]]:
+  """The results of each task, at each context length that was asked for."""
+  names = dict.fromkeys(one.cell.prompts for one in results)
+  return {name: [one for one in results if one.cell.prompts == name] for name in names}
 
 
 def _baseline_curves(axes: Axes, result: Result) -> None:
@@ -176,7 +323,8 @@ def _baseline_curves(axes: Axes, result: Result) -> None:
 
 def _column(result: Result) -> str:
   cell = result.cell
-  return cell.task if cell.guess in (None, 'zero') else f'{cell.task}, {cell.guess}'
+  guessed = cell.guess not in (None, 'zero')
+  return f'{cell.prompts}, {cell.guess}' if guessed else cell.prompts
 
 
 def _by_mean_excess(results: Sequence[Result]) -> list[str]:

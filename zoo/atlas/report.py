@@ -8,7 +8,16 @@ from matplotlib.figure import Figure
 
 from zoo import reports
 from zoo.atlas import pictures
-from zoo.atlas.results import COLUMNS, Result, Results, row_of, trained_cells
+from zoo.atlas.results import (
+  CHANGE_COLUMNS,
+  COLUMNS,
+  Result,
+  Results,
+  changes,
+  row_of,
+  row_of_change,
+  trained_cells,
+)
 from zoo.files import write_atomically
 
 _REFERENCE = 'zero'  # the guess that others are compared with
@@ -38,7 +47,25 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       'decays to 0, so longer training can reach more where there is no arrow, too.',
     )
   }
-  for task, of in pictures.by_task(results).items():
+  overview = [one for one in changes(results) if one.result.cell.guess is not None]
+  if len({one.result.cell.prompts for one in overview}) > 1:
+    figures['guesses'] = _figure(
+      'What a guess changes',
+      pictures.shares(changes(results)),
+      'Differences on the same prompts, in percent of the loss with the guess 0. The '
+      'bars are two standard errors, of prompts and of seeds.',
+    )
+  for task in dict.fromkeys(one.cell.task for one in results):
+    of = [one for one in results if one.cell.task == task]
+    if len({one.context_length for one in of}) > 1:
+      figures[f'contexts_{task}'] = _figure(
+        f'By the context length of training: {task}',
+        pictures.contexts(of),
+        'Each dot was trained and measured at its own context length. Lines of linear '
+        'attention are exact infima. The ratio is that of the losses with a guess and '
+        'with the guess 0 on the same prompts; its bars are two standard errors.',
+      )
+  for task, of in pictures.by_prompts(results).items():
     reference = [one for one in of if one.cell.guess == _REFERENCE]
     if reference and len(pictures.guesses(of)) > 1:
       figures[f'guess_{task}'] = _figure(
@@ -71,7 +98,7 @@ def _page(
 ) -> str:
   first = results[0]
   models = {one.cell.model for one in results}
-  tasks = pictures.by_task(results)
+  tasks = pictures.by_prompts(results)
   lead = (
     f'{len(models)} architectures, tasks {", ".join(tasks)}. Each cell has '
     f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the best of some '
@@ -88,6 +115,14 @@ def _page(
     )
     for task, of in tasks.items()
   ]
+  if found_changes := changes(results):
+    tables.append(
+      reports.Table(
+        [*map(row_of_change, found_changes)],
+        header=CHANGE_COLUMNS,
+        title='what the guess changes, on the same prompts',
+      )
+    )
   if reasons:
     tables.append(reports.Table(reasons, header=('cell', 'why it has no result')))
   return reports.render(
@@ -109,5 +144,7 @@ def _page(
 
 def _command(command: str, result: Result) -> str:
   cell = result.cell
-  guess = f' --guesses={cell.guess}' if cell.guess else ''
-  return f'{command} --models={cell.model} --tasks={cell.task}{guess} --out=runs/cell'
+  rest = f' --guesses={cell.guess}' if cell.guess else ''
+  if cell.context_length is not None:
+    rest += f' --context_lengths={cell.context_length}'
+  return f'{command} --models={cell.model} --tasks={cell.task}{rest} --out=runs/cell'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +16,26 @@ from zoo.tables import format_estimate, format_table
 
 
 class Cell(NamedTuple):
-  """A model on a task, with a guess unless the model has no choice."""
+  """A model on a task, with a guess unless the model has no choice.
+
+  `context_length` None is that of the task.
+  """
 
   model: str
   task: str
   guess: str | None
+  context_length: int | None = None
 
   @property
   def name(self) -> str:
-    return ','.join(part for part in self if part is not None)
+    return ','.join(str(part) for part in self if part is not None)
+
+  @property
+  def prompts(self) -> str:
+    """The name of the prompts: the task, and the context length if it is given."""
+    if self.context_length is None:
+      return self.task
+    return f'{self.task}_c{self.context_length}'
 
 
 # Why a cell has no result: what its model cannot do, or that training diverged.
@@ -47,6 +58,7 @@ class Result(NamedTuple):
   lengths: tuple[int, ...]
   losses: Float[np.ndarray, 's p n']  # nan where the model cannot take so many examples
   baselines: Mapping[str, Float[np.ndarray, 'p n']]
+  infimum: float | None = None  # exact, of the model's kind; None if it is not known
 
   @property
   def trained(self) -> int:
@@ -91,11 +103,12 @@ class Result(NamedTuple):
     Without examples the loss is that of the best line before any, which for Bayes is
     that of predicting the mean of the prior.
     """
-    best, without = self.baseline(self.best_baseline), self._without_examples
+    best, without = self.baseline(self.best_baseline), self.without_examples
     return (self.loss.mean - best) / (without - best)
 
   @property
-  def _without_examples(self) -> float:
+  def without_examples(self) -> float:
+    """The loss of the best line before any example."""
     lines = [self.best_baseline] if 'bayes' in self.baselines else self.baselines
     return min(float(self.baselines[name][:, 0].mean()) for name in lines)
 
@@ -123,14 +136,61 @@ def difference(one: Result, other: Result) -> Estimate:
   return Estimate(of_prompts.mean, math.sqrt(sum(variances)))
 
 
+class Change(NamedTuple):
+  """What a guess changes: a cell, and the same one with the guess 0."""
+
+  result: Result
+  reference: Result
+
+  @property
+  def guess(self) -> str:
+    """The guess; that of linear attention, which has no choice, is linear."""
+    return self.result.cell.guess or 'linear'
+
+  @property
+  def loss(self) -> Estimate:
+    """The loss minus that with the guess 0, as `difference`."""
+    return difference(self.result, self.reference)
+
+  @property
+  def share(self) -> Estimate:
+    """The same as a share of the loss with the guess 0, whose error is left out."""
+    mean, stderr = self.loss
+    whole = self.reference.loss.mean
+    return Estimate(mean / whole, stderr / whole)
+
+
+def changes(results: Sequence[Result]) -> list[Change]:
+  """What guesses change, of all cells whose model was also trained with the guess 0."""
+  by_cell = {one.cell: one for one in results}
+  found = []
+  for one in results:
+    reference = by_cell.get(_with_guess_zero(one.cell))
+    if reference is not None and reference is not one:
+      found.append(Change(one, reference))
+  return found
+
+
+def _with_guess_zero(cell: Cell) -> Cell:
+  if cell.model == 'yq_lsa':  # it is LSA with a trained guess (Definition 3)
+    return cell._replace(model='lsa')
+  return cell if cell.guess is None else cell._replace(guess='zero')
+
+
 def table(found: Results) -> str:
   """The cells for a terminal, with the best baseline that is known for each."""
   reasons = [
     f'{cell.name}: {one}' for cell, one in found.items() if isinstance(one, str)
   ]
+  results = trained_cells(found)
   header = 'cell', *COLUMNS
-  rows = [[one.cell.name, *row_of(one)] for one in trained_cells(found)]
-  return '\n'.join([format_table(rows, header), *reasons])
+  rows = [[one.cell.name, *row_of(one)] for one in results]
+  tables = [format_table(rows, header)]
+  if found_changes := changes(results):
+    tables.append(
+      '\n' + format_table([*map(row_of_change, found_changes)], CHANGE_COLUMNS)
+    )
+  return '\n'.join([*tables, *reasons])
 
 
 COLUMNS = (
@@ -155,6 +215,20 @@ def row_of(result: Result) -> list[str]:
   ]
 
 
+CHANGE_COLUMNS = 'cell', 'guess 0', 'minus guess 0 ± s.e.', 'in %'
+
+
+def row_of_change(change: Change) -> list[str]:
+  """The entries of `CHANGE_COLUMNS`."""
+  share = change.share
+  return [
+    change.result.cell.name,
+    f'{change.reference.loss.mean:.4f}',
+    format_estimate(*change.loss),
+    f'{100 * share.mean:+.1f} ± {100 * share.stderr:.1f}',
+  ]
+
+
 def to_csv(found: Results) -> str:
   """All cells: their losses by number of examples, and those of the baselines."""
   trained = trained_cells(found)
@@ -163,7 +237,14 @@ def to_csv(found: Results) -> str:
   curve = {length: f'loss_after_{length}' for length in lengths}
   columns = ['model', 'task', 'guess', 'num_params', 'learning_rate', 'num_steps']
   columns += ['seconds', 'still_falls', 'context_length', 'loss', 'stderr', 'by_seed']
-  columns += ['reason', *(f'{name}_loss' for name in names), *curve.values()]
+  columns += [
+    'minus_guess_0',
+    'minus_guess_0_stderr',
+    'reason',
+    *(f'{name}_loss' for name in names),
+    *curve.values(),
+  ]
+  of_guess = {change.result.cell: change.loss for change in changes(trained)}
   text = io.StringIO()
   writer = csv.DictWriter(text, columns, lineterminator='\n')
   writer.writeheader()
@@ -174,6 +255,8 @@ def to_csv(found: Results) -> str:
       continue
     row |= {name: getattr(one, name) for name in columns[3:9]}
     row |= {'loss': one.loss.mean, 'stderr': one.loss.stderr}
+    if change := of_guess.get(cell):
+      row |= {'minus_guess_0': change.mean, 'minus_guess_0_stderr': change.stderr}
     row['by_seed'] = ' '.join(f'{loss:.6g}' for loss in one.by_seed)
     row |= {f'{name}_loss': one.baseline(name) for name in one.baselines}
     means = {n: one.at(i).mean for i, n in enumerate(one.lengths)}

@@ -16,17 +16,21 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
+from zoo import cards
 from zoo.atlas import measure, report
 from zoo.atlas.results import Cell, Reason, Result, to_csv
-from zoo.config import Config
+from zoo.config import Config, build_task
 from zoo.errors import UserError
 from zoo.files import write_atomically
+from zoo.tasks.coverage import covers
 from zoo.training import sweeps
 from zoo.training.loop import NotFiniteError
 from zoo.training.records import read_lines
 
-# From the names of a model, a task and a guess (None: the model has no choice).
-GetConfig = Callable[[str, str, str | None], Config]
+_LINEAR_FAMILY = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'
+
+# From the fields of a cell: the names of a model, a task and a guess, and a length.
+GetConfig = Callable[[str, str, str | None, int | None], Config]
 
 
 class Grid(NamedTuple):
@@ -65,13 +69,13 @@ def run(
       continue
     if rows is None:
       return None
-    if cell.task not in baselines:
-      baselines[cell.task] = measure.kept(
-        out / 'baselines' / f'{cell.task}.npz',
+    if cell.prompts not in baselines:
+      baselines[cell.prompts] = measure.kept(
+        out / 'baselines' / f'{cell.prompts}.npz',
         config.task,
         lambda config=config: measure.baseline_losses(config),
       )
-    found[cell] = _result(cell, config, rows, folder, baselines[cell.task])
+    found[cell] = _result(cell, config, rows, folder, baselines[cell.prompts])
   out.mkdir(parents=True, exist_ok=True)
   write_atomically(out / 'atlas.csv', to_csv(found))
   report.write(found, command, out)
@@ -129,8 +133,17 @@ def _result(
     lengths=lengths,
     losses=losses,
     baselines=baselines,
+    infimum=_infimum(config),
   )
   return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
+
+
+def _infimum(config: Config) -> float | None:
+  """The least risk of one layer of linear attention with the guess that it has."""
+  task = build_task(config)
+  if config.model.name in _LINEAR_FAMILY and covers(task):
+    return cards.infimum(config, task)
+  return None
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:
