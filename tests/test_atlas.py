@@ -334,6 +334,16 @@ def test_every_cell_has_a_config(scale):
   assert steps == {cells.scales()[scale].num_steps}
 
 
+@pytest.mark.parametrize('task', ['quadratic', 'relu_network', 'sinusoid'])
+def test_no_linear_guess_is_near_an_even_prior_mean(task):
+  """E yx = 0: docs/beyond_linear.md says that w·x is of no use there."""
+  config = cells.get_config('gru', f'{task}_prior', 'zero')
+  prompt = build_task(config).sample(jax.random.key(0), 20_000)
+  products = np.asarray(prompt.y_query[:, None] * prompt.x_query)
+  errors = products.std(axis=0) / np.sqrt(len(products))
+  assert np.all(np.abs(products.mean(axis=0)) <= 4 * errors)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('scale', cells.scales())
 def test_every_config_is_valid(scale):

@@ -172,3 +172,11 @@ def test_the_error_is_uncorrelated_with_the_prediction(amplitude, phase):
   found = _bayes(prompt, task)
   products = (np.asarray(prompt.y_query, float) - found) * found
   assert abs(products.mean()) <= 4 * products.std() / np.sqrt(len(products))
+
+
+def test_without_examples_half_a_turn_of_phases_leaves_a_cosine():
+  """(1/π) ∫ sin(x + p) dp from 0 to π is (2/π) cos x; the mean amplitude is 0.3."""
+  prompt = _sample(_task(), 0, 16).prefix(0)
+  expected = 0.6 / np.pi * np.cos(np.asarray(prompt.x_query[:, 0], float))
+  # Roundings of cosines of numbers up to 5.
+  np.testing.assert_allclose(_bayes(prompt), expected, rtol=0, atol=1e-6)

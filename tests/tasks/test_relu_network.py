@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.estimators.test_kernel import kernel
+from zoo.curves import sample_losses
 from zoo.tasks import ReluNetwork
 
 
@@ -71,3 +72,13 @@ def test_noise_is_in_the_labels_and_not_in_the_targets():
   noise = np.asarray(noisy.y - clean.y)
   # 10,000 values: the standard error of the variance is σ² √(2/n).
   assert abs(noise.var() - 0.25) <= 4 * 0.25 * np.sqrt(2 / noise.size)
+
+
+def test_the_prior_mean_and_zero_have_the_risks_that_are_said():
+  d, r, m = 3, 5, 0.75
+  task = ReluNetwork(d, 1, r, output_mean=m)
+  losses = sample_losses(task.baselines(), task, 20_000, 0, lengths=[0])
+  at_mean = d * (1 + m**2 * (1 - 1 / np.pi))
+  for name, risk in (('kernel', at_mean), ('zero', at_mean + d * m**2 * r / np.pi)):
+    error = losses[name].std() / np.sqrt(20_000)
+    assert abs(losses[name].mean() - risk) <= 4 * error, name

@@ -5,22 +5,37 @@ import jax
 import numpy as np
 import pytest
 
-THEORY = pathlib.Path(__file__).parents[2] / 'docs' / 'theory.md'
+DOCS = pathlib.Path(__file__).parents[2] / 'docs'
+THEORY, BEYOND_LINEAR = DOCS / 'theory.md', DOCS / 'beyond_linear.md'
 
 
-def rows():
+def rows(page=THEORY):
   """The number and the call of each row that has them."""
-  text = THEORY.read_text(encoding='utf-8')
+  text = page.read_text(encoding='utf-8')
   return re.findall(r'^\|.*\| (-?[\d.]+) \| `(.+)` \|$', text, flags=re.MULTILINE)
 
 
-@pytest.fixture(scope='module')
-def names():
-  text = THEORY.read_text(encoding='utf-8')
+def names_in(page):
+  """What the code on a page defines."""
+  text = page.read_text(encoding='utf-8')
   namespace = {}
   for block in re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL):
     exec(block, namespace)
   return namespace
+
+
+@pytest.fixture(scope='module')
+def names():
+  return names_in(THEORY)
+
+
+def assert_printed(chosen, names):
+  """The calls return the numbers, to the places that are printed."""
+  for number, call in chosen:
+    places = len(number.partition('.')[2])
+    with jax.enable_x64(True):
+      value = eval(call, names)
+    np.testing.assert_allclose(value, float(number), rtol=0, atol=0.5001 * 10**-places)
 
 
 def test_all_rows_are_found():
@@ -34,9 +49,10 @@ def test_all_rows_are_found():
 def test_numbers_are_what_the_calls_return(names, deep):
   chosen = [row for row in rows() if ('theory.deep' in row[1]) == deep]
   assert len(chosen) > 10
-  for number, call in chosen:
-    places = len(number.partition('.')[2])
-    with jax.enable_x64(True):
-      value = eval(call, names)
-    # To the places that are printed.
-    np.testing.assert_allclose(value, float(number), rtol=0, atol=0.5001 * 10**-places)
+  assert_printed(chosen, names)
+
+
+def test_numbers_beyond_linear_regression_are_what_the_calls_return():
+  found = rows(BEYOND_LINEAR)
+  assert len(found) > 20
+  assert_printed(found, names_in(BEYOND_LINEAR))
