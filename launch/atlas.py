@@ -37,7 +37,7 @@ _GUESSES = flags.DEFINE_list(
   'guesses',
   None,
   'zero, linear, network, residual, residual_network. Default: zero, and for tasks '
-  'that end in prior the others.',
+  'that end in prior also others.',
 )
 _LENGTHS = flags.DEFINE_list(
   'context_lengths',

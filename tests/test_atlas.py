@@ -381,3 +381,29 @@ def test_what_is_unknown_is_named():
   for names in unknown:
     with pytest.raises(UserError, match=f'unknown .* {names[-1]!r}|gpt5|poker'):
       cells.get_config(*names)
+
+
+def test_what_guesses_change_is_drawn_in_percent():
+  results = [
+    _cell(model, guess, losses)
+    for model, guess, losses in (
+      ('gru', 'zero', [4, 8]),
+      ('gru', 'residual', [2, 2]),
+      ('lsa', None, [4, 4]),
+      ('yq_lsa', None, [1, 1]),
+    )
+  ]
+  other = [one._replace(cell=one.cell._replace(task='linear')) for one in results[:2]]
+  figures = report._figures(results + other)
+  assert {'guesses', 'guess_prior', 'guess_linear'} <= figures.keys()
+  panels = pictures.shares(results_.changes(results + other)).axes
+  drawn = [
+    {
+      drawn.get_label(): [*map(float, drawn[0].get_xdata())]
+      for drawn in axes.containers
+    }
+    for axes in panels
+  ]
+  residual, linear = pytest.approx([-200 / 3]), pytest.approx([-75.0])
+  assert drawn[0] == {'guess: residual': residual, 'guess: linear': linear}
+  assert drawn[1] == {'guess: residual': residual}

@@ -161,19 +161,20 @@ def shares(found: Sequence[Change]) -> Figure:
   names = list(dict.fromkeys(one.guess for one in found))
   figure = Figure(figsize=(9.6, 1.6 + 0.4 * len(models)), layout='constrained')
   panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+  colours = dict(zip(names, PALETTE, strict=False))
   for axes, task in zip(panels, tasks, strict=True):
-    for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
-      of = [
-        one for one in found if (one.result.cell.prompts, one.guess) == (task, name)
-      ]
+    on_task = [one for one in found if one.result.cell.prompts == task]
+    there = [name for name in names if any(one.guess == name for one in on_task)]
+    for i, name in enumerate(there):
+      of = [one for one in on_task if one.guess == name]
       rows = [models.index(one.result.cell.model) for one in of]
       axes.errorbar(
         [100 * one.share.mean for one in of],
-        [row - 0.16 * (i - (len(names) - 1) / 2) for row in rows],
+        [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
         xerr=[200 * one.share.stderr for one in of],
         fmt='o',
         ms=4,
-        color=colour,
+        color=colours[name],
         label=f'guess: {name}',
       )
     axes.axvline(0, color=BLACK, lw=0.8)
@@ -200,7 +201,8 @@ def contexts(results: Sequence[Result]) -> Figure:
   columns |= {
     name: [one for one in results if one.cell.model == name] for name in models
   }
-  figure = Figure(figsize=(1.2 + 2.9 * len(columns), 5.6), layout='constrained')
+  width = max(1.2 + 2.9 * len(columns), 7)
+  figure = Figure(figsize=(width, 5.6), layout='constrained')
   top, bottom = figure.subplots(
     2, len(columns), sharex=True, sharey='row', squeeze=False
   )
