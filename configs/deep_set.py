@@ -13,8 +13,7 @@ def get_config(variant: str = '') -> Config:
   config.model.name = 'deep_set'
   config.model.num_layers = 2  # ≥ 1 hidden layers of each network
   config.model.width = 64  # ≥ 1
-  config.model.guess = (
-    'zero'  # zero, fixed, linear, network, residual or residual_network
-  )
+  # Zero, fixed, linear, network, residual or residual_network.
+  config.model.guess = 'zero'
   config.lock()
   return config

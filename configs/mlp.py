@@ -13,9 +13,8 @@ def get_config(variant: str = '') -> Config:
   config.model.name = 'mlp'
   config.model.num_layers = 2  # ≥ 1
   config.model.width = 256  # ≥ 1
-  config.model.guess = (
-    'zero'  # zero, fixed, linear, network, residual or residual_network
-  )
+  # Zero, fixed, linear, network, residual or residual_network.
+  config.model.guess = 'zero'
   config.objective.positions = 'query'  # the tokens of examples see their own labels
   config.lock()
   return config
