@@ -1,6 +1,6 @@
 """Trains architectures × tasks × initial guesses, and compares them on one page.
 
-  python -m launch.atlas                                  # less than an hour
+  python -m launch.atlas                                  # 40 minutes on two cores
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --seeds=1
   python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=yq_lsa,gru
