@@ -25,7 +25,7 @@ except ModuleNotFoundError:  # on Windows
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
-_OTHER = 'give another --workdir'
+_OTHER = 'give another folder'
 _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
