@@ -10,7 +10,7 @@ ends at 14.4558. 5000 steps take 8 s on 2 CPU cores, imports and compiling inclu
 from ml_collections import FieldReference
 
 from configs import defaults
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config(variant: str = '') -> Config:

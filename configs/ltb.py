@@ -10,7 +10,7 @@ imports and compiling included.
 from ml_collections.config_dict import placeholder
 
 from configs import defaults
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -10,7 +10,7 @@ CPU cores, imports and compiling included.
 from ml_collections import FieldReference
 
 from configs import defaults
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -29,7 +29,7 @@ No axis of the arrays divides by a power of two (513 = 27 · 19), so `fsdp` pads
 """
 
 from configs import multi_head_lsa
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config() -> Config:

@@ -7,7 +7,7 @@ By default the exact risk is minimised, on the task of arXiv 2512.04268, Table 1
 """
 
 from configs import defaults
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config(variant: str = '') -> Config:

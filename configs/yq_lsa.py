@@ -9,7 +9,7 @@ imports and compiling included.
 """
 
 from configs import defaults
-from zoo.config import Config
+from zoo.config_types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -209,6 +209,27 @@ def test_unknown_attribute_of_zoo_is_an_attribute_error():
     _ = zoo.no_such_module  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_config_files_are_read_without_what_builds_and_trains():
+  """A mistyped flag is reported once they are read, and soon."""
+  program = """
+import sys
+import launch.cli
+import configs.atlas, configs.llm.smollm2, configs.yq_lsa
+configs.get_config('transformer', 'task=parity')
+heavy = 'zoo.config', 'zoo.llm.config', 'zoo.theory', 'zoo.training'
+print([module for module in heavy if module in sys.modules])
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.strip() == '[]'
+
+
 def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy = 'orbax', 'tensorflow_datasets', 'matplotlib', 'tensorboardX'
   heavy += 'gguf', 'jinja2', 'safetensors', 'tokenizers'  # of the extra llm

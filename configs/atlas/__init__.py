@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
-from zoo.config import Config
+from zoo.config_types import Config
 from zoo.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'

@@ -18,7 +18,7 @@ heads), and `mesh.data` splits the prompts. A device holds
 """
 
 from configs.llm import defaults
-from zoo.llm.config import ExperimentConfig
+from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:

@@ -9,7 +9,7 @@ numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
 from configs.llm import defaults
-from zoo.llm.config import ExperimentConfig
+from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:

@@ -17,7 +17,7 @@ for one call with 8 prompts of 1536 tokens. `mesh.model` may be 1, 2 or 4 (28 qu
 """
 
 from configs.llm import defaults
-from zoo.llm.config import ExperimentConfig
+from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:

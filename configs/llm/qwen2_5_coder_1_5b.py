@@ -15,7 +15,7 @@ call with 8 prompts of 1536 tokens. `mesh.model` may be 1 or 2 (12 query, 2 kv h
 """
 
 from configs.llm import defaults
-from zoo.llm.config import ExperimentConfig
+from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:

@@ -10,7 +10,7 @@ It takes 12 minutes on two cores; `docs/llm.md` has the results. The weights are
 """
 
 from configs.llm import defaults
-from zoo.llm.config import ExperimentConfig
+from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from zoo import registry
-from zoo.config import Section
+from zoo.config_types import Section
 
 
 def get_config(name: str) -> Section:

@@ -5,7 +5,7 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo.config import Section
+from zoo.config_types import Section
 
 
 def get_config() -> Section:

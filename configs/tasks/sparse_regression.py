@@ -4,7 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from zoo.config import Section
+from zoo.config_types import Section
 
 
 def get_config() -> Section:

@@ -7,8 +7,8 @@
 # JAX_NUM_CPU_DEVICES is the number of devices a process has (JAX's own variable; 1).
 # SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end; the
 # exit code is 143 then, or 130. Otherwise it is that of the first process that failed;
-# the others end by themselves, or are killed after 20 s. The GPUs of one machine need no second process: python -m
-# launch.main uses them all. Needs bash 5.1.
+# the others end by themselves, or are killed after 20 s. The GPUs of one machine need
+# no second process: python -m launch.main uses them all. Needs bash 5.1.
 set -uo pipefail
 
 if ! [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then

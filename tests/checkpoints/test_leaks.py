@@ -81,7 +81,7 @@ MANY = 5000 if 'ZOO_FULL_TESTS' in os.environ else 1000
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_many_saves_with_few_files_allowed(tmp_path, cache):
+def test_thousands_of_saves_with_few_files_allowed(tmp_path, cache):
   program = 'from tests.checkpoints.test_leaks import save_many; save_many()'
   answer = subprocess.run(
     ['bash', '-c', f'ulimit -n 256; exec {sys.executable} -c "{program}"'],

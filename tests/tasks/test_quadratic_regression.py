@@ -82,10 +82,15 @@ def test_no_baseline_surpasses_bayes():
 
 
 @pytest.mark.parametrize(
-  'changes', [{'num_features': 0}, {'noise_std': -1.0}, {'prior_mean': [1.0]}]
+  ('changes', 'said'),
+  [
+    ({'num_features': 0}, 'num_features is 0'),
+    ({'noise_std': -1.0}, 'noise_std is -1'),
+    ({'prior_mean': [1.0]}, 'prior_mean has shape (1,)'),
+  ],
 )
-def test_bad_input_is_refused_in_one_line(unchecked, changes):
-  with refuses(next(iter(changes))):
+def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
+  with refuses(said):
     zoo.create_task(
       'quadratic_regression', **{'num_features': 3, 'context_length': 5, **changes}
     )

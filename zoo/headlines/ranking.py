@@ -48,9 +48,8 @@ def measure(train: Trainer) -> Found:
   }
   known = [error for _, _, error in _MODELS.values()]
   good, poor = ('softmax', 'retention', 'mamba2'), ('lstm', 'gru', 's4d')
-  spearman = np.corrcoef(stats.rankdata(known), stats.rankdata([*at_end.values()]))[
-    0, 1
-  ]
+  # The result is a pair, or has the field `statistic`: the types of SciPy do not say.
+  spearman, _ = np.asarray(stats.spearmanr(known, [*at_end.values()]))
   numbers = {
     'rank_correlation': float(spearman),
     'best_recurrent': min(at_end[name] for name in poor)

@@ -5,56 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-from typing import TYPE_CHECKING, Protocol
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config import AnyConfig, mesh_shape
+from zoo.config import mesh_shape
 from zoo.errors import UserError, check_count, check_name, check_number
 from zoo.llm import guesses
 from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
+from zoo.llm.config_types import ExperimentConfig as ExperimentConfig
 from zoo.llm.guesses import GuessConfig, Scale
 from zoo.llm.prompts import Wording
-from zoo.llm.readouts import ReadoutConfig
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
-
-if TYPE_CHECKING:
-
-  class ModelConfig(Protocol):
-    weights: str
-    dtype: str
-    cache_length: int
-    batch_size: int
-
-  class EncoderConfig(Protocol):
-    weights: str
-
-  class BenchmarkConfig(Protocol):
-    name: str
-    instruction: str
-    inputs: tuple[str, ...]
-    label: str
-    low: float | None
-    high: float | None
-    sha256: str
-
-  class PromptsConfig(Protocol):
-    num_prompts: int
-    num_examples: int
-    context_split: str
-
-  class ExperimentConfig(AnyConfig, Protocol):
-    """An ml_collections.ConfigDict with the fields of configs/llm/defaults.py."""
-
-    model: ModelConfig
-    encoder: EncoderConfig
-    benchmark: BenchmarkConfig
-    guess: GuessConfig
-    prompts: PromptsConfig
-    readouts: ReadoutConfig
-
-else:
-  from ml_collections import ConfigDict as ExperimentConfig
 
 _CHOICES = {
   'model.dtype': ('float32', 'bfloat16'),

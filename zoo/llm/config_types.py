@@ -1,0 +1,48 @@
+"""The type of the experiment's config, which config files can import alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+  from zoo.config_types import AnyConfig
+  from zoo.llm.guesses import GuessConfig
+  from zoo.llm.readouts import ReadoutConfig
+
+  class ModelConfig(Protocol):
+    weights: str
+    dtype: str
+    cache_length: int
+    batch_size: int
+
+  class EncoderConfig(Protocol):
+    weights: str
+
+  class BenchmarkConfig(Protocol):
+    name: str
+    instruction: str
+    inputs: tuple[str, ...]
+    label: str
+    low: float | None
+    high: float | None
+    sha256: str
+
+  class PromptsConfig(Protocol):
+    num_prompts: int
+    num_examples: int
+    context_split: str
+
+  class ExperimentConfig(AnyConfig, Protocol):
+    """An ml_collections.ConfigDict with the fields of configs/llm/defaults.py."""
+
+    model: ModelConfig
+    encoder: EncoderConfig
+    benchmark: BenchmarkConfig
+    guess: GuessConfig
+    prompts: PromptsConfig
+    readouts: ReadoutConfig
+
+else:
+  from ml_collections import ConfigDict
+
+  ExperimentConfig = ConfigDict
