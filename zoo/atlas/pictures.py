@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
-from zoo.atlas.results import Change, Result, changes, difference
+from zoo.atlas.results import Change, Result, changes
 from zoo.plots import BLACK, PALETTE
 
 _LEAST = 1e-3  # of what can be learned; below it colours do not differ
@@ -117,35 +117,30 @@ def curves(results: Sequence[Result]) -> Figure:
   return figure
 
 
-def gains(results: Sequence[Result], reference: str) -> Figure:
-  """What other guesses change against a reference, with intervals of two errors."""
-  by_cell = {one.cell: one for one in results}
-  others = [name for name in guesses(results) if name != reference]
-  models = [
-    one.cell.model
-    for one in sorted(results, key=lambda one: one.loss.mean)
-    if one.cell.guess == reference
-  ]
+def gains(found: Sequence[Change]) -> Figure:
+  """What guesses change in the losses of one task, with intervals of two errors."""
+  ordered = sorted(found, key=lambda one: one.reference.loss.mean)
+  models = list(dict.fromkeys(one.result.cell.model for one in ordered))
+  names = list(dict.fromkeys(one.guess for one in found))
   figure = Figure(figsize=(8, 1.5 + 0.28 * len(models)), layout='constrained')
   axes = figure.subplots()
-  for i, (guess, colour) in enumerate(zip(others, PALETTE, strict=False)):
-    rows, means, errors = [], [], []
-    for row, model in enumerate(models):
-      base = by_cell[results[0].cell._replace(model=model, guess=reference)]
-      one = by_cell.get(base.cell._replace(guess=guess))
-      if one is not None:
-        change = difference(one, base)
-        rows.append(row + 0.2 * (i - (len(others) - 1) / 2))
-        means.append(change.mean)
-        errors.append(2 * change.stderr)
+  for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
+    of = [one for one in found if one.guess == name]
+    rows = [models.index(one.result.cell.model) for one in of]
     axes.errorbar(
-      means, rows, xerr=errors, fmt='o', ms=4, color=colour, label=f'guess: {guess}'
+      [one.loss.mean for one in of],
+      [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
+      xerr=[2 * one.loss.stderr for one in of],
+      fmt='o',
+      ms=4,
+      color=colour,
+      label=f'guess: {name}',
     )
   axes.axvline(0, color=BLACK, lw=0.8)
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
   axes.set_xscale('symlog', linthresh=0.1)
-  axes.set_xlabel(f'loss minus that with the guess {reference}; below 0 it helps')
+  axes.set_xlabel('loss minus that with the guess 0; below 0 it helps')
   axes.grid(alpha=0.3)
   figure.legend(loc='outside right upper')
   return figure

@@ -20,8 +20,6 @@ from zoo.atlas.results import (
 )
 from zoo.files import write_atomically
 
-_REFERENCE = 'zero'  # the guess that others are compared with
-
 
 def write(found: Results, command: str, out: pathlib.Path) -> None:
   """Writes the pictures, and `report.html` with all of them, into a folder."""
@@ -47,11 +45,12 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       'decays to 0, so longer training can reach more where there is no arrow, too.',
     )
   }
-  overview = [one for one in changes(results) if one.result.cell.guess is not None]
-  if len({one.result.cell.prompts for one in overview}) > 1:
+  found_changes = changes(results)
+  of_guesses = [one for one in found_changes if one.result.cell.guess is not None]
+  if len({one.result.cell.prompts for one in of_guesses}) > 1:
     figures['guesses'] = _figure(
       'What a guess changes',
-      pictures.shares(changes(results)),
+      pictures.shares(found_changes),
       'Differences on the same prompts, in percent of the loss with the guess 0. The '
       'bars are two standard errors, of prompts and of seeds.',
     )
@@ -66,11 +65,11 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
         'with the guess 0 on the same prompts; its bars are two standard errors.',
       )
   for task, of in pictures.by_prompts(results).items():
-    reference = [one for one in of if one.cell.guess == _REFERENCE]
-    if reference and len(pictures.guesses(of)) > 1:
+    on_task = [one for one in of_guesses if one.result.cell.prompts == task]
+    if on_task:
       figures[f'guess_{task}'] = _figure(
         f'What the guess changes: {task}',
-        pictures.gains(of, _REFERENCE),
+        pictures.gains(on_task),
         'Differences of losses on the same prompts. The bars are two standard errors, '
         'of prompts and of seeds.',
       )
