@@ -345,10 +345,22 @@ def test_no_linear_guess_is_near_an_even_prior_mean(task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('scale', cells.scales())
-def test_every_config_is_valid(scale):
-  for config in _configs(scale):
-    zoo.training.validate(config)
+@pytest.mark.parametrize('model', cells.list_models())
+def test_every_config_is_valid(model):
+  """With each task and guess for a laptop, and with one of each at the full scale."""
+  sizes = cells.scales()['laptop']
+  for task, guesses in sizes.guesses.items():
+    for guess in guesses if cells.has_guess(model) else [None]:
+      zoo.training.validate(cells.get_config(model, task, guess))
+  guess = 'residual' if cells.has_guess(model) else None
+  zoo.training.validate(cells.get_config(model, 'prior', guess, scale='full'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('task', cells.list_tasks())
+def test_every_task_is_valid_at_the_full_scale(task):
+  for guess in cells.scales()['full'].guesses[task]:
+    zoo.training.validate(cells.get_config('softmax', task, guess, scale='full'))
 
 
 def test_the_full_scale_has_the_sizes_of_the_field():
