@@ -38,6 +38,12 @@ def pytest_addoption(parser):
     help='run the tests that are marked slow too, which take several times as long',
   )
   parser.addoption(
+    '--compile_fast',
+    action='store_true',
+    help='with --slow, compile with little effort, as the quick tests do: where most '
+    'time goes into compiling',
+  )
+  parser.addoption(
     '--full',
     action='store_true',
     help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
@@ -48,14 +54,14 @@ def pytest_addoption(parser):
 def pytest_configure(config):
   if config.getoption('--full'):  # also for what is no test, in the workers as well
     os.environ['ZOO_FULL_TESTS'] = '1'
-  if not config.getoption('--slow'):
+  if config.getoption('--compile_fast') or not config.getoption('--slow'):
     compile_fast()
 
 
 def compile_fast() -> None:
   """Lets XLA compile with little effort, here and in the processes that tests start.
 
-  Most of the time of the quick tests goes into compiling small programs. The newer
+  Most of the time of most tests goes into compiling small programs. The newer
   emitters of XLA take a third longer for one than those that they replace.
   """
   given, older = os.environ.get('XLA_FLAGS', ''), '--xla_cpu_use_fusion_emitters=false'
@@ -66,7 +72,13 @@ def compile_fast() -> None:
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves the slow tests out, unless --slow asks for them or a test is named."""
+  """Leaves the slow tests out, unless --slow asks for them or a test is named.
+
+  They have 20 minutes each, since machines differ, where they do not say otherwise.
+  """
+  for item in items:
+    if item.get_closest_marker('slow') and not item.get_closest_marker('timeout'):
+      item.add_marker(pytest.mark.timeout(1200))
   named = any('::' in argument for argument in config.args)
   if config.getoption('--slow') or named:
     return
