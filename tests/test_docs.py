@@ -29,6 +29,14 @@ def test_the_readme_opens_with_the_two_commands():
   assert "pip install -c constraints.txt -e '.[test]' && pytest" in first_screen
 
 
+def test_the_readme_is_short_and_its_code_runs(monkeypatch, unchecked):
+  text = (ROOT / 'README.md').read_text()
+  assert len(text.splitlines()) <= 120
+  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  monkeypatch.chdir(ROOT)
+  exec(compile(code, 'README.md', 'exec'), {})
+
+
 @pytest.mark.parametrize('name', CONFIGS)
 def test_each_config_tells_its_command(name):
   text = (ROOT / 'configs' / f'{name}.py').read_text()
