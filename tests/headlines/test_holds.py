@@ -1,0 +1,19 @@
+"""Headlines that take a minute hold."""
+
+import pytest
+
+from configs import get_config
+from zoo.headlines import HEADLINES
+from zoo.headlines.headline import HOLDS, verdict
+from zoo.headlines.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
+  one = HEADLINES[name]
+  found = one.measure(Trainer(tmp_path / 'runs', get_config))
+  assert verdict(one, found.numbers) == HOLDS, found.numbers
