@@ -27,6 +27,7 @@ from zoo.config import (
 from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
+from zoo.mesh import make_mesh
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
 from zoo.training.program import Program, make_program, on_mesh
@@ -107,6 +108,7 @@ def _validate_everywhere(config: Config) -> None:
     )
   with processes.propagate_errors():
     validate(config)
+    make_mesh(config)  # the devices may be unable to form it
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
