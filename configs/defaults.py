@@ -58,6 +58,7 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   config.mesh = mesh = ConfigDict()
   mesh.data = -1  # ≥ 1 devices that share the batch; -1: all that remain
   mesh.model = 1  # ≥ 1 devices that share the heads
+  mesh.slices = 1  # ≥ 1 slices of devices, each with its own network; divides data
   mesh.fsdp = False  # True: weights and optimizer state are also split over data
   # Only for several processes. JAX's default is 100 s, for which a whole pod would wait
   # for a lost process. Heartbeats come from a separate thread, however busy the process

@@ -3,6 +3,7 @@
   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8
   python -m launch.aot --config=configs/scale.py --topology=auto --json=plan.json
   python -m launch.aot --config=configs/yq_lsa.py --topology=v6e:16x16
+  python -m launch.aot --config=configs/yq_lsa.py --topology=v5e:4x4 --slices=2
 
 This needs no TPU, only pip install 'icl-zoo[tpu]', and trains nothing. `auto` finds the
 smallest listed slice on which training fits, and `all` tries all of them, up to 256
@@ -15,7 +16,7 @@ import jax
 from absl import flags
 
 from launch import cli
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, check_count
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -23,6 +24,9 @@ _CONFIG = cli.define_config(
 )
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'A TPU slice, such as v5e:4x8 or v5p:2x2x4; or auto, or all.'
+)
+_SLICES = flags.DEFINE_integer(
+  'slices', None, 'The number of such slices; sets --config.mesh.slices.'
 )
 _JSON = flags.DEFINE_string('json', None, 'File for the list of reports.')
 
@@ -33,6 +37,9 @@ def main() -> None:
   if not topology:
     raise UserError('--topology is missing; try --topology=v5e:4x8, or auto')
   out = cli.file_of(_JSON)
+  if _SLICES.value is not None:
+    with config.unlocked():
+      config.mesh.slices = check_count('--slices', _SLICES.value)
   jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
   jax.config.update('jax_enable_compilation_cache', False)  # needs real devices
   # Imported here so that a mistyped flag is reported at once.

@@ -21,10 +21,12 @@ from zoo.errors import UserError
 from zoo.files import user_path
 from zoo.tables import format_table
 
-FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(cli)
 _CHECKPOINTS = flags.DEFINE_string(
-  'checkpoints', 'checkpoints', 'Folder of the shipped checkpoints.'
+  'checkpoints',
+  None,
+  'Folder of checkpoints with cards. Default: those that ship; for --train the folder '
+  'checkpoints.',
 )
 _TRAIN = flags.DEFINE_bool(
   'train',
@@ -51,10 +53,11 @@ SHIPPED = {
 
 
 def main() -> None:
-  folder = user_path(_CHECKPOINTS.value)
-  if not _CHECKPOINTS.value or (folder.exists() and not folder.is_dir()):
+  shipped = 'checkpoints' if _TRAIN.value else cli.shipped_checkpoints()
+  folder = cli.folder_of(_CHECKPOINTS, shipped)
+  if folder.exists() and not folder.is_dir():
     raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')
-  if FLAGS['checkpoints'].present and not (folder.exists() or _TRAIN.value):
+  if _CHECKPOINTS.value is not None and not (folder.exists() or _TRAIN.value):
     raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
   if _EXPORT.value is not None and _TRAIN.value:
     raise UserError('--export and --train are both given; give only one of them')

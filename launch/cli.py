@@ -166,6 +166,22 @@ def folder_of(
   return user_path(flag.value)
 
 
+def checkpoint_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path:
+  """The folder that a flag names; `checkpoints/NAME` may be one that ships."""
+  folder = folder_of(flag, '')
+  if folder.parts[:1] == ('checkpoints',) and not folder.exists():
+    shipped = shipped_checkpoints().joinpath(*folder.parts[1:])
+    if shipped.is_dir():
+      return shipped
+  return folder
+
+
+def shipped_checkpoints() -> pathlib.Path:
+  """The folder of the checkpoints that ship: in the package, or in the repository."""
+  installed = pathlib.Path(zoo.__file__).parent / 'shipped'
+  return installed if installed.is_dir() else installed.parents[1] / 'checkpoints'
+
+
 def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
   """The file that a flag names, if any; UserError if no file can be written there."""
   if flag.value is None:
@@ -241,13 +257,16 @@ class _ConfigFile(flags.ArgumentParser):
 
 
 def _config_file(name: str) -> pathlib.Path:
-  """The file of that name; `configs/…` may be one of the installed configs."""
+  """The file of that name; `configs/NAME.py`, or NAME, may be an installed config."""
   if not name:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   path = user_path(name)
+  installed = pathlib.Path(configs.__file__).parent
   candidates = [path]
   if path.parts[0] == 'configs':
-    candidates.append(pathlib.Path(configs.__file__).parents[1] / path)
+    candidates.append(installed.parent / path)
+  elif not path.suffix and not path.is_absolute():
+    candidates.append(installed / f'{path}.py')
   try:
     for candidate in candidates:
       if candidate.is_file():

@@ -3,6 +3,7 @@
   python -m launch.main --config=configs/yq_lsa.py
   python -m launch.main --config=configs/yq_lsa.py:smoke --workdir=runs/demo
   python -m launch.main --config=configs/yq_lsa.py --config.train.num_steps=200
+  python -m launch.main --config=configs/yq_lsa.py --profile=101:110
 
 After an interruption, rerun the same command to resume.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import faulthandler
 import pathlib
+import re
 from typing import TYPE_CHECKING
 
 from absl import flags, logging
@@ -34,6 +36,12 @@ _WORKDIR = flags.DEFINE_string(
   None,
   'Folder of the run. Default: checkpoints/runs/ and the name of the config.',
 )
+_PROFILE = flags.DEFINE_string(
+  'profile',
+  None,
+  'Steps to trace for a profiler, FIRST:LAST from 1, into the folder profile of the '
+  'workdir.',
+)
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
@@ -52,12 +60,14 @@ def main() -> None:
   config = cli.config_of(_CONFIG)
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
   workdir = cli.folder_of(_WORKDIR, default)
+  profile = _steps_to_trace()
   _join(config)
-  _check_same(workdir)
+  _check_same('--workdir', str(workdir), 'the same folder')
+  _check_same('--profile', _PROFILE.value, 'the same')
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import table, train
 
-  summary = train(config, workdir)
+  summary = train(config, workdir, profile)
   if summary is None:
     cli.end_stopped(workdir)
   if processes.index() == 0:
@@ -107,14 +117,27 @@ def _address() -> tuple[str, int, int] | None:
   return coordinator, number, this
 
 
-def _check_same(workdir: pathlib.Path) -> None:
-  """Raises UserError, before anything is written, if process 0 has another workdir."""
-  first = processes.run_on_main(lambda: str(workdir))
+def _steps_to_trace() -> tuple[int, int] | None:
+  """The first and the last step that --profile names; raises UserError."""
+  if _PROFILE.value is None:
+    return None
+  steps = re.fullmatch('([0-9]{1,10}):([0-9]{1,10})', _PROFILE.value)
+  if steps is None:
+    raise UserError(
+      f'--profile is {_PROFILE.value!r}; it must be FIRST:LAST, two steps such as '
+      '101:110'
+    )
+  return int(steps[1]), int(steps[2])
+
+
+def _check_same(flag: str, value: str | None, same: str) -> None:
+  """Raises UserError, before anything is written, if process 0 has another value."""
+  first = processes.run_on_main(lambda: value)
   with processes.propagate_errors():
-    if str(workdir) != first:
+    if value != first:
       raise UserError(
-        f'--workdir is {workdir}, but {first} on process 0; it must be the same folder '
-        'for all processes'
+        f'{flag} is {value}, but {first} on process 0; it must be {same} for all '
+        'processes'
       )
 
 

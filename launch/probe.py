@@ -54,7 +54,7 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
-  checkpoint = cli.folder_of(_CHECKPOINT, '')
+  checkpoint = cli.checkpoint_of(_CHECKPOINT)
   default = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
   out = cli.folder_of(_OUT, default)
   if out.exists() and not out.is_dir():
@@ -112,7 +112,7 @@ def _other(task: Task) -> tuple[Predictor, str]:
   known = zoo.probing.references(task)
   if name in known:
     return known[name], name
-  folder = cli.folder_of(_AGAINST, '')
+  folder = cli.checkpoint_of(_AGAINST)
   if folder.is_dir():
     return zoo.load(folder).model, folder.resolve().name
   raise UserError(

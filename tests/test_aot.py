@@ -116,6 +116,26 @@ def test_heads_over_model_share_weights_and_moments(report):
 
 @needs_libtpu
 @pytest.mark.slow
+def test_between_slices_only_the_gradient_is_sent(report):
+  flags = '--slices=2', '--config.model.num_heads=16', '--config.mesh.model=4'
+  found, answer = report('multi_head_lsa', 'v5e:4x4', *flags)
+  assert answer.returncode == 0, answer.stderr
+  assert answer.stdout.startswith(
+    '2 × v5e:4x4: 32 × TPU v5 lite, mesh data 8 × model 4'
+  )
+  assert (found['num_slices'], found['num_devices']) == (2, 32)
+  sent = found['collectives']['between slices']
+  # It is summed within each slice before; a TPU stores it in tiles of 8 × 128.
+  gradient = 4 * 11 * 66
+  assert sent['count'] == 1
+  assert gradient <= sent['bytes'] <= 4 * 8 * 128
+  one, _ = report('multi_head_lsa', 'v5e:4x4', *flags[1:])
+  assert 'between slices' not in one['collectives']
+  assert one['state_bytes'] == found['state_bytes']
+
+
+@needs_libtpu
+@pytest.mark.slow
 def test_what_cannot_fit_is_said_with_the_reason(report):
   found, answer = report(
     'multi_head_lsa',
@@ -196,6 +216,11 @@ MISTAKES = [
     {'mesh.data': 3, 'train.batch_size': 24},
     "3 of the 4 devices of kind 'TPU v5 lite' cannot form it",
   ),
+  (
+    'v5e:4x4',
+    {'mesh.slices': 2, 'mesh.data': 16},
+    'which leaves out 16 of 32 devices; with several slices',
+  ),
 ]
 ASK = """
 import json, sys
@@ -263,6 +288,12 @@ def test_every_listed_slice_takes_heads_on_up_to_four_chips(cache):
       '%a = (bf16[4,8]{1,0}, bf16[32,8]{1,0}) all-gather-start(%x), dimensions={0}',
       'all-gather',
       512,
+    ),
+    (
+      '%a = (f32[1,8,128]{2,1,0}, u32[], token[]) send(%x, %t), channel_id=2, '
+      'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}',
+      'between slices',
+      4096,
     ),
   ],
 )

@@ -19,7 +19,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo.config import Config, mesh_shape, validate
+from zoo.config import Config, mesh_shape, num_slices, validate
 from zoo.errors import UserError
 from zoo.mesh import make_mesh
 from zoo.tables import format_table
@@ -49,19 +49,22 @@ _COLLECTIVE = re.compile(
   r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
   r'|collective-permute|collective-broadcast)(?:-start)?\('
 )
+_SENT = re.compile(r'= (.*?) send\(.*"xla_megascale_runtime"')
 _ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 
 
 def report(config: Config, topology: str) -> Report:
   """What a step of training needs on each device of a slice such as `v5e:4x8`.
 
-  `fits` says whether it can run there, and `reason` why not. Bytes and flops are per
-  device and step; `collectives` are by kind, with the bytes of their results on each
-  device. `unsharded_bytes` of the state are replicated on every device, and
-  `lost_donations` names arrays of it that a step would hold twice. Raises UserError for
-  an unknown topology, a config that is invalid on it, and if libtpu is not installed.
+  There are as many such slices as `config.mesh.slices` says. `fits` says whether it can
+  run there, and `reason` why not. Bytes and flops are per device and step;
+  `collectives` are by kind, with the bytes of their results on each device.
+  `unsharded_bytes` of the state are replicated on every device, and `lost_donations`
+  names arrays of it that a step would hold twice. Raises UserError for an unknown
+  topology, a config that is invalid on it, and if libtpu is not installed.
   """
-  devices = _devices(topology)
+  slices = num_slices(config)
+  devices = _devices(topology, slices)
   hbm = HBM_BYTES[topology.partition(':')[0]]
   data, model = mesh_shape(config, len(devices))
   lowered, state = _lower(config, devices)
@@ -69,6 +72,7 @@ def report(config: Config, topology: str) -> Report:
   found: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
+    'num_slices': slices,
     'num_devices': len(devices),
     'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
     'hbm_bytes': hbm,
@@ -117,21 +121,27 @@ def listed(config: Config) -> Iterator[Report]:
     return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
 
   names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
-  validate(config, size(max(names, key=size))[0])
+  slices = num_slices(config)
+  validate(config, slices * size(max(names, key=size))[0])
   for name in sorted(names, key=size):
     try:
       yield report(config, name)
     except UserError as error:
-      yield {'topology': name, 'fits': False, 'reason': str(error)}
+      yield {
+        'topology': name,
+        'num_slices': slices,
+        'fits': False,
+        'reason': str(error),
+      }
 
 
 def table(found: Report) -> str:
   """A report for a terminal."""
   if 'mesh' not in found:
-    return f'{found["topology"]}: the config does not fit this slice: {found["reason"]}'
+    return f'{_name(found)}: the config does not fit this slice: {found["reason"]}'
   mesh = found['mesh']
   title = (
-    f'{found["topology"]}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
+    f'{_name(found)}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
     f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
   )
   rows = [
@@ -158,14 +168,19 @@ def table(found: Report) -> str:
 def row(found: Report) -> str:
   """A report in one line."""
   if 'peak_bytes' not in found:
-    return f'{found["topology"]:<11} no   {found["reason"]}'
+    return f'{_name(found):<11} no   {found["reason"]}'
   reduced = sum(what['bytes'] for what in found['collectives'].values())
   kinds = ', '.join(f'{k} {v["count"]}' for k, v in found['collectives'].items())
   fits = 'fits' if found['fits'] else 'no'
   return (
-    f'{found["topology"]:<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
+    f'{_name(found):<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
     f'{found["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
   )
+
+
+def _name(found: Report) -> str:
+  slices = found.get('num_slices', 1)
+  return found['topology'] if slices == 1 else f'{slices} × {found["topology"]}'
 
 
 def _size(num_bytes: int) -> str:
@@ -175,8 +190,8 @@ def _size(num_bytes: int) -> str:
   return f'{num_bytes / 1024:8.2f} KiB'
 
 
-def _devices(topology: str) -> list[Any]:
-  """The devices of a slice, which need not exist; raises UserError."""
+def _devices(topology: str, slices: int = 1) -> list[Any]:
+  """The devices of equal slices, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
   known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
   if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
@@ -195,7 +210,9 @@ def _devices(topology: str) -> list[Any]:
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   # The two cores of a v4 chip are one device.
-  options = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
+  options: dict[str, Any] = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
+  if slices > 1:
+    options['num_slices'] = slices
   try:
     found = topologies.get_topology_desc(
       platform='tpu', topology_name=topology, **options
@@ -241,20 +258,28 @@ def _out_of_memory(message: str) -> str | None:
 
 
 def _collectives(text: str) -> dict[str, dict[str, int]]:
-  """How often each kind of collective runs in a step, and the bytes of its results."""
+  """How often each kind of collective runs in a step, and the bytes of its results.
+
+  What a device sends to other slices, over another network, is `between slices`.
+  """
   found: dict[str, dict[str, int]] = {}
   for line in _lines_of_a_step(text):
     if match := _COLLECTIVE.search(line):
       shape, kind = match.groups()
-      sizes = [
-        math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
-        for _, bits, sides in _ARRAY.findall(shape)
-      ]
-      # The shape of an asynchronous start holds both the operand and the result.
-      size = max(sizes) if '-start(' in match.group() else sum(sizes)
-      entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
-      entry['count'] += 1
-      entry['bytes'] += size
+    elif match := _SENT.search(line):
+      shape, kind = match.group(1), 'between slices'
+    else:
+      continue
+    sizes = [
+      math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
+      for _, bits, sides in _ARRAY.findall(shape)
+    ]
+    # The shape of an asynchronous start holds both the operand and the result, and that
+    # of a send a number beside what is sent.
+    whole = match.re is _SENT or '-start(' in match.group()
+    entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
+    entry['count'] += 1
+    entry['bytes'] += max(sizes) if whole else sum(sizes)
   return dict(sorted(found.items()))
 
 

@@ -76,6 +76,7 @@ _CHECKS: dict[str, Check] = {
   'train.matmul_precision': _one_of('matmul precision', 'default', 'high', 'highest'),
   'mesh.data': _axis_size,
   'mesh.model': _count(1),
+  'mesh.slices': _count(1),
   'mesh.heartbeat_timeout': _count(1),
   'mesh.start_timeout': _count(1),
   'mesh.fsdp': _truth,
@@ -94,6 +95,7 @@ _ADDED = {
   'objective.positions': 'query',
   'train.num_parts': 1,
   'train.compute_dtype': 'float32',
+  'mesh.slices': 1,
   'checkpoint.every_minutes': None,
   'eval.num_compared': 0,
 }
@@ -201,6 +203,11 @@ def num_heads(config: Config) -> int:
   return config.model.get('num_heads', 1)
 
 
+def num_slices(config: AnyConfig) -> int:
+  """The slices of devices, with a slow network between them, that share the batch."""
+  return config.mesh.get('slices', _ADDED['mesh.slices'])
+
+
 def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:
   """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
   data, model = config.mesh.data, config.mesh.model
@@ -217,6 +224,18 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
       f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
       f'{devices - data * model} of {devices} devices; the {jax.process_count()} '
       'processes must use all of theirs'
+    )
+  slices = num_slices(config)
+  if data % slices:
+    raise UserError(
+      f'config.mesh.slices is {slices}; it must divide the data axis of the mesh, '
+      f'which is {data}'
+    )
+  if slices > 1 and data * model < devices:
+    raise UserError(
+      f'config.mesh is data {config.mesh.data} × model {model}, which leaves out '
+      f'{devices - data * model} of {devices} devices; with several slices it must '
+      'have all of them'
     )
   return data, model
 

@@ -41,8 +41,11 @@ if TYPE_CHECKING:
     data: int
     model: int
     fsdp: bool
+    slices: int
     heartbeat_timeout: int
     start_timeout: int
+
+    def get(self, field: str, default: Any = None) -> Any: ...
 
   class CheckpointConfig(Protocol):
     every: int

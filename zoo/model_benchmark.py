@@ -9,13 +9,11 @@ the most that the machine computes.
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,6 +28,7 @@ from zoo.tables import format_table
 from zoo.training.objective import make_objective
 from zoo.training.program import make_plan
 from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
+from zoo.utilisation import product_flops
 
 CONTENDERS = 'zoo', 'plain', 'matmul'
 _SIZE = 2048  # of the matrices of `matmul`
@@ -132,25 +131,6 @@ class _PlainProgram:
 @jax.jit
 def _products(matrix: jax.Array, steps: int) -> jax.Array:
   return jax.lax.fori_loop(0, steps, lambda _, product: product @ matrix, matrix)
-
-
-def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
-  """The additions and multiplications of all products of matrices in a program.
-
-  Products in a `while` loop, whose length is not known, count once.
-  """
-  flops = 0
-  for equation in jaxpr.eqns:
-    if equation.primitive.name == 'dot_general':
-      contracted, _ = equation.params['dimension_numbers'][0]
-      left: Any = equation.invars[0].aval
-      product: Any = equation.outvars[0].aval
-      inner = math.prod(left.shape[axis] for axis in contracted)
-      flops += 2 * inner * math.prod(product.shape)
-    times = equation.params.get('length', 1)  # of a scan
-    within = jax.extend.core.jaxprs_in_params(equation.params)
-    flops += times * sum(map(product_flops, within))
-  return flops
 
 
 def _tokens_of(config: Config) -> int:

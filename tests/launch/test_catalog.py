@@ -30,7 +30,7 @@ def test_everything_is_listed_with_its_figures(call):
   [
     (['--checkpoints={root}/README.md'], 'which is not a folder'),
     (['--checkpoints=nowhere'], 'nowhere, does not exist'),
-    (['--checkpoints='], 'which is not a folder'),
+    (['--checkpoints='], '--checkpoints is empty'),
     (['--checkpoints=~nobody-here/x'], "'~nobody-here/x'"),
     (['--train=perhaps'], 'train'),
     (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),

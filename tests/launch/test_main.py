@@ -87,6 +87,11 @@ MISTAKES = {
   'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
   'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
   'workdir of nobody': ([YQ, '--workdir=~nobody-here/x'], ["'~nobody-here/x'"]),
+  'no range of steps': ([YQ, '--profile=5'], ["--profile is '5'", 'FIRST:LAST']),
+  'steps after the last': (
+    [SMOKE, '--profile=20:21'],
+    ['profile is 20:21', 'num_steps, which is 20'],
+  ),
   'an address in part': (
     [YQ, '--coordinator=127.0.0.1:1'],
     ['--coordinator is given without --num_processes and --process_id'],

@@ -26,6 +26,8 @@ SUMMARY = {
   'comparison': None,
   'steps_per_second': 100.0,
   'cpu_ms_per_step': None,
+  'flops_per_second': None,
+  'share_of_peak': None,
   'wall_time': 1.2,
   'jax_version': '0.10.2',
   'device_kind': 'cpu',

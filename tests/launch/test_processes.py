@@ -109,6 +109,16 @@ def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
       assert_close(here[path], array, 1e-5)
 
 
+def test_process_0_traces_steps_of_all(tmp_path, cache, layouts):
+  arguments = *FIFTY, f'--workdir={tmp_path}/run', '--profile=20:22'
+  ended = finish(start_together(*arguments, number=2, num_devices=4, cache=cache))
+  assert [code for code, _ in ended] == [0, 0], ended
+  (trace,) = (tmp_path / 'run' / 'profile').rglob('*.xplane.pb')
+  assert trace.parent.name == 'steps_20_to_22'
+  plain, traced = saved_arrays(layouts / '2', 50), saved_arrays(tmp_path / 'run', 50)
+  assert_same_bits(plain, traced)
+
+
 def errors_in(ended):
   return [
     line for _, said in ended for line in said.splitlines() if line.startswith('error:')
@@ -136,6 +146,10 @@ MISTAKES = {
       'on process 1: the config differs from that of process 0',
       'seed (0 there, 3 here)',
     ],
+  ),
+  'other steps to trace': (
+    [['--profile=1:2'], ['--profile=1:3']],
+    ['on process 1: --profile is 1:3, but 1:2 on process 0'],
   ),
   'another folder': (
     [[], ['--workdir={folder}/other']],

@@ -32,11 +32,11 @@ def vm(tmp_path):
   gcloud.write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" > {asked}\n')
   gcloud.chmod(0o755)
 
-  def run(*arguments):
+  def run(*arguments, **settings):
     path = f'{tmp_path}:{os.environ["PATH"]}'
     answer = subprocess.run(
       [SCRIPT, *arguments],
-      env={**os.environ, 'PATH': path},
+      env={**os.environ, 'PATH': path, **settings},
       capture_output=True,
       text=True,
       check=False,
@@ -60,7 +60,7 @@ def test_all_hosts_run_the_same_command(vm):
 
 def test_each_of_its_words_asks_for_the_slice(vm):
   text = SCRIPT.read_text()
-  for word in re.findall(r'tpu_vm\.sh (\w+)', text):
+  for word in set(re.findall(r'tpu_vm\.sh (\w+)', text)) - {'keep'}:
     arguments = vm(word, *(['--config=c.py'] if word == 'run' else []))
     assert 'icl-zoo' in arguments
     assert '--project=my-project' in arguments
@@ -68,6 +68,96 @@ def test_each_of_its_words_asks_for_the_slice(vm):
   unknown = vm('launch')
   assert unknown.returncode == 2
   assert 'tpu_vm.sh create' in unknown.stdout
+
+
+def test_all_hosts_install_one_commit(vm):
+  *_, command = vm('install', COMMIT='1b30a6b')
+  assert 'git checkout --quiet --detach 1b30a6b' in command
+  assert "-e '.[tpu]'" in command
+  assert 'mount -t nfs' in command
+  bucket = 'gs://bucket/runs/a'
+  *_, command = vm('install', WORKDIR=bucket)
+  assert "-e '.[tpu,gcs]'" in command
+  assert 'nfs' not in command
+  assert f'--workdir={bucket} ' in vm('run', '--config=c.py', WORKDIR=bucket)[-1]
+
+
+# A made-up Google Cloud: one line of `states` and one of `runs` is said at each look.
+CLOUD = """#!/bin/bash
+next() { head -n 1 $1 | tr , '\\n'; sed -i 1d $1; }
+cd {folder}
+case "$*" in
+  *describe*)
+    state=$(next states)
+    if [[ $state == NOT_FOUND ]]; then echo "ERROR: NOT_FOUND" >&2; exit 1; fi
+    echo "$state" ;;
+  *run.code*launch.main*|*launch.main*run.code*) echo run >> did ;;
+  *run.code*) next runs ;;
+  *"pip install"*) echo install >> did ;;
+  *tail*) echo "error: no such flag" ;;
+  *queued-resources*) echo "$4" >> did ;;
+esac
+"""
+
+
+@pytest.fixture
+def kept(tmp_path):
+  """Runs `keep` where a slice and its run are in these states, one after the other."""
+
+  def keep(states, runs, **settings):
+    gcloud = tmp_path / 'gcloud'
+    gcloud.write_text(CLOUD.replace('{folder}', str(tmp_path)))
+    gcloud.chmod(0o755)
+    (tmp_path / 'states').write_text('\n'.join(states) + '\n')
+    (tmp_path / 'runs').write_text('\n'.join(runs) + '\n')
+    (tmp_path / 'did').write_text('')
+    path = f'{tmp_path}:{os.environ["PATH"]}'
+    answer = subprocess.run(
+      [SCRIPT, 'keep', '--config=configs/scale.py'],
+      env={**os.environ, 'PATH': path, 'PAUSE': '0', **settings},
+      capture_output=True,
+      text=True,
+      check=False,
+      timeout=60,
+    )
+    return answer, (tmp_path / 'did').read_text().split()
+
+  return keep
+
+
+START = 'install', 'run'
+
+
+def test_a_run_is_kept_until_it_is_finished(kept):
+  states = ['NOT_FOUND', 'WAITING_FOR_RESOURCES', *['ACTIVE'] * 3]
+  runs = ['run: none', 'run: on', 'run: 0,run: 0']
+  answer, did = kept(states, runs)
+  assert answer.returncode == 0, answer
+  assert did == ['create', *START]
+  assert 'the run is finished' in answer.stdout
+
+
+def test_a_slice_that_was_taken_back_is_created_again(kept):
+  states = ['ACTIVE', 'SUSPENDING', 'SUSPENDED', 'PROVISIONING', *['ACTIVE'] * 2]
+  answer, did = kept(states, ['run: on', 'run: none,run: none', 'run: 0'])
+  assert answer.returncode == 0, answer
+  assert did == ['delete', 'create', *START]
+
+
+def test_a_run_that_ended_early_is_started_again(kept):
+  runs = ['run: 143,run: 143', 'run: 1,run: on', 'run: 1,run: 137', 'run: 0']
+  answer, did = kept(['ACTIVE'] * 4, runs)
+  assert answer.returncode == 0, answer
+  assert did == [*START, *START]
+
+
+def test_a_run_that_cannot_go_on_is_given_up(kept):
+  answer, did = kept(['ACTIVE'], ['run: 2,run: 2'])
+  assert (answer.returncode, did) == (2, [])
+  assert 'error: no such flag' in answer.stdout
+  answer, did = kept(['ACTIVE'] * 9, ['run: 1'] * 9, RESTARTS='2')
+  assert (answer.returncode, did) == (1, 3 * [*START])
+  assert 'error: the run has ended early after 2 restarts' in answer.stderr
 
 
 @pytest.fixture
@@ -90,13 +180,13 @@ def test_the_job_set_has_a_pod_for_each_host_of_its_topology(pod):
   (workdir,) = (one['value'] for one in container['env'])
   assert workdir.startswith(container['volumeMounts'][0]['mountPath'] + '/')
   (config,) = re.findall(r'--config=(\S+)', container['args'][0])
-  assert (ROOT / config).is_file()
+  assert (ROOT / 'configs' / f'{config}.py').is_file()
 
 
 def test_the_job_set_starts_the_command_again_unless_it_finishes(pod):
   spec, container = pod
   words = container['command'] + container['args']
-  assert words[:4] == ['python', '-m', 'launch.main', '--distributed']
+  assert words[:3] == ['icl-zoo', 'main', '--distributed']
   assert words[-1] == '--workdir=$(WORKDIR)'  # which Kubernetes fills in
   assert (spec['backoffLimit'], spec['template']['spec']['restartPolicy']) == (
     0,

@@ -32,6 +32,10 @@ _POINTS = [
 ]
 
 
+# Fields of a summary that depend on how fast it went.
+_OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
+
+
 def sweep(*given) -> list[dict[str, Any]]:
   rows = sweeps.sweep(*given)
   assert rows is not None, 'it was told to stop'
@@ -104,7 +108,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
     if name.endswith('risk') or name.endswith('stderr') or 'excess' in name:
       # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
       assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-    elif name not in ('steps_per_second', 'cpu_ms_per_step', 'wall_time'):
+    elif name not in _OF_THE_LAUNCH:
       assert row[name] == value, name
   logged = [
     [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]

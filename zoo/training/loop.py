@@ -27,6 +27,7 @@ from zoo.config import (
 from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
+from zoo.mesh import make_mesh
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
 from zoo.training.program import Program, make_program, on_mesh
@@ -38,6 +39,8 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
+from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
+from zoo.utilisation import describe
 from zoo.workdir import locked, open_workdir
 
 
@@ -45,8 +48,12 @@ class NotFiniteError(RunError):
   """No model of a run has a finite loss, gradient and weights any longer."""
 
 
-def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
+def train(
+  config: Config, workdir: str | pathlib.Path, profile: Steps | None = None
+) -> Summary | None:
   """Trains the model of a config, or resumes from the workdir.
+
+  `profile` are the first and the last of the steps to trace into `workdir/profile`.
 
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
   and after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
@@ -56,17 +63,21 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
   process 0 writes the records.
   """
   _validate_everywhere(config)
+  check_steps(profile, config.train.num_steps)
   workdir = user_path(workdir)
   open_workdir(workdir, config)
   try:
     with locked(workdir), Interruption() as interruption:
-      return train_locked(config, workdir, interruption)
+      return train_locked(config, workdir, interruption, profile)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
 def train_locked(
-  config: Config, workdir: pathlib.Path, interruption: Interruption
+  config: Config,
+  workdir: pathlib.Path,
+  interruption: Interruption,
+  profile: Steps | None = None,
 ) -> Summary | None:
   """As `train`, in a workdir that belongs to this config and is locked."""
   with Checkpoints(
@@ -74,10 +85,12 @@ def train_locked(
   ) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
+      if profile is not None:
+        log_no_trace(profile, 'the run is finished')
       return summary
     program = make_program(config)
     label = config.model.name
-    result = run(program, [workdir], checkpoints, interruption, label)
+    result = run(program, [workdir], checkpoints, interruption, label, profile=profile)
   if result is None:
     return None
   (summary,) = result.summaries
@@ -95,6 +108,7 @@ def _validate_everywhere(config: Config) -> None:
     )
   with processes.propagate_errors():
     validate(config)
+    make_mesh(config)  # the devices may be unable to form it
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -131,11 +145,13 @@ def run(
   interruption: Interruption,
   label: str,
   tensorboard: bool = True,
+  profile: Steps | None = None,
 ) -> TrainResult | None:
   """Trains from the newest checkpoint to the end, with records in the workdirs.
 
-  Each model of the program has a workdir. The progress bar shows the `label`. Returns
-  None after SIGTERM. Raises NotFiniteError once no model is finite.
+  Each model of the program has a workdir; the first one gets the trace of the steps
+  `profile`. The progress bar shows the `label`. Returns None after SIGTERM. Raises
+  NotFiniteError once no model is finite.
   """
   config = program.configs[0]
   num_steps = config.train.num_steps
@@ -148,11 +164,20 @@ def run(
     progress = stack.enter_context(Progress(label, start, num_steps))
     training = Training(program, checkpoints, records, progress)
     training.prepare(start)
+    trace = stack.enter_context(Trace(workdirs[0] / 'profile', profile, start))
     measured = None
     while training.step < num_steps and not interruption.due():
-      stop = _next_stop(training.step, config)
+      if trace.starts_after(training.step):
+        training.record(measured)  # waits, so that no earlier step is traced
+        measured = None
+        trace.start()
+      stop = trace.next_stop(training.step, _next_stop(training.step, config))
       before, measured = measured, training.advance(stop)
       training.record(before)  # while the devices compute the steps to `stop`
+      if trace.ends_after(stop):
+        training.record(measured)  # waits, so that the whole step is traced
+        measured = None
+        trace.end()
       by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
       if by_steps or training.waited_too_long():
         training.record(measured)  # waits, since only a finite state is saved
@@ -161,6 +186,7 @@ def run(
     training.record(measured)
     training.save()
     checkpoints.wait()
+    training.stop_clock()
     if training.step < num_steps:
       if processes.count() == 1:
         interruption.raise_if_ctrl_c()
@@ -194,6 +220,7 @@ class Training:
     self.step = self._saved = step
     self.state, self.finite = self._program.prepare(step, self._checkpoints)
     self.risks = []
+    self._flops = self._program.flops_per_step(self.state)
     self._progress.start_clock(step)
     self._last_save = time.monotonic()
 
@@ -249,12 +276,20 @@ class Training:
       self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
       self._saved = self.step
 
+  def stop_clock(self) -> None:
+    """Takes the speed of this launch, and logs what the devices have computed."""
+    self._speed = self._progress.speed(self.step)
+    rate, _ = self._speed
+    if rate is not None:
+      devices = self._program.mesh.devices
+      kind = devices.flat[0].device_kind
+      logging.info('%s', describe(rate * self._flops, kind, devices.size))
+
   def summarise(self) -> list[Summary | None]:
     """The summary of each model at the end, None for one that is not finite."""
     if not self.risks:  # an earlier launch ended after the last step, without a summary
       measured = self._program.evaluate(self.state, sampled=True)
       self.risks = self._program.evaluation.finish(jax.device_get(measured))
-    speed = self._progress.speed(self.step)
     comparisons = self._program.compare(self.state)
     return [
       summarise(
@@ -262,7 +297,8 @@ class Training:
         i,
         self.risks[i],
         comparisons[i],
-        speed,
+        self._speed,
+        self._flops,
         self._records[i].wall_time,
       )
       if self.finite[i]

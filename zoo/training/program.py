@@ -35,6 +35,7 @@ from zoo.training.step import (
   make_train_steps,
   stream_key,
 )
+from zoo.utilisation import product_flops
 
 
 class Plan(NamedTuple):
@@ -101,8 +102,13 @@ class Program:
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
     """Starts the steps from `start` to `stop`; donates the given state."""
-    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
-    return self.train_steps(state, self.key, *limits, self.numbers)
+    return self.train_steps(*self._arguments(state, start, stop))
+
+  def flops_per_step(self, state: State) -> int:
+    """The operations of a step of all models in products of matrices."""
+    # JAX keeps what it has traced, so that this costs nothing beside `advance`.
+    traced = self.train_steps.trace(*self._arguments(state, 0, 0))
+    return product_flops(traced.jaxpr.jaxpr)
 
   def evaluate(self, state: State, sampled: bool) -> Measured:
     """Starts the evaluation of a state, on held-out prompts if `sampled`."""
@@ -114,6 +120,10 @@ class Program:
     if self.comparisons is None:
       return [None] * len(self.configs)
     return self.comparisons(self.layout.saveable({'model': state['model']})['model'])
+
+  def _arguments(self, state: State, start: int, stop: int) -> tuple:
+    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
+    return state, self.key, *limits, self.numbers
 
   def _compile_evaluation(self) -> None:
     with on_mesh(self.mesh, self.configs[0]):

@@ -17,6 +17,7 @@ from zoo.protocols import FollowsRule
 from zoo.tables import format_estimate, format_exact, format_table
 from zoo.training.evaluation import Risks
 from zoo.training.program import Program
+from zoo.utilisation import share_of_peak
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -45,6 +46,8 @@ class Summary(TypedDict):
   comparison: Comparison | None  # of the model with the baselines of its task
   steps_per_second: float | None
   cpu_ms_per_step: float | None
+  flops_per_second: float | None  # of all devices and models of the program
+  share_of_peak: float | None  # as zoo.utilisation counts it; None if not known
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -58,9 +61,13 @@ def summarise(
   risks: Risks,
   comparison: Comparison | None,
   speed: tuple[float | None, float | None],
+  flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of the i-th model of a program; `speed` is from `Progress.speed`."""
+  """The summary of the i-th model of a program.
+
+  `speed` is from `Progress.speed`, and `flops` those of a step of the program.
+  """
   config, references = program.configs[i], program.evaluation.references
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
@@ -74,6 +81,9 @@ def summarise(
   in_family = isinstance(model, FollowsRule)
   if in_family and risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
+  devices = program.mesh.devices
+  kind = devices.flat[0].device_kind
+  rate = None if speed[0] is None else speed[0] * flops
   return {
     'model': config.model.name,
     'num_params': sum(math.prod(leaf.shape) for _, leaf in parameters),
@@ -91,10 +101,12 @@ def summarise(
     'comparison': comparison,
     'steps_per_second': speed[0],
     'cpu_ms_per_step': speed[1],
+    'flops_per_second': rate,
+    'share_of_peak': None if rate is None else share_of_peak(rate, kind, devices.size),
     'wall_time': wall_time,
     'jax_version': jax.__version__,
-    'device_kind': program.mesh.devices.flat[0].device_kind,
-    'num_devices': program.mesh.size,
+    'device_kind': kind,
+    'num_devices': devices.size,
     'num_processes': jax.process_count(),
   }
 
@@ -118,7 +130,8 @@ def _is_summary(content: object) -> bool:
   """Whether JSON has all fields of a summary with the right types."""
   if not isinstance(content, dict):
     return False
-  content.setdefault('comparison', None)  # summaries of earlier versions lack it
+  for name in ('comparison', 'flops_per_second', 'share_of_peak'):
+    content.setdefault(name, None)  # summaries of earlier versions lack it
   if not Summary.__annotations__.keys() <= content.keys():
     return False
 

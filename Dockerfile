@@ -1,0 +1,23 @@
+# syntax=docker/dockerfile:1
+# An image that trains: on a CPU, TPUs or NVIDIA GPUs.
+#
+#   docker build --build-arg EXTRA=tpu --tag icl-zoo:tpu .
+#   docker run --rm --volume "$PWD/runs:/runs" icl-zoo:tpu \
+#       main --config=yq_lsa --workdir=/runs/yq_lsa
+#
+# EXTRA is cpu, tpu or cuda13; for GPUs add --gpus=all, on a TPU VM --privileged
+# --network=host. launch/cluster/gke_jobset.yaml runs it on a slice of a GKE cluster.
+FROM python:3.11-slim
+ARG EXTRA=cpu
+WORKDIR /icl-zoo
+COPY . .
+RUN case "$EXTRA" in \
+      cpu) target=. ;; \
+      tpu|cuda13) target=".[$EXTRA]" ;; \
+      *) echo "EXTRA is '$EXTRA'; it must be cpu, tpu or cuda13" >&2; exit 2 ;; \
+    esac \
+    && pip install --no-cache-dir --constraint constraints.txt "$target"
+# No user of its own: TPUs are devices that only root may open, and a shared workdir
+# belongs to whoever has mounted it.
+WORKDIR /
+ENTRYPOINT ["icl-zoo"]

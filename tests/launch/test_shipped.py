@@ -1,0 +1,59 @@
+"""What ships is found from any folder: configs, and trained checkpoints."""
+
+import pathlib
+import shutil
+import types
+from typing import Any
+
+import pytest
+
+import zoo
+from launch import cli
+from tests.launch.processes import ROOT
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize('name', ['yq_lsa', 'configs/yq_lsa.py'])
+def test_a_config_is_found_by_its_name(call, name):
+  answer = call('main', f'--config={name}', '--config.train.num_steps=0')
+  assert answer.code == 2
+  assert 'config.train.num_steps is 0' in answer.err
+
+
+def test_a_file_of_the_folder_comes_first(tmp_path):
+  assert cli._config_file('llm/smollm2') == ROOT / 'configs/llm/smollm2.py'
+  (tmp_path / 'yq_lsa').mkdir()  # which is no file
+  assert cli._config_file('yq_lsa') == ROOT / 'configs/yq_lsa.py'
+  (tmp_path / 'lsa').write_text('')
+  assert cli._config_file('lsa') == pathlib.Path('lsa')
+
+
+def flag_of(value: str) -> Any:
+  return types.SimpleNamespace(name='checkpoint', value=value)
+
+
+def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
+  tmp_path, monkeypatch
+):
+  name = 'checkpoints/yq_lsa'
+  assert cli.checkpoint_of(flag_of(name)) == ROOT / name
+  package = tmp_path / 'site-packages' / 'zoo'
+  shutil.copytree(ROOT / name, package / 'shipped' / 'yq_lsa')
+  monkeypatch.setattr(zoo, '__file__', str(package / '__init__.py'))
+  assert cli.checkpoint_of(flag_of(name)) == package / 'shipped' / 'yq_lsa'
+  for other in 'checkpoints/none', 'runs/yq_lsa':
+    assert cli.checkpoint_of(flag_of(other)) == pathlib.Path(other)
+  pathlib.Path(name).mkdir(parents=True)
+  assert cli.checkpoint_of(flag_of(name)) == pathlib.Path(name)
+
+
+def test_the_catalogue_says_where_the_checkpoints_are(call):
+  pathlib.Path('checkpoints/runs').mkdir(parents=True)  # as a run leaves it
+  answer = call('catalog')
+  assert answer.code == 0, answer.err
+  assert f'checkpoints in {ROOT}/checkpoints' in answer.out
+  assert 'multi_head_lsa_11' in answer.out

@@ -1,0 +1,73 @@
+"""Floating-point operations a second, and their share of what the devices can do.
+
+Only products of matrices are counted, as a peak counts them: each once for all devices
+together, whatever the precision, and those of a loop as often as it runs. (XLA's own
+cost analysis counts a loop once, and the work that devices repeat on each of them.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.extend.core
+
+# Dense products in bfloat16, in floating-point operations a second, of one JAX device,
+# by `device_kind`. TPUs: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm,
+# the page of each version, "peak compute per chip". GPUs: NVIDIA's data sheets of A100,
+# H100 and H200, where the figures with sparsity are twice as high.
+PEAKS = {
+  'TPU v4': 275e12,  # both cores of a chip are one device
+  'TPU v5 lite': 197e12,  # v5e
+  'TPU v5': 459e12,  # v5p
+  'TPU v6 lite': 918e12,  # v6e
+  'NVIDIA A100-SXM4-40GB': 312e12,
+  'NVIDIA A100-SXM4-80GB': 312e12,
+  'NVIDIA H100 80GB HBM3': 989e12,  # SXM
+  'NVIDIA H200': 989e12,
+}
+
+
+def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
+  """The additions and multiplications of all products of matrices in a program.
+
+  Products in a `while` loop, whose length is not known, count once.
+  """
+  flops = 0
+  for equation in jaxpr.eqns:
+    if equation.primitive.name == 'dot_general':
+      contracted, _ = equation.params['dimension_numbers'][0]
+      left: Any = equation.invars[0].aval
+      product: Any = equation.outvars[0].aval
+      inner = math.prod(left.shape[axis] for axis in contracted)
+      flops += 2 * inner * math.prod(product.shape)
+    times = equation.params.get('length', 1)  # of a scan
+    within = jax.extend.core.jaxprs_in_params(equation.params)
+    flops += times * sum(map(product_flops, within))
+  return flops
+
+
+def share_of_peak(
+  flops_per_second: float, device_kind: str, num_devices: int
+) -> float | None:
+  """The share of the peak in bfloat16 that devices reach; None if it is not known."""
+  peak = PEAKS.get(device_kind)
+  return None if peak is None else flops_per_second / (num_devices * peak)
+
+
+def describe(flops_per_second: float, device_kind: str, num_devices: int) -> str:
+  """The speed of devices in one line, with the share of their peak if it is known."""
+  share = share_of_peak(flops_per_second, device_kind, num_devices)
+  text = f'{_metric(flops_per_second)}FLOP/s in products of matrices'
+  if share is None:
+    return text
+  of = f'{num_devices} × {device_kind}, {PEAKS[device_kind] / 1e12:g} TFLOP/s each'
+  return f'{text}, {share:.2%} of the peak in bfloat16 ({of})'
+
+
+def _metric(value: float) -> str:
+  for prefix, factor in ('P', 1e15), ('T', 1e12), ('G', 1e9):
+    if value >= factor:
+      return f'{value / factor:.3g} {prefix}'
+  return f'{value / 1e6:.3g} M'
