@@ -33,6 +33,7 @@ from zoo.checkpoints.orbax_folders import (
 from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
+from zoo.files import refuse_url
 from zoo.protocols import Model
 
 # A task may allocate vectors of this length. A model with more features than this has
@@ -78,6 +79,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
 
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path from the root, with `~` resolved, as Orbax wants it; raises UserError."""
+  refuse_url(path)
   try:
     return pathlib.Path(path).expanduser().resolve()
   except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte
