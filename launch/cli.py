@@ -25,6 +25,7 @@ import configs
 import zoo
 from launch import start
 from zoo import processes
+from zoo.buckets import is_url
 from zoo.errors import RunError, UserError, in_one_line, unknown_name
 from zoo.files import user_path
 
@@ -166,6 +167,15 @@ def folder_of(
   return user_path(flag.value)
 
 
+def workdir_of(
+  flag: flags.FlagHolder[str | None], default: str | pathlib.Path
+) -> str | pathlib.Path:
+  """As `folder_of`; the folder may be in a bucket, whose URL is returned as it is."""
+  if flag.value is not None and is_url(flag.value):
+    return flag.value.rstrip('/')
+  return folder_of(flag, default)
+
+
 def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
   """The file that a flag names, if any; UserError if no file can be written there."""
   if flag.value is None:
@@ -178,7 +188,7 @@ def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
   return path
 
 
-def end_stopped(folder: pathlib.Path) -> NoReturn:
+def end_stopped(folder: str | pathlib.Path) -> NoReturn:
   """Reports that SIGTERM has ended the run early, and exits with the code 143.
 
   Everything is saved, and whoever has started the command can tell that it must be

@@ -32,7 +32,8 @@ _CONFIG = cli.define_config(
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'Folder of the run. Default: checkpoints/runs/ and the name of the config.',
+  'Folder of the run, also as gs://bucket/folder. Default: checkpoints/runs/ and the '
+  'name of the config.',
 )
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
@@ -51,7 +52,7 @@ _PROCESS_ID = flags.DEFINE_integer(
 def main() -> None:
   config = cli.config_of(_CONFIG)
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
-  workdir = cli.folder_of(_WORKDIR, default)
+  workdir = cli.workdir_of(_WORKDIR, default)
   _join(config)
   _check_same(workdir)
   # Imported here so that a mistyped flag is reported at once.
@@ -107,7 +108,7 @@ def _address() -> tuple[str, int, int] | None:
   return coordinator, number, this
 
 
-def _check_same(workdir: pathlib.Path) -> None:
+def _check_same(workdir: str | pathlib.Path) -> None:
   """Raises UserError, before anything is written, if process 0 has another workdir."""
   first = processes.run_on_main(lambda: str(workdir))
   with processes.propagate_errors():

@@ -15,12 +15,16 @@ import numpy as np
 from absl import logging
 
 from zoo import processes
+from zoo.bucket_workdir import BucketWorkdir
+from zoo.buckets import is_url
+from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
   differences,
   minutes_between_saves,
+  minutes_of_patience,
   to_json,
   validate,
 )
@@ -51,11 +55,13 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
   and after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
   resumes. Raises UserError when the config or the workdir is invalid, before anything
-  is written; RunError when the loss is not finite or the disk is full. If there are
-  several processes, each must make the same call, with a workdir that they share;
-  process 0 writes the records.
+  is written; RunError when the loss is not finite or the disk is full. The workdir may
+  be in a bucket: gs://bucket/runs/a. If there are several processes, each must make the
+  same call, with a workdir that they share; process 0 writes the records.
   """
   _validate_everywhere(config)
+  if is_url(workdir):
+    return _train_in_bucket(config, str(workdir))
   workdir = user_path(workdir)
   open_workdir(workdir, config)
   try:
@@ -65,13 +71,33 @@ def train(config: Config, workdir: str | pathlib.Path) -> Summary | None:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
+def _train_in_bucket(config: Config, url: str) -> Summary | None:
+  patience = 60 * minutes_of_patience(config)
+  with (
+    BucketWorkdir(url, config, patience) as workdir,
+    Interruption() as interruption,
+  ):
+    checkpoints = BucketCheckpoints(
+      workdir, config.checkpoint.keep, run_metadata(config)
+    )
+    return _train_with(config, workdir.stage, checkpoints, interruption)
+
+
 def train_locked(
   config: Config, workdir: pathlib.Path, interruption: Interruption
 ) -> Summary | None:
   """As `train`, in a workdir that belongs to this config and is locked."""
-  with Checkpoints(
-    workdir, config.checkpoint.keep, run_metadata(config)
-  ) as checkpoints:
+  checkpoints = Checkpoints(workdir, config.checkpoint.keep, run_metadata(config))
+  return _train_with(config, workdir, checkpoints, interruption)
+
+
+def _train_with(
+  config: Config,
+  workdir: pathlib.Path,
+  checkpoints: AnyCheckpoints,
+  interruption: Interruption,
+) -> Summary | None:
+  with checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       return summary
@@ -105,7 +131,7 @@ def _validate_everywhere(config: Config) -> None:
 
 
 def _finished_summary(
-  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+  config: Config, workdir: pathlib.Path, checkpoints: AnyCheckpoints
 ) -> Summary | None:
   """The summary of a finished run; an outdated one is deleted."""
   # If the checkpoints of a finished run were deleted, return the saved result.
@@ -127,7 +153,7 @@ class TrainResult(NamedTuple):
 def run(
   program: Program,
   workdirs: Sequence[pathlib.Path],
-  checkpoints: Checkpoints,
+  checkpoints: AnyCheckpoints,
   interruption: Interruption,
   label: str,
   tensorboard: bool = True,
@@ -159,8 +185,7 @@ def run(
         measured = None
         training.save()
     training.record(measured)
-    training.save()
-    checkpoints.wait()
+    training.save_last()
     if training.step < num_steps:
       if processes.count() == 1:
         interruption.raise_if_ctrl_c()
@@ -179,7 +204,7 @@ class Training:
   def __init__(
     self,
     program: Program,
-    checkpoints: Checkpoints,
+    checkpoints: AnyCheckpoints,
     records: Sequence[Records],
     progress: Progress,
   ):
@@ -248,6 +273,13 @@ class Training:
     if self.step > self._saved:
       self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
       self._saved = self.step
+
+  def save_last(self) -> None:
+    """Saves the state, unless it is already saved, and waits until it is."""
+    self.save()
+    while not self._checkpoints.wait():  # a bucket could not be reached
+      self._saved = -1
+      self.save()
 
   def summarise(self) -> list[Summary | None]:
     """The summary of each model at the end, None for one that is not finite."""
