@@ -18,9 +18,10 @@ import pathlib
 import re
 import secrets
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from absl import logging
@@ -91,6 +92,24 @@ def open_folder(path: str | os.PathLike[str], patience: float = 60.0) -> Folder:
   folder = Folder(f'gs://{parts[1]}{parts[2]}', bucket, parts[2][1:], patience)
   folder.check()
   return folder
+
+
+@contextlib.contextmanager
+def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
+  """Objects of a folder, as far as they exist, in a local one of the same name.
+
+  Errors of the block name the URL. Raises the errors of `open_folder`.
+  """
+  folder = open_folder(url)
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    local = pathlib.Path(temporary, folder.url.rpartition('/')[2])
+    local.mkdir()
+    for name in sorted(set(names) & folder.list().keys()):
+      folder.download(name, local / name)
+    try:
+      yield local
+    except (UserError, RunError) as error:
+      raise type(error)(str(error).replace(str(local), folder.url)) from error
 
 
 def _import(name: str) -> Any:

@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 # These take a bucket, and tests/test_buckets.py has what they refuse.
-IN_BUCKETS = ('main',)
+IN_BUCKETS = ('main', 'plot --workdir', 'probe --checkpoint')
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,9 @@ class BucketCheckpoints:
     found = False
     for step in sorted(self._names, reverse=True):
       name = self._names[step]
-      if (reason := find_corruption(self._folder, name, saves[name])) is None:
+      if (
+        reason := find_corruption(self._folder, f'checkpoints/{name}/', saves[name])
+      ) is None:
         self._read_records(name)
         break  # older ones matter only if this one fails later
       found = True

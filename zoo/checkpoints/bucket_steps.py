@@ -47,12 +47,13 @@ def manifest_of(objects: Objects) -> bytes:
   return ''.join(sorted(lines)).encode()
 
 
-def find_corruption(folder: Folder, name: str, objects: Objects) -> str | None:
+def find_corruption(folder: Folder, below: str, objects: Objects) -> str | None:
   """What is wrong with the objects of a complete step, or None if all are as written.
 
-  Only its manifest is read: the listing has the checksums of the others.
+  Their names in the folder begin with `below`. Only the manifest is read: the listing
+  has the checksums of the others.
   """
-  manifest = folder.read(f'checkpoints/{name}/{MANIFEST}')
+  manifest = folder.read(f'{below}{MANIFEST}')
   if manifest is None:
     return f'{MANIFEST} is missing'
   lines = manifest.data.decode(errors='replace').splitlines()
