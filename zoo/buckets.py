@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from absl import logging
+from absl import logging as absl_logging
 
 from zoo.errors import RunError, UserError, in_one_line
 from zoo.files import MIB, UnreadableFile
@@ -128,6 +129,8 @@ def _prepare() -> None:
   if emulator := os.environ.get('STORAGE_EMULATOR_HOST'):
     os.environ.setdefault('TENSORSTORE_GCS_HTTP_URL', emulator)
   _import('gcsfs')
+  # It logs, with a traceback, what it then raises.
+  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
   # A cached listing does not show what another process has written since.
   _import('fsspec.config').conf.setdefault('gcs', {})['use_listings_cache'] = False
 
@@ -281,7 +284,7 @@ class Folder:
           ) from error
         tries += 1
         if tries == 3:  # now and then a single request fails
-          logging.warning(
+          absl_logging.warning(
             '%s cannot be reached: %s; trying again for %.0f s', self.url, reason, left
           )
         time.sleep(min(2.0**tries / 4, left, _MAX_PAUSE))
@@ -350,7 +353,7 @@ class Lock:
 
   def _wait_for_end(self, found: Content, holder: str) -> Content | None:
     """Waits for a lease; raises UserError if the lock is renewed in that time."""
-    logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
+    absl_logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
     # Not by the time of the last renewal, since clocks of machines differ.
     end = time.monotonic() + LEASE
     while time.monotonic() < end:

@@ -103,7 +103,7 @@ class BucketCheckpoints:
     """Waits until the last save has ended; whether it is complete.
 
     If it is not, the caller has to save again. Raises RunError when patience has run
-    out, or when another program has taken over.
+    out, when another program has taken over, or when one of several processes failed.
     """
     if self._saving is None:
       return True
@@ -112,18 +112,17 @@ class BucketCheckpoints:
         self._check()  # ends this process, which the others notice
       concurrent.futures.wait([self._saving], timeout=1.0)
     failed, self._saving = self._saving.exception(), None
-    reason = None
-    try:
-      with processes.propagate_errors():
-        if failed is not None:
-          raise RunError(one_line(failed)) from failed
-    except RunError as error:
-      reason = str(error)
-    processes.run_on_main(self._check)
-    if reason is None:
+    if failed is not None and processes.count() > 1:
+      # This process ends, which the others notice. They may wait for it within Orbax,
+      # so that not all could try again.
+      if isinstance(failed, LostLock):
+        raise failed
+      raise self._failure(one_line(failed)) from failed
+    processes.run_on_main(self._check)  # the others wait until the step is complete
+    if failed is None:
       self._failures, self._failing_since = 0, None
       return True
-    processes.run_on_main(lambda: self._note_failure(reason))
+    self._note_failure(one_line(failed))
     self._failures += 1
     time.sleep(min(2.0**self._failures, _MAX_PAUSE))
     return False
@@ -192,6 +191,8 @@ class BucketCheckpoints:
   def _failure(self, reason: str) -> RunError:
     steps = sorted(self._names)
     saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
+    if processes.index() > 0:
+      saved = 'process 0 knows the good ones'
     return RunError(
       f'no checkpoint can be written to {self._folder}; {saved}; the reason: {reason}'
     )
