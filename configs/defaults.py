@@ -70,6 +70,7 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   checkpoint.every = 2500  # ≥ 1 steps
   checkpoint.every_minutes = placeholder(float)  # > 0, at the latest; None: off
   checkpoint.keep = 3  # ≥ 1 newest checkpoints that are kept
+  checkpoint.patience = 10.0  # > 0 minutes, while a bucket cannot be reached
 
   config.eval = evaluation = ConfigDict()
   evaluation.every = 1000  # ≥ 1 steps; the exact risk is computed at every logged step

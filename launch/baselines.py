@@ -8,14 +8,13 @@ The known values are in docs/baselines, with their sources.
 """
 
 import math
-import pathlib
 
 from absl import flags
 from tqdm import tqdm
 
 from launch import cli
 from zoo.errors import RunError, UserError, check_count, check_name
-from zoo.files import write_atomically
+from zoo.files import user_path, write_atomically
 
 flags.adopt_module_key_flags(cli)
 _TASKS = flags.DEFINE_multi_string(
@@ -48,7 +47,7 @@ def main() -> None:
   from zoo import reference_values
   from zoo.tables import format_table
 
-  references = reference_values.read_references(pathlib.Path(_VALUES.value))
+  references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})
   for name in _TASKS.value:
     check_name('task with known values', name, known)

@@ -25,6 +25,7 @@ import configs
 import zoo
 from launch import start
 from zoo import processes
+from zoo.buckets import is_url
 from zoo.errors import RunError, UserError, in_one_line, unknown_name
 from zoo.files import user_path
 
@@ -166,9 +167,20 @@ def folder_of(
   return user_path(flag.value)
 
 
-def checkpoint_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path:
-  """The folder that a flag names; `checkpoints/NAME` may be one that ships."""
-  folder = folder_of(flag, '')
+def workdir_of(
+  flag: flags.FlagHolder[str | None], default: str | pathlib.Path
+) -> str | pathlib.Path:
+  """As `folder_of`; the folder may be in a bucket, whose URL is returned as it is."""
+  if flag.value is not None and is_url(flag.value):
+    return flag.value.rstrip('/')
+  return folder_of(flag, default)
+
+
+def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
+  """As `workdir_of`; `checkpoints/NAME` may be a checkpoint that ships."""
+  folder = workdir_of(flag, '')
+  if isinstance(folder, str):
+    return folder
   if folder.parts[:1] == ('checkpoints',) and not folder.exists():
     shipped = shipped_checkpoints().joinpath(*folder.parts[1:])
     if shipped.is_dir():
@@ -194,7 +206,7 @@ def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
   return path
 
 
-def end_stopped(folder: pathlib.Path) -> NoReturn:
+def end_stopped(folder: str | pathlib.Path) -> NoReturn:
   """Reports that SIGTERM has ended the run early, and exits with the code 143.
 
   Everything is saved, and whoever has started the command can tell that it must be

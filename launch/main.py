@@ -34,7 +34,8 @@ _CONFIG = cli.define_config(
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'Folder of the run. Default: checkpoints/runs/ and the name of the config.',
+  'Folder of the run, also as gs://bucket/folder. Default: checkpoints/runs/ and the '
+  'name of the config.',
 )
 _PROFILE = flags.DEFINE_string(
   'profile',
@@ -59,7 +60,7 @@ _PROCESS_ID = flags.DEFINE_integer(
 def main() -> None:
   config = cli.config_of(_CONFIG)
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
-  workdir = cli.folder_of(_WORKDIR, default)
+  workdir = cli.workdir_of(_WORKDIR, default)
   profile = _steps_to_trace()
   _join(config)
   _check_same('--workdir', str(workdir), 'the same folder')

@@ -5,15 +5,19 @@ python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
 """
 
+import io
+import pathlib
+
 from absl import flags
 
 from launch import cli
+from zoo.buckets import is_url, open_folder
 from zoo.errors import UserError
 from zoo.files import user_path
 
 flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
-  'workdir', [], 'Folder of a run; repeat for more.'
+  'workdir', [], 'Folder of a run, also as gs://bucket/folder; repeat for more.'
 )
 _AGAINST = flags.DEFINE_enum(
   'against',
@@ -33,8 +37,11 @@ _OUT = flags.DEFINE_string(
 def main() -> None:
   if not _WORKDIRS.value:
     raise UserError('--workdir is missing; try --workdir=checkpoints/runs/yq_lsa')
-  if _OUT.value is None:
-    name = 'risk.png' if _AGAINST.value == 'step' else 'examples.png'
+  name = 'risk.png' if _AGAINST.value == 'step' else 'examples.png'
+  into_bucket = _OUT.value is None and is_url(_WORKDIRS.value[0])
+  if into_bucket:
+    out = pathlib.PurePath(name)
+  elif _OUT.value is None:
     out = user_path(_WORKDIRS.value[0]) / name
   else:
     out = user_path(_OUT.value)
@@ -45,6 +52,13 @@ def main() -> None:
 
   plot = plot_risk if _AGAINST.value == 'step' else plot_examples
   figure = plot(_WORKDIRS.value)
+  if into_bucket:
+    content = io.BytesIO()
+    figure.savefig(content, dpi=150)
+    folder = open_folder(_WORKDIRS.value[0])
+    folder.write(name, content.getvalue())
+    print(f'{folder}/{name}')
+    return
   try:
     figure.savefig(out, dpi=150)
   except OSError as error:

@@ -24,7 +24,8 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'A workdir of a run, its checkpoints, or a folder that zoo.save wrote.',
+  'A workdir of a run, its checkpoints, or a folder that zoo.save wrote; also as '
+  'gs://bucket/folder.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
@@ -55,7 +56,7 @@ def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   checkpoint = cli.checkpoint_of(_CHECKPOINT)
-  default = pathlib.Path('checkpoints/runs', f'{checkpoint.resolve().name}-probe')
+  default = pathlib.Path('checkpoints/runs', f'{_name(checkpoint)}-probe')
   out = cli.folder_of(_OUT, default)
   if out.exists() and not out.is_dir():
     raise UserError(f'--out is {str(out)!r}, which is not a folder')
@@ -102,6 +103,12 @@ def _json_file(out: pathlib.Path) -> pathlib.Path:
   return path
 
 
+def _name(folder: str | pathlib.Path) -> str:
+  if isinstance(folder, str):  # in a bucket
+    return folder.rpartition('/')[2]
+  return folder.resolve().name
+
+
 def _other(task: Task) -> tuple[Predictor, str]:
   """The predictor to compare with, and its name."""
   import zoo
@@ -113,8 +120,8 @@ def _other(task: Task) -> tuple[Predictor, str]:
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
-  if folder.is_dir():
-    return zoo.load(folder).model, folder.resolve().name
+  if isinstance(folder, str) or folder.is_dir():
+    return zoo.load(folder).model, _name(folder)
   raise UserError(
     f'--against is {name!r}; it must be one of {", ".join(known)}, or a folder of a '
     'checkpoint'

@@ -1,9 +1,13 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
+import importlib.util
+import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
+import urllib.request
 
 import hypothesis
 import jax
@@ -144,6 +148,52 @@ def cache(tmp_path_factory):
   base = tmp_path_factory.getbasetemp()
   # With pytest-xdist each worker has a folder of its own below that of the run.
   return (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'compiled'
+
+
+@pytest.fixture(scope='session')
+def emulator():
+  """Google Cloud Storage on this machine, for the whole test run; its process."""
+  for package in 'gcsfs', 'gcp_storage_emulator':
+    if importlib.util.find_spec(package) is None:  # zoo sets it up before its import
+      pytest.skip(f'{package} is not installed')
+  words = [sys.executable, '-m', 'tests.gcs_emulator']
+  root = pathlib.Path(__file__).parents[1]
+  with (
+    subprocess.Popen(
+      words,
+      cwd=root,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,  # what clients that are killed leave unread
+      text=True,
+    ) as process,
+    pytest.MonkeyPatch.context() as patch,
+  ):
+    assert process.stdout is not None
+    address = f'http://127.0.0.1:{process.stdout.readline().strip()}'
+    for name in 'STORAGE_EMULATOR_HOST', 'TENSORSTORE_GCS_HTTP_URL':
+      patch.setenv(name, address)
+    patch.setenv('GOOGLE_AUTH_TOKEN_FOR_TESTING', 'token')  # or TensorStore warns
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def faults(emulator):
+  """Lets a share of the requests to the emulator fail: `faults(0.3, 503)`."""
+
+  def set_faults(share, status=503):
+    body = json.dumps({'share': share, 'status': status}).encode()
+    address = os.environ['STORAGE_EMULATOR_HOST']
+    urllib.request.urlopen(f'{address}/faults', body, timeout=10).close()
+
+  yield set_faults
+  set_faults(0.0)
+
+
+@pytest.fixture
+def bucket(emulator, request):
+  """The URL of a folder in a bucket that this test alone has."""
+  return f'gs://bucket/{abs(hash(request.node.nodeid))}'
 
 
 @pytest.fixture

@@ -6,7 +6,14 @@ import pathlib
 import pytest
 
 from tests.compare import refuses
-from zoo.files import MAX_JSON_DEPTH, read_bytes, read_json, read_text, write_atomically
+from zoo.files import (
+  MAX_JSON_DEPTH,
+  read_bytes,
+  read_json,
+  read_text,
+  user_path,
+  write_atomically,
+)
 
 
 def test_what_is_written_is_read_and_no_temporary_file_stays(tmp_path):
@@ -79,3 +86,17 @@ def test_json_at_the_limit_and_other_text(tmp_path):
   path.write_text('{"a": 1')
   with refuses('some.json', 'not JSON'):
     read_json(path)
+
+
+@pytest.mark.parametrize(
+  'path',
+  ['s3://bucket/run', 'gs://bucket', 'file:///tmp/a', pathlib.Path('s3://bucket/run')],
+)
+def test_a_url_is_no_path(path):
+  with refuses(str(path), 'give a local folder'):
+    user_path(path)
+
+
+@pytest.mark.parametrize('path', ['runs/a', '/tmp/a:b', 'a:b', 'C:/runs', 'a//b'])
+def test_what_only_resembles_a_url_is_a_path(path):
+  assert user_path(path) == pathlib.Path(path)

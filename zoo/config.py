@@ -83,6 +83,7 @@ _CHECKS: dict[str, Check] = {
   'checkpoint.every': _count(1),
   'checkpoint.every_minutes': _optional(_positive),
   'checkpoint.keep': _count(1),
+  'checkpoint.patience': _positive,
   'eval.every': _count(1),
   'eval.num_batches': _count(0),
   'eval.num_compared': _count(0),
@@ -97,8 +98,13 @@ _ADDED = {
   'train.compute_dtype': 'float32',
   'mesh.slices': 1,
   'checkpoint.every_minutes': None,
+  'checkpoint.patience': 10.0,
   'eval.num_compared': 0,
 }
+# Fields that may change when a run is resumed, beside the section `mesh`.
+_CHANGE_NO_TRAINING = (
+  *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
+)
 
 
 def validate_fields(config: Config, several_processes: bool = False) -> None:
@@ -193,6 +199,11 @@ def minutes_between_saves(config: Config) -> float | None:
   return config.checkpoint.get('every_minutes', _ADDED['checkpoint.every_minutes'])
 
 
+def minutes_of_patience(config: Config) -> float:
+  """For how long a bucket that cannot be reached is tried again."""
+  return config.checkpoint.get('patience', _ADDED['checkpoint.patience'])
+
+
 def num_compared(config: Config) -> int:
   """The number of prompts on which the baselines are compared with the model."""
   return config.eval.get('num_compared', _ADDED['eval.num_compared'])
@@ -249,7 +260,8 @@ def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
   Left out is what changes no training, so that it may change when a run is resumed: the
-  mesh, the minutes between checkpoints, and the number of prompts to compare on.
+  mesh, the minutes between checkpoints and of patience, and the number of prompts to
+  compare on.
   """
   old, new = (
     flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
@@ -261,7 +273,7 @@ def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
     f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
     for field in sorted(old.keys() | new.keys())
     if not field.startswith('mesh.')
-    and field not in ('checkpoint.every_minutes', 'eval.num_compared')
+    and field not in _CHANGE_NO_TRAINING
     and old.get(field, absent) != new.get(field, absent)
   ]
 

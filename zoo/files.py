@@ -7,6 +7,7 @@ read, and the depth of JSON is bounded.
 import json
 import os
 import pathlib
+import re
 import stat
 import sys
 from typing import Any
@@ -21,8 +22,22 @@ class UnreadableFile(UserError):
   """A file that cannot be read, is too large, or does not hold what it should."""
 
 
+def refuse_url(path: str | os.PathLike[str]) -> None:
+  """Raises UserError for a URL such as s3://bucket/run, which is no local path."""
+  # A Path has dropped one of the slashes; a drive of Windows has one letter.
+  if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
+    raise UserError(
+      f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
+      'give a local folder or file'
+    )
+
+
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The path with `~` or `~user` expanded; raises UserError for an unknown user."""
+  """The path with `~` or `~user` expanded.
+
+  Raises UserError for an unknown user, and for a URL.
+  """
+  refuse_url(path)
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:

@@ -86,11 +86,18 @@ def _compare(saved: pathlib.Path, config: AnyConfig) -> None:
     content = read_json(saved)
   except UnreadableFile:
     content = None
+  check_same_config(str(saved), str(saved.parent), content, config)
+
+
+def check_same_config(
+  path: str, workdir: str, content: object, config: AnyConfig
+) -> None:
+  """Raises UserError unless the `content` of the file at `path` is the same config."""
   if not isinstance(content, dict):
-    raise UserError(f'{saved} is damaged: no config can be read from it; {_OTHER}')
+    raise UserError(f'{path} is damaged: no config can be read from it; {_OTHER}')
   if differing := differences(content, config):
     raise UserError(
-      f'{saved.parent} belongs to another config; it differs in '
+      f'{workdir} belongs to another config; it differs in '
       f'{", ".join(differing)}; {_OTHER}'
     )
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests import fuzz
 from tests.training.runs import small_config
+from zoo.buckets import open_folder
 from zoo.config import to_json
 from zoo.training.curves import plot_risk, read_curve
 from zoo.training.summary import read_summary
@@ -166,3 +167,16 @@ def test_what_is_read_of_corrupted_files_can_be_drawn(run, name, mutate):
     plot_risk([run]).savefig(picture)
 
   fuzz.check_all(run / name, draw, mutate, num_cases=100, seed=1)
+
+
+def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax_needs):
+  flags = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_compared=0'
+  assert call('main', *flags, f'--workdir={bucket}').code == 0
+  answer = call('plot', f'--workdir={bucket}')
+  assert (answer.code, answer.out) == (0, f'{bucket}/risk.png\n')
+  picture = open_folder(bucket).read('risk.png')
+  assert picture is not None
+  assert picture.data.startswith(b'\x89PNG')
+  answer = call('plot', f'--workdir={bucket}', '--against=examples')
+  assert answer.code == 2
+  assert f'{bucket} has no loss by number of examples yet' in answer.err

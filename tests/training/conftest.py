@@ -4,3 +4,34 @@ import pytest
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):
   """Every test here may take a step of training."""
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+  """Makes runs end at a step as if a signal had come there; call with None to undo."""
+  # Imported here: pytest reads this file before it sets its hook for unraisable errors,
+  # and the one of zoo.checkpoints has to come after that.
+  from zoo.training import loop
+
+  next_stop = loop._next_stop
+
+  class Stopped(loop.Interruption):
+    at: int | None = None
+    reached: int | None = 0
+
+    def due(self):
+      return Stopped.reached == Stopped.at
+
+  def watched(step, config):
+    Stopped.reached = next_stop(step, config)
+    if Stopped.at is not None:
+      Stopped.reached = min(Stopped.reached, Stopped.at)
+    return Stopped.reached
+
+  monkeypatch.setattr(loop, 'Interruption', Stopped)
+  monkeypatch.setattr(loop, '_next_stop', watched)
+
+  def set_step(step):
+    Stopped.at, Stopped.reached = step, 0
+
+  return set_step

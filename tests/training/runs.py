@@ -9,6 +9,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 import configs
+from zoo.buckets import open_folder
 
 CONFIGS = sorted(
   path.stem
@@ -43,6 +44,27 @@ def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
       {item: metadata[item] for item in ('model', 'optimizer')},
     )
     items = saved.load_checkpointables(step, abstract)
+  leaves, _ = jax.tree_util.tree_flatten_with_path(items)
+  return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def bucket_arrays(url: str, step: int) -> dict[str, np.ndarray]:
+  """As `saved_arrays`, of a run in a bucket."""
+  folder = open_folder(url)
+  (path,) = {
+    '/'.join(name.split('/')[:2])
+    for name in folder.list(f'checkpoints/{step}-')
+    if name.endswith('/MD5SUMS')
+  }
+  here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = {
+    item: jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
+      ocp.metadata(f'{url}/{path}', checkpointable_name=item).metadata,
+    )
+    for item in ('model', 'optimizer')
+  }
+  items = ocp.load_checkpointables(f'{url}/{path}', abstract)
   leaves, _ = jax.tree_util.tree_flatten_with_path(items)
   return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -24,33 +24,6 @@ from zoo.training import loop, train
 from zoo.training.objective import make_objective, moments_of
 
 
-@pytest.fixture
-def stop_at(monkeypatch):
-  """Makes runs end at a step as if a signal had come there; call with None to undo."""
-  next_stop = loop._next_stop
-
-  class Stopped(loop.Interruption):
-    at: int | None = None
-    reached: int | None = 0
-
-    def due(self):
-      return Stopped.reached == Stopped.at
-
-  def watched(step, config):
-    Stopped.reached = next_stop(step, config)
-    if Stopped.at is not None:
-      Stopped.reached = min(Stopped.reached, Stopped.at)
-    return Stopped.reached
-
-  monkeypatch.setattr(loop, 'Interruption', Stopped)
-  monkeypatch.setattr(loop, '_next_stop', watched)
-
-  def set_step(step):
-    Stopped.at, Stopped.reached = step, 0
-
-  return set_step
-
-
 def lines_of(workdir):
   return [
     json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()

@@ -104,12 +104,12 @@ class Checkpoints:
       if processes.index() == 0:
         self._complete(temporary, self._folder / str(step))
 
-    self._saving = _in_background(finish)
+    self._saving = in_background(finish)
 
-  def wait(self) -> None:
-    """Waits until the last save is complete; raises RunError if it failed."""
+  def wait(self) -> bool:
+    """Waits until the last save is complete, and is True; RunError if it failed."""
     if self._saving is None:
-      return
+      return True
     try:
       self._saving.result()
     except Exception as error:
@@ -119,6 +119,7 @@ class Checkpoints:
     # The other processes wait until process 0 has renamed the folder.
     with processes.propagate_errors():
       pass
+    return True
 
   def _complete(self, temporary: pathlib.Path, step_folder: pathlib.Path) -> None:
     """Adds checksums to a step, renames its folder, and deletes the oldest steps."""
@@ -144,7 +145,7 @@ class Checkpoints:
     )
 
 
-def _in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:
+def in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:
   """Calls a function in a daemon thread, which does not keep the process alive."""
   future: concurrent.futures.Future[None] = concurrent.futures.Future()
 

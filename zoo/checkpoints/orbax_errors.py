@@ -62,7 +62,7 @@ def quiet_orbax() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(folder: pathlib.Path) -> Iterator[None]:
+def reading(folder: pathlib.Path | str) -> Iterator[None]:
   """Raises RunError, in one line that names the folder, for any error of the block."""
   with quiet_orbax(), warnings.catch_warnings():
     warnings.filterwarnings('ignore', _NEVER_AWAITED)

@@ -45,7 +45,9 @@ class SavedArray(NamedTuple):
 
 
 def start_save(
-  folder: pathlib.Path, items: Mapping[str, PyTree], metadata: Mapping[str, object]
+  folder: pathlib.Path | str,
+  items: Mapping[str, PyTree],
+  metadata: Mapping[str, object],
 ) -> Callable[[], None]:
   """Starts to write a new folder; returns as soon as the arrays may be donated.
 
@@ -116,7 +118,7 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
 
 
 def load_arrays(
-  folder: pathlib.Path, abstract: Mapping[str, PyTree]
+  folder: pathlib.Path | str, abstract: Mapping[str, PyTree]
 ) -> dict[str, PyTree]:
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
   with reading(folder):

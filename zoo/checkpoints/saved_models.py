@@ -22,6 +22,8 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import registry
+from zoo.buckets import is_url
+from zoo.checkpoints.bucket_copies import copied_step
 from zoo.checkpoints.orbax_errors import one_line
 from zoo.checkpoints.orbax_folders import (
   SavedArray,
@@ -33,6 +35,7 @@ from zoo.checkpoints.orbax_folders import (
 from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
+from zoo.files import UnreadableFile, refuse_url
 from zoo.protocols import Model
 
 # A task may allocate vectors of this length. A model with more features than this has
@@ -61,8 +64,11 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   go to the first device, or to the mesh that `jax.set_mesh` has set, whatever devices
   they were saved from; heads are split over its axis `model` if it divides them. Raises
   UserError for a folder without checkpoints, a missing step, a newer format, or a model
-  or task that is not registered; RunError for damaged files.
+  or task that is not registered; RunError for damaged files. The folder may be in a
+  bucket: gs://bucket/runs/a.
   """
+  if is_url(path):
+    return _load_from_bucket(str(path), step)
   path = absolute(path)
   for _ in range(_MAX_TRIES):
     folder = _step_folder(path, step)
@@ -76,8 +82,20 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   raise RunError(f'the steps of {path} are deleted faster than they can be read')
 
 
+def _load_from_bucket(url: str, step: int | None) -> SavedModel:
+  for last in [False] * _MAX_LISTINGS + [True]:
+    try:
+      with copied_step(url, step) as folder:
+        return _load_step(folder, step)
+    except UnreadableFile:  # a run has deleted the step meanwhile
+      if last:
+        raise
+  raise AssertionError
+
+
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path from the root, with `~` resolved, as Orbax wants it; raises UserError."""
+  refuse_url(path)
   try:
     return pathlib.Path(path).expanduser().resolve()
   except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte

@@ -19,6 +19,8 @@ from jaxtyping import PyTree
 from ml_collections import ConfigDict
 
 from zoo import registry
+from zoo.buckets import is_url, open_folder
+from zoo.checkpoints.bucket_copies import upload
 from zoo.checkpoints.metadata import run_metadata
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
 from zoo.checkpoints.orbax_folders import finish_save, start_save
@@ -55,8 +57,17 @@ def save(
   were constructed with. Raises UserError when the folder is not empty, when both or
   neither are given, when JSON cannot hold a hyper-parameter, or when the saved model
   does not predict the same on a few prompts once it is loaded; RunError when the folder
-  cannot be written. After an error there is no folder.
+  cannot be written. After an error there is no folder. The folder may be in a bucket:
+  gs://bucket/models/a.
   """
+  if is_url(path):
+    folder = open_folder(path)
+    if folder.list():
+      raise UserError(f'{path} exists already; it must be a new folder or an empty one')
+    with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+      local = pathlib.Path(temporary, 'model')
+      save(model, local, task, config=config, step=step)
+      return upload(local, folder)
   step = check_count('step', step, minimum=0)
   path = absolute(path)
   if (task is None) == (config is None):

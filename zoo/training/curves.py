@@ -1,5 +1,6 @@
 """Plots of runs: the in-context risk by training step, and by number of examples."""
 
+import contextlib
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from zoo.buckets import copied_files, is_url
 from zoo.comparison import MODEL, Comparison, without_errors
 from zoo.comparison_plots import plot_by_examples
 from zoo.errors import UserError
@@ -15,6 +17,8 @@ from zoo.files import read_json, user_path
 from zoo.plots import BLACK, PALETTE
 from zoo.training.records import read_lines
 from zoo.training.summary import SUMMARY, read_summary
+
+_METRICS = 'metrics.jsonl'
 
 
 class RiskCurve(NamedTuple):
@@ -30,9 +34,14 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   """The risk of each run by step, exact where it is known, else sampled.
 
   A dashed line shows one-step gradient descent on the first run's task. Raises
-  UserError for a folder that holds no run, or one that has logged nothing yet.
+  UserError for a folder that holds no run, or one that has logged nothing yet. A folder
+  may be in a bucket: gs://bucket/runs/a.
   """
-  folders = [user_path(workdir) for workdir in workdirs]
+  with contextlib.ExitStack() as stack:
+    return _plot_risk([_local(workdir, stack) for workdir in workdirs])
+
+
+def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
   figure = Figure(figsize=(7, 4), layout='constrained')
   axes = figure.add_subplot(
     xlabel='training step', ylabel='in-context risk (log scale)'
@@ -63,7 +72,7 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 def read_curve(workdir: pathlib.Path) -> RiskCurve:
   """The risk by step that a run has logged; raises UserError if there is none."""
   label = _label(workdir)
-  lines = read_lines(workdir / 'metrics.jsonl')
+  lines = read_lines(workdir / _METRICS)
   for field in ('exact_risk', 'eval_risk'):
     points = [(line['step'], line[field]) for line in lines if line[field] is not None]
     if points:
@@ -77,9 +86,13 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 
   The baselines are those of the first run's task. A run that is not finished has the
   curve of its last evaluation, if its model predicts all examples in one pass. Raises
-  UserError for a run that has no curve.
+  UserError for a run that has no curve. A folder may be in a bucket.
   """
-  folders = [user_path(workdir) for workdir in workdirs]
+  with contextlib.ExitStack() as stack:
+    return _plot_examples([_local(workdir, stack) for workdir in workdirs])
+
+
+def _plot_examples(folders: Sequence[pathlib.Path]) -> Figure:
   names = [f' ({folder.name})' if len(folders) > 1 else '' for folder in folders]
   found = {
     f'{_label(folder)}{name}': _read_comparison(folder)
@@ -88,13 +101,21 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   return plot_by_examples(found)
 
 
+def _local(workdir: str | pathlib.Path, stack: contextlib.ExitStack) -> pathlib.Path:
+  """The folder of a run; of one in a bucket a copy of what is read here."""
+  if not is_url(workdir):
+    return user_path(workdir)
+  names = 'config.json', _METRICS, SUMMARY
+  return stack.enter_context(copied_files(str(workdir), names))
+
+
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
   _label(workdir)  # raises UserError for a folder that holds no run
   summary = read_summary(workdir / SUMMARY)
   if summary is not None and summary['comparison']:
     return summary['comparison']
-  lines = read_lines(workdir / 'metrics.jsonl')
+  lines = read_lines(workdir / _METRICS)
   curves = [line['curve'] for line in lines if line['curve'] is not None]
   if not curves:
     raise UserError(

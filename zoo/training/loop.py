@@ -15,12 +15,16 @@ import numpy as np
 from absl import logging
 
 from zoo import processes
+from zoo.bucket_workdir import BucketWorkdir
+from zoo.buckets import is_url
+from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
   differences,
   minutes_between_saves,
+  minutes_of_patience,
   to_json,
   validate,
 )
@@ -58,12 +62,14 @@ def train(
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
   and after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
   resumes. Raises UserError when the config or the workdir is invalid, before anything
-  is written; RunError when the loss is not finite or the disk is full. If there are
-  several processes, each must make the same call, with a workdir that they share;
-  process 0 writes the records.
+  is written; RunError when the loss is not finite or the disk is full. The workdir may
+  be in a bucket: gs://bucket/runs/a. If there are several processes, each must make the
+  same call, with a workdir that they share; process 0 writes the records.
   """
   _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
+  if is_url(workdir):
+    return _train_in_bucket(config, str(workdir), profile)
   workdir = user_path(workdir)
   open_workdir(workdir, config)
   try:
@@ -73,6 +79,18 @@ def train(
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
+def _train_in_bucket(config: Config, url: str, profile: Steps | None) -> Summary | None:
+  patience = 60 * minutes_of_patience(config)
+  with (
+    BucketWorkdir(url, config, patience) as workdir,
+    Interruption() as interruption,
+  ):
+    checkpoints = BucketCheckpoints(
+      workdir, config.checkpoint.keep, run_metadata(config)
+    )
+    return _train_with(config, workdir.stage, checkpoints, interruption, profile)
+
+
 def train_locked(
   config: Config,
   workdir: pathlib.Path,
@@ -80,9 +98,18 @@ def train_locked(
   profile: Steps | None = None,
 ) -> Summary | None:
   """As `train`, in a workdir that belongs to this config and is locked."""
-  with Checkpoints(
-    workdir, config.checkpoint.keep, run_metadata(config)
-  ) as checkpoints:
+  checkpoints = Checkpoints(workdir, config.checkpoint.keep, run_metadata(config))
+  return _train_with(config, workdir, checkpoints, interruption, profile)
+
+
+def _train_with(
+  config: Config,
+  workdir: pathlib.Path,
+  checkpoints: AnyCheckpoints,
+  interruption: Interruption,
+  profile: Steps | None,
+) -> Summary | None:
+  with checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       if profile is not None:
@@ -119,7 +146,7 @@ def _validate_everywhere(config: Config) -> None:
 
 
 def _finished_summary(
-  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+  config: Config, workdir: pathlib.Path, checkpoints: AnyCheckpoints
 ) -> Summary | None:
   """The summary of a finished run; an outdated one is deleted."""
   # If the checkpoints of a finished run were deleted, return the saved result.
@@ -141,7 +168,7 @@ class TrainResult(NamedTuple):
 def run(
   program: Program,
   workdirs: Sequence[pathlib.Path],
-  checkpoints: Checkpoints,
+  checkpoints: AnyCheckpoints,
   interruption: Interruption,
   label: str,
   tensorboard: bool = True,
@@ -184,8 +211,7 @@ def run(
         measured = None
         training.save()
     training.record(measured)
-    training.save()
-    checkpoints.wait()
+    training.save_last()
     training.stop_clock()
     if training.step < num_steps:
       if processes.count() == 1:
@@ -205,7 +231,7 @@ class Training:
   def __init__(
     self,
     program: Program,
-    checkpoints: Checkpoints,
+    checkpoints: AnyCheckpoints,
     records: Sequence[Records],
     progress: Progress,
   ):
@@ -275,6 +301,13 @@ class Training:
     if self.step > self._saved:
       self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
       self._saved = self.step
+
+  def save_last(self) -> None:
+    """Saves the state, unless it is already saved, and waits until it is."""
+    self.save()
+    while not self._checkpoints.wait():  # a bucket could not be reached
+      self._saved = -1
+      self.save()
 
   def stop_clock(self) -> None:
     """Takes the speed of this launch, and logs what the devices have computed."""

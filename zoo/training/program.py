@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from zoo import processes, theory
-from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints
 from zoo.comparison import Comparison
 from zoo.config import Config, build_task, compute_dtype, num_parts, positions
 from zoo.mesh import make_mesh, replicate
@@ -80,7 +80,7 @@ class Program:
   # Compares each model with the baselines of its task; None if that is not done.
   comparisons: Callable[[State], list[Comparison | None]] | None = None
 
-  def prepare(self, step: int, checkpoints: Checkpoints) -> tuple[State, np.ndarray]:
+  def prepare(self, step: int, checkpoints: AnyCheckpoints) -> tuple[State, np.ndarray]:
     """The state at a step, saved or initial, with everything compiled.
 
     Also returns which models are finite, `[n]`.

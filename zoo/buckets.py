@@ -1,0 +1,383 @@
+"""Folders in Google Cloud Storage, such as gs://bucket/runs/a, and locks in them.
+
+A bucket holds objects under names, and no folders; each object is written whole or not
+at all, under a new generation, and a listing has its MD5. What fails for a while (no
+connection, an overloaded service, expired credentials) is tried again with growing
+pauses. The packages of the extra `gcs` are imported when a folder is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import pathlib
+import re
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from absl import logging as absl_logging
+
+from zoo.errors import RunError, UserError, in_one_line
+from zoo.files import MIB, UnreadableFile
+
+_Result = TypeVar('_Result')
+
+LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
+_TIMEOUT = (10, 60)  # seconds to connect, and between the parts of an answer
+_MAX_PAUSE = 15.0  # seconds between two tries
+
+
+class Conflict(Exception):
+  """An object that was to be replaced is not of the generation it should be."""
+
+
+class LostLock(RunError):
+  """Another program holds the lock that this one held."""
+
+
+class Unreachable(RunError):
+  """A bucket that could not be reached as long as there was patience."""
+
+
+class Stored(NamedTuple):
+  """What a listing says of an object."""
+
+  size: int
+  md5: str | None  # hexadecimal; None for an object composed of others
+
+
+class Content(NamedTuple):
+  """The content of an object, and its generation."""
+
+  data: bytes
+  generation: int
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+  """Whether a path names a folder in a bucket."""
+  return os.fspath(path).startswith('gs:/')  # a Path drops the other slash
+
+
+def open_folder(path: str | os.PathLike[str], patience: float = 60.0) -> Folder:
+  """The folder of a URL; what fails for a while is tried again for `patience` seconds.
+
+  Raises UserError for a malformed URL, without the extra `gcs`, without credentials, or
+  for a bucket that does not exist or must not be read; RunError if there is no
+  connection.
+  """
+  parts = re.fullmatch(
+    r'gs:/+([a-z0-9][\w.-]*[a-z0-9])((?:/[^/]+)+)/?', str(path), re.A
+  )
+  if not parts or '/../' in f'{parts[2]}/' or '/./' in f'{parts[2]}/':
+    raise UserError(f'{str(path)!r} names no folder; it must be as gs://bucket/folder')
+  _prepare()
+  storage, auth = _import('google.cloud.storage'), _import('google.auth.exceptions')
+  try:
+    # Objects need no project, and the credentials may name none.
+    bucket = storage.Client(project='none').bucket(parts[1])
+  except (auth.GoogleAuthError, OSError) as error:
+    raise UserError(
+      f'{path}: no credentials of Google Cloud were found; run `gcloud auth '
+      f'application-default login`; the reason: {in_one_line(error)}'
+    ) from error
+  folder = Folder(f'gs://{parts[1]}{parts[2]}', bucket, parts[2][1:], patience)
+  folder.check()
+  return folder
+
+
+@contextlib.contextmanager
+def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
+  """Objects of a folder, as far as they exist, in a local one of the same name.
+
+  Errors of the block name the URL. Raises the errors of `open_folder`.
+  """
+  folder = open_folder(url)
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    local = pathlib.Path(temporary, folder.url.rpartition('/')[2])
+    local.mkdir()
+    for name in sorted(set(names) & folder.list().keys()):
+      folder.download(name, local / name)
+    try:
+      yield local
+    except (UserError, RunError) as error:
+      raise type(error)(str(error).replace(str(local), folder.url)) from error
+
+
+def _import(name: str) -> Any:
+  try:
+    return importlib.import_module(name)
+  except ModuleNotFoundError as error:
+    raise UserError(
+      f"{error.name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
+    ) from error
+
+
+def _prepare() -> None:
+  """Sets what Orbax needs, which reads and writes with gcsfs and TensorStore."""
+  # Without it gcsfs asks, before each call, of which kind the bucket is.
+  os.environ.setdefault('GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT', 'false')
+  if emulator := os.environ.get('STORAGE_EMULATOR_HOST'):
+    os.environ.setdefault('TENSORSTORE_GCS_HTTP_URL', emulator)
+  _import('gcsfs')
+  # It logs, with a traceback, what it then raises.
+  logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
+  # A cached listing does not show what another process has written since.
+  _import('fsspec.config').conf.setdefault('gcs', {})['use_listings_cache'] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+  """The objects of a bucket whose names begin with that of the folder.
+
+  Every method raises RunError if the bucket cannot be reached for `patience` seconds.
+  """
+
+  url: str
+  _bucket: Any
+  _name: str
+  patience: float  # seconds
+
+  def __str__(self) -> str:
+    return self.url
+
+  def with_patience(self, seconds: float) -> Folder:
+    """The same folder with another patience."""
+    return dataclasses.replace(self, patience=seconds)
+
+  def check(self) -> None:
+    """Raises UserError unless the bucket exists and may be read."""
+    exceptions = _import('google.api_core.exceptions')
+    auth = _import('google.auth.exceptions')
+    refused = exceptions.Unauthorized, exceptions.Forbidden, auth.GoogleAuthError
+
+    def look() -> None:
+      try:
+        next(iter(self._listed('', max_results=1)), None)
+      except exceptions.NotFound as error:
+        raise UserError(
+          f'{self.url}: there is no bucket {self._bucket.name!r}; create it with '
+          f'`gcloud storage buckets create gs://{self._bucket.name}`'
+        ) from error
+      except auth.TransportError:
+        raise
+      except refused as error:
+        raise UserError(
+          f'{self.url}: the credentials are refused; run `gcloud auth '
+          f'application-default login`; the reason: {in_one_line(error)}'
+        ) from error
+
+    self._persist(look)
+
+  def list(self, below: str = '') -> dict[str, Stored]:
+    """The objects whose names begin with `below`, by name within this folder."""
+    prefix = len(self._name) + 1
+
+    def stored(blob: Any) -> Stored:
+      md5 = blob.md5_hash and base64.b64decode(blob.md5_hash).hex()
+      return Stored(int(blob.size), md5)
+
+    return self._persist(
+      lambda: {blob.name[prefix:]: stored(blob) for blob in self._listed(below)}
+    )
+
+  def read(self, name: str, max_bytes: int = 64 * MIB) -> Content | None:
+    """An object, or None if there is none; UnreadableFile if it is too large."""
+    exceptions = _import('google.api_core.exceptions')
+
+    def read() -> Content | None:
+      try:
+        blob = self._blob(name)
+        blob.reload(retry=None, timeout=_TIMEOUT)
+        if blob.size > max_bytes:
+          raise UnreadableFile(
+            f'{self.url}/{name} has {blob.size} bytes; it may have at most {max_bytes}'
+          )
+        blob = self._blob(name)
+        data = blob.download_as_bytes(retry=None, timeout=_TIMEOUT)
+        return Content(data, int(blob.generation))
+      except exceptions.NotFound:
+        return None
+
+    return self._persist(read)
+
+  def write(self, name: str, data: bytes, generation: int | None = None) -> int:
+    """Writes a whole object; returns its generation.
+
+    Raises Conflict, and writes nothing, if a `generation` is given and the object now
+    has another one; that of an object that does not exist is 0.
+    """
+    exceptions = _import('google.api_core.exceptions')
+
+    def write() -> int:
+      blob = self._blob(name)
+      try:
+        blob.upload_from_string(
+          data, if_generation_match=generation, retry=None, timeout=_TIMEOUT
+        )
+        return int(blob.generation)
+      except exceptions.PreconditionFailed as error:
+        # An earlier try may have been carried out although its answer was lost.
+        found = self.read(name)
+        if found is not None and found.data == data:
+          return found.generation
+        raise Conflict(f'{self.url}/{name}') from error
+
+    return self._persist(write)
+
+  def download(self, name: str, path: pathlib.Path) -> None:
+    """Copies an object into a new file; UnreadableFile if there is none."""
+    exceptions = _import('google.api_core.exceptions')
+
+    def download() -> None:
+      try:
+        self._blob(name).download_to_filename(path, retry=None, timeout=_TIMEOUT)
+      except exceptions.NotFound as error:
+        raise UnreadableFile(f'{self.url}/{name} does not exist') from error
+
+    self._persist(download)
+
+  def delete(self, names: Iterable[str]) -> None:
+    """Deletes objects, as far as they exist."""
+    exceptions = _import('google.api_core.exceptions')
+
+    def delete(name: str) -> None:
+      with contextlib.suppress(exceptions.NotFound):
+        self._blob(name).delete(retry=None, timeout=_TIMEOUT)
+
+    for name in names:
+      self._persist(lambda name=name: delete(name))
+
+  def _blob(self, name: str) -> Any:
+    return self._bucket.blob(f'{self._name}/{name}')
+
+  def _listed(self, below: str, max_results: int | None = None) -> Iterable[Any]:
+    return self._bucket.list_blobs(
+      prefix=f'{self._name}/{below}',
+      max_results=max_results,
+      retry=None,
+      timeout=_TIMEOUT,
+    )
+
+  def _persist(self, action: Callable[[], _Result]) -> _Result:
+    """Calls `action` until it does not fail; RunError once patience has run out."""
+    passing = _passing_errors()
+    start, tries = time.monotonic(), 0
+    while True:
+      try:
+        return action()
+      except passing as error:
+        reason = in_one_line(error)
+        left = start + self.patience - time.monotonic()
+        if left <= 0:
+          raise Unreachable(
+            f'{self.url} could not be reached for {self.patience:g} s: {reason}'
+          ) from error
+        tries += 1
+        if tries == 3:  # now and then a single request fails
+          absl_logging.warning(
+            '%s cannot be reached: %s; trying again for %.0f s', self.url, reason, left
+          )
+        time.sleep(min(2.0**tries / 4, left, _MAX_PAUSE))
+
+
+def _passing_errors() -> tuple[type[Exception], ...]:
+  """The errors after which the same call may succeed later."""
+  api, auth = _import('google.api_core.exceptions'), _import('google.auth.exceptions')
+  return (
+    *(api.ServerError, api.TooManyRequests, api.Unauthorized, api.Forbidden),
+    *(auth.GoogleAuthError, _import('requests').RequestException),
+  )
+
+
+class Lock:
+  """A lock on a folder, which its holder renews as long as it lives.
+
+  Its object names the holder. To take or to renew the lock is to replace the object of
+  one generation by the next, so that of several programs one succeeds, and a program
+  that was suspended learns that it has lost the lock.
+  """
+
+  def __init__(self, folder: Folder):
+    self._folder = folder
+    self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
+    self._renewals = 0
+    self._generation = 0
+    self._one_at_a_time = threading.Lock()
+
+  def acquire(self) -> None:
+    """Takes the lock, from a holder that has stopped renewing it, too.
+
+    Raises UserError if another program holds it.
+    """
+    found = self._folder.read(_LOCK)
+    if found is not None and (holder := _holder(found)) is not None:
+      found = self._wait_for_end(found, holder)
+    self._generation = 0 if found is None else found.generation
+    try:
+      self.renew()
+    except LostLock:
+      raise self._in_use('another process') from None
+
+  def renew(self, patience: float | None = None) -> None:
+    """Makes sure that this program holds the lock; raises LostLock if it does not."""
+    folder = self._folder
+    folder = folder if patience is None else folder.with_patience(patience)
+    with self._one_at_a_time:
+      self._renewals += 1
+      self._replace(folder, self._me)
+
+  def release(self) -> None:
+    """Lets the next program take the lock at once."""
+    with self._one_at_a_time:
+      self._replace(self._folder.with_patience(0.0), None)
+
+  def _replace(self, folder: Folder, holder: str | None) -> None:
+    content = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
+    try:
+      self._generation = folder.write(_LOCK, content.encode(), self._generation)
+    except Conflict:
+      raise LostLock(
+        f'another program has taken over {folder.url}, since this one could not renew '
+        f'its lock for {LEASE:g} s; this one ends, and the other goes on'
+      ) from None
+
+  def _wait_for_end(self, found: Content, holder: str) -> Content | None:
+    """Waits for a lease; raises UserError if the lock is renewed in that time."""
+    absl_logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
+    # Not by the time of the last renewal, since clocks of machines differ.
+    end = time.monotonic() + LEASE
+    while time.monotonic() < end:
+      time.sleep(LEASE / 30)
+      now = self._folder.read(_LOCK)
+      if now is None or _holder(now) is None:
+        return now
+      if now.generation != found.generation:
+        raise self._in_use(holder)
+    return found
+
+  def _in_use(self, holder: str) -> UserError:
+    return UserError(
+      f'{self._folder} is in use: another process is training in it ({holder}); wait '
+      'for it, or give another folder'
+    )
+
+
+_LOCK = 'lock'
+
+
+def _holder(content: Content) -> str | None:
+  """Who holds a lock; an object that is damaged counts as held."""
+  try:
+    return json.loads(content.data)['holder']
+  except (ValueError, TypeError, KeyError):
+    return 'an unknown process'

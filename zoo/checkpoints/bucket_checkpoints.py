@@ -1,0 +1,233 @@
+"""The checkpoints of a run in a bucket, written by Orbax, with checksums.
+
+In a bucket nothing can be renamed, so that each save has a folder of its own,
+`checkpoints/<step>-<a random number>`: what a killed or suspended program has left, or
+still writes, is never mixed with the step of another. When all objects are complete,
+`MD5SUMS` is added, in the format of md5sum, and it alone makes the folder a step. The
+sums are those of the bucket's listing, which shows later damage without reading a byte.
+(A listing has CRC32C, too, but that is the same for all files of TensorStore's format
+OCDBT, since they end in their own.)
+
+A step holds the records until that step, too. They are what the next launch goes on
+with, so that no line can be lost or doubled, whenever a program is killed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+
+from absl import logging
+from jaxtyping import PyTree
+
+from zoo import processes
+from zoo.bucket_workdir import BucketWorkdir
+from zoo.buckets import LostLock
+from zoo.checkpoints.bucket_steps import (
+  DAMAGED,
+  MANIFEST,
+  RECORDS,
+  Objects,
+  find_corruption,
+  is_complete,
+  manifest_of,
+  objects_by_step,
+  step_of,
+)
+from zoo.checkpoints.checkpointer import Checkpoints, in_background
+from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
+from zoo.checkpoints.orbax_folders import load_arrays, start_save
+from zoo.checkpoints.steps import FORMAT
+from zoo.errors import RunError
+
+_MAX_PAUSE = 16.0  # seconds between two tries of a save
+_MAX_RECORD_BYTES = 2**30
+
+
+class BucketCheckpoints:
+  """As `Checkpoints`, in a bucket.
+
+  Opening it deletes what killed programs have left, marks damaged steps, with a warning
+  that names them, and copies the records of the newest good step into the stage.
+  """
+
+  def __init__(self, workdir: BucketWorkdir, keep: int, metadata: Mapping[str, object]):
+    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON."""
+    self._metadata = {'format': FORMAT, **metadata}
+    self._workdir = workdir
+    self._folder = workdir.folder
+    self._keep = keep
+    self._names: dict[int, str] = {}  # the folder of each step; on process 0
+    self._saving: concurrent.futures.Future[None] | None = None
+    self._failing_since: float | None = None
+    self._failures = 0  # of the last saves, one after the other
+    self._quiet = contextlib.ExitStack()
+    self.set_aside = processes.run_on_main(self._clean)  # whether a step was damaged
+
+  def __enter__(self) -> BucketCheckpoints:
+    self._quiet.enter_context(quiet_orbax())
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    with self._quiet:
+      if exception != (None, None, None):
+        return  # the save may wait for the bucket, or for a process that is lost
+      self.wait()
+
+  @property
+  def latest(self) -> int | None:
+    """The newest good step, or None; on process 0."""
+    return max(self._names, default=None)
+
+  def load(self, step: int, abstract: Mapping[str, PyTree]) -> dict[str, PyTree]:
+    """The state at a step, with the shapes and shardings of `abstract`.
+
+    Raises RunError if it cannot be read.
+    """
+    name = processes.run_on_main(lambda: self._names[step])
+    return load_arrays(f'{self._folder}/checkpoints/{name}', abstract)
+
+  def save(self, step: int, state: Mapping[str, PyTree]) -> None:
+    """Starts to save a step; returns as soon as the arrays may be donated.
+
+    If the save before has failed, this one takes its place. Raises RunError if the run
+    cannot go on.
+    """
+    self.wait()
+    self._start(step, state)
+
+  def wait(self) -> bool:
+    """Waits until the last save has ended; whether it is complete.
+
+    If it is not, the caller has to save again. Raises RunError when patience has run
+    out, when another program has taken over, or when one of several processes failed.
+    """
+    if self._saving is None:
+      return True
+    while not self._saving.done():
+      if processes.index() == 0:
+        self._check()  # ends this process, which the others notice
+      concurrent.futures.wait([self._saving], timeout=1.0)
+    failed, self._saving = self._saving.exception(), None
+    if failed is not None and processes.count() > 1:
+      # This process ends, which the others notice. They may wait for it within Orbax,
+      # so that not all could try again.
+      if isinstance(failed, LostLock):
+        raise failed
+      raise self._failure(one_line(failed)) from failed
+    processes.run_on_main(self._check)  # the others wait until the step is complete
+    if failed is None:
+      self._failures, self._failing_since = 0, None
+      return True
+    self._note_failure(one_line(failed))
+    self._failures += 1
+    time.sleep(min(2.0**self._failures, _MAX_PAUSE))
+    return False
+
+  def _start(self, step: int, state: Mapping[str, PyTree]) -> None:
+    name = processes.run_on_main(lambda: f'{step}-{secrets.token_hex(8)}')
+    records = self._workdir.stage / RECORDS
+    lines = records.read_bytes() if records.exists() else b''
+
+    def finish(written: Callable[[], None]) -> None:
+      written()
+      if processes.index() == 0:
+        self._commit(name, lines)
+
+    try:
+      written = start_save(
+        f'{self._folder}/checkpoints/{name}', state, {**self._metadata, 'step': step}
+      )
+    except Exception as error:
+      self._saving = concurrent.futures.Future()
+      self._saving.set_exception(error)
+    else:
+      self._saving = in_background(lambda: finish(written))
+
+  def _commit(self, name: str, records: bytes) -> None:
+    """Makes a step of what was written, and deletes the oldest steps, on process 0."""
+    below = f'checkpoints/{name}/'
+    self._folder.write(f'{below}{RECORDS}', records)
+    objects = {
+      path.removeprefix(below): stored
+      for path, stored in self._folder.list(below).items()
+    }
+    # Another program would have deleted objects only after this lock has ended.
+    self._workdir.make_sure()
+    self._folder.write(f'{below}{MANIFEST}', manifest_of(objects), generation=0)
+    self._names[step_of(name)] = name
+    saves = objects_by_step(self._folder)
+    for step in sorted(self._names, reverse=True)[self._keep :]:
+      old = self._names.pop(step)
+      self._delete(old, saves.get(old, {}))
+    self._workdir.mirror()
+
+  def _delete(self, name: str, objects: Objects) -> None:
+    # The manifest first: what is left is no step.
+    names = [MANIFEST, *(one for one in objects if one != MANIFEST)]
+    self._folder.delete(f'checkpoints/{name}/{one}' for one in names)
+
+  def _check(self) -> None:
+    """Raises RunError if the workdir is lost, on process 0."""
+    try:
+      self._workdir.check()
+    except LostLock:
+      raise
+    except RunError as error:
+      raise self._failure(str(error)) from error
+
+  def _note_failure(self, reason: str) -> None:
+    """Takes note that a save has failed; RunError if patience has run out."""
+    now = time.monotonic()
+    if self._failing_since is None:
+      self._failing_since = now
+    if now - self._failing_since > self._folder.patience:
+      raise self._failure(reason)
+    logging.warning('a checkpoint could not be saved: %s; trying again', reason)
+
+  def _failure(self, reason: str) -> RunError:
+    steps = sorted(self._names)
+    saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
+    if processes.index() > 0:
+      saved = 'process 0 knows the good ones'
+    return RunError(
+      f'no checkpoint can be written to {self._folder}; {saved}; the reason: {reason}'
+    )
+
+  def _clean(self) -> bool:
+    """Finds the newest good step, on process 0; whether a newer one was damaged."""
+    saves = objects_by_step(self._folder)
+    for name, objects in saves.items():
+      if is_complete(objects):
+        self._names[step_of(name)] = name
+      elif MANIFEST not in objects:
+        self._delete(name, objects)
+    found = False
+    for step in sorted(self._names, reverse=True):
+      name = self._names[step]
+      if (
+        reason := find_corruption(self._folder, f'checkpoints/{name}/', saves[name])
+      ) is None:
+        self._read_records(name)
+        break  # older ones matter only if this one fails later
+      found = True
+      del self._names[step]
+      marker = f'checkpoints/{name}/{DAMAGED}'
+      self._folder.write(marker, f'{reason}\n'.encode())
+      logging.warning(
+        'checkpoint step %d is damaged: %s; marked by %s, falling back to the one '
+        'before',
+        *(step, reason, f'{self._folder}/{marker}'),
+      )
+    return found
+
+  def _read_records(self, name: str) -> None:
+    records = self._folder.read(f'checkpoints/{name}/{RECORDS}', _MAX_RECORD_BYTES)
+    if records is not None:  # always, but for a step that is deleted by hand meanwhile
+      (self._workdir.stage / RECORDS).write_bytes(records.data)
+
+
+AnyCheckpoints = Checkpoints | BucketCheckpoints

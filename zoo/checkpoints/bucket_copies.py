@@ -1,0 +1,109 @@
+"""Copies of saved models between a bucket and a local folder, checked on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+from zoo.buckets import Folder, open_folder
+from zoo.checkpoints.bucket_steps import (
+  MANIFEST,
+  RECORDS,
+  Objects,
+  find_corruption,
+  is_complete,
+  objects_by_step,
+  step_of,
+)
+from zoo.checkpoints.steps import MANIFEST as LOCAL_MANIFEST
+from zoo.checkpoints.steps import write_manifest
+from zoo.errors import RunError, UserError
+
+# No model needs them.
+_LEFT_OUT = 'optimizer/', RECORDS, MANIFEST
+
+
+@contextlib.contextmanager
+def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
+  """A step of a run in a bucket, or a saved model there, in a local folder.
+
+  Without the optimizer. Errors of the block name the URL, not the folder. Raises
+  UserError for a URL without checkpoints or a missing step, RunError for damage.
+  """
+  below, folder, objects = _find(url, step)
+  place = f'{folder}/{below}'.rstrip('/')
+  if MANIFEST in objects:
+    reason = find_corruption(folder, below, objects)
+    if reason is not None:
+      raise RunError(f'the checkpoint {place} is damaged: {reason}')
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    local = pathlib.Path(temporary, pathlib.PurePosixPath(place).name)
+    local.mkdir()
+    for name in objects:
+      if not name.startswith(_LEFT_OUT):
+        _download(folder, below, name, objects, local)
+    if MANIFEST in objects:
+      write_manifest(local)
+    try:
+      yield local
+    except (UserError, RunError) as error:
+      raise type(error)(str(error).replace(str(local), place)) from error
+
+
+def upload(local: pathlib.Path, folder: Folder) -> None:
+  """Copies a local folder that `zoo.save` wrote into a bucket, or nothing; RunError."""
+  paths = [path for path in local.rglob('*') if path.is_file()]
+  # The manifest last: without it no model is loaded.
+  paths.sort(key=lambda path: path.name == LOCAL_MANIFEST)
+  names = [path.relative_to(local).as_posix() for path in paths]
+  try:
+    for name, path in zip(names, paths, strict=True):
+      folder.write(name, path.read_bytes())
+  except RunError:
+    with contextlib.suppress(RunError):
+      folder.with_patience(0.0).delete(names)
+    raise
+
+
+def _find(url: str, step: int | None) -> tuple[str, Folder, Objects]:
+  """What comes before the names of a step in its folder, the folder, the objects."""
+  folder = open_folder(url)
+  objects = folder.list()
+  if 'origin/data.json' in objects:  # a step or a saved model
+    return '', folder, objects
+  if folder.url.endswith('/checkpoints'):
+    folder = open_folder(folder.url.removesuffix('/checkpoints'))
+  saves = {
+    step_of(name): (f'checkpoints/{name}/', found)
+    for name, found in objects_by_step(folder).items()
+    if is_complete(found)
+  }
+  if not saves:
+    raise UserError(
+      f'{url} holds no checkpoint; it must be the workdir of a run, its folder '
+      'checkpoints, or a folder that zoo.save wrote'
+    )
+  if step is None:
+    step = max(saves)
+  if step not in saves:
+    raise UserError(f'{url} has no step {step}; it has {sorted(saves)}')
+  below, found = saves[step]
+  return below, folder, found
+
+
+def _download(
+  folder: Folder, below: str, name: str, objects: Objects, local: pathlib.Path
+) -> None:
+  """Copies an object, and compares it with the listing; raises RunError."""
+  place = f'{folder}/{below}{name}'
+  if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
+    raise RunError(f'{place} has a name that no file of a checkpoint has')
+  path = local / name
+  path.parent.mkdir(parents=True, exist_ok=True)
+  folder.download(f'{below}{name}', path)
+  with path.open('rb') as file:
+    if hashlib.file_digest(file, 'md5').hexdigest() != objects[name].md5:
+      raise RunError(f'{place} was not read as the bucket lists it')
