@@ -8,6 +8,10 @@ in prior mean, noise, initial guess or bias, or number of heads share one progra
 its prompts. Points of other models that differ only in seed, learning rate or initial
 scale share one program.
 Rerun the same command to resume after an interruption, or with more values to add them.
+
+N processes divide the points if each is started with this command and
+--num_processes=N. They share the folder and nothing else; if one is lost, the others
+train its points.
 """
 
 import json
@@ -19,7 +23,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from launch import cli
-from zoo.errors import UserError
+from zoo.errors import UserError, check_count
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -38,6 +42,13 @@ _WORKDIR = flags.DEFINE_string(
 )
 
 
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes',
+  1,
+  'Processes that were started with this command, on any machines that share the '
+  'folder; they divide the points.',
+)
+
 # Each has its own folder.
 _MAX_POINTS = 100_000
 
@@ -52,13 +63,14 @@ def main() -> None:
     if field in axes:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
+  num_processes = check_count('--num_processes', _PROCESSES.value)
   _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
   workdir = cli.folder_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 
-  rows = sweeps.sweep(config, sweeps.grid(axes), workdir)
+  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, num_processes)
   if rows is None:
     cli.end_stopped(workdir)
   print(f'\n{sweeps.format_table(rows, list(axes))}')

@@ -24,13 +24,15 @@ except ModuleNotFoundError:  # on Windows
   fcntl = None
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
+# The parts into which a sweep of several processes is divided: names of points.
+PARTS = 'parts.json'
 
 _OTHER = 'give another folder'
 _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
-  'sweep': (POINTS, 'table.json'),
+  'sweep': (POINTS, PARTS, 'table.json'),
   'language-model experiment': ('prompts.jsonl',),
 }
 
@@ -57,20 +59,27 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
         f'has it in origin/data.json); {_OTHER}'
       )
-    elif workdir.is_dir() and {p.name for p in workdir.iterdir()} - {
-      temporary_name(saved)
-    }:
+    elif workdir.is_dir() and (others := _names_in(workdir) - {temporary_name(saved)}):
+      if saved.name in others:  # another process has made it just now
+        return _open(workdir, config, kind)
       raise UserError(f'{workdir} is not empty and holds no run; {_OTHER}')
     elif workdir.exists() and not workdir.is_dir():
       raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
     else:
       workdir.mkdir(parents=True, exist_ok=True)
-      write_atomically(saved, to_json(config) + '\n')
+      try:
+        write_atomically(saved, to_json(config) + '\n')
+      except FileNotFoundError:  # another process has moved the temporary file
+        return _open(workdir, config, kind)
   except OSError as error:
     reason = error.strerror or error
     raise UserError(
       f'the workdir {workdir} cannot be written: {reason}; {_OTHER}'
     ) from error
+
+
+def _names_in(folder: pathlib.Path) -> set[str]:
+  return {path.name for path in folder.iterdir()}
 
 
 def _check_kind(workdir: pathlib.Path, kind: str) -> None:
@@ -102,6 +111,39 @@ def check_same_config(
     )
 
 
+def lock_of_part(sweep: pathlib.Path, number: int) -> pathlib.Path:
+  """The file that is locked while a part of a sweep is trained."""
+  return sweep / f'.part_{number}.lock'
+
+
+@contextlib.contextmanager
+def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
+  """Locks a file, which is made; whether that succeeded, if it is not waited for.
+
+  Raises OSError where there are no locks.
+  """
+  if fcntl is None:
+    raise OSError(None, 'this system has no file locks')
+  with path.open('a+') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+      yield False
+    else:
+      yield True
+
+
+@contextlib.contextmanager
+def shared(workdir: pathlib.Path) -> Iterator[None]:
+  """Locks the workdir of a sweep for all programs that divide its points.
+
+  Raises UserError if a program that trains all of them holds the lock.
+  """
+  with contextlib.ExitStack() as stack:
+    _flock(workdir, stack, shared=True)
+    yield
+
+
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
   """Locks the workdir for this program; UserError if another one holds the lock.
@@ -127,6 +169,9 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   sweep = workdir.resolve().parent.parent
   if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
     _flock(sweep, stack, shared=True)
+    for number, names in enumerate(read_parts(sweep)):
+      if workdir.name in names:
+        _flock(sweep, stack, shared=True, name=lock_of_part(sweep, number).name)
   file = _flock(workdir, stack)
   holder = f'{socket.gethostname()} {os.getpid()} {time.time_ns()}\n'
   file.truncate(0)
@@ -135,10 +180,33 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   return holder
 
 
+def read_parts(sweep: pathlib.Path) -> list[list[str]]:
+  """The names of the points in each part of a sweep; none if it was not divided.
+
+  Raises UserError if the file is damaged.
+  """
+  path = sweep / PARTS
+  if not path.exists():
+    return []
+  try:
+    parts = read_json(path)
+  except UnreadableFile:
+    parts = None
+  if isinstance(parts, list) and all(
+    isinstance(part, list) and all(isinstance(name, str) for name in part)
+    for part in parts
+  ):
+    return parts
+  raise UserError(f'{path} is damaged; delete it, and the sweep is divided anew')
+
+
 def _flock(
-  workdir: pathlib.Path, stack: contextlib.ExitStack, shared: bool = False
+  workdir: pathlib.Path,
+  stack: contextlib.ExitStack,
+  shared: bool = False,
+  name: str = _LOCK,
 ) -> TextIO:
-  file = stack.enter_context((workdir / _LOCK).open('a'))
+  file = stack.enter_context((workdir / name).open('a+'))  # NFS reads for LOCK_SH
   try:
     if fcntl is None:
       raise OSError(None, 'this system has no file locks')

@@ -11,7 +11,9 @@ import json
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -23,20 +25,23 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
 from zoo.config import Config, to_json, validate
-from zoo.errors import RunError, UserError, check_name
+from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
-from zoo.training.loop import NotFiniteError, run, train_locked
-from zoo.training.populations import POPULATION, make_population
-from zoo.training.stacking import (
-  STACKED,
-  STACKED_IF_EXACT,
-  can_be_stacked,
-  make_stacked_program,
-  unstack,
+from zoo.training.division import (
+  claim,
+  divide,
+  lost_in,
+  note_lost,
+  one_at_a_time,
 )
+from zoo.training.loop import NotFiniteError, run, train_locked
+from zoo.training.populations import make_population
+from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
 from zoo.training.summary import SUMMARY, read_summary, write_summary
-from zoo.workdir import POINTS, locked, open_workdir
+from zoo.workdir import POINTS, locked, open_workdir, shared
+
+_PAUSE = 1.0  # seconds before looking again for parts that other processes train
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -45,7 +50,10 @@ Row = dict[str, Any]
 
 
 def sweep(
-  config: Config, points: Sequence[Point], workdir: str | pathlib.Path
+  config: Config,
+  points: Sequence[Point],
+  workdir: str | pathlib.Path,
+  num_processes: int = 1,
 ) -> list[Row] | None:
   """Trains the config at each point, or resumes from the workdir.
 
@@ -54,29 +62,39 @@ def sweep(
   objective, for other models `populations.POPULATION`. Other points are trained one
   after the other. Each has its own folder, like an ordinary run.
 
+  With `num_processes` n the same call, made by n processes that share the workdir and
+  nothing else, divides the points: each program is cut into n parts, and a process
+  trains a part that no other one trains, until all are done. If a process is lost, the
+  others train its parts. The parts stay as they are when another number resumes.
+
   Returns a row for each point: its fields, `workdir`, and its summary; they are also in
   `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C it
   raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
   written, when the config, a point or the workdir is invalid; RunError when a point
   stopped being finite, with all others done, or when the disk is full.
   """
+  check_count('num_processes', num_processes)
   if jax.process_count() > 1:
     raise UserError(
-      f'a sweep is trained by one process, and this is one of {jax.process_count()}; '
-      'train each point separately, with launch.main'
+      f'the processes of a sweep do not communicate, and this is one of '
+      f'{jax.process_count()} that do; give num_processes to each instead'
     )
   configs = [at_point(config, point) for point in points]
   workdir = user_path(workdir)
   folders = [workdir / POINTS / _name(point) for point in points]
   _check_points(points, folders)
+  many = num_processes > 1
   open_workdir(workdir, config, 'sweep')
   try:
-    with locked(workdir), Interruption() as interruption:
-      for config, folder in zip(configs, folders, strict=True):
-        open_workdir(folder, config)
-      if not _train_missing(configs, folders, workdir, interruption):
+    with shared(workdir) if many else locked(workdir), Interruption() as interruption:
+      with one_at_a_time(workdir, many):
+        for one, folder in zip(configs, folders, strict=True):
+          open_workdir(folder, one)
+        parts = divide(configs, folders, workdir, num_processes)
+      if not _train_missing(configs, folders, workdir, parts, many, interruption):
         return None
-      return _write_table(points, folders, workdir)
+      with one_at_a_time(workdir, many):
+        return _write_table(points, folders, workdir)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
@@ -128,50 +146,67 @@ def _train_missing(
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
+  parts: Mapping[int, Sequence[int]],
+  many: bool,
   interruption: Interruption,
 ) -> bool:
-  """Trains the points that have no summary yet; False if it was interrupted."""
-  programs: dict[str, list[int]] = {}
-  for i, folder in enumerate(folders):
-    if read_summary(folder / SUMMARY) is None:
-      programs.setdefault(_shared_part(configs[i]), []).append(i)
-  lost = []
-  for count, points in enumerate(programs.values(), start=1):
-    label = f'{count}/{len(programs)}'
-    group = [(configs[i], folders[i]) for i in points]
-    if len(group) > 1:
-      unfinished = _train_stacked(group, workdir, label, interruption)
-    else:
-      logging.info('program %s: %s', label, group[0][1].name)
-      unfinished = _train_alone(*group[0], interruption)
-    if unfinished is None:
-      return False
-    lost += unfinished
+  """Trains the points that have no summary yet; False if it was interrupted.
+
+  With `many` processes it trains the parts that no other one does, and waits for these.
+  """
+  lost: set[pathlib.Path] = set()
+  start = time.time()
+
+  def missing(part: Sequence[int]) -> list[int]:
+    return [
+      i
+      for i in part
+      if folders[i] not in lost and read_summary(folders[i] / SUMMARY) is None
+    ]
+
+  waiting = {number: part for number, part in parts.items() if missing(part)}
+  total, count = len(waiting), 0
+  while waiting:
+    idle = True
+    for number, part in waiting.items():
+      with claim(workdir, number) if many else nullcontext(True) as mine:
+        lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
+        if not mine or not (points := missing(part)):
+          continue
+        idle, count = False, count + 1
+        label = f'{count}/{total}'
+        group = [(configs[i], folders[i]) for i in points]
+        unfinished = _train_group(group, workdir, label, interruption)
+        if unfinished is None:
+          return False
+        lost |= {*unfinished}
+        if many:
+          note_lost(workdir, number, unfinished)
+    waiting = {number: part for number, part in waiting.items() if missing(part)}
+    if waiting and idle:
+      if interruption.due():
+        interruption.raise_if_ctrl_c()
+        return False
+      time.sleep(_PAUSE)
   if lost:
     raise RunError(
       f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {", ".join(folder.name for folder in lost)}'
+      f'done: {", ".join(sorted(folder.name for folder in lost))}'
     )
   return True
 
 
-def _free_fields(config: Config) -> tuple[str, ...]:
-  """The fields in which points may differ that are trained side by side."""
-  if config.mesh.fsdp:  # a single model fills the devices
-    return ()
-  if can_be_stacked(config):
-    return STACKED_IF_EXACT if config.objective.name == 'exact' else STACKED
-  return POPULATION
-
-
-def _shared_part(config: Config) -> str:
-  """What configs must share to be trained side by side, as text."""
-  fields: dict[str, Any] = flatten_dict(json.loads(to_json(config)), sep='.')
-  free = _free_fields(config)
-  common = {name: value for name, value in fields.items() if name not in free}
-  if free == STACKED:  # whether noise is sampled depends only on this
-    common['noisy'] = fields.get('task.noise_std', 0) > 0
-  return json.dumps(common)
+def _train_group(
+  group: Sequence[tuple[Config, pathlib.Path]],
+  workdir: pathlib.Path,
+  label: str,
+  interruption: Interruption,
+) -> Sequence[pathlib.Path] | None:
+  """Trains points of one program; returns those that failed, None if interrupted."""
+  if len(group) > 1:
+    return _train_stacked(group, workdir, label, interruption)
+  logging.info('program %s: %s', label, group[0][1].name)
+  return _train_alone(*group[0], interruption)
 
 
 def _train_alone(

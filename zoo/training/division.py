@@ -1,0 +1,118 @@
+"""How the points of a sweep are divided into programs, and these among processes.
+
+The processes share nothing but the workdir of the sweep. `parts.json` has the points of
+each part, and a process holds the lock of the part that it trains; the system releases
+it when the process ends, however it ends, so that another one can go on with the part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+from zoo.config import Config, to_json
+from zoo.files import UnreadableFile, read_json, write_atomically
+from zoo.training.populations import POPULATION
+from zoo.training.stacking import STACKED, STACKED_IF_EXACT, can_be_stacked
+from zoo.training.summary import SUMMARY, read_summary
+from zoo.workdir import PARTS, lock_of_part, read_parts, try_lock
+
+_MAKING = '.parts.lock'
+
+
+def divide(
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+  num_processes: int,
+) -> dict[int, list[int]]:
+  """The parts by number, each the indices of points that one program trains.
+
+  Points that no part has yet, and that have no summary, are cut into a part for each
+  process, program by program; with several processes that is written into the workdir.
+  """
+  known = read_parts(workdir)
+  indices = {folder.name: i for i, folder in enumerate(folders)}
+  listed = {name for part in known for name in part}
+  programs: dict[str, list[int]] = {}
+  for i, folder in enumerate(folders):
+    if folder.name not in listed and read_summary(folder / SUMMARY) is None:
+      programs.setdefault(_shared_part(configs[i]), []).append(i)
+  new = [part for program in programs.values() for part in _cut(program, num_processes)]
+  names = [*known, *([folders[i].name for i in part] for part in new)]
+  if num_processes > 1 and new:
+    write_atomically(workdir / PARTS, json.dumps(names, indent=2) + '\n')
+  return {
+    number: [indices[name] for name in part if name in indices]
+    for number, part in enumerate(names)
+  }
+
+
+@contextlib.contextmanager
+def one_at_a_time(workdir: pathlib.Path, many: bool) -> Iterator[None]:
+  """Lets one of many processes after the other run the block."""
+  if not many:
+    yield
+    return
+  with try_lock(workdir / _MAKING, wait=True):
+    yield
+
+
+@contextlib.contextmanager
+def claim(workdir: pathlib.Path, number: int) -> Iterator[bool]:
+  """Holds a part of a sweep, unless another process holds it; whether it does."""
+  with try_lock(lock_of_part(workdir, number)) as mine:
+    yield mine
+
+
+def note_lost(workdir: pathlib.Path, number: int, lost: Sequence[pathlib.Path]) -> None:
+  """Tells the other processes which points of a part stopped being finite."""
+  note = {'time': time.time(), 'lost': [folder.name for folder in lost]}
+  write_atomically(_note(workdir, number), json.dumps(note))
+
+
+def lost_in(workdir: pathlib.Path, number: int, start: float) -> list[str]:
+  """The points that another process has lost since the time `start`."""
+  path = _note(workdir, number)
+  try:
+    note: dict[str, Any] = read_json(path) if path.exists() else {'time': 0.0}
+    return note['lost'] if note['time'] > start else []
+  except (UnreadableFile, KeyError, TypeError):
+    return []  # then they are trained once more
+
+
+def _note(workdir: pathlib.Path, number: int) -> pathlib.Path:
+  return workdir / f'.part_{number}.json'
+
+
+def _cut(points: Sequence[int], number: int) -> list[list[int]]:
+  """At most `number` parts, each of neighbours, whose sizes differ by one at most."""
+  number = min(number, len(points))
+  ends = [len(points) * k // number for k in range(number + 1)]
+  return [[*points[a:b]] for a, b in itertools.pairwise(ends)]
+
+
+def _free_fields(config: Config) -> tuple[str, ...]:
+  """The fields in which points may differ that are trained side by side."""
+  if config.mesh.fsdp:  # a single model fills the devices
+    return ()
+  if can_be_stacked(config):
+    return STACKED_IF_EXACT if config.objective.name == 'exact' else STACKED
+  return POPULATION
+
+
+def _shared_part(config: Config) -> str:
+  """What configs must share to be trained side by side, as text."""
+  fields: dict[str, Any] = flatten_dict(json.loads(to_json(config)), sep='.')
+  free = _free_fields(config)
+  common = {name: value for name, value in fields.items() if name not in free}
+  if free == STACKED:  # whether noise is sampled depends only on this
+    common['noisy'] = fields.get('task.noise_std', 0) > 0
+  return json.dumps(common)
