@@ -346,6 +346,13 @@ def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines:
   lines[:] = [*text.splitlines(), '']
 
 
+def _skip(
+  app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+  """Leaves out the fields of named tuples, which stand with the others above."""
+  return True if (inspect.getdoc(obj) or '').startswith('Alias for field') else None
+
+
 def _signature(
   app: Sphinx, what: str, name: str, obj: Any, options: Any, given: str, result: str
 ) -> tuple[str, str | None] | None:
@@ -356,4 +363,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
   app.connect('builder-inited', write_pages)
   app.connect('autodoc-process-docstring', _docstring)
   app.connect('autodoc-process-signature', _signature)
+  app.connect('autodoc-skip-member', _skip)
   return {'parallel_read_safe': True, 'parallel_write_safe': True}
