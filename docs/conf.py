@@ -6,7 +6,8 @@ import pathlib
 import sys
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path.cwd())]
+docs = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(docs), str(docs.parent)]  # the package of this checkout
 
 project = 'ICL Zoo'
 author = 'the authors of ICL Zoo'

@@ -2,7 +2,7 @@
 
 import ast
 import functools
-import importlib
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -191,3 +191,54 @@ WAIT = """new Promise(done => {
     || Date.now() - start > 20000 ? done() : setTimeout(look, 50);
   look();
 })"""
+
+
+@pytest.fixture(scope='module')
+def reference():
+  """The module of docs/ that writes the reference."""
+  pytest.importorskip('sphinx', reason="the site needs pip install 'icl-zoo[docs]'")
+  spec = importlib.util.spec_from_file_location(
+    'site_reference', DOCS / 'site_reference.py'
+  )
+  assert spec is not None
+  assert spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def test_signatures_have_shapes_and_full_names(reference):
+  arguments, result = reference.signature_of(zoo.Prompt.tokens)
+  assert arguments == "(guess: Float[Array, ' b *k'])"
+  assert result == "Float[Array, 'b t e']"
+  arguments, _ = reference.signature_of(zoo.LearningRule.__call__)
+  assert arguments == '(prompt: zoo.Prompt)'
+  assert 'U: how G moves each weight' in reference.fields_of(zoo.LearningRule)
+
+
+def test_docstrings_are_read_as_plain_text(reference):
+  assert reference.prose('w* and |x_| of `a_`') == (
+    'w\\* and \\|x\\_\\| of \\ :code:`a_`\\ '
+  )
+  assert reference.markup('Words:\n\n    f = ω(G)').endswith('::\n\n   f = ω(G)')
+  assert reference.markup('x = 1\ny = 2').startswith('::')
+  assert not reference.markup('ω(G), the weights').startswith('::')
+  assert '- many\\: one two' in reference.markup('Kinds:\n  many: one\n    two\n')
+
+
+def test_what_has_no_docstring_is_found(reference):
+  class Bare:
+    """It has one."""
+
+    def told(self):
+      """So has this."""
+
+    def bare(self):
+      pass
+
+    @property
+    def also(self):
+      return 1
+
+  assert reference.undocumented(Bare) == ['Bare.bare', 'Bare.also']
+  assert reference.undocumented(lambda: 0) == ['<lambda>']
