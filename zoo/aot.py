@@ -27,14 +27,14 @@ from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
 from zoo.training.step import Numbers
 
-# Slices that can be rented, up to 256 chips, the smaller ones first.
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
+# Slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
+GIB = 2**30  # bytes
 # The memory of a chip that a program may use: the limit that the compiler states when
 # it rejects a program.
-GIB = 2**30
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
   'v6e': int(31.25 * GIB),

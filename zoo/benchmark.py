@@ -44,6 +44,7 @@ from zoo.training.program import make_plan
 from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
 from zoo.training.sweeps import at_point, grid, sweep
 
+# The programs that are timed, as the top of this module describes them.
 CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
 
 
@@ -68,11 +69,19 @@ class TimedRow(Protocol):
   """All runs of one contender."""
 
   @property
-  def label(self) -> str: ...
+  def label(self) -> str:
+    """The row's name in a table."""
+    ...
+
   @property
-  def contender(self) -> str: ...
+  def contender(self) -> str:
+    """The name of the contender."""
+    ...
+
   @property
-  def timings(self) -> list[Timing]: ...
+  def timings(self) -> list[Timing]:
+    """Its runs."""
+    ...
 
 
 class Row(NamedTuple):
@@ -86,6 +95,7 @@ class Row(NamedTuple):
 
   @property
   def label(self) -> str:
+    """The row's name in a table."""
     return f'{self.model}, {self.heads} heads, {self.contender}'
 
   def summary(self) -> dict[str, Any]:

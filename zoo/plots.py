@@ -20,11 +20,12 @@ from matplotlib.ticker import LogLocator, NullLocator
 from zoo.errors import UserError
 from zoo.files import write_atomically
 
-KINDS = 'dots', 'curve', 'line', 'dashed'
-SCALES = 'linear', 'log'
+KINDS = 'dots', 'curve', 'line', 'dashed'  # how a series is drawn
+SCALES = 'linear', 'log'  # of the axes of a panel
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
+# The rest of them.
 PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
 PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 _MARKERS = {BLUE: 'o', VERMILION: 's', GREEN: '^', PURPLE: 'D', ORANGE: 'v'}
@@ -52,10 +53,10 @@ _ALLOWED = {
   'kind': ('|'.join(KINDS), f'one of {", ".join(KINDS)}'),
   'colour': ('#[0-9A-Fa-f]{6}', 'like #0072B2'),
 }
-MAX_POINTS = 100_000
+MAX_POINTS = 100_000  # in a CSV file
 MAX_NUMBER = 1e100  # so that the range of an axis, with its margins, is finite
 
-Numbers = ArrayLike | Sequence
+Numbers = ArrayLike | Sequence  # nested lists are accepted too
 _Point = tuple[float, ...]  # x, y, low, high
 _Texts = tuple[str, ...]
 

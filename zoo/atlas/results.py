@@ -28,6 +28,7 @@ class Cell(NamedTuple):
 
   @property
   def name(self) -> str:
+    """The parts that are given, with commas between them."""
     return ','.join(str(part) for part in self if part is not None)
 
   @property

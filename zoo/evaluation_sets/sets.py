@@ -67,6 +67,7 @@ class SetSpec:
     return {'x': (c, d), 'y': (c,), 'x_query': (d,), 'y_query': ()}
 
 
+# The frozen sets, by which TFDS builds them.
 SPECS = [
   SetSpec(
     name='table_1',

@@ -25,4 +25,5 @@ _ALL = (
   *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
   *(garg.TOY, garg.FULL, garg.LOOPED),
 )
+# All headlines by name, in the order in which they are run.
 HEADLINES = {one.name: one for one in _ALL}

@@ -41,6 +41,7 @@ class Result(NamedTuple):
 
   @property
   def verdict(self) -> str:
+    """Whether all numbers are in their ranges, in words."""
     return verdict(self.headline, self.numbers)
 
 

@@ -14,7 +14,7 @@ from zoo.protocols import Predictor, Task
 from zoo.theory.exact import Scalar, double_precision, evaluate_form
 from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
 
-GUESSES = 'free', 'zero'
+GUESSES = 'free', 'zero'  # the initial guess: any, or 0
 
 
 class Optimum(NamedTuple):

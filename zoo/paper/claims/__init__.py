@@ -8,6 +8,7 @@ from zoo.paper.claims import figures_1_to_4, figures_5_and_6, heads, initial_gue
 from zoo.paper.claims.claim import Claim as Claim
 from zoo.paper.claims.claim import judge as judge
 
+# The claims of the paper that are judged, in the order of the report.
 CLAIMS = (
   *(*heads.CLAIMS, *initial_guess.CLAIMS),
   *(*figures_1_to_4.CLAIMS, *figures_5_and_6.CLAIMS),

@@ -5,6 +5,7 @@ from zoo.paper.figures.parts import Figure as Figure
 from zoo.paper.training import Runs
 from zoo.plots import Plot
 
+# The figures by name: 1 to 5 are the paper's.
 FIGURES: dict[str, Figure] = {
   **fixed_guess.FIGURES,
   **trained_guess.FIGURES,

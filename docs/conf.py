@@ -1,0 +1,43 @@
+"""The documentation site: how Sphinx builds it. CONTRIBUTING.md has the command."""
+
+import importlib.metadata
+import os
+import pathlib
+import sys
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+docs = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(docs), str(docs.parent)]  # the package of this checkout
+
+project = 'ICL Zoo'
+author = 'the authors of ICL Zoo'
+version = release = importlib.metadata.version('icl-zoo')
+
+extensions = [
+  'myst_nb',
+  'sphinx.ext.autodoc',
+  'sphinx.ext.viewcode',
+  'site_reference',
+  'site_links',
+]
+# The notebooks have the names of pages; `site_links` gives each a page of its own.
+exclude_patterns = ['*.ipynb', 'baselines']
+nitpicky = True
+nitpick_ignore_regex = [('py:.*', r'(?!zoo\.).*')]  # no links to other libraries
+smartquotes = False
+
+# The outputs in the notebooks are shown as they are stored: tests run the notebooks.
+nb_execution_mode = 'off'
+myst_heading_anchors = 4  # links to headings are those of a git forge
+
+autodoc_typehints_format = 'short'
+autodoc_member_order = 'bysource'
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+
+html_theme = 'furo'
+html_title = 'ICL Zoo'
+html_static_path = ['static']
+html_js_files = ['site.js']
+html_copy_source = False
+html_show_sphinx = False

@@ -1,0 +1,367 @@
+"""The API reference: a page for each public module, from its names and docstrings.
+
+A signature is that of the source, so that shapes read as they were written. A docstring
+is plain text with `code` in backticks, lists, and indented formulas or code.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+import zoo
+
+PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
+# Of these modules all names are public that they define; of packages what their
+# `__init__.py` imports.
+MODULES = (
+  *('zoo.aot', 'zoo.benchmark', 'zoo.losses', 'zoo.plots', 'zoo.theory.constructions'),
+  *('zoo.theory.labels', 'zoo.theory.sequential'),
+)
+
+
+def public_modules() -> list[str]:
+  """The names of the modules that have a page, `zoo` first."""
+  found = [f'zoo.{one.name}' for one in pkgutil.iter_modules(zoo.__path__) if one.ispkg]
+  return ['zoo', *sorted([*found, *MODULES, 'zoo.theory.deep'])]
+
+
+def public_names(module: ModuleType) -> list[str]:
+  """The public names of a module, in the order of the source."""
+  names: list[str] = []
+  for node in _statements(ast.parse(inspect.getsource(module))):
+    if isinstance(node, ast.ImportFrom) and module.__name__ not in MODULES:
+      names += [one.name for one in node.names if one.name == one.asname]
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      names.append(node.name)
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+      names += _assigned(node)
+  public = [name for name in dict.fromkeys(names) if not name.startswith('_')]
+  return [name for name in public if not inspect.ismodule(getattr(module, name))]
+
+
+def _assigned(node: ast.Assign | ast.AnnAssign) -> list[str]:
+  """The names that a statement of a module assigns."""
+  targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+  names = [one for target in targets for one in ast.walk(target)]
+  return [one.id for one in names if isinstance(one, ast.Name)]
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
+  """Those of the module, and those that only a type checker sees."""
+  for node in tree.body:
+    yield from node.body if isinstance(node, ast.If) else [node]
+
+
+@functools.cache
+def places() -> dict[int, str]:
+  """The full name under which each public class or function is documented, by id."""
+  found = {}
+  for name in public_modules():
+    module = importlib.import_module(name)
+    for one in public_names(module):
+      if _has_docstring(value := getattr(module, one)):
+        found.setdefault(id(value), f'{name}.{one}')
+  return found
+
+
+@functools.cache
+def named_types() -> list[type]:
+  """The classes that signatures and fields of public ones name, and theirs in turn."""
+  found: dict[type, None] = {}
+  todo = [
+    getattr(sys.modules[module], name)
+    for module in public_modules()
+    for name in public_names(importlib.import_module(module))
+  ]
+  while todo:
+    for one in _named_in(todo.pop()):
+      if id(one) not in places() and one not in found:
+        found[one] = None
+        todo.append(one)
+  return sorted(found, key=_full_name)
+
+
+def _named_in(value: Any) -> Iterator[type]:
+  """The classes of `zoo` that the annotations of a class or a function name."""
+  for part in _documented_parts(value):
+    if not getattr(part, '__module__', '').startswith('zoo'):
+      continue
+    known = _names(sys.modules[part.__module__])
+    for annotation in _annotations(part):
+      for node in ast.walk(annotation):
+        found = known.get(node.id) if isinstance(node, ast.Name) else None
+        if inspect.isclass(found) and _is_ours(found):
+          yield found
+
+
+def _documented_parts(value: Any) -> list[Any]:
+  if not inspect.isclass(value):
+    return [value] if inspect.isfunction(value) else []
+  parts = [value]
+  for name, part in vars(value).items():
+    part = part.fget if isinstance(part, property) else part
+    part = getattr(part, '__func__', part)
+    public = not name.startswith('_') or name in ('__init__', '__call__')
+    if public and inspect.isfunction(part):
+      parts.append(part)
+  return parts
+
+
+def _annotations(value: Any) -> Iterator[ast.expr]:
+  node = _node(value)
+  if isinstance(node, ast.FunctionDef):
+    every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    yield from (one.annotation for one in every if one.annotation)
+    yield from [node.returns] if node.returns else []
+  elif isinstance(node, ast.ClassDef):
+    yield from (one.annotation for one in node.body if isinstance(one, ast.AnnAssign))
+
+
+def _node(value: Any) -> ast.stmt | None:
+  """The definition of a function or a class in the source, if it has one."""
+  try:
+    return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(value)))).body[0]
+  except (OSError, TypeError, SyntaxError):
+    return None
+
+
+@functools.cache
+def _names(module: ModuleType) -> dict[str, Any]:
+  """What names mean in a module, also those that only a type checker sees."""
+  found = dict(vars(module))
+  for node in ast.walk(ast.parse(inspect.getsource(module))):
+    if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('zoo'):
+      source = importlib.import_module(node.module or '')
+      for one in node.names:
+        found.setdefault(one.asname or one.name, getattr(source, one.name, None))
+  return found
+
+
+def _has_docstring(value: Any) -> bool:
+  """Whether it is a class or a function, and not a constant or the name of a type."""
+  function = inspect.isroutine(value) or hasattr(value, '__wrapped__')
+  return inspect.isclass(value) or function
+
+
+def _is_ours(found: type) -> bool:
+  return found.__module__.startswith('zoo') and not found.__name__.startswith('_')
+
+
+def _full_name(value: type) -> str:
+  return f'{value.__module__}.{value.__qualname__}'
+
+
+def write_pages(app: Sphinx) -> None:
+  """Writes a page for each public module, one of other types, and a list of them."""
+  PAGES.mkdir(parents=True, exist_ok=True)
+  summaries = []
+  for name in public_modules():
+    module = importlib.import_module(name)
+    entries = [_entry(name, one, getattr(module, one)) for one in public_names(module)]
+    _write(name, '\n'.join([_heading(name), f'.. automodule:: {name}\n', *entries]))
+    summary = prose((module.__doc__ or '').partition('\n')[0])
+    summaries.append(f':doc:`{name}`\n   {summary}\n')
+  types = [_entry(one.__module__, one.__qualname__, one) for one in named_types()]
+  intro = 'What functions take and return, where no package has it under its name.\n'
+  _write('types', '\n'.join([_heading('Other types'), intro, *types]))
+  summaries.append(f':doc:`types`\n   {intro}')
+  listed = '\n   '.join([*public_modules(), 'types'])
+  tree = f'.. toctree::\n   :hidden:\n\n   {listed}\n'
+  _write('index', '\n'.join([_heading('API reference'), *summaries, tree]))
+
+
+def _entry(module: str, name: str, value: Any) -> str:
+  """The directive of a name; a name without a docstring is an error of the build."""
+  place = f'{module}.{name}'
+  if not _has_docstring(value):
+    return (
+      f'.. py:data:: {name}\n\n{textwrap.indent(comment_on(module, name), "   ")}\n'
+    )
+  for missing in undocumented(value):
+    logging.getLogger(__name__).warning('%s has no docstring', f'{module}.{missing}')
+  if inspect.isclass(value):
+    return f'.. autoclass:: {place}\n   :members:\n   :special-members: __call__\n'
+  return f'.. autofunction:: {place}\n'
+
+
+def undocumented(value: Any) -> list[str]:
+  """The names of a function or a class, and its public methods, without a docstring."""
+  missing = [] if inspect.getdoc(value) else [value.__name__]
+  if inspect.isclass(value):
+    for name, part in vars(value).items():
+      code = isinstance(
+        part, (property, classmethod, staticmethod, functools.cached_property)
+      )
+      if name.startswith('_') or not (code or inspect.isfunction(part)):
+        continue
+      if not inspect.getdoc(getattr(value, name)):
+        missing.append(f'{value.__name__}.{name}')
+  return missing
+
+
+def comment_on(module: str, name: str) -> str:
+  """The comment on a constant where it is defined, above it or behind it."""
+  source = inspect.getsource(importlib.import_module(module))
+  for node in _statements(ast.parse(source)):
+    imported = node.names if isinstance(node, ast.ImportFrom) else []
+    if any(one.asname == name for one in imported):
+      return comment_on(getattr(node, 'module', ''), name)
+    if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in _assigned(node):
+      lines = source.splitlines()
+      behind = lines[node.lineno - 1].partition('  # ')[2]
+      above = []
+      while (line := lines[node.lineno - 2 - len(above)]).startswith('# '):
+        above.insert(0, line[2:])
+      if behind or above:
+        return prose(' '.join(above) or behind)
+  logging.getLogger(__name__).warning('%s has no comment', f'{module}.{name}')
+  return ''
+
+
+def signature_of(value: Any) -> tuple[str, str | None]:
+  """The arguments and the result as in the source, our types with their full names."""
+  if inspect.isclass(value):
+    value = vars(value).get('__init__') or getattr(value, '__init__', None)
+  node = _node(getattr(value, '__func__', value))
+  if not isinstance(node, ast.FunctionDef):
+    return '()', None
+  known = _names(sys.modules[inspect.unwrap(value).__module__])
+
+  class FullNames(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+      found = known.get(node.id)
+      if inspect.isclass(found) and _is_ours(found):
+        node.id = places().get(id(found), _full_name(found))
+      return node
+
+  arguments = node.args
+  every = arguments.posonlyargs or arguments.args
+  if every and every[0].arg in ('self', 'cls'):
+    every.pop(0)
+  for one in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+    if one.annotation:
+      one.annotation = FullNames().visit(one.annotation)
+  returns = FullNames().visit(node.returns) if node.returns else None
+  return f'({ast.unparse(arguments)})', returns and ast.unparse(returns)
+
+
+def _heading(text: str) -> str:
+  return f'{text}\n{"=" * len(text)}\n'
+
+
+def _write(name: str, text: str) -> None:
+  path = PAGES / f'{name}.rst'
+  if not path.exists() or path.read_text() != text:  # else Sphinx would read it again
+    path.write_text(text)
+
+
+def prose(text: str) -> str:
+  """Escapes what reStructuredText would read as markup, except `code`."""
+  pieces = re.split(r'`([^`]+)`', text)
+  pieces[::2] = [re.sub(r'([\\*_|`<>:])', r'\\\1', piece) for piece in pieces[::2]]
+  pieces[1::2] = [f'\\ :code:`{code}`\\ ' for code in pieces[1::2]]
+  return ''.join(pieces)
+
+
+def markup(docstring: str) -> str:
+  """A docstring as reStructuredText."""
+  blocks = []
+  for block in re.split(r'\n\s*\n', docstring.strip('\n')):
+    lines = block.splitlines()
+    if _is_code(block) or (lines[0].startswith(' ') and not blocks[-1].endswith('\\:')):
+      blocks.append(f'::\n\n{textwrap.indent(textwrap.dedent(block), "   ")}')
+    else:
+      blocks.append('\n'.join(_items(lines)))
+  return '\n\n'.join(blocks)
+
+
+def _items(lines: list[str]) -> Iterator[str]:
+  """A paragraph; the indented lines in it, as `name: what it is`, are a list."""
+  indented = [line for line in lines if line.startswith('  ')]
+  depth = min((len(line) - len(line.lstrip()) for line in indented), default=0)
+  texts: list[tuple[bool, str]] = []  # an item of a list?
+  listed = lines[0].startswith(('- ', '* '))
+  for line in lines:
+    if line.startswith(('- ', '* ')):
+      texts.append((True, line[2:]))
+    elif not listed and depth and re.match(rf' {{{depth}}}\S', line):
+      texts.append((True, line.strip()))
+    elif texts:
+      texts[-1] = texts[-1][0], f'{texts[-1][1]} {line.strip()}'
+    else:
+      texts.append((False, line.strip()))
+  for number, (item, text) in enumerate(texts):
+    if number and item != texts[number - 1][0]:
+      yield ''
+    yield f'- {prose(text)}' if item else prose(text)
+
+
+def _is_code(block: str) -> bool:
+  try:
+    statements = ast.parse(textwrap.dedent(block)).body
+  except SyntaxError:
+    return block.startswith('python -m ')
+  calls = ast.Assign, ast.Import, ast.ImportFrom
+  return all(
+    isinstance(one, calls)
+    or isinstance(getattr(one, 'value', 0), (ast.Call, ast.Tuple))
+    for one in statements
+  )
+
+
+def fields_of(value: type) -> str:
+  """The annotated fields of a class, with their comments, as the source has them."""
+  node = _node(value)
+  if not isinstance(node, ast.ClassDef):
+    return ''
+  source = textwrap.dedent(inspect.getsource(value)).splitlines()
+  fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+  lines: list[str] = []
+  for one in fields:
+    if one.target.id.startswith('_'):
+      continue
+    first = one.lineno - 1
+    while source[first - 1].strip().startswith('#'):
+      first -= 1
+    lines += source[first : one.end_lineno]
+  return textwrap.dedent('\n'.join(lines))
+
+
+def _docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list):
+  text = markup('\n'.join(lines))
+  if what == 'class' and (fields := fields_of(obj)):
+    text += f'\n\n.. code-block:: python\n\n{textwrap.indent(fields, "   ")}'
+  lines[:] = [*text.splitlines(), '']
+
+
+def _skip(
+  app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
+  """Leaves out the fields of named tuples, which stand with the others above."""
+  return True if (inspect.getdoc(obj) or '').startswith('Alias for field') else None
+
+
+def _signature(
+  app: Sphinx, what: str, name: str, obj: Any, options: Any, given: str, result: str
+) -> tuple[str, str | None] | None:
+  return signature_of(obj) if given is not None else None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+  app.connect('builder-inited', write_pages)
+  app.connect('autodoc-process-docstring', _docstring)
+  app.connect('autodoc-process-signature', _signature)
+  app.connect('autodoc-skip-member', _skip)
+  return {'parallel_read_safe': True, 'parallel_write_safe': True}
