@@ -19,7 +19,7 @@ from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
 from zoo.training import loop, train
 
-WITHOUT_TIME = 'steps_per_second', 'wall_time', 'cpu_ms_per_step'
+WITHOUT_TIME = 'steps_per_second', 'wall_time', 'cpu_ms_per_step', 'flops_per_second'
 
 
 @pytest.fixture(scope='module')
