@@ -165,16 +165,16 @@ def _train_missing(
     ]
 
   waiting = {number: part for number, part in parts.items() if missing(part)}
-  total, count = len(waiting), 0
+  total, trained = len(waiting), set[int]()
   while waiting:
-    idle = True
+    num_trained = len(trained)
     for number, part in waiting.items():
       with claim(workdir, number) if many else nullcontext(True) as mine:
         lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
         if not mine or not (points := missing(part)):
           continue
-        idle, count = False, count + 1
-        label = f'{count}/{total}'
+        trained.add(number)
+        label = f'{len(trained)}/{total}'
         group = [(configs[i], folders[i]) for i in points]
         unfinished = _train_group(group, workdir, label, interruption)
         if unfinished is None:
@@ -182,8 +182,12 @@ def _train_missing(
         lost |= {*unfinished}
         if many:
           note_lost(workdir, number, unfinished)
-    waiting = {number: part for number, part in waiting.items() if missing(part)}
-    if waiting and idle:
+    waiting = {
+      number: part
+      for number, part in waiting.items()
+      if number not in trained and missing(part)
+    }
+    if waiting and len(trained) == num_trained:  # other processes train them
       if interruption.due():
         interruption.raise_if_ctrl_c()
         return False
