@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from tests.compare import assert_close
 from tests.mixers.loops import (
@@ -27,7 +28,7 @@ from tests.mixers.loops import (
   warm,
 )
 from zoo.mixers.linear_state import Inputs, over_tokens
-from zoo.mixers.mesa import regress
+from zoo.mixers.mesa import Mesa, regress
 
 _S = W // H
 
@@ -76,3 +77,16 @@ def test_it_is_ridge_regression_without_forgetting():
     found, _ = over_tokens(solve, Inputs(query_, x_, values), memory)
     # λ = 0.3 bounds the condition number by some 100: far below 1e-8 in float64.
     assert_close(found[0, :, 0, 0], expected, 1e-8)
+
+
+def test_it_computes_in_bfloat16():
+  layer = Mesa(8, 2, rngs=nnx.Rngs(0))
+  tokens = jax.random.normal(jax.random.key(0), (3, 6, 8))
+  expected = np.asarray(layer(tokens))
+  graph, state = nnx.split(layer)
+  rounded = jax.tree.map(lambda array: array.astype('bfloat16'), state)
+  found = nnx.merge(graph, rounded)(tokens.astype('bfloat16'))
+  assert found.dtype == 'bfloat16'
+  # Rounded to 8 bits, a dozen times one after the other.
+  error = np.abs(np.asarray(found, 'float32') - expected).max()
+  assert error <= 0.05 * np.abs(expected).max()

@@ -69,8 +69,13 @@ class Mesa(HeadState):
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
-    ridge = jax.nn.softplus(self.ridge[...]) + _LEAST
-    return over_tokens(functools.partial(regress, ridge), inputs, memory)
+    # In float32 at least: long sums lose digits, and no library solves in bfloat16.
+    dtype = memory.dtype
+    wide = jnp.float32 if dtype == jnp.bfloat16 else dtype
+    ridge = jax.nn.softplus(self.ridge[...].astype(wide)) + _LEAST
+    inputs, memory = jax.tree.map(lambda a: a.astype(wide), (inputs, memory))
+    outputs, memory = over_tokens(functools.partial(regress, ridge), inputs, memory)
+    return outputs.astype(dtype), memory.astype(dtype)
 
 
 def regress(
