@@ -3,9 +3,6 @@ import contextlib
 import jax
 import pytest
 
-from tests.paper.settings import MADE, get_config
-from zoo.paper import reproduce
-
 
 @contextlib.contextmanager
 def promotion_that_optax_needs():
@@ -25,6 +22,9 @@ def training():
 @pytest.fixture(scope='session')
 def made(tmp_path_factory):
   """The folder and the judged claims of figures with twenty steps of training."""
+  from tests.paper.settings import MADE, get_config
+  from zoo.paper import reproduce
+
   out = tmp_path_factory.mktemp('paper')
   with promotion_that_optax_needs():
     judged = reproduce(out, get_config, MADE, num_seeds=1, objective='exact')
