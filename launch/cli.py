@@ -24,6 +24,7 @@ from ml_collections import ConfigDict, config_flags
 import configs
 import zoo
 from launch import start
+from launch.compiled import keep_compiled_programs
 from zoo import processes
 from zoo.buckets import is_url
 from zoo.errors import RunError, UserError, in_one_line, unknown_name
@@ -37,7 +38,6 @@ _COMPILATION_CACHE = flags.DEFINE_bool(
   'Keep compiled programs in the user cache folder, so that a second launch starts '
   'faster. JAX_COMPILATION_CACHE_DIR sets another folder.',
 )
-_CACHE_BYTES = 2**30  # of compiled programs, about 20,000 of them
 
 _IMPORT = flags.DEFINE_list(
   'import',
@@ -107,7 +107,7 @@ def call(main: Main, arguments: list[str]) -> None:
     if FLAGS['verbosity'].using_default_value:
       absl_logging.set_verbosity(absl_logging.INFO)
     if _COMPILATION_CACHE.value:
-      _keep_compiled_programs()
+      keep_compiled_programs()
     main(*([arguments[1:]] if takes_names else []))
     if error := start.output_error():
       raise RunError(f'the output could not be written: {error.strerror}')
@@ -335,43 +335,6 @@ def _unknown_field(argv: list[str]) -> UserError | None:
           return unknown_name('field', found.group(1), fields)
         node, known = node[part], f'{known}.{part}'
   return None
-
-
-def _keep_compiled_programs() -> None:
-  """Sets JAX's cache on disk, unless the user has set one."""
-  if not jax.config.values['jax_compilation_cache_dir']:
-    try:
-      caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
-    except UserError:  # a user without a home folder, as in a container
-      return
-    folder = pathlib.Path(caches, 'icl_zoo')
-    jax.config.update('jax_compilation_cache_dir', str(folder))
-    delete_least_used(folder, _CACHE_BYTES)
-  if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
-    # Most of our programs compile faster than JAX's default of a second.
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
-
-
-def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
-  """Deletes the least recently read files of a folder, down to a size.
-
-  JAX could also bound its cache, but would read all of it whenever it adds a program:
-  with 20,000 programs that takes a second.
-  """
-  files = []
-  # No error matters here: another process may delete the same files.
-  with contextlib.suppress(OSError):
-    for entry in os.scandir(folder):
-      if entry.is_file(follow_symlinks=False):
-        status = entry.stat()
-        files.append((status.st_atime, status.st_size, entry.path))
-  excess = sum(size for _, size, _ in files) - max_bytes
-  for _, size, path in sorted(files):
-    if excess <= 0:
-      break
-    with contextlib.suppress(OSError):
-      os.unlink(path)
-    excess -= size
 
 
 def _no_device() -> str | None:

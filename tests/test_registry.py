@@ -209,6 +209,19 @@ def test_unknown_attribute_of_zoo_is_an_attribute_error():
     _ = zoo.no_such_module  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _printed(*arguments: str) -> str:
+  """What a new Python prints."""
+  done = subprocess.run(
+    [sys.executable, *arguments],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stdout.strip()
+
+
 def test_config_files_are_read_without_what_builds_and_trains():
   """A mistyped flag is reported once they are read, and soon."""
   program = """
@@ -219,15 +232,7 @@ configs.get_config('transformer', 'task=parity')
 heavy = 'zoo.config', 'zoo.llm.config', 'zoo.theory', 'zoo.training'
 print([module for module in heavy if module in sys.modules])
 """
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.strip() == '[]'
+  assert _printed('-c', program) == '[]'
 
 
 def test_import_zoo_stays_light_and_its_parts_import_as_modules():
@@ -242,12 +247,4 @@ import zoo.tasks as t
 assert m.LSA.__name__ == 'LSA'
 assert t.LinearRegression.__name__ == 'LinearRegression'
 """
-  done = subprocess.run(
-    [sys.executable, '-W', 'error', '-c', program],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert done.returncode == 0, done.stderr
-  assert done.stdout.strip() == '[]'
+  assert _printed('-W', 'error', '-c', program) == '[]'

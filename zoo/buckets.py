@@ -102,15 +102,22 @@ def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
   Errors of the block name the URL. Raises the errors of `open_folder`.
   """
   folder = open_folder(url)
-  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-    local = pathlib.Path(temporary, folder.url.rpartition('/')[2])
-    local.mkdir()
+  with local_stand_in(folder.url) as local:
     for name in sorted(set(names) & folder.list().keys()):
       folder.download(name, local / name)
+    yield local
+
+
+@contextlib.contextmanager
+def local_stand_in(url: str) -> Iterator[pathlib.Path]:
+  """An empty local folder of the same name; errors of the block name the URL."""
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    local = pathlib.Path(temporary, url.rpartition('/')[2])
+    local.mkdir()
     try:
       yield local
     except (UserError, RunError) as error:
-      raise type(error)(str(error).replace(str(local), folder.url)) from error
+      raise type(error)(str(error).replace(str(local), url)) from error
 
 
 def _import(name: str) -> Any:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from launch import cli
+from launch.compiled import delete_least_used
 from tests.launch.processes import ROOT, bound, command, environment, launch, run
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
@@ -201,7 +201,7 @@ def test_the_cache_of_programs_is_bounded(tmp_path):
     path = tmp_path / f'{number}-cache'
     path.write_bytes(b'x' * 100)
     os.utime(path, (1e9 + 60 * (number % 7), 1e9))  # when it was read and written
-  cli.delete_least_used(tmp_path, 550)
+  delete_least_used(tmp_path, 550)
   left = {path.name for path in tmp_path.iterdir()}
   assert left == {'folder', *(f'{number}-cache' for number in (3, 4, 5, 6, 9))}
-  cli.delete_least_used(tmp_path / 'missing', 1)
+  delete_least_used(tmp_path / 'missing', 1)

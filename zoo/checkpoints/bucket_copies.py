@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import pathlib
-import tempfile
 from collections.abc import Iterator
 
-from zoo.buckets import Folder, open_folder
+from zoo.buckets import Folder, local_stand_in, open_folder
 from zoo.checkpoints.bucket_steps import (
   MANIFEST,
   RECORDS,
@@ -19,8 +18,8 @@ from zoo.checkpoints.bucket_steps import (
   step_of,
 )
 from zoo.checkpoints.steps import MANIFEST as LOCAL_MANIFEST
-from zoo.checkpoints.steps import write_manifest
-from zoo.errors import RunError, UserError
+from zoo.checkpoints.steps import chosen_step, write_manifest
+from zoo.errors import RunError
 
 # No model needs them.
 _LEFT_OUT = 'optimizer/', RECORDS, MANIFEST
@@ -39,18 +38,13 @@ def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
     reason = find_corruption(folder, below, objects)
     if reason is not None:
       raise RunError(f'the checkpoint {place} is damaged: {reason}')
-  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-    local = pathlib.Path(temporary, pathlib.PurePosixPath(place).name)
-    local.mkdir()
+  with local_stand_in(place) as local:
     for name in objects:
       if not name.startswith(_LEFT_OUT):
         _download(folder, below, name, objects, local)
     if MANIFEST in objects:
       write_manifest(local)
-    try:
-      yield local
-    except (UserError, RunError) as error:
-      raise type(error)(str(error).replace(str(local), place)) from error
+    yield local
 
 
 def upload(local: pathlib.Path, folder: Folder) -> None:
@@ -81,16 +75,7 @@ def _find(url: str, step: int | None) -> tuple[str, Folder, Objects]:
     for name, found in objects_by_step(folder).items()
     if is_complete(found)
   }
-  if not saves:
-    raise UserError(
-      f'{url} holds no checkpoint; it must be the workdir of a run, its folder '
-      'checkpoints, or a folder that zoo.save wrote'
-    )
-  if step is None:
-    step = max(saves)
-  if step not in saves:
-    raise UserError(f'{url} has no step {step}; it has {sorted(saves)}')
-  below, found = saves[step]
+  below, found = chosen_step(url, saves, step)
   return below, folder, found
 
 

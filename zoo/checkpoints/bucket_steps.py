@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from zoo.buckets import Folder, Stored
+from zoo.checkpoints.steps import sums_in
 
 MANIFEST = 'MD5SUMS'
 DAMAGED = 'DAMAGED'  # marks a step that is not to be used, and says why
@@ -56,8 +57,7 @@ def find_corruption(folder: Folder, below: str, objects: Objects) -> str | None:
   manifest = folder.read(f'{below}{MANIFEST}')
   if manifest is None:
     return f'{MANIFEST} is missing'
-  lines = manifest.data.decode(errors='replace').splitlines()
-  listed = {path: md5 for md5, _, path in (line.partition('  ') for line in lines)}
+  listed = sums_in(manifest.data.decode(errors='replace'))
   if not listed:
     return f'{MANIFEST} is empty'
   if missing := sorted(listed.keys() - objects.keys()):

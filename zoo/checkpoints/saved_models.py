@@ -32,7 +32,7 @@ from zoo.checkpoints.orbax_folders import (
   load_metadata,
   saved_arrays,
 )
-from zoo.checkpoints.steps import FORMAT, find_corruption, step_folders
+from zoo.checkpoints.steps import FORMAT, chosen_step, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
 from zoo.files import UnreadableFile, refuse_url
@@ -83,14 +83,12 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
 
 
 def _load_from_bucket(url: str, step: int | None) -> SavedModel:
-  for last in [False] * _MAX_LISTINGS + [True]:
-    try:
-      with copied_step(url, step) as folder:
-        return _load_step(folder, step)
-    except UnreadableFile:  # a run has deleted the step meanwhile
-      if last:
-        raise
-  raise AssertionError
+  for _ in range(_MAX_LISTINGS):
+    # A run may have deleted the step meanwhile.
+    with contextlib.suppress(UnreadableFile), copied_step(url, step) as folder:
+      return _load_step(folder, step)
+  with copied_step(url, step) as folder:
+    return _load_step(folder, step)
 
 
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -117,16 +115,7 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
     found = {int(one.name): one for one in next(filter(None, listings), [])}
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
-  if not found:
-    raise UserError(
-      f'{path} holds no checkpoint; it must be the workdir of a run, its folder '
-      'checkpoints, or a folder that zoo.save wrote'
-    )
-  if step is None:
-    step = max(found)
-  if step not in found:
-    raise UserError(f'{path} has no step {step}; it has {sorted(found)}')
-  return found[step]
+  return chosen_step(path, found, step)
 
 
 def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:

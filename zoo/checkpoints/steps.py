@@ -8,9 +8,13 @@ import os
 import pathlib
 import re
 import stat
+from collections.abc import Mapping
+from typing import TypeVar
 
-from zoo.errors import RunError
+from zoo.errors import RunError, UserError
 from zoo.files import UnreadableFile, read_text
+
+_Step = TypeVar('_Step')
 
 MANIFEST = 'SHA256SUMS'
 FORMAT = 1  # of a step's contents; raised when older code could not read them
@@ -51,10 +55,7 @@ def find_corruption(step_folder: pathlib.Path) -> str | None:
 
 
 def _compare_with_manifest(step_folder: pathlib.Path, names: set[str]) -> str | None:
-  lines = read_text(step_folder / MANIFEST).splitlines()
-  listed = {
-    name: sha256 for sha256, _, name in (line.partition('  ') for line in lines)
-  }
+  listed = sums_in(read_text(step_folder / MANIFEST))
   if not listed:
     return f'{MANIFEST} is empty'
   if missing := sorted(listed.keys() - names):
@@ -73,6 +74,26 @@ def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
   steps = [path for path in folder.iterdir() if re.fullmatch('[0-9]{1,18}', path.name)]
   steps = [path for path in steps if path.is_dir()]
   return sorted(steps, key=lambda path: int(path.name), reverse=True)
+
+
+def chosen_step(path: object, steps: Mapping[int, _Step], step: int | None) -> _Step:
+  """What `path` has for a step, None being the newest; raises UserError."""
+  if not steps:
+    raise UserError(
+      f'{path} holds no checkpoint; it must be the workdir of a run, its folder '
+      'checkpoints, or a folder that zoo.save wrote'
+    )
+  if step is None:
+    step = max(steps)
+  if step not in steps:
+    raise UserError(f'{path} has no step {step}; it has {sorted(steps)}')
+  return steps[step]
+
+
+def sums_in(manifest: str) -> dict[str, str]:
+  """The checksum of each file that a manifest lists."""
+  lines = manifest.splitlines()
+  return {name: one for one, _, name in (line.partition('  ') for line in lines)}
 
 
 def _file_names(folder: pathlib.Path) -> list[str]:

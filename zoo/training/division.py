@@ -65,11 +65,11 @@ def one_at_a_time(workdir: pathlib.Path, many: bool) -> Iterator[None]:
     yield
 
 
-@contextlib.contextmanager
-def claim(workdir: pathlib.Path, number: int) -> Iterator[bool]:
+def claim(
+  workdir: pathlib.Path, number: int
+) -> contextlib.AbstractContextManager[bool]:
   """Holds a part of a sweep, unless another process holds it; whether it does."""
-  with try_lock(lock_of_part(workdir, number)) as mine:
-    yield mine
+  return try_lock(lock_of_part(workdir, number))
 
 
 def note_lost(workdir: pathlib.Path, number: int, lost: Sequence[pathlib.Path]) -> None:

@@ -1,0 +1,49 @@
+"""The cache of compiled programs on disk, so that a second launch starts faster."""
+
+import contextlib
+import os
+import pathlib
+
+import jax
+
+from zoo.errors import UserError
+from zoo.files import user_path
+
+_CACHE_BYTES = 2**30  # about 20,000 programs
+
+
+def keep_compiled_programs() -> None:
+  """Sets JAX's cache on disk, unless the user has set one."""
+  if not jax.config.values['jax_compilation_cache_dir']:
+    try:
+      caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
+    except UserError:  # a user without a home folder, as in a container
+      return
+    folder = pathlib.Path(caches, 'icl_zoo')
+    jax.config.update('jax_compilation_cache_dir', str(folder))
+    delete_least_used(folder, _CACHE_BYTES)
+  if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
+    # Most of our programs compile faster than JAX's default of a second.
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
+
+
+def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
+  """Deletes the least recently read files of a folder, down to a size.
+
+  JAX could also bound its cache, but would read all of it whenever it adds a program:
+  with 20,000 programs that takes a second.
+  """
+  files = []
+  # No error matters here: another process may delete the same files.
+  with contextlib.suppress(OSError):
+    for entry in os.scandir(folder):
+      if entry.is_file(follow_symlinks=False):
+        status = entry.stat()
+        files.append((status.st_atime, status.st_size, entry.path))
+  excess = sum(size for _, size, _ in files) - max_bytes
+  for _, size, path in sorted(files):
+    if excess <= 0:
+      break
+    with contextlib.suppress(OSError):
+      os.unlink(path)
+    excess -= size
