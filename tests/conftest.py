@@ -51,7 +51,8 @@ def pytest_addoption(parser):
     '--full',
     action='store_true',
     help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
-    'times instead of once, corrupt each file 1000 times instead of 250',
+    'times instead of once, corrupt each file 1000 times instead of 250, and with '
+    '--slow run the slowest tests',
   )
 
 
@@ -79,19 +80,20 @@ def compile_fast() -> None:
 
 
 def pytest_collection_modifyitems(config, items):
-  """Leaves the slow tests out, unless --slow asks for them or a test is named.
+  """Leaves the tests out that --slow or --full asks for, unless a test is named.
 
   They have 20 minutes each, since machines differ, where they do not say otherwise.
   """
   for item in items:
     if item.get_closest_marker('slow') and not item.get_closest_marker('timeout'):
       item.add_marker(pytest.mark.timeout(1200))
-  named = any('::' in argument for argument in config.args)
-  if config.getoption('--slow') or named:
+  if any('::' in argument for argument in config.args):
     return
-  slow = [item for item in items if item.get_closest_marker('slow')]
-  config.hook.pytest_deselected(items=slow)
-  items[:] = [item for item in items if not item.get_closest_marker('slow')]
+  for marker in 'slow', 'full':
+    if not config.getoption(f'--{marker}'):
+      left_out = [item for item in items if item.get_closest_marker(marker)]
+      config.hook.pytest_deselected(items=left_out)
+      items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
 @pytest.fixture(scope='session')

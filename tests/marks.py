@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+FULL = pytest.mark.slow, pytest.mark.full
+
 
 def mostly_slow(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
   """The values `quick`, and as slow ones all other combinations of the axes.

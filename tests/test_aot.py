@@ -9,6 +9,7 @@ import pytest
 
 from tests.compare import refuses
 from tests.launch.processes import launch, run
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo import aot
 
@@ -43,7 +44,10 @@ def report(cache, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'config',
-  ['transformer:looped,gpt2_tiny', 'deep_lsa', 'gru', 'mlp_mixer'],
+  [
+    pytest.param('transformer:looped,gpt2_tiny', marks=FULL),
+    *('transformer', 'deep_lsa', 'gru', 'mlp_mixer'),
+  ],
 )
 def test_general_architectures_are_planned(cache, tmp_path, config):
   name, _, variant = config.partition(':')

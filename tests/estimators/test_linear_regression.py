@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.marks import FULL
 from tests.settings import general, isotropic
 from zoo import estimators, theory
 from zoo.curves import sample_losses
@@ -188,7 +189,7 @@ def test_closed_forms(d):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('d', [2, 3, 5, 10])
+@pytest.mark.parametrize('d', [2, 3, 5, pytest.param(10, marks=FULL)])
 def test_closed_forms_agree_with_a_million_prompts(d):
   cases = {name: case[:2] for name, case in closed_forms(d).items() if case[2] > 0}
   if d > 3:

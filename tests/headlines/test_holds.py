@@ -3,6 +3,7 @@
 import pytest
 
 from configs import get_config
+from tests.marks import FULL
 from zoo.headlines import HEADLINES
 from zoo.headlines.headline import HOLDS, verdict
 from zoo.headlines.trainer import Trainer
@@ -12,7 +13,13 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('one_step', 'pool_lines'),
+    pytest.param('prior_mean', marks=FULL),
+  ],
+)
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))

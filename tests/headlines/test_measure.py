@@ -5,12 +5,14 @@ import math
 import pytest
 
 from configs import get_config
+from tests.marks import FULL
 from zoo.headlines import HEADLINES, markov_phases
 from zoo.headlines.trainer import Trainer
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 TRAINED = [name for name in HEADLINES if name != 'pool_lines']
+SLOWEST = 'pool_crossing', 'deep_linear'
 ON_A_CPU = [name for name in TRAINED if not HEADLINES[name].needs_accelerator]
 
 
@@ -54,7 +56,10 @@ class Short(Trainer):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', ON_A_CPU)
+@pytest.mark.parametrize(
+  'name',
+  [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in ON_A_CPU],
+)
 def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
   one = HEADLINES[name]

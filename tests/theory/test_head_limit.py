@@ -14,6 +14,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.marks import FULL
 from tests.settings import isotropic
 from zoo import theory
 from zoo.theory import constructions, head_limit
@@ -395,7 +396,7 @@ def test_no_search_is_below_the_limit_in_the_papers_setting(vary, num_heads, ful
   [
     ('mean', 2, 1, 0.0, 0.0),
     ('general', 2, 1, 0.3, 0.4),
-    ('noise', 3, 2, 0.3, 0.7),
+    pytest.param('noise', 3, 2, 0.3, 0.7, marks=FULL),
     ('singular', 3, 1, -0.5, 0.5),
   ],
 )
