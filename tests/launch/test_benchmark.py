@@ -37,6 +37,7 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_general_models_are_timed_beside_a_plain_program(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
   names = '--models=gpt2_tiny,delta,lstm,deep_set'

@@ -10,6 +10,7 @@ import pytest
 
 from tests.launch.processes import finish, start_together
 from tests.launch.test_processes import SMALL
+from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
 from zoo.buckets import open_folder
 
@@ -155,7 +156,7 @@ def test_an_outage_of_the_bucket_changes_nothing(
   assert_ended_as(bucket, tmp_path / 'whole', 1500)
 
 
-@pytest.mark.parametrize('status', [503, 401])
+@pytest.mark.parametrize('status', [pytest.param(503, marks=FULL), 401])
 def test_without_patience_left_the_run_ends_and_names_the_last_good_step(
   bucket, cache, faults, status
 ):

@@ -10,6 +10,7 @@ import pytest
 
 from launch.compiled import delete_least_used
 from tests.launch.processes import ROOT, bound, command, environment, launch, run
+from tests.marks import FULL
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
@@ -64,7 +65,9 @@ def test_a_full_disk_for_the_output_ends_no_training(line, code, cache, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+  'number', [signal.SIGHUP, pytest.param(signal.SIGINT, marks=FULL)]
+)
 def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
   name = signal.Signals(number).name
   steps = '--config.train.num_steps=2000 --config.train.log_every=500'

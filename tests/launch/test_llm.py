@@ -8,6 +8,7 @@ import pytest
 from tests.language_models.tiny import save_folder
 from tests.launch.processes import interrupt, launch
 from tests.llm.pairs import TINY_BERT, write_stsb
+from tests.marks import FULL
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
@@ -84,7 +85,11 @@ def told(out):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('number', 'code'),
-  [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+  [
+    pytest.param(signal.SIGKILL, -9, marks=FULL),
+    (signal.SIGTERM, 143),
+    pytest.param(signal.SIGINT, 130, marks=FULL),
+  ],
 )
 def test_stopped_and_started_again_it_asks_the_rest(
   tmp_path, cache, own_data_dir, arguments, whole, number, code

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.launch.processes import interrupt, launch
+from tests.marks import FULL
 
 MODULE = 'launch.paper'
 # On sampled prompts, where each seed is a program of its own.
@@ -57,7 +58,11 @@ def finished(out):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('number', 'code'),
-  [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)],
+  [
+    pytest.param(signal.SIGKILL, -9, marks=FULL),
+    (signal.SIGTERM, 143),
+    pytest.param(signal.SIGINT, 130, marks=FULL),
+  ],
 )
 def test_stopped_and_started_again_it_goes_on_to_the_same_figure(
   tmp_path, cache, whole, number, code

@@ -48,8 +48,8 @@ def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypat
 @pytest.mark.slow
 @_every_task
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
-  if not full:  # a quarter of the prompts on which `bayes` is compared
-    monkeypatch.setattr(contracts, '_NUM_PAIRED', 128)
+  if not full:  # an eighth of the prompts on which `bayes` is compared
+    monkeypatch.setattr(contracts, '_NUM_PAIRED', 64)
   zoo.check_task(build_task(defaults.get_config(f'task={name}')))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import zoo
 from configs import transformer
+from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
 from zoo.training import train
 
@@ -56,7 +57,10 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mixer', ['delta', 'mesa', 's4d', 'ttt'])
+@pytest.mark.parametrize(
+  'mixer',
+  ['delta', *(pytest.param(name, marks=FULL) for name in ('mesa', 's4d', 'ttt'))],
+)
 def test_a_transformer_of_another_mixer_is_trained_and_opened(mixer, tmp_path):
   config = _small('transformer', model__mixer=mixer)
   assert train(config, tmp_path) is not None

@@ -8,6 +8,8 @@ import pytest
 from zoo import UserError
 from zoo.training import train, validate
 
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
 # Infima of the exact risk at d = C = 10, w* = [2, …, 2] (arXiv 2512.04268, Table 1).
 REACHED = {'lsa': 14.430617, 'multi_head_lsa': 6.022409, 'yq_lsa': 5.238095}
 REACHED['ltb'] = REACHED['yq_lsa']
