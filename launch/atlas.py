@@ -7,7 +7,8 @@
   python -m launch.atlas --scale=full                     # on an accelerator
 
 The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
-resume after an interruption, or with more names to add them.
+resume after an interruption, or with more names to add them. N processes divide the
+cells if each is started with this command and --num_processes=N.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ _RATES = flags.DEFINE_list(
 _STEPS = flags.DEFINE_integer(
   'steps', None, 'Training steps. Default: those of the scale.'
 )
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes',
+  1,
+  'Processes that were started with this command, on any machines that share the '
+  'folder; they divide the cells.',
+)
 _OUT = flags.DEFINE_string(
   'out',
   'checkpoints/runs/atlas',
@@ -73,7 +80,8 @@ def main() -> None:
   rates = scale.learning_rates
   if _RATES.value is not None:
     rates = [_rate(text) for text in _RATES.value]
-  out = cli.folder_of(_OUT, _OUT.default)
+  num_processes = check_count('--num_processes', _PROCESSES.value)
+  out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo import atlas
 
@@ -86,7 +94,7 @@ def main() -> None:
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, num_seeds, rates, num_steps)
-  found = atlas.run(grid, get_config, out, _command(grid))
+  found = atlas.run(grid, get_config, out, _command(grid), num_processes)
   if found is None:
     cli.end_stopped(out)
   print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')

@@ -5,7 +5,8 @@
   python -m launch.paper --figures=2,3 --seeds=1 --out=runs/two_figures
   python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
 
-Rerun the same command to resume after an interruption.
+Rerun the same command to resume after an interruption. N processes divide the runs if
+each is started with this command and --num_processes=N.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ _OUT = flags.DEFINE_string(
   'checkpoints/runs/paper',
   'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
 )
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes',
+  1,
+  'Processes that were started with this command, on any machines that share the '
+  'folder; they divide the runs.',
+)
 _LLM = flags.DEFINE_string(
   'llm',
   None,
@@ -47,14 +54,15 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaning
 
 def main() -> None:
   num_seeds = check_count('--seeds', _SEEDS.value)
-  out = cli.folder_of(_OUT, _OUT.default)
+  num_processes = check_count('--num_processes', _PROCESSES.value)
+  out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo import paper
 
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
   llm_run = None if _LLM.value is None else cli.folder_of(_LLM, '')
   judged = paper.reproduce(
-    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run
+    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, num_processes
   )
   if judged is None:
     cli.end_stopped(out)

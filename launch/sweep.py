@@ -66,7 +66,7 @@ def main() -> None:
   num_processes = check_count('--num_processes', _PROCESSES.value)
   _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
-  workdir = cli.folder_of(_WORKDIR, default)
+  workdir = cli.workdir_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 
@@ -74,7 +74,7 @@ def main() -> None:
   if rows is None:
     cli.end_stopped(workdir)
   print(f'\n{sweeps.format_table(rows, list(axes))}')
-  print(f'\nthe table is in {workdir / "table.csv"}')
+  print(f'\nthe table is in {workdir}/table.csv')
 
 
 def parse(text: str) -> tuple[str, Sequence[object]]:

@@ -14,6 +14,7 @@ from configs import atlas as cells
 from zoo import atlas
 from zoo.atlas import Cell, Grid, Result, measure, pictures, report, training
 from zoo.atlas import results as results_
+from zoo.buckets import open_folder
 from zoo.config import build_task
 from zoo.curves import curve
 from zoo.errors import UserError
@@ -98,7 +99,9 @@ def test_the_learning_rate_is_chosen_on_held_out_prompts(tmp_path, monkeypatch):
 
   monkeypatch.setattr(measure, 'model_losses', measured)
   config = cells.get_config('gru', 'linear', 'zero')
-  found = training._result(Cell('gru', 'linear', 'zero'), config, rows, tmp_path, {})
+  cell = Cell('gru', 'linear', 'zero')
+  grid = training.Grid([cell], 2, [0.1, 0.2, 0.3], 10)
+  found = training._result(cell, config, grid, rows, tmp_path, {})
   assert isinstance(found, Result)
   assert found.learning_rate == 0.1
   assert asked == [tmp_path / '0', tmp_path / '1']
@@ -310,6 +313,41 @@ def test_finished_cells_are_not_trained_again(trained, monkeypatch):
   assert again is not None
   for cell in _GRID.cells[:2]:
     np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
+
+
+def test_a_learning_rate_that_diverges_is_left_out(tmp_path, monkeypatch):
+  monkeypatch.setattr(measure, 'NUM_PROMPTS', 64)
+  cell = Cell('mlp', 'linear', 'zero')
+
+  def with_sgd(*fields):
+    config = _tiny(*fields)
+    config.optimizer.name = 'sgd'
+    return config
+
+  def train(rates, out):
+    grid = training.Grid([cell], 2, rates, 4)
+    with jax.numpy_dtype_promotion('standard'):
+      return atlas.run(grid, with_sgd, out, 'command')[cell]
+
+  found = train((1e30, 0.01), tmp_path / 'one')
+  assert isinstance(found, Result)
+  assert found.learning_rate == 0.01
+  reason = train((1e30,), tmp_path / 'none')
+  assert reason == 'a seed stopped being finite at each learning rate'
+
+
+def test_in_a_bucket_are_the_same_files(trained, bucket, monkeypatch):
+  folder, found = trained
+  grid = _GRID._replace(cells=_GRID.cells[:1])
+  with jax.numpy_dtype_promotion('standard'):
+    again = atlas.run(grid, _tiny, bucket, 'python -m launch.atlas --seeds=2')
+  assert again is not None
+  (cell,) = again
+  np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
+  names = open_folder(bucket).list()
+  assert {'atlas.csv', 'report.html'} < names.keys()
+  points = {path.name for path in (folder / 'cells' / cell.name / 'points').iterdir()}
+  assert {name.split('/')[3] for name in names if '/points/' in name} == points
 
 
 def test_a_cell_alone_has_the_same_numbers(trained, tmp_path):

@@ -9,8 +9,10 @@ pauses. The packages of the extra `gcs` are imported when a folder is opened.
 from __future__ import annotations
 
 import base64
+import concurrent.futures
 import contextlib
 import dataclasses
+import hashlib
 import importlib
 import json
 import logging
@@ -22,7 +24,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from absl import logging as absl_logging
@@ -35,6 +37,7 @@ _Result = TypeVar('_Result')
 LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
 _TIMEOUT = (10, 60)  # seconds to connect, and between the parts of an answer
 _MAX_PAUSE = 15.0  # seconds between two tries
+_THREADS = 8  # that download at the same time
 
 
 class Conflict(Exception):
@@ -103,8 +106,8 @@ def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
   """
   folder = open_folder(url)
   with local_stand_in(folder.url) as local:
-    for name in sorted(set(names) & folder.list().keys()):
-      folder.download(name, local / name)
+    objects = folder.list()
+    folder.fetch({name: objects[name] for name in names if name in objects}, local)
     yield local
 
 
@@ -117,7 +120,8 @@ def local_stand_in(url: str) -> Iterator[pathlib.Path]:
     try:
       yield local
     except (UserError, RunError) as error:
-      raise type(error)(str(error).replace(str(local), url)) from error
+      error.args = (str(error).replace(str(local), url),)
+      raise
 
 
 def _import(name: str) -> Any:
@@ -194,7 +198,11 @@ class Folder:
       return Stored(int(blob.size), md5)
 
     return self._persist(
-      lambda: {blob.name[prefix:]: stored(blob) for blob in self._listed(below)}
+      lambda: {
+        blob.name[prefix:]: stored(blob)
+        for blob in self._listed(below)
+        if not blob.name.endswith('/')  # the console's way to show an empty folder
+      }
     )
 
   def read(self, name: str, max_bytes: int = 64 * MIB) -> Content | None:
@@ -252,6 +260,28 @@ class Folder:
         raise UnreadableFile(f'{self.url}/{name} does not exist') from error
 
     self._persist(download)
+
+  def fetch(
+    self, objects: Mapping[str, Stored], local: pathlib.Path, below: str = ''
+  ) -> None:
+    """Copies objects into a local folder; RunError if one is not as it was listed.
+
+    `below` comes before their names in this folder.
+    """
+
+    def fetch(name: str) -> None:
+      place = f'{self.url}/{below}{name}'
+      if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
+        raise RunError(f'{place} has a name that no file has')
+      path = local / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      self.download(f'{below}{name}', path)
+      with path.open('rb') as file:
+        if hashlib.file_digest(file, 'md5').hexdigest() != objects[name].md5:
+          raise RunError(f'{place} was not read as the bucket lists it')
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+      list(threads.map(fetch, objects))
 
   def delete(self, names: Iterable[str]) -> None:
     """Deletes objects, as far as they exist."""
@@ -319,6 +349,7 @@ class Lock:
     self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
     self._renewals = 0
     self._generation = 0
+    self._released = False
     self._one_at_a_time = threading.Lock()
 
   def acquire(self) -> None:
@@ -340,12 +371,15 @@ class Lock:
     folder = self._folder
     folder = folder if patience is None else folder.with_patience(patience)
     with self._one_at_a_time:
+      if self._released:
+        return
       self._renewals += 1
       self._replace(folder, self._me)
 
   def release(self) -> None:
     """Lets the next program take the lock at once."""
     with self._one_at_a_time:
+      self._released = True
       self._replace(self._folder.with_patience(0.0), None)
 
   def _replace(self, folder: Folder, holder: str | None) -> None:

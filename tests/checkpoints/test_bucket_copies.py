@@ -8,8 +8,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.buckets import Folder, Unreachable, open_folder
-from zoo.checkpoints.bucket_copies import _download
+from zoo.buckets import Folder, Stored, Unreachable, open_folder
 from zoo.tasks import LinearRegression
 from zoo.training import train
 
@@ -73,7 +72,7 @@ def test_what_is_no_checkpoint_is_named(bucket, model):
 @pytest.mark.parametrize('name', ['model/../../a', '/etc/a', 'model//a', '..\\a'])
 def test_an_object_is_not_written_outside_of_the_copy(bucket, tmp_path, name):
   with pytest.raises(zoo.RunError, match='has a name that no file'):
-    _download(open_folder(bucket), '', name, {}, tmp_path)
+    open_folder(bucket).fetch({name: Stored(1, None)}, tmp_path)
   assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
-"""Sweeps of several processes, killed and gone on with by another number."""
+"""Sweeps, atlases and papers of several processes; some are killed and gone on with."""
 
+import csv
 import json
 import subprocess
 import time
@@ -8,13 +9,19 @@ import pytest
 
 from tests.launch.processes import ROOT, command, environment
 from tests.training.runs import assert_same_bits, saved_arrays
+from zoo.buckets import open_folder
+from zoo.mirror import mirrored
 
 _STEPS = 200
 _NUM_POINTS = 64
 
 
-def _start(workdir, number, cache):
-  arguments = (
+def _start(workdir, number, cache, module='launch.sweep'):
+  return _launch(module, cache, *_arguments(workdir, number))
+
+
+def _arguments(workdir, number):
+  return (
     '--config=configs/multi_head_lsa.py:smoke',
     f'--config.train.num_steps={_STEPS}',
     '--config.checkpoint.every=20',
@@ -24,8 +31,11 @@ def _start(workdir, number, cache):
     f'--workdir={workdir}',
     f'--num_processes={number}',
   )
+
+
+def _launch(module, cache, *arguments):
   return subprocess.Popen(
-    command(*arguments, module='launch.sweep'),
+    command(*arguments, module=module),
     cwd=ROOT,
     env=environment(cache),
     stdout=subprocess.DEVNULL,
@@ -34,9 +44,9 @@ def _start(workdir, number, cache):
   )
 
 
-def _finish(processes):
+def _finish(*processes):
   for process in processes:
-    _, stderr = process.communicate(timeout=280)
+    _, stderr = process.communicate(timeout=900)
     assert process.returncode == 0, stderr
 
 
@@ -50,9 +60,9 @@ def _table(workdir):
 @pytest.mark.timeout(1800)
 def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
   whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
-  _finish([_start(whole, 4, cache) for _ in range(4)])
+  _finish(*(_start(whole, 4, cache) for _ in range(4)))
   processes = [_start(killed, 4, cache) for _ in range(4)]
-  end = time.monotonic() + 200
+  end = time.monotonic() + 600
   while time.monotonic() < end:  # all have saved, so that they resume in the middle
     steps = {path.parts[-3] for path in killed.glob('unfinished/*/checkpoints/[0-9]*')}
     if len(steps) == 4 or (killed / 'table.json').exists():
@@ -62,8 +72,8 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
     process.kill()
     process.communicate()
   assert not (killed / 'table.json').exists(), 'it was killed too late'
-  _finish([_start(killed, 2, cache) for _ in range(2)])
-  _finish([_start(one, 1, cache)])
+  _finish(*(_start(killed, 2, cache) for _ in range(2)))
+  _finish(_start(one, 1, cache))
   expected, found, alone = map(_table, (whole, killed, one))
   for value, row in expected.items():
     assert found[value]['exact_risk'] == row['exact_risk']
@@ -71,3 +81,71 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
     assert_same_bits(saved_arrays(killed / row['workdir'], _STEPS), arrays)
     # In a program of 64 points sums are added in another order.
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_in_a_bucket_it_ends_as_a_local_one(tmp_path, bucket, cache):
+  folder, whole = open_folder(bucket), tmp_path / 'whole'
+  process = _start(bucket, 1, cache, 'tests.launch.short_lease_sweep')
+  end = time.monotonic() + 600
+  while not any('/checkpoints/1' in name for name in folder.list()):
+    assert process.poll() is None, process.communicate()
+    assert time.monotonic() < end
+    time.sleep(0.05)
+  process.kill()
+  process.communicate()
+  assert 'table.json' not in folder.list(), 'it was killed too late'
+  _finish(_start(bucket, 1, cache, 'tests.launch.short_lease_sweep'))
+  _finish(_start(whole, 1, cache))
+  with mirrored(bucket) as copy:
+    expected, found = _table(whole), _table(copy)
+    for value, row in expected.items():
+      assert found[value]['exact_risk'] == row['exact_risk']
+      arrays = saved_arrays(whole / row['workdir'], _STEPS)
+      assert_same_bits(saved_arrays(copy / row['workdir'], _STEPS), arrays)
+
+
+_ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20'
+_ATLAS += ('--learning_rates=0.001,0.01',)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_processes_divide_the_cells_of_an_atlas(tmp_path, cache):
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  _finish(_launch('launch.atlas', cache, *_ATLAS, f'--out={one}'))
+  arguments = *_ATLAS, f'--out={two}', '--num_processes=2'
+  _finish(*(_launch('launch.atlas', cache, *arguments) for _ in range(2)))
+  tables = []
+  for folder in one, two:
+    with (folder / 'atlas.csv').open() as file:
+      tables.append([{**row, 'seconds': None} for row in csv.DictReader(file)])
+  assert len(tables[0]) == 3
+  assert tables[0] == tables[1]  # a cell is trained by one process, as before
+  assert (two / 'report.html').stat().st_size > 10_000
+  workers = {path.read_text().split()[1] for path in two.glob('cells/*/.lock')}
+  assert len(workers) == 2, 'one process has trained all'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_processes_divide_the_runs_of_the_paper(tmp_path, cache):
+  one, two = tmp_path / 'one', tmp_path / 'two'
+  arguments = '--smoke', '--figures=1,3', '--seeds=2', '--objective=exact'
+  _finish(_launch('launch.paper', cache, *arguments, f'--out={one}'))
+  arguments = *arguments, f'--out={two}', '--num_processes=2'
+  _finish(*(_launch('launch.paper', cache, *arguments) for _ in range(2)))
+  for name in 'figure_1.csv', 'figure_3.csv':
+    rows = [
+      list(csv.reader((folder / name).read_text().splitlines()))
+      for folder in (one, two)
+    ]
+    assert len(rows[0]) > 3
+    for here, there in zip(*rows, strict=True):
+      for expected, found in zip(here, there, strict=True):
+        try:
+          # In a program of half the points sums are added in another order.
+          assert float(found) == pytest.approx(float(expected), rel=1e-3, abs=1e-6)
+        except ValueError:
+          assert found == expected

@@ -28,8 +28,15 @@ COMMANDS = {
 }
 
 
-# These take a bucket, and tests/test_buckets.py has what they refuse.
-IN_BUCKETS = ('main', 'plot --workdir', 'probe --checkpoint')
+# These take a bucket; tests/test_buckets.py and test_mirror.py have what they refuse.
+IN_BUCKETS = (
+  'main',
+  'plot --workdir',
+  'probe --checkpoint',
+  'sweep',
+  'atlas',
+  'paper',
+)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_no_damage_to_any_object_is_restored(bucket, whole, stop_at, caplog, dam
   folder = open_folder(bucket)
   newest = {name: data_of(folder, name) for name in folder.list('checkpoints/8-')}
   assert len(newest) > 15
-  with loop.BucketWorkdir(bucket, small_config(), 60.0) as workdir:
+  with loop.bucket_workdir(bucket, small_config(), 60.0) as workdir:
     for name in newest:
       damage(folder, name)
       caplog.clear()
@@ -206,7 +206,7 @@ def test_another_config_another_content_and_a_damaged_config_are_refused(bucket)
   with refuses(f'{bucket}/config.json is damaged'):
     train(small_config(), bucket)
   folder.delete(['config.json'])
-  workdir = loop.BucketWorkdir(bucket, small_config(), 60.0)
+  workdir = loop.bucket_workdir(bucket, small_config(), 60.0)
   with workdir:
     pass
   before = folder.list()
@@ -219,7 +219,7 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   bucket, whole, monkeypatch
 ):
   monkeypatch.setattr(buckets, 'LEASE', 1.0)
-  renewing = loop.BucketWorkdir(bucket, small_config(), 60.0)
+  renewing = loop.bucket_workdir(bucket, small_config(), 60.0)
   with renewing, refuses(bucket, 'is in use'):
     train(small_config(), bucket)
 
@@ -229,7 +229,7 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
     def save(self, step, state):
       if step == 8:
         self.wait()
-        self._workdir._stop.set()
+        self._mirror._stop.set()
         time.sleep(0.5)
         monkeypatch.setattr(loop, 'BucketCheckpoints', first)
         train(small_config(), bucket)

@@ -2,6 +2,9 @@
 
 import concurrent.futures
 import json
+import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -10,9 +13,9 @@ import pytest
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
-from zoo.training import sweeps
-from zoo.training.division import claim, divide, note_lost
-from zoo.workdir import PARTS, locked, open_workdir, read_parts, shared
+from zoo.training import division, sweeps
+from zoo.training.division import claim, divide, in_turn, note_lost
+from zoo.workdir import PARTS, locked, open_workdir, read_parts, shared, try_lock
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -153,3 +156,25 @@ def test_a_bad_number_of_processes_is_refused(tmp_path, number, unchecked):
   with refuses('num_processes is', str(number)):
     sweeps.sweep(_config(), _POINTS, tmp_path / 'sweep', number)
   assert not (tmp_path / 'sweep').exists()
+
+
+def test_what_another_process_holds_comes_last(tmp_path, monkeypatch):
+  monkeypatch.setattr(division, 'PAUSE', 0.01)
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    with try_lock(tmp_path / 'b') as mine:
+      assert mine
+      found = in_turn('abc', lambda item: tmp_path / item, True)
+      assert [next(found), next(found)] == ['a', 'c']
+      rest = threads.submit(list, found)
+      time.sleep(0.1)
+      assert not rest.done()
+    assert rest.result() == ['b']
+  assert list(in_turn('abc', lambda item: tmp_path / item, False)) == [*'abc']
+
+
+def test_who_waits_for_another_process_can_be_stopped(tmp_path):
+  stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+  with try_lock(tmp_path / 'b'):
+    stop.start()
+    found = list(in_turn('abc', lambda item: tmp_path / item, True))
+  assert found == ['a', 'c']

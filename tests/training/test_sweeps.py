@@ -257,8 +257,9 @@ def test_heads_that_fill_up_never_move(tmp_path, monkeypatch):
 
 def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   points = [{'task.prior_mean': value} for value in (1.0, 1e25, 2.0)]
-  with pytest.raises(RunError, match=r'1 of 3 points .*1e\+25'):
+  with pytest.raises(sweeps.LostPointsError, match=r'1 of 3 points .*1e\+25') as info:
     sweep(_config(), points, tmp_path)
+  assert [row['task.prior_mean'] for row in info.value.rows] == [1.0, 2.0]
   done = sweep(_config(), [points[0], points[2]], tmp_path)
   assert all(np.isfinite(row['exact_risk']) for row in done)
   assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()

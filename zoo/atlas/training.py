@@ -19,12 +19,14 @@ from jaxtyping import Float
 from zoo import cards
 from zoo.atlas import measure, report
 from zoo.atlas.results import Cell, Reason, Result, to_csv
+from zoo.buckets import is_url
 from zoo.config import Config, build_task
-from zoo.errors import UserError
-from zoo.files import write_atomically
+from zoo.errors import UserError, check_count
+from zoo.files import user_path, write_atomically
+from zoo.mirror import mirrored
 from zoo.tasks.coverage import covers
 from zoo.training import sweeps
-from zoo.training.loop import NotFiniteError
+from zoo.training.division import in_turn, one_at_a_time
 from zoo.training.records import read_lines
 
 # From the fields of a cell: the names of a model, a task and a guess, and a length.
@@ -41,43 +43,74 @@ class Grid(NamedTuple):
 
 
 def run(
-  grid: Grid, get_config: GetConfig, out: pathlib.Path, command: str
+  grid: Grid,
+  get_config: GetConfig,
+  out: str | pathlib.Path,
+  command: str,
+  num_processes: int = 1,
 ) -> dict[Cell, Result | Reason] | None:
   """Trains the cells that are not in the folder `out` yet, one after the other.
+
+  With `num_processes` n the same call, made by n processes that share the folder and
+  nothing else, divides the cells.
 
   Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is what
   trains this grid, but for the names of a cell; the report shows it. Returns None after
   SIGTERM; the same call resumes. Raises UserError for a folder of another grid, and
-  otherwise the errors of `sweeps.sweep`.
+  otherwise the errors of `sweeps.sweep`. The folder may be in a bucket,
+  gs://bucket/atlas, if there is one process.
   """
+  check_count('num_processes', num_processes)
+  if is_url(out):
+    with mirrored(str(out), num_processes) as local:
+      return run(grid, get_config, local, command)
+  out, many = user_path(out), num_processes > 1
+  if many:
+    (out / 'cells').mkdir(parents=True, exist_ok=True)
   found: dict[Cell, Result | Reason] = {}
-  baselines: dict[str, Mapping[str, Float[np.ndarray, 'p n']]] = {}
-  for number, cell in enumerate(grid.cells, start=1):
-    logging.info('cell %d of %d: %s', number, len(grid.cells), cell.name)
-    try:
-      config, points = _planned(cell, grid, get_config)
-    except UserError as error:  # the model cannot do the task
-      found[cell] = str(error)
-      continue
-    folder = out / 'cells' / cell.name
-    try:
-      rows = sweeps.sweep(config, points, folder)
-    except NotFiniteError as error:
-      found[cell] = str(error)
-      continue
-    if rows is None:
+  number = {cell: i for i, cell in enumerate(grid.cells, start=1)}
+  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), many):
+    logging.info('cell %d of %d: %s', number[cell], len(number), cell.name)
+    one = _train(cell, grid, get_config, out, many)
+    if one is None:
       return None
-    if cell.prompts not in baselines:
-      baselines[cell.prompts] = measure.kept(
-        out / 'baselines' / f'{cell.prompts}.npz',
-        config.task,
-        lambda config=config: measure.baseline_losses(config),
-      )
-    found[cell] = _result(cell, config, rows, folder, baselines[cell.prompts])
+    found[cell] = one
+  if len(found) < len(number):
+    return None
+  found = {cell: found[cell] for cell in grid.cells}
   out.mkdir(parents=True, exist_ok=True)
-  write_atomically(out / 'atlas.csv', to_csv(found))
-  report.write(found, command, out)
+  with one_at_a_time(out, many):
+    write_atomically(out / 'atlas.csv', to_csv(found))
+    report.write(found, command, out)
   return found
+
+
+def _lock(out: pathlib.Path, cell: Cell) -> pathlib.Path:
+  return out / 'cells' / f'.{cell.name}.lock'
+
+
+def _train(
+  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, many: bool
+) -> Result | Reason | None:
+  """Trains and measures a cell; None if it was interrupted."""
+  try:
+    config, points = _planned(cell, grid, get_config)
+  except UserError as error:  # the model cannot do the task
+    return str(error)
+  folder = out / 'cells' / cell.name
+  try:
+    rows = sweeps.sweep(config, points, folder)
+  except sweeps.LostPointsError as error:
+    rows = error.rows
+  if rows is None:
+    return None
+  with one_at_a_time(out, many):
+    baselines = measure.kept(
+      out / 'baselines' / f'{cell.prompts}.npz',
+      config.task,
+      lambda: measure.baseline_losses(config),
+    )
+  return _result(cell, config, grid, rows, folder, baselines)
 
 
 def _planned(
@@ -104,6 +137,7 @@ def _planned(
 def _result(
   cell: Cell,
   config: Config,
+  grid: Grid,
   rows: Sequence[sweeps.Row],
   folder: pathlib.Path,
   baselines: Mapping[str, Float[np.ndarray, 'p n']],
@@ -111,6 +145,10 @@ def _result(
   by_rate: dict[float, list[sweeps.Row]] = {}
   for row in rows:
     by_rate.setdefault(row['optimizer.learning_rate'], []).append(row)
+  # A learning rate for which a seed was lost is none to choose.
+  by_rate = {r: found for r, found in by_rate.items() if len(found) == grid.num_seeds}
+  if not by_rate:
+    return 'a seed stopped being finite at each learning rate'
   rate = min(by_rate, key=lambda rate: _held_out(by_rate[rate]))
   best = by_rate[rate]
   folders = [row['workdir'] for row in best]

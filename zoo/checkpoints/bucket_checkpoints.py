@@ -24,7 +24,6 @@ from absl import logging
 from jaxtyping import PyTree
 
 from zoo import processes
-from zoo.bucket_workdir import BucketWorkdir
 from zoo.buckets import LostLock
 from zoo.checkpoints.bucket_steps import (
   DAMAGED,
@@ -42,6 +41,7 @@ from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
 from zoo.checkpoints.orbax_folders import load_arrays, start_save
 from zoo.checkpoints.steps import FORMAT
 from zoo.errors import RunError
+from zoo.mirror import Mirror
 
 _MAX_PAUSE = 16.0  # seconds between two tries of a save
 _MAX_RECORD_BYTES = 2**30
@@ -54,11 +54,11 @@ class BucketCheckpoints:
   that names them, and copies the records of the newest good step into the stage.
   """
 
-  def __init__(self, workdir: BucketWorkdir, keep: int, metadata: Mapping[str, object]):
+  def __init__(self, mirror: Mirror, keep: int, metadata: Mapping[str, object]):
     """Keeps the `keep` newest steps, each with the `metadata`, which is JSON."""
     self._metadata = {'format': FORMAT, **metadata}
-    self._workdir = workdir
-    self._folder = workdir.folder
+    self._mirror = mirror
+    self._folder = mirror.folder
     self._keep = keep
     self._names: dict[int, str] = {}  # the folder of each step; on process 0
     self._saving: concurrent.futures.Future[None] | None = None
@@ -129,7 +129,7 @@ class BucketCheckpoints:
 
   def _start(self, step: int, state: Mapping[str, PyTree]) -> None:
     name = processes.run_on_main(lambda: f'{step}-{secrets.token_hex(8)}')
-    records = self._workdir.stage / RECORDS
+    records = self._mirror.stage / RECORDS
     lines = records.read_bytes() if records.exists() else b''
 
     def finish(written: Callable[[], None]) -> None:
@@ -156,14 +156,14 @@ class BucketCheckpoints:
       for path, stored in self._folder.list(below).items()
     }
     # Another program would have deleted objects only after this lock has ended.
-    self._workdir.make_sure()
+    self._mirror.make_sure()
     self._folder.write(f'{below}{MANIFEST}', manifest_of(objects), generation=0)
     self._names[step_of(name)] = name
     saves = objects_by_step(self._folder)
     for step in sorted(self._names, reverse=True)[self._keep :]:
       old = self._names.pop(step)
       self._delete(old, saves.get(old, {}))
-    self._workdir.mirror()
+    self._mirror.copy()
 
   def _delete(self, name: str, objects: Objects) -> None:
     # The manifest first: what is left is no step.
@@ -173,7 +173,7 @@ class BucketCheckpoints:
   def _check(self) -> None:
     """Raises RunError if the workdir is lost, on process 0."""
     try:
-      self._workdir.check()
+      self._mirror.check()
     except LostLock:
       raise
     except RunError as error:
@@ -227,7 +227,7 @@ class BucketCheckpoints:
   def _read_records(self, name: str) -> None:
     records = self._folder.read(f'checkpoints/{name}/{RECORDS}', _MAX_RECORD_BYTES)
     if records is not None:  # always, but for a step that is deleted by hand meanwhile
-      (self._workdir.stage / RECORDS).write_bytes(records.data)
+      (self._mirror.stage / RECORDS).write_bytes(records.data)
 
 
 AnyCheckpoints = Checkpoints | BucketCheckpoints

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import pathlib
 from collections.abc import Iterator
 
 from zoo.buckets import Folder, local_stand_in, open_folder
 from zoo.checkpoints.bucket_steps import (
+  COPY,
   MANIFEST,
   RECORDS,
+  SAVE,
   Objects,
   find_corruption,
   is_complete,
@@ -29,8 +30,8 @@ _LEFT_OUT = 'optimizer/', RECORDS, MANIFEST
 def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
   """A step of a run in a bucket, or a saved model there, in a local folder.
 
-  Without the optimizer. Errors of the block name the URL, not the folder. Raises
-  UserError for a URL without checkpoints or a missing step, RunError for damage.
+  Of a run without the optimizer. Errors of the block name the URL, not the folder.
+  Raises UserError for a URL without checkpoints or a missing step, RunError for damage.
   """
   below, folder, objects = _find(url, step)
   place = f'{folder}/{below}'.rstrip('/')
@@ -39,11 +40,16 @@ def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
     if reason is not None:
       raise RunError(f'the checkpoint {place} is damaged: {reason}')
   with local_stand_in(place) as local:
-    for name in objects:
-      if not name.startswith(_LEFT_OUT):
-        _download(folder, below, name, objects, local)
     if MANIFEST in objects:
+      needed = {
+        name: stored
+        for name, stored in objects.items()
+        if not name.startswith(_LEFT_OUT)
+      }
+      folder.fetch(needed, local, below)
       write_manifest(local)
+    else:  # a copy of a local folder, with a manifest of its own
+      folder.fetch(objects, local, below)
     yield local
 
 
@@ -72,23 +78,14 @@ def _find(url: str, step: int | None) -> tuple[str, Folder, Objects]:
     folder = open_folder(folder.url.removesuffix('/checkpoints'))
   saves = {
     step_of(name): (f'checkpoints/{name}/', found)
-    for name, found in objects_by_step(folder).items()
+    for name, found in objects_by_step(folder, SAVE).items()
     if is_complete(found)
+  }
+  # Points of sweeps are copied from a local folder.
+  saves |= {
+    int(name): (f'checkpoints/{name}/', found)
+    for name, found in objects_by_step(folder, COPY).items()
+    if LOCAL_MANIFEST in found
   }
   below, found = chosen_step(url, saves, step)
   return below, folder, found
-
-
-def _download(
-  folder: Folder, below: str, name: str, objects: Objects, local: pathlib.Path
-) -> None:
-  """Copies an object, and compares it with the listing; raises RunError."""
-  place = f'{folder}/{below}{name}'
-  if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
-    raise RunError(f'{place} has a name that no file of a checkpoint has')
-  path = local / name
-  path.parent.mkdir(parents=True, exist_ok=True)
-  folder.download(f'{below}{name}', path)
-  with path.open('rb') as file:
-    if hashlib.file_digest(file, 'md5').hexdigest() != objects[name].md5:
-      raise RunError(f'{place} was not read as the bucket lists it')

@@ -1,6 +1,7 @@
 """Steps in a bucket: their names, and checks against their checksums.
 
-A step is a folder `checkpoints/<step>-<a random number>` with an object `MD5SUMS`.
+A step is a folder `checkpoints/<step>-<a random number>` with an object `MD5SUMS`, or
+one as in a local workdir, if it was copied from there.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ MANIFEST = 'MD5SUMS'
 DAMAGED = 'DAMAGED'  # marks a step that is not to be used, and says why
 RECORDS = 'metrics.jsonl'  # the records until the step
 
-_NAME = re.compile('([0-9]{1,18})-[0-9a-f]{16}')
+# The names of a step.
+SAVE = re.compile('([0-9]{1,18})-[0-9a-f]{16}')
+COPY = re.compile('[0-9]{1,18}')
 
 Objects = Mapping[str, Stored]  # by name within the folder of a step
 
 
-def objects_by_step(folder: Folder) -> dict[str, dict[str, Stored]]:
-  """What the bucket has of each save, by its name, complete or not."""
+def objects_by_step(
+  folder: Folder, names: re.Pattern[str] = SAVE
+) -> dict[str, dict[str, Stored]]:
+  """What the bucket has of each step of such a name, complete or not."""
   saves: dict[str, dict[str, Stored]] = {}
   for path, stored in folder.list('checkpoints/').items():
     _, name, *rest = path.split('/', 2)
-    if _NAME.fullmatch(name) and rest:
+    if names.fullmatch(name) and rest:
       saves.setdefault(name, {})[rest[0]] = stored
   return saves
 

@@ -16,16 +16,19 @@ import jax
 from tqdm import tqdm
 
 from zoo import reports
+from zoo.buckets import is_url
 from zoo.config import Config
 from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
+from zoo.mirror import mirrored
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.figures import FIGURES, plot
 from zoo.paper.language_model import TITLE, LanguageModelRun, read_run
 from zoo.paper.report import Facts, page
-from zoo.paper.training import GetConfig, Study, configure, train_all
+from zoo.paper.training import GetConfig, Runs, Study, configure, train_all
 from zoo.plots import Plot, write_plot
+from zoo.training.division import one_at_a_time
 
 OBJECTIVES = 'sampled', 'exact'
 
@@ -37,6 +40,7 @@ def reproduce(
   num_seeds: int = 3,
   objective: str = 'sampled',
   llm_run: str | os.PathLike[str] | None = None,
+  num_processes: int = 1,
 ) -> list[reports.Claim] | None:
   """Makes the figures and judges the claims; returns them as they are in `claims.json`.
 
@@ -45,7 +49,9 @@ def reproduce(
   again, so the same call resumes after an interruption; after SIGTERM it returns None,
   and after Ctrl-C it raises KeyboardInterrupt. `get_config` returns the config of a
   model by its name and variant. Figure 6 is read from the folder `llm_run`, which
-  `launch.llm` wrote.
+  `launch.llm` wrote. With `num_processes` n the same call, made by n processes that
+  share `out` and nothing else, divides the runs. `out` may be in a bucket,
+  gs://bucket/paper, if there is one process.
 
   Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
   `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
@@ -59,12 +65,18 @@ def reproduce(
   num_seeds = check_count('the number of seeds', num_seeds)
   check_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
+  check_count('num_processes', num_processes)
+  if is_url(out):
+    with mirrored(str(out), num_processes) as local:
+      return reproduce(local, get_config, figures, num_seeds, objective, llm_run)
   out = user_path(out)
   try:
     out.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
-  request = _Request(out, get_config, figures, num_seeds, objective, language_model)
+  request = _Request(
+    out, get_config, figures, num_seeds, objective, language_model, num_processes
+  )
   with Interruption() as interruption:
     try:
       judged = _reproduce(request, interruption)
@@ -86,6 +98,7 @@ class _Request(NamedTuple):
   num_seeds: int
   objective: str
   language_model: LanguageModelRun | None
+  num_processes: int
 
 
 def _reproduce(
@@ -93,11 +106,10 @@ def _reproduce(
 ) -> list[reports.Claim] | None:
   """Trains, plots and judges; None after an interruption."""
   start = time.monotonic()
-  out, figures = request.out, request.figures
-  points = [point for name in figures for point in FIGURES[name].points]
-  plots: dict[str, Plot] = {}
+  out = request.out
+  points = [point for name in request.figures for point in FIGURES[name].points]
   with tqdm(
-    total=len(set(points)) * request.num_seeds + len(figures),
+    total=len(set(points)) * request.num_seeds + len(request.figures),
     unit='part',
     dynamic_ncols=True,
     # A log file, unlike a terminal, would record every refresh.
@@ -110,28 +122,41 @@ def _reproduce(
       request.get_config,
       out / 'runs' / request.objective,
       bar,
+      request.num_processes,
     )
     if runs is None:
       return None
-    for name in figures:
-      if interruption.due():
+    with one_at_a_time(out, request.num_processes > 1):
+      found = _plot_and_judge(request, runs, interruption, bar)
+      if found is None:
         return None
-      bar.set_description(f'plotting figure {name}')
-      plots[name] = plot(name, runs)
-      write_plot(plots[name], out)
-      bar.update()
-    if request.language_model is not None:
-      plots['6'] = request.language_model.plot
-      write_plot(plots['6'], out)
-    bar.set_description('judging the claims')
-    judged = []
-    for claim in CLAIMS:
-      if interruption.due():
-        return None
-      judged.append(judge(claim, plots))
-    bar.set_description('done')
-  _write(request, plots, judged, time.monotonic() - start)
-  return judged
+      _write(request, *found, time.monotonic() - start)
+  return found[1]
+
+
+def _plot_and_judge(
+  request: _Request, runs: Runs, interruption: Interruption, bar: tqdm
+) -> tuple[dict[str, Plot], list[reports.Claim]] | None:
+  """The plots, which it writes, and the judged claims; None after an interruption."""
+  plots: dict[str, Plot] = {}
+  for name in request.figures:
+    if interruption.due():
+      return None
+    bar.set_description(f'plotting figure {name}')
+    plots[name] = plot(name, runs)
+    write_plot(plots[name], request.out)
+    bar.update()
+  if request.language_model is not None:
+    plots['6'] = request.language_model.plot
+    write_plot(plots['6'], request.out)
+  bar.set_description('judging the claims')
+  judged = []
+  for claim in CLAIMS:
+    if interruption.due():
+      return None
+    judged.append(judge(claim, plots))
+  bar.set_description('done')
+  return plots, judged
 
 
 def _write(

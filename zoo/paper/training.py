@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from zoo import training
 from zoo.config import Config
+from zoo.training.division import in_turn
 from zoo.training.records import read_lines
 from zoo.training.sweeps import at_point
 
@@ -79,8 +80,12 @@ def train_all(
   get_config: GetConfig,
   workdir: pathlib.Path,
   bar: tqdm,
+  num_processes: int = 1,
 ) -> Runs | None:
   """Trains every point once for each seed, unless it is finished in `workdir`.
+
+  With `num_processes` n the same call, made by n processes that share the workdir and
+  nothing else, divides the runs.
 
   `bar` shows what is running, and advances by one for each run. After SIGTERM saves
   everything and returns None; raises as `zoo.training.sweep` does.
@@ -95,7 +100,7 @@ def train_all(
     bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
     changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
     train = training.sweep if study.checkpoints == 1 else _one_by_one
-    found = train(configs[study], changes, workdir / _folder(study))
+    found = train(configs[study], changes, workdir / _folder(study), num_processes)
     if found is None:
       return None
     for start, one in enumerate(members):
@@ -121,17 +126,26 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
 
 
 def _one_by_one(
-  config: Config, changes: list[dict[str, Field]], workdir: pathlib.Path
+  config: Config,
+  changes: Sequence[Mapping[str, Field]],
+  workdir: pathlib.Path,
+  num_processes: int,
 ) -> list[Row] | None:
   """Like a sweep, but with ordinary runs, which save checkpoints during training."""
-  rows = []
-  for fields in changes:
-    name = ','.join(f'{field}={value}' for field, value in fields.items())
-    summary = training.train(at_point(config, fields), workdir / name)
+  fields_of = {
+    ','.join(f'{field}={value}' for field, value in fields.items()): fields
+    for fields in changes
+  }
+  many = num_processes > 1
+  if many:
+    workdir.mkdir(parents=True, exist_ok=True)
+  rows: dict[str, Row] = {}
+  for name in in_turn(fields_of, lambda name: workdir / f'.{name}.lock', many):
+    summary = training.train(at_point(config, fields_of[name]), workdir / name)
     if summary is None:
       return None
-    rows.append({**fields, **summary, 'workdir': workdir / name})
-  return rows
+    rows[name] = {**fields_of[name], **summary, 'workdir': workdir / name}
+  return [rows[name] for name in fields_of] if len(rows) == len(fields_of) else None
 
 
 def _folder(study: Study) -> str:

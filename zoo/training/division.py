@@ -1,4 +1,4 @@
-"""How the points of a sweep are divided into programs, and these among processes.
+"""How the points of a sweep are divided into programs, and work among processes.
 
 The processes share nothing but the workdir of the sweep. `parts.json` has the points of
 each part, and a process holds the lock of the part that it trains; the system releases
@@ -12,19 +12,24 @@ import itertools
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 from flax.traverse_util import flatten_dict
 
 from zoo.config import Config, to_json
 from zoo.files import UnreadableFile, read_json, write_atomically
+from zoo.interruption import Interruption
 from zoo.training.populations import POPULATION
 from zoo.training.stacking import STACKED, STACKED_IF_EXACT, can_be_stacked
 from zoo.training.summary import SUMMARY, read_summary
 from zoo.workdir import PARTS, lock_of_part, read_parts, try_lock
 
 _MAKING = '.parts.lock'
+PAUSE = 1.0  # s, before looking again for what other processes hold
+
+_Item = TypeVar('_Item')
 
 
 def divide(
@@ -70,6 +75,32 @@ def claim(
 ) -> contextlib.AbstractContextManager[bool]:
   """Holds a part of a sweep, unless another process holds it; whether it does."""
   return try_lock(lock_of_part(workdir, number))
+
+
+def in_turn(
+  items: Iterable[_Item], lock_of: Callable[[_Item], pathlib.Path], many: bool
+) -> Iterator[_Item]:
+  """Yields each item, with `many` processes while this one holds the item's lock.
+
+  Those that others hold come later. It ends early if a signal asks to stop while it
+  waits for them.
+  """
+  waiting = [*items]
+  while waiting:
+    held = []
+    for item in waiting:
+      with try_lock(lock_of(item)) if many else nullcontext(True) as mine:
+        if mine:
+          yield item
+        else:
+          held.append(item)
+    if len(held) == len(waiting):
+      with Interruption() as interruption:
+        time.sleep(PAUSE)
+      if interruption.due():
+        interruption.raise_if_ctrl_c()
+        return
+    waiting = held
 
 
 def note_lost(workdir: pathlib.Path, number: int, lost: Sequence[pathlib.Path]) -> None:

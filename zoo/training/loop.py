@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from zoo import processes
-from zoo.bucket_workdir import BucketWorkdir
+from zoo.bucket_workdir import bucket_workdir
 from zoo.buckets import is_url
 from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
 from zoo.checkpoints.checkpointer import Checkpoints
@@ -82,13 +82,13 @@ def train(
 def _train_in_bucket(config: Config, url: str, profile: Steps | None) -> Summary | None:
   patience = 60 * minutes_of_patience(config)
   with (
-    BucketWorkdir(url, config, patience) as workdir,
+    bucket_workdir(url, config, patience) as mirror,
     Interruption() as interruption,
   ):
     checkpoints = BucketCheckpoints(
-      workdir, config.checkpoint.keep, run_metadata(config)
+      mirror, config.checkpoint.keep, run_metadata(config)
     )
-    return _train_with(config, workdir.stage, checkpoints, interruption, profile)
+    return _train_with(config, mirror.stage, checkpoints, interruption, profile)
 
 
 def train_locked(

@@ -21,14 +21,17 @@ from absl import logging
 from flax.traverse_util import flatten_dict
 
 from zoo import tables
+from zoo.buckets import is_url
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
-from zoo.config import Config, to_json, validate
+from zoo.config import Config, minutes_of_patience, to_json, validate
 from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
+from zoo.mirror import mirrored
 from zoo.training.division import (
+  PAUSE,
   claim,
   divide,
   lost_in,
@@ -41,12 +44,18 @@ from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
 from zoo.training.summary import SUMMARY, read_summary, write_summary
 from zoo.workdir import POINTS, locked, open_workdir, shared
 
-_PAUSE = 1.0  # seconds before looking again for parts that other processes train
-
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
 # A point, the folder of its run, and its summary.
 Row = dict[str, Any]
+
+
+class LostPointsError(NotFiniteError):
+  """Points of a sweep that stopped being finite; `rows` are those of all others."""
+
+  def __init__(self, message: str, rows: Sequence[Row] = ()):
+    super().__init__(message)
+    self.rows = rows
 
 
 def sweep(
@@ -70,8 +79,9 @@ def sweep(
   Returns a row for each point: its fields, `workdir`, and its summary; they are also in
   `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C it
   raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
-  written, when the config, a point or the workdir is invalid; RunError when a point
-  stopped being finite, with all others done, or when the disk is full.
+  written, when the config, a point or the workdir is invalid; LostPointsError when a
+  point stopped being finite, with all others done; RunError when the disk is full. The
+  workdir may be in a bucket, gs://bucket/sweeps/a, if there is one process.
   """
   check_count('num_processes', num_processes)
   if jax.process_count() > 1:
@@ -80,6 +90,8 @@ def sweep(
       f'{jax.process_count()} that do; give num_processes to each instead'
     )
   configs = [at_point(config, point) for point in points]
+  if is_url(workdir):
+    return _sweep_in_bucket(config, points, str(workdir), num_processes)
   workdir = user_path(workdir)
   folders = [workdir / POINTS / _name(point) for point in points]
   _check_points(points, folders)
@@ -91,12 +103,39 @@ def sweep(
         for one, folder in zip(configs, folders, strict=True):
           open_workdir(folder, one)
         parts = divide(configs, folders, workdir, num_processes)
-      if not _train_missing(configs, folders, workdir, parts, many, interruption):
+      lost = _train_missing(configs, folders, workdir, parts, many, interruption)
+      if lost is None:
         return None
       with one_at_a_time(workdir, many):
-        return _write_table(points, folders, workdir)
+        rows = _write_table(points, folders, workdir)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
+  if lost:
+    raise LostPointsError(
+      f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
+      f'done: {", ".join(sorted(folder.name for folder in lost))}',
+      rows,
+    )
+  return rows
+
+
+def _sweep_in_bucket(
+  config: Config, points: Sequence[Point], url: str, num_processes: int
+) -> list[Row] | None:
+  patience, url = 60 * minutes_of_patience(config), url.rstrip('/')
+
+  def in_bucket(rows: Sequence[Row]) -> list[Row]:
+    return [
+      {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
+    ]
+
+  with mirrored(url, num_processes, patience) as local:
+    try:
+      rows = sweep(config, points, local)
+    except LostPointsError as error:
+      error.rows = in_bucket(error.rows)
+      raise
+    return None if rows is None else in_bucket(rows)
 
 
 def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
@@ -149,10 +188,11 @@ def _train_missing(
   parts: Mapping[int, Sequence[int]],
   many: bool,
   interruption: Interruption,
-) -> bool:
-  """Trains the points that have no summary yet; False if it was interrupted.
+) -> set[pathlib.Path] | None:
+  """Trains the points that have no summary yet; None if it was interrupted.
 
   With `many` processes it trains the parts that no other one does, and waits for these.
+  Returns the folders of points that stopped being finite.
   """
   lost: set[pathlib.Path] = set()
   start = time.time()
@@ -178,7 +218,7 @@ def _train_missing(
         group = [(configs[i], folders[i]) for i in points]
         unfinished = _train_group(group, workdir, label, interruption)
         if unfinished is None:
-          return False
+          return None
         lost |= {*unfinished}
         if many:
           note_lost(workdir, number, unfinished)
@@ -190,14 +230,9 @@ def _train_missing(
     if waiting and len(trained) == num_trained:  # other processes train them
       if interruption.due():
         interruption.raise_if_ctrl_c()
-        return False
-      time.sleep(_PAUSE)
-  if lost:
-    raise RunError(
-      f'{len(lost)} of {len(folders)} points stopped being finite, all others are '
-      f'done: {", ".join(sorted(folder.name for folder in lost))}'
-    )
-  return True
+        return None
+      time.sleep(PAUSE)
+  return lost
 
 
 def _train_group(
@@ -269,9 +304,11 @@ def _train_stacked(
 def _write_table(
   points: Sequence[Point], folders: Sequence[pathlib.Path], workdir: pathlib.Path
 ) -> list[Row]:
+  """Writes the rows of the points that have a summary, and returns them."""
   rows: list[Row] = [
-    {**point, 'workdir': folder, **(read_summary(folder / SUMMARY) or {})}
+    {**point, 'workdir': folder, **summary}
     for point, folder in zip(points, folders, strict=True)
+    if (summary := read_summary(folder / SUMMARY)) is not None
   ]
   plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
   write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')

@@ -1,0 +1,201 @@
+"""Local folders whose changes are copied into a bucket."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.compare import refuses
+from zoo import buckets, mirror
+from zoo.buckets import Folder, Unreachable, open_folder
+from zoo.errors import RunError
+from zoo.interruption import Interruption
+from zoo.mirror import mirrored
+
+
+def content_of(bucket):
+  folder = open_folder(bucket)
+  found = {name: folder.read(name) for name in folder.list() if name != 'lock'}
+  return {name: one.data for name, one in found.items() if one is not None}
+
+
+def write(local, files):
+  for name, text in files.items():
+    (local / name).parent.mkdir(parents=True, exist_ok=True)
+    (local / name).write_text(text)
+
+
+def test_what_is_written_and_changed_is_so_in_the_bucket(bucket):
+  with mirrored(bucket) as local:
+    write(local, {'a': 'one', 'b/c': 'two', '.hidden': 'x', '.being/written': 'x'})
+  assert content_of(bucket) == {'a': b'one', 'b/c': b'two'}
+  with mirrored(f'{bucket}/') as local:
+    assert (local / 'b' / 'c').read_text() == 'two'
+    write(local, {'b/c': 'three', 'd': ''})
+  assert content_of(bucket) == {'a': b'one', 'b/c': b'three', 'd': b''}
+
+
+def test_only_what_has_changed_is_written_again(bucket, monkeypatch):
+  with mirrored(bucket) as local:
+    write(local, {'a': 'one', 'b': 'two'})
+  written, write_object = [], Folder.write
+
+  def note(folder, name, *arguments, **named):
+    written.append(name)
+    return write_object(folder, name, *arguments, **named)
+
+  monkeypatch.setattr(Folder, 'write', note)
+  with mirrored(bucket) as local:
+    write(local, {'b': 'three'})
+  assert [name for name in written if name != 'lock'] == ['b']
+
+
+def test_a_checkpoint_comes_after_its_lines_and_before_its_summary(bucket, monkeypatch):
+  """And its manifest after its other files; a kill may come between any two."""
+  written, write_object = [], Folder.write
+
+  def note(folder, name, *arguments, **named):
+    written.append(name)
+    return write_object(folder, name, *arguments, **named)
+
+  monkeypatch.setattr(Folder, 'write', note)
+  step = 'points/p/checkpoints/3'
+  files = f'{step}/SHA256SUMS', f'{step}/model/a', 'points/p/metrics.jsonl'
+  with mirrored(bucket) as local:
+    write(local, dict.fromkeys(('points/p/summary.json', *files), 'x'))
+  manifest, array, lines = files
+  assert [name for name in written if name != 'lock'] == [
+    *(lines, array, manifest, 'points/p/summary.json')
+  ]
+
+
+def test_of_a_checkpoint_without_its_manifest_nothing_is_left(bucket):
+  with mirrored(bucket) as local:
+    write(local, {'a': '', 'run/checkpoints/3/SHA256SUMS': '', 'checkpoints/b': ''})
+  open_folder(bucket).write('run/checkpoints/4/model/a', b'x')
+  with mirrored(bucket) as local:
+    assert not (local / 'run/checkpoints/4').exists()
+    assert (local / 'run/checkpoints/3').exists()
+  assert content_of(bucket).keys() == {
+    *('a', 'checkpoints/b', 'run/checkpoints/3/SHA256SUMS')
+  }
+
+
+def test_a_deleted_checkpoint_is_deleted_in_the_bucket_and_nothing_else(bucket):
+  """Something else may have emptied the folder of temporary files."""
+  files = 'a', 'b/checkpoints/3/SHA256SUMS', 'b/checkpoints/3/x', 'b/metrics.jsonl'
+  with mirrored(bucket) as local:
+    write(local, dict.fromkeys(files, ''))
+  with mirrored(bucket) as local:
+    shutil.rmtree(local)
+  assert content_of(bucket).keys() == {'a', 'b/metrics.jsonl'}
+
+
+def test_after_the_end_nothing_is_copied(bucket, monkeypatch):
+  """The stage is deleted then, which must not be copied."""
+  monkeypatch.setattr(mirror, '_SECONDS', 0.01)
+  step = 'checkpoints/3/SHA256SUMS'
+  for i in range(5):
+    with mirrored(bucket) as local:
+      write(local, {step: str(i), **{str(i): '' for i in range(50)}})
+    assert step in content_of(bucket)
+
+
+def test_if_not_all_can_be_read_nothing_is_changed(bucket, monkeypatch):
+  """The stage then lacks objects, which must not be taken for deleted ones."""
+  with mirrored(bucket) as local:
+    write(local, {str(i): str(i) for i in range(20)})
+  before = content_of(bucket)
+  download = Folder.download
+
+  def fail(folder, name, path):
+    if name == '7':
+      path.write_text('half of')
+      raise Unreachable('the bucket is away')
+    download(folder, name, path)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Folder, 'download', fail)
+    patch.setattr(buckets, 'LEASE', 0.1)
+    patch.setattr(mirror, '_SECONDS', 0.0)
+    with pytest.raises(RunError, match='the bucket is away'), mirrored(bucket):
+      pytest.fail('it was opened')
+    time.sleep(0.3)
+  assert content_of(bucket) == before
+
+
+def test_what_was_made_before_an_error_is_kept_and_the_error_names_the_url(bucket):
+  def fail(local):
+    write(local, {'a': 'one'})
+    raise RunError(f'{local}/a is odd')
+
+  with pytest.raises(RunError) as info, mirrored(bucket) as local:
+    fail(local)
+  assert str(info.value) == f'{bucket}/a is odd'
+  assert content_of(bucket) == {'a': b'one'}
+
+
+def test_another_program_and_another_content_are_refused(bucket, monkeypatch):
+  monkeypatch.setattr(buckets, 'LEASE', 1.0)
+  with mirrored(bucket), refuses(bucket, 'is in use'), mirrored(bucket):
+    pytest.fail('it was opened twice')
+  open_folder(f'{bucket}0').write('mine', b'')
+  with refuses(f'{bucket}0 is not empty', 'it has mine'), mirrored(f'{bucket}0'):
+    pytest.fail('it was opened')
+  assert list(open_folder(f'{bucket}0').list()) == ['mine']
+  with refuses('2 processes would share', bucket), mirrored(bucket, 2):
+    pytest.fail('it was opened')
+
+
+def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
+  monkeypatch.setattr(buckets, 'LEASE', 0.3)
+
+  def wait_for_a_signal(local):
+    with Interruption() as interruption:
+      open_folder(bucket).write(
+        'lock', b'{"holder": "another", "by": "", "renewals": 1}'
+      )
+      write(local, {'a': 'mine'})
+      end = time.monotonic() + 20
+      while not interruption.due():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+      assert interruption.requested == signal.SIGTERM
+
+  with (
+    pytest.raises(RunError, match='another program has taken over'),
+    mirrored(bucket) as local,
+  ):
+    wait_for_a_signal(local)
+  assert content_of(bucket) == {}
+  assert not os.path.exists(local)
+
+
+def test_files_may_come_and_go_while_they_are_copied(bucket, tmp_path, monkeypatch):
+  monkeypatch.setattr(buckets, 'LEASE', 0.1)
+  monkeypatch.setattr(mirror, '_SECONDS', 0.0)
+  end = threading.Event()
+  with mirrored(bucket) as local:
+
+    def change():
+      for i in range(10**6):
+        below = f'{i % 7}/checkpoints/1'
+        write(local, {f'{below}/a': str(i), f'{below}/b': str(i)})
+        (local / below / 'a').unlink()
+        if end.is_set():
+          return
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    time.sleep(2.0)
+    end.set()
+    changing.join()
+    expected = {
+      path.relative_to(local).as_posix(): path.read_bytes()
+      for path in local.rglob('*')
+      if path.is_file()
+    }
+  assert content_of(bucket) == expected
