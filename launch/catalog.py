@@ -18,7 +18,7 @@ import zoo
 import zoo.registry
 from launch import cli
 from zoo.errors import UserError
-from zoo.files import user_path
+from zoo.files import shipped_checkpoints, user_path
 from zoo.tables import format_table
 
 flags.adopt_module_key_flags(cli)
@@ -53,7 +53,7 @@ SHIPPED = {
 
 
 def main() -> None:
-  shipped = 'checkpoints' if _TRAIN.value else cli.shipped_checkpoints()
+  shipped = 'checkpoints' if _TRAIN.value else shipped_checkpoints()
   folder = cli.folder_of(_CHECKPOINTS, shipped)
   if folder.exists() and not folder.is_dir():
     raise UserError(f'--checkpoints is {_CHECKPOINTS.value!r}, which is not a folder')

@@ -28,7 +28,7 @@ from launch.compiled import keep_compiled_programs
 from zoo import processes
 from zoo.buckets import is_url
 from zoo.errors import RunError, UserError, in_one_line, unknown_name
-from zoo.files import user_path
+from zoo.files import or_shipped, user_path
 
 FLAGS = flags.FLAGS
 
@@ -179,19 +179,7 @@ def workdir_of(
 def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
   """As `workdir_of`; `checkpoints/NAME` may be a checkpoint that ships."""
   folder = workdir_of(flag, '')
-  if isinstance(folder, str):
-    return folder
-  if folder.parts[:1] == ('checkpoints',) and not folder.exists():
-    shipped = shipped_checkpoints().joinpath(*folder.parts[1:])
-    if shipped.is_dir():
-      return shipped
-  return folder
-
-
-def shipped_checkpoints() -> pathlib.Path:
-  """The folder of the checkpoints that ship: in the package, or in the repository."""
-  installed = pathlib.Path(zoo.__file__).parent / 'shipped'
-  return installed if installed.is_dir() else installed.parents[1] / 'checkpoints'
+  return folder if isinstance(folder, str) else or_shipped(folder)
 
 
 def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:

@@ -44,6 +44,22 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
     raise UserError(f'{str(path)!r} is the home folder of an unknown user') from error
 
 
+def or_shipped(path: pathlib.Path) -> pathlib.Path:
+  """The path, or for a `checkpoints/NAME` that does not exist what ships as that."""
+  if path.parts[:1] == ('checkpoints',) and not path.exists():
+    shipped = shipped_checkpoints().joinpath(*path.parts[1:])
+    if shipped.is_dir():
+      return shipped
+  return path
+
+
+def shipped_checkpoints() -> pathlib.Path:
+  """The folder of the checkpoints that ship: in the package, or in the repository."""
+  package = pathlib.Path(__file__).parent
+  installed = package / 'shipped'
+  return installed if installed.is_dir() else package.parent / 'checkpoints'
+
+
 def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
   """The content of a regular file of at most `max_bytes`; raises UnreadableFile."""
   try:

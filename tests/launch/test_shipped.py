@@ -10,6 +10,7 @@ import pytest
 import zoo
 from launch import cli
 from tests.launch.processes import ROOT
+from zoo import files
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +41,11 @@ def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
   tmp_path, monkeypatch
 ):
   name = 'checkpoints/yq_lsa'
+  assert zoo.load(name).step > 0
   assert cli.checkpoint_of(flag_of(name)) == ROOT / name
   package = tmp_path / 'site-packages' / 'zoo'
   shutil.copytree(ROOT / name, package / 'shipped' / 'yq_lsa')
-  monkeypatch.setattr(zoo, '__file__', str(package / '__init__.py'))
+  monkeypatch.setattr(files, '__file__', str(package / 'files.py'))
   assert cli.checkpoint_of(flag_of(name)) == package / 'shipped' / 'yq_lsa'
   for other in 'checkpoints/none', 'runs/yq_lsa':
     assert cli.checkpoint_of(flag_of(other)) == pathlib.Path(other)

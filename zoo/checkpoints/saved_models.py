@@ -35,7 +35,7 @@ from zoo.checkpoints.orbax_folders import (
 from zoo.checkpoints.steps import FORMAT, chosen_step, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
 from zoo.errors import RunError, UserError
-from zoo.files import UnreadableFile, refuse_url
+from zoo.files import UnreadableFile, or_shipped, refuse_url
 from zoo.protocols import Model
 
 # A task may allocate vectors of this length. A model with more features than this has
@@ -62,14 +62,15 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
 
   `step` None is the newest, also while a running training deletes old ones. The arrays
   go to the first device, or to the mesh that `jax.set_mesh` has set, whatever devices
-  they were saved from; heads are split over its axis `model` if it divides them. Raises
-  UserError for a folder without checkpoints, a missing step, a newer format, or a model
-  or task that is not registered; RunError for damaged files. The folder may be in a
-  bucket: gs://bucket/runs/a.
+  they were saved from; heads are split over its axis `model` if it divides them. The
+  folder may be in a bucket: gs://bucket/runs/a. Where there is no `checkpoints/NAME`,
+  that is a checkpoint that ships. Raises UserError for a folder without checkpoints, a
+  missing step, a newer format, or a model or task that is not registered; RunError for
+  damaged files.
   """
   if is_url(path):
     return _load_from_bucket(str(path), step)
-  path = absolute(path)
+  path = absolute(or_shipped(pathlib.Path(path)))
   for _ in range(_MAX_TRIES):
     folder = _step_folder(path, step)
     try:
