@@ -50,6 +50,25 @@ def test_links_in_documents_lead_somewhere():
         assert (document.parent / target).exists(), (document.name, target)
 
 
+_SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
+
+
+def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
+  monkeypatch.syspath_prepend(ROOT / 'docs')
+  diagrams = importlib.import_module('diagrams')
+  text = (ROOT / 'docs' / 'architectures.md').read_text()
+  for layout in 'joint', 'interleaved', 'shifted':
+    (listed,) = re.findall(rf'^\| `{layout}` \| ([^|]+) \|', text, re.MULTILINE)
+    tokens = [
+      '[' + '; '.join(entry.translate(_SUBSCRIPTS) for entry in token) + ']'
+      for token in diagrams.entries(layout)
+    ]
+    # The table has C examples: its first tokens are those of the diagram.
+    first = listed.replace('joint', '').split(', …')[0].split(', ')
+    assert tokens[: len(first)] == first
+  assert len(diagrams.draw().axes[0].texts) > 30
+
+
 def code_on_probing(place):
   text = (ROOT / 'docs' / 'probing.md').read_text()
   return re.findall(r'```python\n(.*?)```', text, re.DOTALL)[place]
