@@ -1,6 +1,7 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
 import collections
+import concurrent.futures
 import contextlib
 import errno
 import importlib
@@ -21,7 +22,7 @@ from tests.test_plots import assert_drawn
 from zoo.paper import FIGURES, reproduce
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.figures import plot
-from zoo.paper.training import Runs, train_all
+from zoo.paper.training import Runs, Study, point, train_all
 from zoo.plots import from_csv
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
@@ -224,6 +225,29 @@ def test_what_is_trained_is_not_trained_again(made, training):
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert again is not None
   assert plot('4', again) == read(out, '4')
+
+
+@pytest.mark.slow
+def test_processes_divide_the_runs(tmp_path, training):
+  """Threads stand for processes, which divide a sweep and runs with checkpoints."""
+  study = Study('yq_lsa', '')
+  points = [point(study, task__prior_mean=float(mean)) for mean in range(4)]
+  points.append(point(study._replace(checkpoints=4)))
+
+  def train(folder, number):
+    bar = tqdm(disable=True)
+    return train_all(points, 2, 'exact', get_config, tmp_path / folder, bar, number)
+
+  alone = train('one', 1)
+  with concurrent.futures.ThreadPoolExecutor(2) as threads:
+    both = [threads.submit(train, 'two', 2) for _ in range(2)]
+  assert alone is not None
+  for runs in (call.result() for call in both):
+    assert runs is not None
+    for at in points:
+      # In programs of half the points sums are added in another order.
+      assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
+      assert all(tmp_path / 'two' in row['workdir'].parents for row in runs[at])
 
 
 @pytest.mark.slow
