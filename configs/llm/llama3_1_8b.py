@@ -6,9 +6,10 @@
 LLAMA is the user's own folder with config.json, tokenizer.json, tokenizer_config.json
 and *.safetensors, as in meta-llama/Llama-3.1-8B-Instruct.
 
-Memory in bfloat16: 16.1 GB of weights and 128 KiB of cache per token, so 1.6 GB of
-cache for one call with 8 prompts of 1536 tokens. `mesh.model` may be 1, 2, 4 or 8 (8 kv
-heads), and `mesh.data` splits the prompts. A device holds
+Memory in bfloat16: 16.1 GB of weights and 128 KiB of cache per token, so 1.6 GB for 8
+prompts of 1536 tokens: a batch of 4 prompts, and the copy that their answers continue.
+`mesh.model` may be 1, 2, 4 or 8 (8 kv heads), and `mesh.data` splits the prompts. A
+device holds
 
   mesh.model   weights   cache (data = 1)
   1            16.1 GB   1.6 GB

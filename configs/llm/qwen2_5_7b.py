@@ -6,9 +6,10 @@
 QWEN is the user's own folder with config.json, tokenizer.json, tokenizer_config.json
 and *.safetensors, as in Qwen/Qwen2.5-7B-Instruct.
 
-Memory in bfloat16: 15.2 GB of weights and 56 KiB of cache per token, so 0.7 GB of cache
-for one call with 8 prompts of 1536 tokens. `mesh.model` may be 1, 2 or 4 (28 query and
-4 kv heads), and `mesh.data` splits the prompts. A device holds
+Memory in bfloat16: 15.2 GB of weights and 56 KiB of cache per token, so 0.7 GB for 8
+prompts of 1536 tokens: a batch of 4 prompts, and the copy that their answers continue.
+`mesh.model` may be 1, 2 or 4 (28 query and 4 kv heads), and `mesh.data` splits the
+prompts. A device holds
 
   mesh.model   weights   cache (data = 1)
   1            15.2 GB   0.7 GB

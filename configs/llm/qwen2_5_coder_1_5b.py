@@ -10,8 +10,9 @@ state no licence: decide yourself whether to use them.
   python -m launch.llm --config=configs/llm/qwen2_5_coder_1_5b.py --data=STSB \\
       --out=runs/qwen2_5_coder_1_5b
 
-Memory in bfloat16: 3.1 GB of weights, and 28 KiB of cache per token, so 0.4 GB for one
-call with 8 prompts of 1536 tokens. `mesh.model` may be 1 or 2 (12 query, 2 kv heads).
+Memory in bfloat16: 3.1 GB of weights, and 28 KiB of cache per token, so 0.4 GB for 8
+prompts of 1536 tokens: a batch of 4 prompts, and the copy that their answers continue.
+`mesh.model` may be 1 or 2 (12 query, 2 kv heads).
 """
 
 from configs.llm import defaults

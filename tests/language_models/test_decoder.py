@@ -14,7 +14,7 @@ from tests.compare import assert_close, refuses
 from tests.language_models import smollm2, tiny
 from zoo.language_models.decoder import QUERY_BLOCK, Decoder, attend, rotate
 from zoo.language_models.decoder_config import DecoderConfig, llama3_divisors
-from zoo.language_models.decoding import causal, greedy
+from zoo.language_models.decoding import PADDING, empty_cache, greedy
 from zoo.language_models.weights import load_decoder, open_weights
 
 REFERENCES = smollm2.arrays('tiny.npz')
@@ -41,8 +41,9 @@ def load(path, mesh=None, dtype=jnp.float32):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(graph, state, tokens):
-  lengths = jnp.full(1, tokens.shape[1])
-  return nnx.merge(graph, state)(tokens, *causal(tokens, lengths))[0]
+  positions = jnp.arange(tokens.shape[1])[None]
+  mask = positions[:, None] <= positions[:, :, None]
+  return nnx.merge(graph, state)(tokens, positions, mask)[0]
 
 
 def logits_of(decoder, tokens):
@@ -53,30 +54,30 @@ def logits_of(decoder, tokens):
 
 
 def padded(prompts, width):
+  """Tokens and positions, with padding on the left."""
   tokens = np.zeros((len(prompts), width), np.int32)
-  for row, prompt in zip(tokens, prompts, strict=True):
-    row[width - len(prompt) :] = prompt
-  return tokens, np.asarray([len(prompt) for prompt in prompts], np.int32)
+  positions = np.full((len(prompts), width), PADDING, np.int32)
+  for i, prompt in enumerate(prompts):
+    tokens[i, width - len(prompt) :] = prompt
+    positions[i, width - len(prompt) :] = range(len(prompt))
+  return tokens, positions
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames='num_slots')
-def _decode(graph, state, tokens, lengths, ends, new, num_slots):
-  return greedy(
-    nnx.merge(graph, state), tokens, lengths, ends, new, num_slots=num_slots
-  )
+@functools.partial(jax.jit, static_argnums=0)
+def _decode(graph, state, *arguments):
+  return greedy(nnx.merge(graph, state), *arguments, num_new=32)
 
 
 def decoded(decoder, prompts, new, ends=(-7, -7), mesh=None):
   """What greedy decoding in one program gives, and −1 after an end."""
   mesh = mesh or make_mesh()
-  batch = jax.device_put(padded(prompts, 64), NamedSharding(mesh, P('data')))
+  batch = np.zeros((len(prompts), 0), np.int32), *padded(prompts, 64)
   with jax.set_mesh(mesh):
     found = _decode(
       *nnx.split(decoder),
-      *batch,
+      empty_cache(decoder.config, len(prompts), jnp.float32),
+      *jax.device_put(batch, NamedSharding(mesh, P('data'))),
       jnp.asarray(ends, jnp.int32),
-      jnp.int32(new),
-      num_slots=96,
     )
   return np.asarray(found)[:, :new]
 
@@ -138,7 +139,7 @@ def test_attention_is_the_softmax_over_what_the_mask_shows(t):
     scores = key[i, head, seen] @ query[i, j, head, group] / 2
     weights = np.exp(scores) / np.exp(scores).sum()
     expected[i, j, head, group] = weights @ value[i, head, seen]
-  found = attend(*map(jnp.asarray, (query, key, value, mask)))
+  found = attend(*map(jnp.asarray, (query, key.swapaxes(2, 3), value, mask)))
   assert_close(found, expected, 1e-6)
 
 
@@ -171,13 +172,20 @@ def test_decoding_with_a_cache_is_the_whole_forward_pass(models):
   whole = logits_of(decoder, tokens)
   # Six slots of padding come first, and two at the end are never used.
   start, pads, num_slots = 70, 6, len(tokens) + 8
-  prompt, lengths = map(jnp.asarray, padded([tokens[:start]], start + pads))
+  prompt, positions = map(jnp.asarray, padded([tokens[:start]], start + pads))
   graph, state = nnx.split(decoder)
   step = jax.jit(lambda state, *arguments: nnx.merge(graph, state)(*arguments))
-  logits, cache = step(state, prompt, *causal(prompt, lengths))
+  mask = positions[:, None] <= positions[:, :, None]
+  logits, cache = step(state, prompt, positions, mask)
   assert np.abs(logits[0, pads:] - whole[:start]).max() <= TOLERANCE
-  free_slots = ((0, 0), (0, 0), (0, num_slots - start - pads), (0, 0))
-  cache = jax.tree.map(lambda part: jnp.pad(part, free_slots), cache)
+  free = 0, num_slots - start - pads
+  cache = [
+    (
+      jnp.pad(key, ((0, 0), (0, 0), (0, 0), free)),
+      jnp.pad(value, ((0, 0), (0, 0), free, (0, 0))),
+    )
+    for key, value in cache
+  ]
   slots = np.arange(num_slots)
   for i in range(start, len(tokens)):
     seen = (slots >= pads) & (slots <= i + pads)

@@ -12,7 +12,12 @@ from scipy.special import log_softmax
 
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
-from tests.language_models.test_decoder import loaded, logits_of, make_mesh
+from tests.language_models.test_decoder import (
+  TOLERANCE,
+  loaded,
+  logits_of,
+  make_mesh,
+)
 from zoo.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
@@ -43,7 +48,7 @@ def test_probabilities_are_those_of_each_continuation_alone(model, models):
   # Some start alike, one is the start of another, one is twice there, one is empty.
   continuations = ['3.80', '3.85', '3', 'on the old bridge', '3.80', '', ' lit, and']
   prompt = PROMPTS[1]
-  found = model.log_probabilities(prompt, continuations)
+  (found,) = model.log_probabilities([prompt], continuations)
   expected = [
     one_by_one(models['qwen2']['folder'], model, prompt, text) for text in continuations
   ]
@@ -51,16 +56,79 @@ def test_probabilities_are_those_of_each_continuation_alone(model, models):
   # Logits are known to 1e-5, and the longest continuation has ten tokens.
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
   assert found[5] == 0
-  assert model.log_probabilities(prompt, []).shape == (0,)
+  assert model.log_probabilities([prompt], []).shape == (1, 0)
+  assert model.log_probabilities([], continuations).shape == (0, 7)
 
 
 def test_probabilities_of_all_next_tokens_add_up_to_one(model):
   """Each number has one spelling, so that none is counted twice."""
   texts = [f'{number / 20:.2f}' for number in range(101)]
-  total = np.exp(model.log_probabilities(PROMPTS[1], texts)).sum()
+  total = np.exp(model.log_probabilities(PROMPTS[1:2], texts)).sum()
   assert 0 < total < 1
-  digits = model.log_probabilities(PROMPTS[1], list('0123456789'))
+  digits = model.log_probabilities(PROMPTS[1:2], list('0123456789'))
   assert np.exp(digits).sum() > total
+
+
+LONG = 'The lamps are lit, and rain falls on the wet bridge of the old town. ' * 5
+# What was read before, of each prompt or of one for all, and the prompts.
+PASTS = {
+  'nothing in common': (['Rain', '3.80', 'and so'], PROMPTS),
+  'one token in common': (['3.80'], ['3 and', '3, and so on', '3' * 9]),
+  'a prompt of one token': (['3.80'], ['3', '3 and']),
+  'a whole prompt': (PROMPTS, PROMPTS),
+  'all prompts equal': ([PROMPTS[0]], [PROMPTS[0]] * 3),
+  'the start of an answer': (PROMPTS, [prompt + ' Score: ' for prompt in PROMPTS]),
+  'other last tokens': (['Rain fa', 'The lam', '1.2'], PROMPTS),
+  'chunks of each': (
+    [LONG[:n] + 'old' for n in (300, 9, 180)],
+    [LONG[:n] + 'wet 3.80' for n in (300, 9, 180)],
+  ),
+  'chunks for all': ([LONG], [LONG + 'Score: ', LONG[:-9], LONG + 'old']),
+}
+
+
+@pytest.fixture(scope='module')
+def long_model(models):
+  return LanguageModel.load(models['qwen2']['folder'], cache_length=256)
+
+
+@pytest.mark.parametrize(('before', 'prompts'), PASTS.values(), ids=PASTS)
+def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, prompts):
+  """Also if the past was itself read on top of what its prompts have in common."""
+  decoder, tokenizer = loaded(models['qwen2']['folder']), long_model._tokenizer
+  letters = list('aeinorst,0358')
+  tokens = np.ravel([tokenizer.encode(letter) for letter in letters])
+  log_p, answers = [], []
+  for prompt in prompts:
+    ids = tokenizer.encode(prompt)
+    logits = logits_of(decoder, ids)[-1]
+    log_p.append(log_softmax(logits.astype(np.float64))[tokens])
+    for _ in range(4):
+      ids.append(int(logits_of(decoder, ids)[-1].argmax()))
+    answers.append(tokenizer.decode(ids[-4:]))
+  for past in (
+    long_model.read(before),
+    long_model.read(before, long_model.read_beginning(before)),
+    long_model.read(prompts, long_model.read(before)),
+  ):
+    found = long_model.log_probabilities(prompts, letters, past)
+    assert np.abs(found - log_p).max() <= TOLERANCE
+    assert long_model.generate(prompts, 4, past) == answers
+
+
+def test_prompts_of_any_length_share_programs(long_model):
+  """A past is of whole chunks, except what is common to all."""
+  for texts in (PROMPTS, [LONG[:250], LONG[:99], 'old']):
+    prompts = [LONG[:40] + text for text in texts]
+    past = long_model.read(prompts, long_model.read_beginning(prompts))
+    assert past.positions.shape[1] % 128 == 0
+
+
+def test_a_past_of_other_prompts_is_refused(model):
+  with refuses('the past is of 2 prompts', 'must be of 1 or 3'):
+    model.generate(PROMPTS, 3, model.read(PROMPTS[:2]))
+  with refuses('no prompts'):
+    model.read([])
 
 
 def test_answers_are_text_and_the_same_in_a_batch_as_alone(model):
@@ -78,6 +146,9 @@ def test_answers_on_a_mesh_are_those_of_one_device(model, models):
     models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
   )
   assert split.generate(PROMPTS, 12) == model.generate(PROMPTS, 12)
+  prompts = [PROMPTS[0] + prompt for prompt in PROMPTS]
+  past = split.read(prompts, split.read_beginning(prompts))
+  assert split.generate(prompts, 12, past) == model.generate(prompts, 12)
 
 
 @pytest.mark.slow  # the same programs as for answers, with nothing split over `data`
@@ -85,8 +156,8 @@ def test_probabilities_on_a_mesh_are_those_of_one_device(model, models):
   split = LanguageModel.load(
     models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
   )
-  found = split.log_probabilities(PROMPTS[0], ['3.80', '2'])
-  expected = model.log_probabilities(PROMPTS[0], ['3.80', '2'])
+  found = split.log_probabilities(PROMPTS, ['3.80', '2'])
+  expected = model.log_probabilities(PROMPTS, ['3.80', '2'])
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
 
 
@@ -101,7 +172,7 @@ def test_a_model_knows_its_name_and_size(model, models):
 def test_a_model_in_bfloat16_answers(models):
   rounded = LanguageModel.load(models['qwen2']['folder'], dtype='bfloat16')
   assert len(rounded.generate(PROMPTS, 3)) == len(PROMPTS)
-  assert np.isfinite(rounded.log_probabilities(PROMPTS[0], ['3', '4'])).all()
+  assert np.isfinite(rounded.log_probabilities(PROMPTS, ['3', '4'])).all()
 
 
 def test_probabilities_that_are_not_numbers_are_an_error(models, tmp_path):
@@ -112,7 +183,7 @@ def test_probabilities_that_are_not_numbers_are_an_error(models, tmp_path):
   save_file(tensors, folder / 'model.safetensors')
   model = LanguageModel.load(folder, cache_length=160)
   with pytest.raises(RunError, match='probabilities that are not finite'):
-    model.log_probabilities(PROMPTS[1], ['3'])
+    model.log_probabilities(PROMPTS, ['3'])
 
 
 def test_a_prompt_that_fits_exactly_is_answered_and_one_more_token_refused(model):
@@ -121,7 +192,7 @@ def test_a_prompt_that_fits_exactly_is_answered_and_one_more_token_refused(model
   with refuses(f'{used} tokens', 'and with 1', ' 161;', 'cache_length, which is 160'):
     model.generate(PROMPTS, model.cache_length - used + 1)
   with refuses('cache_length, which is 160'):
-    model.log_probabilities(PROMPTS[1], ['3', ' old' * 200])
+    model.log_probabilities(PROMPTS, ['3', ' old' * 200])
   with refuses('empty'):
     model.generate([''], 3)
   with refuses('max_new_tokens', '0'):
@@ -156,7 +227,7 @@ def test_smollm2_is_what_it_is_in_transformers():
   assert model.num_params == 134_515_008
   answer = smollm2.SAID['answer']
   assert model.generate([prompt], model.num_tokens(answer)) == [answer]
-  found = model.log_probabilities(prompt, list('0123456789'))
+  (found,) = model.log_probabilities([prompt], list('0123456789'))
   assert np.abs(found - expected['log_p_digits']).max() <= 1e-3
 
 

@@ -3,7 +3,9 @@
 import csv
 import importlib
 import json
+import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +71,9 @@ class Parrot:
 
   def __init__(self):
     self.asked: list[str] = []
+    self.beginnings: list[str] = []
+    self.batches: list[list[str]] = []
+    self.batch_multiple = 1
     self.stops_at: int | None = None
     self.says: str | None = None
 
@@ -78,19 +83,33 @@ class Parrot:
   def num_tokens(self, prompt):
     return len(prompt.split())
 
-  def generate(self, prompts, max_new_tokens):
+  def read_beginning(self, prompts):
+    self.beginnings.append(os.path.commonprefix(prompts))  # noqa: RUF071 (no paths)
+    return self.beginnings[-1]
+
+  def read(self, prompts, past: Any = None):
+    assert past == self.beginnings[-1]
+    self.batches.append(list(prompts))
+    return self.batches[-1]
+
+  def generate(self, prompts, max_new_tokens, past: Any = None):
+    assert all(map(str.startswith, prompts, past))
     if self.stops_at is not None and len(self.asked) >= self.stops_at:
       raise KeyboardInterrupt
     self.asked += prompts
     return [self.says or self._answer(prompt) for prompt in prompts]
 
-  def log_probabilities(self, prompt, continuations):
+  def log_probabilities(self, prompts, continuations, past: Any = None):
     assert len(set(continuations)) == len(continuations)
+    assert all(map(str.startswith, prompts, past))
     # Twice as likely as any other is the one nearest to the answer.
-    answer = float(self._answer(prompt))
-    distances = [abs(float(text) - answer) for text in continuations]
-    weights = np.where(np.array(distances) == min(distances), 2.0, 1.0)
-    return np.log(weights / weights.sum() / 2)  # half the mass is elsewhere
+    logs = []
+    for prompt in prompts:
+      answer = float(self._answer(prompt))
+      distances = [abs(float(text) - answer) for text in continuations]
+      weights = np.where(np.array(distances) == min(distances), 2.0, 1.0)
+      logs.append(np.log(weights / weights.sum() / 2))  # half the mass is elsewhere
+    return np.stack(logs)
 
   def _answer(self, prompt):
     return (

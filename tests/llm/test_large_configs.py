@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from zoo.language_models.decoder import abstract_decoder
 from zoo.language_models.decoder_config import DecoderConfig
-from zoo.language_models.decoding import greedy
+from zoo.language_models.decoding import CACHE_AXES, greedy
 
 # As the models' own config.json have them.
 LLAMA = {
@@ -99,29 +99,34 @@ def test_decoding_compiles_for_a_mesh_with_the_weights_split(name, model):
   # All layers are alike: two of them compile in a tenth of the time.
   decoder = DecoderConfig.from_hf({**MODELS[name], 'num_hidden_layers': 2})
   graph, state = abstract_decoder(decoder, mesh, jnp.bfloat16)
-  slots, new = fields.model.cache_length, fields.readouts.max_new_tokens
-  prompts = 2 * fields.model.batch_size
+  new, rows = fields.readouts.max_new_tokens, fields.model.batch_size
+  slots = fields.model.cache_length - new - 1
 
-  def abstract(shape, *axes):
-    return jax.ShapeDtypeStruct(
-      shape, jnp.int32, sharding=NamedSharding(mesh, P(*axes))
-    )
+  def abstract(dtype, shape, *axes):
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
 
+  k, p = decoder.num_kv_heads, decoder.head_dim
+  key, value = (
+    abstract(jnp.bfloat16, (rows, k, *shape), *CACHE_AXES)
+    for shape in ((p, slots), (slots, p))
+  )
+  tokens = abstract(jnp.int32, (rows, 1), 'data')
   with jax.set_mesh(mesh):
     compiled = (
-      jax.jit(
-        lambda state, *args: greedy(nnx.merge(graph, state), *args, num_slots=slots)
-      )
+      jax.jit(lambda state, *args: greedy(nnx.merge(graph, state), *args, num_new=new))
       .lower(
         state,
-        abstract((prompts, slots - new), 'data'),
-        abstract((prompts,), 'data'),
-        abstract((1,)),
-        abstract(()),
+        [(key, value)] * decoder.num_layers,
+        abstract(jnp.int32, (rows, slots), 'data'),
+        *(tokens, tokens),
+        abstract(jnp.int32, (1,)),
       )
       .compile()
     )
   memory: Any = compiled.memory_analysis()
   weights = bytes_on_a_device(state)
-  # Besides the weights there are the tokens, which are a few KB.
-  assert weights <= memory.argument_size_in_bytes < weights + 1e5
+  cache = bytes_on_a_device([(key, value)] * decoder.num_layers)
+  assert cache == 2 * 2 * decoder.num_layers * rows * k * p * slots / 8
+  # Besides these there are the tokens, which are a few KB.
+  given = memory.argument_size_in_bytes - weights - cache
+  assert 0 <= given < 1e5

@@ -20,9 +20,9 @@ from zoo.language_models.decoder_config import DecoderConfig
 # Attention is computed for this many queries at a time.
 QUERY_BLOCK = 64
 
-# A layer's keys and values, each [b, k, s, p]: heads before slots, so that a head's
-# slots lie side by side, which a CPU reads twice as fast.
-LayerCache = tuple[Float[Array, 'b k s p'], Float[Array, 'b k s p']]
+# A layer's keys, [b, k, p, s], and values, [b, k, s, p]: a head's slots lie side by
+# side, in the keys those of each feature, which a CPU reads twice as fast.
+LayerCache = tuple[Float[Array, '_ k p _'], Float[Array, '_ k _ p']]
 Cache = list[LayerCache]
 
 
@@ -64,7 +64,7 @@ class Norm(nnx.Module):
 
 def attend(
   query: Float[Array, 'b t k g p'],
-  key: Float[Array, 'b k s p'],
+  key: Float[Array, 'b k p s'],
   value: Float[Array, 'b k s p'],
   mask: Bool[Array, 'b t s'],
 ) -> Float[Array, 'b t k g p']:
@@ -78,7 +78,7 @@ def attend(
 
   def block(query_bkgtp: Array, mask_bts: Array) -> Array:
     scores = jnp.einsum(
-      'bkgtp,bksp->bkgts', query_bkgtp, key, preferred_element_type=jnp.float32
+      'bkgtp,bkps->bkgts', query_bkgtp, key, preferred_element_type=jnp.float32
     )
     # Not −∞: padding attends to nothing, and its softmax would be NaN.
     scores = jnp.where(mask_bts[:, None, None], scores, jnp.finfo(scores.dtype).min)
@@ -140,14 +140,13 @@ class Attention(nnx.Module):
     query_btkgp = rotate(heads(self.query, self.query_bias, k, -1), angles)
     key_btkp = rotate(heads(self.key, self.key_bias, k), angles)
     value_btkp = heads(self.value, self.value_bias, k)
-    key_bksp, value_bksp = key_btkp.swapaxes(1, 2), value_btkp.swapaxes(1, 2)
+    key_bkps, value_bksp = key_btkp.transpose(0, 2, 3, 1), value_btkp.swapaxes(1, 2)
     if cache is not None:
-      key_bksp, value_bksp = (
-        jax.lax.dynamic_update_slice_in_dim(old, new, slot, axis=2)
-        for old, new in zip(cache, (key_bksp, value_bksp), strict=True)
-      )
-    mixed_btkgp = attend(query_btkgp, key_bksp, value_bksp, mask)
-    return mixed_btkgp.reshape(*x.shape[:2], -1) @ self.out[...], (key_bksp, value_bksp)
+      write = jax.lax.dynamic_update_slice_in_dim
+      key_bkps = write(cache[0], key_bkps, slot, axis=3)
+      value_bksp = write(cache[1], value_bksp, slot, axis=2)
+    mixed_btkgp = attend(query_btkgp, key_bkps, value_bksp, mask)
+    return mixed_btkgp.reshape(*x.shape[:2], -1) @ self.out[...], (key_bkps, value_bksp)
 
 
 class FeedForward(nnx.Module):

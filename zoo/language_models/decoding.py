@@ -1,59 +1,73 @@
-"""Greedy decoding of a padded batch, in one compiled program.
+"""Programs for a padded batch: prompts are read into a cache, and continued from it.
 
-Shape letters are those of the decoder, and `m` for new tokens.
+No program changes the cache that it is given, so that several can continue from one.
+`positions` say which token of its prompt a slot holds, or PADDING, which is after all
+tokens: a token attends to the slots whose position is not after its own.
+
+Shape letters are those of the decoder: `s` slots of the given cache, `t` tokens that
+follow them. Besides, `m` new tokens, and `n` nodes of a tree.
 """
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
 
 from zoo.language_models.decoder import Cache, Decoder
+from zoo.language_models.decoder_config import DecoderConfig
 
 # Batch and heads are split over the mesh, slots and features are not.
 CACHE_AXES = P('data', 'model', None, None)
+PADDING = 2**30
 
 # Step, each row's last token, whether it has ended, all new tokens, the cache.
 _State = tuple[Array, Array, Array, Array, Cache]
 
 
-def causal(
-  tokens: Int[Array, 'b t'], lengths: Int[Array, ' b']
-) -> tuple[Int[Array, 'b t'], Bool[Array, 'b t t']]:
-  """Positions and causal mask of prompts that are padded on the left."""
-  t = tokens.shape[1]
-  pads_b1 = (t - lengths)[:, None]
-  slots = jnp.arange(t)
-  positions = jnp.maximum(slots[None] - pads_b1, 0)
-  seen = (slots[None, :] <= slots[:, None])[None]
-  return positions, seen & (slots[None] >= pads_b1)[:, None]
+def empty_cache(config: DecoderConfig, rows: int, dtype: DTypeLike) -> Cache:
+  """A cache without slots."""
+  k, p = config.num_kv_heads, config.head_dim
+  key, value = jnp.zeros((rows, k, p, 0), dtype), jnp.zeros((rows, k, 0, p), dtype)
+  return [(key, value)] * config.num_layers
+
+
+def extend(
+  decoder: Decoder,
+  cache: Cache,
+  positions: Int[Array, 'b s'],
+  tokens: Int[Array, 'b t'],
+  token_positions: Int[Array, 'b t'],
+) -> Cache:
+  """The cache with t more slots, for the keys and values of the tokens."""
+  (b, s), t = positions.shape, tokens.shape[1]
+  seen_bts = _seen([positions, token_positions], token_positions)
+  cache = _with_slots(cache, b, s, t)
+  return decoder(tokens, token_positions, seen_bts, cache, s, read_from=t)[1]
 
 
 def greedy(
   decoder: Decoder,
+  cache: Cache,
+  positions: Int[Array, 'b s'],
   tokens: Int[Array, 'b t'],
-  lengths: Int[Array, ' b'],
-  end_tokens: Int[Array, ' n'],
-  max_new_tokens: Int[Array, ''],
+  token_positions: Int[Array, 'b t'],
+  end_tokens: Int[Array, ' e'],
   *,
-  num_slots: int,
+  num_new: int,
 ) -> Int[Array, 'b m']:
-  """Appends the likeliest next token to each prompt until it is an end token.
+  """Appends the likeliest next token to each row until it is an end token.
 
-  `tokens` are padded on the left. The cache has `num_slots` slots, of which
-  m = num_slots − t are for new tokens. Returns these, with −1 after an end token.
+  The tokens are padded on the left. Returns m = `num_new` tokens, with −1 after an end
+  token.
   """
-  b, t = tokens.shape
-  positions, mask = causal(tokens, lengths)
-  logits, cache = decoder(tokens, positions, mask, read_from=t - 1)
-  free_slots = ((0, 0), (0, 0), (0, num_slots - t), (0, 0))
-  cache = jax.tree.map(
-    lambda part: jax.lax.with_sharding_constraint(
-      jnp.pad(part, free_slots), CACHE_AXES
-    ),
-    cache,
-  )
-  slots = jnp.arange(num_slots)
+  (b, s), t = positions.shape, tokens.shape[1]
+  cache = _with_slots(cache, b, s, t + num_new)
+  after_b1 = token_positions[:, -1:] + 1
+  new_positions = after_b1 + jnp.arange(num_new, dtype=after_b1.dtype)[None]
+  all_positions = [positions, token_positions, new_positions]
+  seen_bts = _seen(all_positions, token_positions)
+  logits, cache = decoder(tokens, token_positions, seen_bts, cache, s, read_from=t - 1)
 
   def append(
     step: Array, logits: Array, done_b: Array, new_bm: Array
@@ -65,19 +79,74 @@ def greedy(
 
   def unfinished(state: _State) -> Array:
     step, _, done_b, *_ = state
-    return (step < max_new_tokens) & ~done_b.all()
+    return (step < num_new) & ~done_b.all()
 
   def next_token(state: _State) -> _State:
     step, last_b, done_b, new_bm, cache = state
-    slot = t + step - 1
-    seen_bs = (slots[None] <= slot) & (slots[None] >= (t - lengths)[:, None])
+    position_b1 = after_b1 + step - 1
+    seen_b1s = _seen(all_positions, position_b1)
     logits, cache = decoder(
-      last_b[:, None], (lengths + step - 1)[:, None], seen_bs[:, None], cache, slot
+      last_b[:, None], position_b1, seen_b1s, cache, s + t + step - 1
     )
     return step + 1, *append(step, logits, done_b, new_bm), cache
 
   done_b = jnp.zeros(b, bool)
-  new_bm = jnp.full((b, num_slots - t), -1, tokens.dtype)
+  new_bm = jnp.full((b, num_new), -1, tokens.dtype)
   step = jnp.zeros((), tokens.dtype)
   start = step + 1, *append(step, logits, done_b, new_bm), cache
   return jax.lax.while_loop(unfinished, next_token, start)[3]
+
+
+def tree_log_probabilities(
+  decoder: Decoder,
+  cache: Cache,
+  positions: Int[Array, 'b s'],
+  tokens: Int[Array, 'b t'],
+  token_positions: Int[Array, 'b t'],
+  nodes: Int[Array, ' n'],
+  depths: Int[Array, ' n'],
+  ancestors: Bool[Array, 'n n'],
+  pairs: Int[Array, 'pairs 2'],
+) -> Float[Array, 'b pairs']:
+  """log p(token | node) of each pair, in a tree that follows each row's tokens.
+
+  The tokens are padded on the left. Node 0 is their last, and the others are those of
+  `nodes`, each of which attends to its ancestors (arXiv 2305.09781, section 4).
+  """
+  (b, s), t = positions.shape, tokens.shape[1]
+  node_positions = token_positions[:, -1:] + 1 + depths[None]
+  new_positions = jnp.concatenate([token_positions, node_positions], axis=1)
+  seen = _seen([positions, new_positions], new_positions)
+  seen = seen.at[:, t:, s + t :].set(ancestors[None])
+  nodes = jnp.broadcast_to(nodes[None], node_positions.shape)
+  logits, _ = decoder(
+    jnp.concatenate([tokens, nodes], axis=1),
+    new_positions,
+    seen,
+    _with_slots(cache, b, s, new_positions.shape[1]),
+    s,
+    read_from=t - 1,
+  )
+  totals = jax.nn.logsumexp(logits, axis=-1)
+  node, token = pairs[:, 0], pairs[:, 1]
+  return logits[:, node, token] - totals[:, node]
+
+
+def _seen(
+  positions: list[Int[Array, 'b _']], of: Int[Array, 'b t']
+) -> Bool[Array, 'b t s']:
+  """Which slots the tokens at some positions attend to."""
+  return jnp.concatenate(positions, axis=1)[:, None] <= of[:, :, None]
+
+
+def _with_slots(cache: Cache, rows: int, used: int, free: int) -> Cache:
+  """Each row's used slots, and free ones; a single row is repeated."""
+
+  def resized(part: Array, axis: int) -> Array:
+    part = jax.lax.slice_in_dim(part, 0, used, axis=axis)
+    if len(part) != rows:
+      part = jnp.broadcast_to(part[:1], (rows, *part.shape[1:]))
+    widths = [(0, free if i == axis else 0) for i in range(4)]
+    return jax.lax.with_sharding_constraint(jnp.pad(part, widths), CACHE_AXES)
+
+  return [(resized(key, 3), resized(value, 2)) for key, value in cache]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import math
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +16,35 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Float64, Int, PyTree
+from jaxtyping import Array, Float64, PyTree
 
 from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.language_models import tokenizer as tokenizers
-from zoo.language_models.decoder import Decoder
-from zoo.language_models.decoding import causal, greedy
+from zoo.language_models.decoder import Cache, Decoder
+from zoo.language_models.decoding import (
+  PADDING,
+  empty_cache,
+  extend,
+  greedy,
+  tree_log_probabilities,
+)
 from zoo.language_models.weights import GGUFWeights, Path, load_decoder, open_weights
 
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-# Prompts and trees of continuations are padded to a multiple of this many tokens, so
-# that few programs are compiled.
-_PROMPT_BLOCK, _TREE_BLOCK = 128, 32
+# Prompts are read in chunks that end at a multiple of this many slots, and trees of
+# continuations are padded to multiples of nodes and pairs, so that prompts of all
+# lengths share few programs. A chunk attends to the slots that there are so far, which
+# halves the time of attention.
+_CHUNK, _TREE_BLOCK, _PAIR_BLOCK = 128, 32, 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+  """The keys and values of prompts, which `LanguageModel.read` has computed."""
+
+  prompts: Sequence[Sequence[int]]  # their tokens
+  cache: Cache
+  positions: np.ndarray  # of each row's slots; PADDING in those without a token
 
 
 class LanguageModel:
@@ -51,13 +71,16 @@ class LanguageModel:
     self.name = tokenizer.name
     self.cache_length = check_count('cache_length', cache_length)
     self._tokenizer = tokenizer
+    # Batches are filled up to a multiple of the devices that they are split over.
+    self.batch_multiple = mesh.shape['data']
     self._mesh = mesh
     self._graph, self._state = nnx.split(decoder)
     self.num_params = sum(
       math.prod(leaf.shape) for leaf in jax.tree.leaves(self._state)
     )
     # By default accelerators multiply float32 matrices in fewer bits.
-    exact = decoder.embedding.dtype == jnp.float32
+    self._config, self._dtype = config, decoder.embedding.dtype
+    exact = self._dtype == jnp.float32
     self._precision = 'float32' if exact else 'default'
 
   @classmethod
@@ -101,177 +124,232 @@ class LanguageModel:
     """The number of tokens of a whole prompt."""
     return len(self._tokenizer.encode(prompt))
 
-  def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]:
+  def read(self, prompts: Sequence[str], past: Past | None = None) -> Past:
+    """Computes the keys and values of prompts, from which the other methods start.
+
+    `past` is what was read of as many prompts, or of one: what a prompt has in common
+    with it at the beginning is not computed again. Raises UserError if a prompt does
+    not fit the cache.
+    """
+    return self._read([self._encode(prompt) for prompt in prompts], past)
+
+  def read_beginning(self, prompts: Sequence[str]) -> Past | None:
+    """What all prompts have in common at the beginning, as the past of one prompt."""
+    common = _common([self._encode(prompt) for prompt in prompts])
+    return self._read([common], None) if common else None
+
+  def generate(
+    self, prompts: Sequence[str], max_new_tokens: int, past: Past | None = None
+  ) -> list[str]:
     """Answers by greedy decoding, with all prompts in one batch.
 
-    An answer ends at the model's end token or after `max_new_tokens`. Raises UserError
-    if a prompt and that many tokens do not fit the cache.
+    An answer ends at the model's end token or after `max_new_tokens`. `past` is as in
+    `read`. Raises UserError if a prompt and that many tokens do not fit the cache.
     """
     new = check_count('max_new_tokens', max_new_tokens)
     encoded = [self._encode(prompt, new, 'new tokens') for prompt in prompts]
     if not encoded:
       return []
-    longest = max(map(len, encoded))
-    t = min(_rounded_up(longest, _PROMPT_BLOCK), self.cache_length - new)
-    num_slots = min(_rounded_up(t + new, _PROMPT_BLOCK), self.cache_length)
-    # Rows that pad the batch to the mesh's data axis repeat the first prompt.
-    rows = _rounded_up(len(encoded), self._mesh.shape['data'])
-    tokens = np.zeros((rows, t), np.int32)
-    lengths = np.full(rows, len(encoded[0]), np.int32)
-    for i in range(rows):
-      ids = encoded[i if i < len(encoded) else 0]
-      tokens[i, t - len(ids) :] = ids
-      lengths[i] = len(ids)
-    found = self._run(
-      _greedy,
-      (tokens, P('data')),
-      (lengths, P('data')),
-      (np.asarray(self._tokenizer.end_tokens, np.int32), P()),
-      (np.int32(new), P()),
-      num_slots=num_slots,
-    )
-    ends = set(self._tokenizer.end_tokens)
+    ends = np.asarray(self._tokenizer.end_tokens, np.int32)
+    found = self._follow(_greedy, encoded, past, ends, num_new=new)
     return [
-      self._tokenizer.decode([int(i) for i in row if i >= 0 and int(i) not in ends])
-      for row in found[: len(encoded)]
+      self._tokenizer.decode([i for i in row if i >= 0 and i not in ends])
+      for row in found.tolist()
     ]
 
   def log_probabilities(
-    self, prompt: str, continuations: Sequence[str]
-  ) -> Float64[np.ndarray, ' n']:
+    self,
+    prompts: Sequence[str],
+    continuations: Sequence[str],
+    past: Past | None = None,
+  ) -> Float64[np.ndarray, 'b n']:
     """log p(continuation | prompt), added up over each continuation's own tokens.
 
-    The prompt is run once. The continuations follow it as one tree, in which they share
-    common prefixes, and no branch attends to another (arXiv 2305.09781, section 4).
-    Raises UserError if the prompt and a continuation do not fit the cache, and RunError
-    if a probability is not finite.
+    The continuations follow each prompt as one tree, in which they share common
+    prefixes, and no branch attends to another. `past` is as in `read`. Raises UserError
+    if a prompt and a continuation do not fit the cache, and RunError if a probability
+    is not finite.
     """
-    paths = [self._tokenizer.encode(text) for text in continuations]
-    ids = self._encode(prompt, max(map(len, paths), default=0), 'of a continuation')
-    tree = _Tree(paths)
-    t = min(_rounded_up(len(ids), _PROMPT_BLOCK), self.cache_length)
-    m = _rounded_up(len(tree.tokens), _TREE_BLOCK)
-    tokens = np.zeros((1, t + m), np.int32)
-    tokens[0, t - len(ids) : t] = ids
-    tokens[0, t : t + len(tree.tokens)] = tree.tokens
-    positions = np.zeros((1, m), np.int32)
-    positions[0, : len(tree.depths)] = np.asarray(tree.depths) + len(ids)
-    seen = np.zeros((m, m), bool)
-    seen[: len(tree.tokens), : len(tree.tokens)] = tree.ancestors()
-    pairs = np.zeros((_rounded_up(len(tree.pairs), _PROMPT_BLOCK), 2), np.int32)
-    pairs[: len(tree.pairs)] = np.reshape(list(tree.pairs), (-1, 2))
-    found = self._run(
-      _log_probabilities,
-      (tokens, P()),
-      (np.asarray([len(ids)], np.int32), P()),
-      (positions, P()),
-      (seen, P()),
-      (pairs, P()),
-    ).astype(np.float64)
+    tree = _Tree([self._tokenizer.encode(text) for text in continuations])
+    longest = max(map(len, tree.paths), default=0)
+    encoded = [self._encode(prompt, longest, 'of a continuation') for prompt in prompts]
+    logs = np.zeros((len(encoded), len(tree.paths)))
+    if not encoded:
+      return logs
+    found = self._follow(_score, encoded, past, *tree.arrays()).astype(np.float64)
     if not np.isfinite(found).all():
       raise RunError(
         f'{self.name} gives probabilities that are not finite; its numbers may exceed '
         'the range of the dtype that it was loaded with'
       )
-    return np.asarray([found[indices].sum() for indices in tree.paths], np.float64)
+    for i, indices in enumerate(tree.paths):
+      logs[:, i] = found[:, indices].sum(axis=1)
+    return logs
 
-  def _encode(self, prompt: str, more: int, of: str) -> list[int]:
+  def _encode(self, prompt: str, more: int = 0, of: str = '') -> list[int]:
     ids = self._tokenizer.encode(prompt)
     if not ids:
       raise UserError('a prompt is empty; it must have at least one token')
     if len(ids) + more > self.cache_length:
+      together = f', and with {more} {of} {len(ids) + more}' if more else ''
       raise UserError(
-        f'a prompt has {len(ids)} tokens, and with {more} {of} {len(ids) + more}; '
-        f'it must fit cache_length, which is {self.cache_length}'
+        f'a prompt has {len(ids)} tokens{together}; it must fit cache_length, which is '
+        f'{self.cache_length}'
       )
     return ids
 
-  def _run(
+  def _read(self, prompts: Sequence[list[int]], past: Past | None) -> Past:
+    if not prompts:
+      raise UserError('there are no prompts to read')
+    cache, positions, rest = self._fork(prompts, past)
+    used = positions.shape[1]
+    width = _rounded_up(used + max(map(len, rest)), _CHUNK) - used
+    tokens, token_positions = _padded(rest, positions, width, left=False)
+    start = 0
+    while start < width:
+      stop = _rounded_up(used + start + 1, _CHUNK) - used
+      chunk = tokens[:, start:stop], token_positions[:, start:stop]
+      cache = self._run(_extend, cache, (positions, *chunk))
+      positions = np.concatenate([positions, chunk[1]], axis=1)
+      start = stop
+    return Past(prompts, cache, positions)
+
+  def _follow(
     self,
-    compiled: Callable[..., Array],
-    *arguments: tuple[np.ndarray | np.generic, P],
+    program: Callable[..., Array],
+    prompts: Sequence[list[int]],
+    past: Past | None,
+    *arguments: np.ndarray,
     **static: int,
   ) -> np.ndarray:
-    sharded = [
-      jax.device_put(value, NamedSharding(self._mesh, spec))
-      for value, spec in arguments
+    """Runs a program on the tokens of each prompt that its past lacks."""
+    past = past or self._read(prompts, None)
+    cache, positions, rest = self._fork(prompts, past)
+    batch = positions, *_padded(rest, positions, max(map(len, rest)), left=True)
+    found = self._run(program, cache, batch, *arguments, **static)
+    return np.asarray(found)[: len(prompts)]
+
+  def _fork(
+    self, prompts: Sequence[list[int]], past: Past | None
+  ) -> tuple[Cache, np.ndarray, list[list[int]]]:
+    """A cache, the positions of its slots that the prompts share, and other tokens.
+
+    The last token of a prompt is always among these, since its logits are needed.
+    """
+    # Rows that fill up the batch repeat the first prompt.
+    rows = _rounded_up(len(prompts), self.batch_multiple)
+    tokens = [*prompts, *[prompts[0]] * (rows - len(prompts))]
+    if past is None:
+      cache = empty_cache(self._config, rows, self._dtype)
+      return cache, np.zeros((rows, 0), np.int32), tokens
+    if len(past.prompts) not in (1, len(prompts)):
+      raise UserError(
+        f'the past is of {len(past.prompts)} prompts; it must be of 1 or {len(prompts)}'
+      )
+    kept = [
+      min(len(_common([before, ids])), len(ids) - 1)
+      for before, ids in zip(itertools.cycle(past.prompts), tokens, strict=False)
     ]
+    if len(past.prompts) < len(prompts):
+      kept = [min(kept)] * rows
+      positions = np.repeat(past.positions[:1, : kept[0]], rows, axis=0)
+    else:
+      before = past.positions < np.reshape(kept, (-1, 1))
+      positions = np.where(before, past.positions, PADDING)
+    rest = [ids[count:] for ids, count in zip(tokens, kept, strict=True)]
+    return past.cache, positions, rest
+
+  def _run(
+    self,
+    program: Callable[..., Any],
+    cache: Cache,
+    batch: Sequence[np.ndarray],
+    *arguments: np.ndarray,
+    **static: int,
+  ) -> Any:
+    put = [jax.device_put(x, NamedSharding(self._mesh, P('data'))) for x in batch]
+    put += [jax.device_put(x, NamedSharding(self._mesh, P())) for x in arguments]
     with (
       jax.set_mesh(self._mesh),
       jax.default_matmul_precision(self._precision),
     ):
-      return np.asarray(compiled(self._graph, self._state, *sharded, **static))
+      return program(self._graph, self._state, cache, *put, **static)
 
 
 class _Tree:
   """Continuations as a tree, whose nodes are the tokens that others follow."""
 
   def __init__(self, paths: Sequence[Sequence[int]]):
-    self.tokens: list[int] = []  # of all nodes except the root, parents first
-    self.depths: list[int] = []  # number of nodes between each one and the root
+    self.paths: list[list[int]] = []  # the indices of each continuation's pairs
+    self._tokens: list[int] = []  # of all nodes except the root, parents first
+    self._depths: list[int] = []  # number of nodes between each one and the root
     self._parents: list[int] = []
     # Node 0, the root, is the prompt's last token.
-    self.pairs: dict[tuple[int, int], int] = {}  # (node, next token) → its index
-    self.paths: list[list[int]] = []  # the indices of each continuation's pairs
+    self._pairs: dict[tuple[int, int], int] = {}  # (node, next token) → its index
     nodes = {}
     for path in paths:
       node, indices = 0, []
       for depth, token in enumerate(path):
         pair = node, token
-        indices.append(self.pairs.setdefault(pair, len(self.pairs)))
+        indices.append(self._pairs.setdefault(pair, len(self._pairs)))
         if depth + 1 < len(path):
           if pair not in nodes:
-            self.tokens.append(token)
-            self.depths.append(depth)
+            self._tokens.append(token)
+            self._depths.append(depth)
             self._parents.append(node)
-            nodes[pair] = len(self.tokens)
+            nodes[pair] = len(self._tokens)
           node = nodes[pair]
       self.paths.append(indices)
 
-  def ancestors(self) -> np.ndarray:
-    """Which nodes each node attends to: itself, and all between it and the root."""
-    seen = np.eye(len(self.tokens), dtype=bool)
+  def arrays(self) -> tuple[np.ndarray, ...]:
+    """Tokens, depths and ancestors of the nodes; and the pairs; padded with zeros."""
+    count, num_pairs = len(self._tokens), len(self._pairs)
+    n = _rounded_up(count, _TREE_BLOCK)
+    nodes = np.zeros((2, n), np.int32)
+    nodes[:, :count] = self._tokens, self._depths
+    # Each node attends to itself, and to all between it and the root.
+    ancestors = np.eye(n, dtype=bool)
     for node, parent in enumerate(self._parents):
       if parent:
-        seen[node] |= seen[parent - 1]
-    return seen
+        ancestors[node] |= ancestors[parent - 1]
+    pairs = np.zeros((_rounded_up(num_pairs, _PAIR_BLOCK), 2), np.int32)
+    pairs[:num_pairs] = np.reshape(list(self._pairs), (-1, 2))
+    return *nodes, ancestors, pairs
+
+
+def _padded(
+  rest: Sequence[Sequence[int]], seen: np.ndarray, width: int, *, left: bool
+) -> tuple[np.ndarray, np.ndarray]:
+  """Tokens and their positions, which follow those that are seen, as arrays."""
+  tokens = np.zeros((len(rest), width), np.int32)
+  positions = np.full((len(rest), width), PADDING, np.int32)
+  firsts = (seen < PADDING).sum(axis=1)
+  for i, (ids, first) in enumerate(zip(rest, firsts, strict=True)):
+    place = slice(width - len(ids), width) if left else slice(len(ids))
+    tokens[i, place], positions[i, place] = ids, first + np.arange(len(ids))
+  return tokens, positions
+
+
+def _common(prompts: Sequence[Sequence[int]]) -> list[int]:
+  """The tokens that all prompts have in common at the beginning."""
+  places = zip(*prompts, strict=False)
+  return [
+    tokens[0]
+    for tokens in itertools.takewhile(lambda tokens: len(set(tokens)) == 1, places)
+  ]
 
 
 def _rounded_up(count: int, block: int) -> int:
   return -(-count // block) * block
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames='num_slots')
-def _greedy(
-  graph: nnx.GraphDef, state: PyTree, *arguments: Array, num_slots: int
-) -> Array:
-  return greedy(nnx.merge(graph, state), *arguments, num_slots=num_slots)
+def _compiled(program: Callable[..., Any], *static: str) -> Callable[..., Any]:
+  @functools.partial(jax.jit, static_argnums=0, static_argnames=static)
+  def run(graph: nnx.GraphDef, state: PyTree, *arguments: Any, **static: int) -> Any:
+    return program(nnx.merge(graph, state), *arguments, **static)
+
+  return run
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_probabilities(
-  graph: nnx.GraphDef,
-  state: PyTree,
-  tokens: Int[Array, '1 n'],
-  lengths: Int[Array, 1],
-  tree_positions: Int[Array, '1 m'],
-  tree_seen: Array,
-  pairs: Int[Array, 'n_pairs 2'],
-) -> Float[Array, ' n_pairs']:
-  """log p(token | node) of each pair."""
-  m = tree_seen.shape[0]
-  t = tokens.shape[1] - m
-  positions, seen = causal(tokens[:, :t], lengths)
-  # Each node sees the whole prompt, as the prompt's last token does.
-  below = jnp.concatenate(
-    [jnp.broadcast_to(seen[:, -1:], (1, m, t)), tree_seen[None]], axis=2
-  )
-  above = jnp.pad(seen, ((0, 0), (0, 0), (0, m)))
-  logits, _ = nnx.merge(graph, state)(
-    tokens,
-    jnp.concatenate([positions, tree_positions], axis=1),
-    jnp.concatenate([above, below], axis=1),
-    read_from=t - 1,
-  )
-  log_p = jax.nn.log_softmax(logits[0], axis=-1)
-  return log_p[pairs[:, 0], pairs[:, 1]]
+_extend, _score = _compiled(extend), _compiled(tree_log_probabilities)
+_greedy = _compiled(greedy, 'num_new')

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import (
   TYPE_CHECKING,
+  Any,
   Literal,
   NotRequired,
   Protocol,
@@ -63,16 +64,23 @@ class Model(Protocol):
 
   name: str
   num_params: int
+  batch_multiple: int
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
 
   def num_tokens(self, prompt: str) -> int: ...
 
-  def generate(self, prompts: Sequence[str], max_new_tokens: int) -> list[str]: ...
+  def read_beginning(self, prompts: Sequence[str]) -> Any: ...
+
+  def read(self, prompts: Sequence[str], past: Any = None) -> Any: ...
+
+  def generate(
+    self, prompts: Sequence[str], max_new_tokens: int, past: Any = None
+  ) -> list[str]: ...
 
   def log_probabilities(
-    self, prompt: str, continuations: Sequence[str]
-  ) -> Float64[np.ndarray, ' n']: ...
+    self, prompts: Sequence[str], continuations: Sequence[str], past: Any = None
+  ) -> Float64[np.ndarray, 'b n']: ...
 
 
 def read_all(
@@ -84,41 +92,58 @@ def read_all(
 ) -> list[Answers]:
   """Sends the model the message of each query, and reads its answers in three ways.
 
+  A prompt is computed once for all three, and what all prompts have in common at the
+  beginning once for all. The shorter and the longer half are a batch each.
   The readout `expected` is the expected value over `grid_points` scores of the scale,
   or the most probable class.
   """
   prompts = [model.chat(text) for text in texts]
   prefixed = [model.chat(text, wording.answer_prefix) for text in texts]
-  free = model.generate(prompts, config.max_new_tokens)
-  forced = model.generate(prefixed, min(FORCED_TOKENS, config.max_new_tokens))
-  return [
-    {
-      'prompt': prompt,
-      'free': {'value': parse_answer(answer, wording, query.texts), 'answer': answer},
-      'forced': {'value': parse_forced(number, wording), 'answer': number},
-      'expected': _expected(model, start, wording, config.grid_points),
-    }
-    for prompt, start, query, answer, number in zip(
-      prompts, prefixed, queries, free, forced, strict=True
-    )
-  ]
+  written = _written(wording, config.grid_points)
+  beginning = model.read_beginning(prompts)
+  size = -(-len(prompts) // 2)
+  if size % model.batch_multiple:  # two batches would leave devices idle
+    size = len(prompts)
+  answers: dict[int, Answers] = {}
+  by_length = sorted(range(len(prompts)), key=lambda i: model.num_tokens(prompts[i]))
+  for start in range(0, len(prompts), size):
+    batch = by_length[start : start + size]
+    starts = [prefixed[i] for i in batch]
+    past = model.read([prompts[i] for i in batch], beginning)
+    free = model.generate([prompts[i] for i in batch], config.max_new_tokens, past)
+    forced = model.generate(starts, min(FORCED_TOKENS, config.max_new_tokens), past)
+    logs = model.log_probabilities(starts, written, past)
+    for i, answer, number, log in zip(batch, free, forced, logs, strict=True):
+      value = parse_answer(answer, wording, queries[i].texts)
+      answers[i] = {
+        'prompt': prompts[i],
+        'free': {'value': value, 'answer': answer},
+        'forced': {'value': parse_forced(number, wording), 'answer': number},
+        'expected': _expected(log, written, wording),
+      }
+  return [answers[i] for i in range(len(prompts))]
 
 
-def _expected(model: Model, prompt: str, wording: Wording, grid_points: int) -> Readout:
+def _written(wording: Wording, grid_points: int) -> list[str]:
+  """The labels whose probabilities are read, as they follow an answer's prefix."""
   scale = wording.scale
   if scale.classes:
-    written = [f' {name}' for name in scale.classes]
-  else:
-    # Written as in the prompt, so that scores have the same tokens.
-    grid = np.linspace(scale.low, scale.high, grid_points)
-    # If the grid is finer than two decimals, each text counts once.
-    written = list(dict.fromkeys(wording.show(value) for value in grid.tolist()))
-  logs = np.asarray(model.log_probabilities(prompt, written), np.float64)
+    return [f' {name}' for name in scale.classes]
+  # Written as in the prompt, so that scores have the same tokens.
+  grid = np.linspace(scale.low, scale.high, grid_points)
+  # If the grid is finer than two decimals, each text counts once.
+  return list(dict.fromkeys(wording.show(value) for value in grid.tolist()))
+
+
+def _expected(
+  logs: Float64[np.ndarray, ' n'], written: Sequence[str], wording: Wording
+) -> Readout:
+  classes = wording.scale.classes
   probabilities = np.exp(logs - logs.max())
   probabilities /= probabilities.sum()
   mass = float(np.exp(logs).sum())
-  if scale.classes:
-    by_class = dict(zip(scale.classes, probabilities.tolist(), strict=True))
-    value = scale.classes[int(probabilities.argmax())]
+  if classes:
+    by_class = dict(zip(classes, probabilities.tolist(), strict=True))
+    value = classes[int(probabilities.argmax())]
     return {'value': value, 'mass': mass, 'probabilities': by_class}
   return {'value': float(probabilities @ np.array(written, np.float64)), 'mass': mass}
