@@ -22,10 +22,11 @@ e² = 4.
 Memory of a step per chip, by launch.aot with libtpu 0.0.42.1; docs/scaling.md has the
 other programs and the traffic:
 
-  v5e:2x2    7.3 of 15.75 GiB, of which the state is 1.5
-  v5e:4x8    3.3 of 15.75 GiB, of which the state is 0.2
+  v5e:2x2    7.9 of 15.75 GiB, of which the state is 1.5
+  v5e:4x8    0.9 of 15.75 GiB, of which the state is 0.2
 
-No axis of the arrays divides by a power of two (513 = 27 · 19), so `fsdp` pads them.
+No axis of the arrays divides by a power of two (513 = 27 · 19), so `fsdp` fills up the
+heads with zeros, to as many for each device.
 """
 
 from configs import multi_head_lsa
