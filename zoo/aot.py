@@ -1,7 +1,8 @@
-"""Compiles training for a TPU slice without having one: memory and traffic.
+"""Compiles training for a TPU slice or GPUs without having them: memory and traffic.
 
-XLA compiles for a named topology on any machine that has libtpu, ahead of time (AOT).
-The training step of `launch.main` is compiled for all devices of the slice.
+XLA compiles for a named topology on any machine that has libtpu, or JAX's plugin for
+CUDA, ahead of time (AOT). The training step of `launch.main` is compiled for all
+devices.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from zoo.config import Config, mesh_shape, num_slices, validate
 from zoo.errors import UserError
+from zoo.gpus import H200_BYTES, TARGETS
 from zoo.mesh import make_mesh
 from zoo.tables import format_table
 from zoo.training.objective import moments_of
@@ -32,14 +34,18 @@ _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
+# Of one machine.
+GPUS = {'h200': ('1', '2', '4', '8')}
+
 GIB = 2**30  # bytes
 # The memory of a chip that a program may use: the limit that the compiler states when
-# it rejects a program.
+# it rejects a program; of a GPU, the three quarters that JAX takes by default.
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
   'v6e': int(31.25 * GIB),
   'v4': int(30.75 * GIB),
   'v5p': int(95.74 * GIB),
+  'h200': H200_BYTES * 3 // 4,
 }
 
 Report = dict[str, Any]  # as JSON
@@ -49,6 +55,11 @@ _COLLECTIVE = re.compile(
   r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
   r'|collective-permute|collective-broadcast)(?:-start)?\('
 )
+# Instructions of a GPU that launch no kernel of their own.
+_NO_KERNEL = re.compile(
+  r' (parameter|constant|tuple|get-tuple-element|bitcast|while|call|conditional'
+  r'|after-all|partition-id|replica-id)\('
+)
 _SENT = re.compile(r'= (.*?) send\(.*"xla_megascale_runtime"')
 _ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 
@@ -56,12 +67,14 @@ _ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 def report(config: Config, topology: str) -> Report:
   """What a step of training needs on each device of a slice such as `v5e:4x8`.
 
-  There are as many such slices as `config.mesh.slices` says. `fits` says whether it can
-  run there, and `reason` why not. Bytes and flops are per device and step;
-  `collectives` are by kind, with the bytes of their results on each device.
-  `unsharded_bytes` of the state are replicated on every device, and `lost_donations`
-  names arrays of it that a step would hold twice. Raises UserError for an unknown
-  topology, a config that is invalid on it, and if libtpu is not installed.
+  There are as many such slices as `config.mesh.slices` says; `h200:8` are the GPUs of a
+  machine. `fits` says whether it can run there, and `reason` why not. Bytes and flops
+  are per device and step; `collectives` are by kind, with the bytes of their results on
+  each device. `estimated_cycles` are how long the compiler expects a TPU to compute,
+  without collectives, and `kernels` how many a GPU launches beside them; each is None
+  on the other. `unsharded_bytes` of the state are replicated on every device, and
+  `lost_donations` names arrays of it that a step would hold twice. Raises UserError for
+  an unknown topology, a config that is invalid on it, and if what compiles is missing.
   """
   slices = num_slices(config)
   devices = _devices(topology, slices)
@@ -81,17 +94,20 @@ def report(config: Config, topology: str) -> Report:
       _bytes_a_device(leaf) for _, leaf in leaves if leaf.sharding.is_fully_replicated
     ),
   }
+  on_gpu = devices[0].platform == 'gpu'
+  # Without a GPU to measure them on, XLA finds no sizes of tiles for some products.
+  options = {'xla_gpu_enable_triton_gemm': False} if on_gpu else None
   try:
-    compiled = lowered.compile()
+    compiled = lowered.compile(compiler_options=options)
   except jax.errors.JaxRuntimeError as error:
     reason = _out_of_memory(str(error))
     if reason is None:
       raise
     return {**found, 'fits': False, 'reason': reason}
-  return found | _needs(compiled, hbm, leaves)
+  return found | _needs(compiled, hbm, leaves, on_gpu)
 
 
-def _needs(compiled: Any, hbm: int, state: Leaves) -> Report:
+def _needs(compiled: Any, hbm: int, state: Leaves, on_gpu: bool) -> Report:
   """The part of a report that describes the compiled step."""
   memory = compiled.memory_analysis()
   peak = memory.peak_memory_in_bytes
@@ -104,6 +120,8 @@ def _needs(compiled: Any, hbm: int, state: Leaves) -> Report:
     'temporary_bytes': memory.temp_size_in_bytes,
     'peak_bytes': peak,
     'flops': (compiled.cost_analysis() or {}).get('flops'),
+    'estimated_cycles': None if on_gpu else _in_a_step(text, _cycles),
+    'kernels': _in_a_step(text, _kernels) if on_gpu else None,
     'collectives': _collectives(text),
     'lost_donations': _lost_donations(text, state),
   }
@@ -157,6 +175,10 @@ def table(found: Report) -> str:
       ('memory of a chip', _size(found['hbm_bytes'])),
       ('flops', 'unknown' if flops is None else f'{flops:.3g}'),
     ]
+    if found['estimated_cycles'] is not None:
+      rows.append(('estimated cycles', f'{found["estimated_cycles"]:.3g}'))
+    if found['kernels'] is not None:
+      rows.append(('kernels', f'{found["kernels"]}'))
     for kind, what in found['collectives'].items():
       rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
     rows.append(('lost donations', ', '.join(found['lost_donations']) or 'none'))
@@ -193,7 +215,10 @@ def _size(num_bytes: int) -> str:
 def _devices(topology: str, slices: int = 1) -> list[Any]:
   """The devices of equal slices, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
-  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in SLICES.items())
+  listed = (SLICES | GPUS).items()
+  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in listed)
+  if shape in GPUS.get(chip, ()):
+    return _gpus(chip, int(shape), slices)
   if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
     raise UserError(
       f'unknown topology {topology!r}; it must be chip:shape such as v5e:4x8, or auto; '
@@ -224,6 +249,24 @@ def _devices(topology: str, slices: int = 1) -> list[Any]:
   return list(found.devices)
 
 
+def _gpus(chip: str, number: int, slices: int) -> list[Any]:
+  """GPUs of one machine, which need not exist; raises UserError."""
+  if slices > 1:
+    raise UserError(f'config.mesh.slices is {slices}; it must be 1 for GPUs')
+  if importlib.util.find_spec('jax_cuda13_plugin') is None:
+    raise UserError(
+      'jax_cuda13_plugin, which compiles for GPUs, is not installed; pip install '
+      "'icl-zoo[cuda13]'"
+    )
+  found = topologies.get_topology_desc(
+    platform='cuda',
+    topology_name=f'{chip}:{number}',
+    topology=f'1x1x{number}',  # slices, machines and GPUs of each
+    target_config=TARGETS[chip],
+  )
+  return list(found.devices)
+
+
 def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   """The step of training, lowered for the devices, and the abstract state it takes."""
   validate(config, len(devices))
@@ -244,7 +287,8 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     numbers = jax.tree.map(abstract, Numbers(moments_of(plan.task)))
     limit = abstract(np.int32(0))
     traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
-    return traced.lower(lowering_platforms=('tpu',)), plan.layout.kept
+    platform = 'cuda' if devices[0].platform == 'gpu' else 'tpu'
+    return traced.lower(lowering_platforms=(platform,)), plan.layout.kept
 
 
 def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
@@ -263,6 +307,7 @@ def _collectives(text: str) -> dict[str, dict[str, int]]:
   What a device sends to other slices, over another network, is `between slices`.
   """
   found: dict[str, dict[str, int]] = {}
+  seen = set()
   for line in _lines_of_a_step(text):
     if match := _COLLECTIVE.search(line):
       shape, kind = match.groups()
@@ -270,6 +315,11 @@ def _collectives(text: str) -> dict[str, dict[str, int]]:
       shape, kind = match.group(1), 'between slices'
     else:
       continue
+    # A TPU sends parts of one collective during each of several fusions.
+    if channel := re.search(r'channel_id=\d+', line):
+      if (kind, channel.group()) in seen:
+        continue
+      seen.add((kind, channel.group()))
     sizes = [
       math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
       for _, bits, sides in _ARRAY.findall(shape)
@@ -285,6 +335,66 @@ def _collectives(text: str) -> dict[str, dict[str, int]]:
 
 def _lines_of_a_step(text: str) -> list[str]:
   """The instructions of the loop over steps, and of everything it calls."""
+  computations, body = _loop_over_steps(text)
+  waiting = [body]
+  reached: dict[str, list[str]] = {}
+  while waiting:
+    name = waiting.pop()
+    if name in computations and name not in reached:
+      reached[name] = computations[name]
+      waiting += [n for line in reached[name] for n in re.findall(r'%([\w.\-]+)', line)]
+  return [line for lines in reached.values() for line in lines]
+
+
+def _in_a_step(text: str, count: Callable[[str], int]) -> int:
+  """The sum of `count` over all instructions of a step.
+
+  Those of loops within a step count as often as they run, once if the program does not
+  say how often; what is fused counts as a whole.
+  """
+  computations, body = _loop_over_steps(text)
+
+  def total(name: str) -> int:
+    found = 0
+    for line in computations.get(name, ()):
+      found += count(line)
+      if re.search(r' (while|call|conditional|async-start)\(', line):
+        called = re.findall(r'(?:body|calls|to_apply)=%?([\w.\-]+)', line)
+        if branches := re.search(r'branch_computations=\{(.*?)\}', line):
+          called += re.findall(r'%?([\w.\-]+)', branches.group(1))
+        found += _times(line, computations) * sum(map(total, called))
+    return found
+
+  return total(body)
+
+
+def _cycles(line: str) -> int:
+  """The compiler's estimate of an instruction, in cycles of a TPU."""
+  stated = re.search(r'"estimated_cycles":"(\d+)"', line)
+  return int(stated.group(1)) if stated else 0
+
+
+def _kernels(line: str) -> int:
+  """The kernels that an instruction of a GPU launches, but for collectives."""
+  if not re.match(r' *(ROOT )?%', line):
+    return 0
+  return not (_NO_KERNEL.search(line) or re.search(r'-done\(', line)) and not (
+    _COLLECTIVE.search(line)
+  )
+
+
+def _times(line: str, computations: dict[str, list[str]]) -> int:
+  """How often an instruction runs what it calls."""
+  condition = re.search(r' while\(.*condition=%?([\w.\-]+)', line)
+  if condition is None:
+    return 1
+  # The number that the index, which counts from 0, is compared with.
+  limits = re.findall(r' constant\((\d+)\)', ''.join(computations[condition.group(1)]))
+  return int(limits[0]) if len(limits) == 1 else 1
+
+
+def _loop_over_steps(text: str) -> tuple[dict[str, list[str]], str]:
+  """The instructions of each computation, and the name of the loop's body."""
   computations: dict[str, list[str]] = {}
   body: list[str] = []
   entry = ''
@@ -297,14 +407,8 @@ def _lines_of_a_step(text: str) -> list[str]:
   loops = [line for line in computations[entry] if re.search(r' while\(', line)]
   if len(loops) != 1:
     raise ValueError(f'the training program has {len(loops)} loops; it should have 1')
-  waiting = re.findall(r'body=%?([\w.\-]+)', loops[0])
-  reached: dict[str, list[str]] = {}
-  while waiting:
-    name = waiting.pop()
-    if name in computations and name not in reached:
-      reached[name] = computations[name]
-      waiting += [n for line in reached[name] for n in re.findall(r'%([\w.\-]+)', line)]
-  return [line for lines in reached.values() for line in lines]
+  (name,) = re.findall(r'body=%?([\w.\-]+)', loops[0])
+  return computations, name
 
 
 def _lost_donations(text: str, state: Leaves) -> list[str]:

@@ -137,7 +137,8 @@ def materialize_once(
 
   XLA:CPU drops optimization barriers before it fuses, and would run the generator again
   in each fusion that reads its numbers. It does not fuse across a conditional, and
-  cannot know that this condition always holds.
+  cannot know that this condition always holds. A TPU's compiler weighs what it repeats,
+  and a barrier would make it write words to memory that nothing else reads.
   """
 
   def on_cpu(*arguments: Any) -> Any:
@@ -152,7 +153,9 @@ def materialize_once(
   def elsewhere(*arguments: Any) -> Any:
     return jax.lax.optimization_barrier(function(*arguments))
 
-  return jax.lax.platform_dependent(*arguments, cpu=on_cpu, default=elsewhere)
+  return jax.lax.platform_dependent(
+    *arguments, cpu=on_cpu, tpu=function, default=elsewhere
+  )
 
 
 def _words_of(key: Key[Array, '']) -> UInt32[Array, ' 2']:

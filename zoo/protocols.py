@@ -68,6 +68,17 @@ class Layered(Predictor, Protocol):
 
 
 @runtime_checkable
+class SplitsHeads(Predictor, Protocol):
+  """A model whose heads do not depend on each other, nor change by heads of zeros."""
+
+  num_heads: int
+
+  def split_heads(self, *axes: str) -> None:
+    """Splits the weights of the heads over these axes of the mesh."""
+    ...
+
+
+@runtime_checkable
 class FollowsRule(Predictor, Protocol):
   """A predictor of the linear family, which follows a learning rule."""
 

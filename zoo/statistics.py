@@ -82,4 +82,9 @@ def _halves(update: Float[Array, 'n u u']) -> Float[Array, 'n p']:
   width = update.shape[-1]
   rows, columns = np.tril_indices(width)
   count = np.where(rows == columns, 1, 2).astype(update.dtype)
-  return update.reshape(len(update), -1)[:, rows * width + columns] * count[None]
+  entries = update.reshape(len(update), -1)
+  # The indices are known to differ, so that the gradient is a scatter without sums.
+  taken = entries.at[:, rows * width + columns].get(
+    unique_indices=True, indices_are_sorted=True, mode='promise_in_bounds'
+  )
+  return taken * count[None]

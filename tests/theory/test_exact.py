@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType, Mesh
 
 import zoo
 from tests.settings import isotropic
@@ -199,6 +200,20 @@ def test_the_precision_of_the_caller_does_not_matter(make_task):
   with jax.default_matmul_precision('BF16_BF16_F32'):
     found = everything()
   jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_the_host_computes_in_float64_whatever_the_devices(monkeypatch, make_task):
+  task, rule = make_task('general', 2, 2), random_rule(2)
+  moments = jax.tree.map(np.asarray, theory.task_moments(task))
+  stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (rule, moments))
+  expected = np.asarray(theory.exact_risks(*stacked))
+  devices = np.reshape(jax.devices()[2:4], (2, 1))  # stand for those of another kind
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+  with jax.set_mesh(Mesh(devices, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)):
+    found = theory.exact_risks(*stacked)
+    assert theory.exact_risk(rule, task) == expected
+  assert found.devices() == {jax.devices('cpu')[0]}
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_float64_after_the_same_arrays_were_compiled_in_float32():

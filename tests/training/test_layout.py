@@ -1,6 +1,7 @@
 """Fully sharded training: the same numbers, split as far as they go."""
 
 import importlib
+import re
 import shutil
 from typing import Any
 
@@ -27,17 +28,27 @@ def fsdp(data, model, name='multi_head_lsa', **changes):
   )
 
 
-# e = 4 and H = 5: of the axes of [5, 4, 4] none divides by 8, one does by 4.
+# Meshes, and heads of multi_head_lsa with e = 4. Of the axes of [5, 4, 4] none divides
+# by 8, one does by 4. Nine heads are split over all eight devices, and filled up to 16.
+# Of prompts in two parts, on four devices nine heads are computed one by one, and on
+# two through their learning rule; in one part statistics are used.
 MESHES = [
-  (4, 2),
-  *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1), (1, 8)]),
+  ((4, 2), 5, 1),
+  ((2, 4), 9, 2),
+  *(
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in [
+      *(((8, 1), 5, 1), ((1, 8), 5, 1), ((4, 2), 9, 2), ((2, 4), 9, 1), ((1, 8), 9, 1)),
+    ]
+  ),
 ]
 
 
-@pytest.mark.parametrize('mesh', MESHES, ids=lambda mesh: '{}×{}'.format(*mesh))
-def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh):
-  plain = Run(small_config('multi_head_lsa', model__num_heads=5))
-  split = Run(fsdp(*mesh, model__num_heads=5))
+@pytest.mark.parametrize(('mesh', 'heads', 'parts'), MESHES)
+def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh, heads, parts):
+  changes = {'model__num_heads': heads, 'train__num_parts': parts}
+  plain = Run(small_config('multi_head_lsa', **changes))
+  split = Run(fsdp(*mesh, **changes))
   for run in (plain, split):
     metrics = run.train(0, 12)
   with jax.set_mesh(split.mesh):
@@ -51,38 +62,88 @@ def test_the_trajectory_is_the_same_up_to_the_order_of_sums(mesh):
   assert metrics['finite']
 
 
-def test_no_device_keeps_more_than_its_share():
-  run = Run(fsdp(4, 2, model__num_heads=5))
+# 5 heads on 2 devices: one more, of zeros; the 4 rows on 4 devices: none. 9 heads on
+# all 8 devices: seven more.
+SHARES = [
+  (5, (6, 4, 4), P(('model',), ('data',), None), (3, 1, 4)),
+  (9, (16, 4, 4), P(('model', 'data'), None, None), (2, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(('num_heads', 'shape', 'spec', 'share'), SHARES)
+def test_no_device_keeps_more_than_its_share(num_heads, shape, spec, share):
+  run = Run(fsdp(4, 2, model__num_heads=num_heads))
   heads = [leaf for leaf in jax.tree.leaves(run.state) if leaf.ndim == 3]
   assert len(heads) == 3 * 4  # the four matrices, and Adam's two moments of each
   run.train(0, 1)
   for leaf in [leaf for leaf in jax.tree.leaves(run.state) if leaf.ndim == 3]:
-    # 5 heads on 2 devices: one more, of zeros. The 4 rows on 4 devices: none.
-    assert leaf.shape == (6, 4, 4)
-    assert leaf.sharding.spec == P(('model',), ('data',), None)
-    assert leaf.addressable_shards[0].data.shape == (3, 1, 4)
-    assert not np.asarray(leaf)[5:].any()
+    assert leaf.shape == shape
+    assert leaf.sharding.spec == spec
+    assert leaf.addressable_shards[0].data.shape == share
+    assert not np.asarray(leaf)[num_heads:].any()
+
+
+# What a device of four rows draws a part of, and gathers over the two of its row: four
+# prompts of the sixteen, of four examples with three features.
+PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 
 
 @pytest.mark.parametrize('name', ['multi_head_lsa', 'transformer'])
 def test_weights_are_not_gathered(name):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
-  run = Run(small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2))
+  text = compiled_text(
+    small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2)
+  )
+  assert ' all-reduce(' in text
+  # Statistics of prompts stay where they are drawn.
+  assert gathered(text) <= (PROMPTS if name == 'transformer' else set())
+
+
+def test_heads_are_computed_where_they_are_kept():
+  """On one device alone, and not by each that shares the batch with it."""
+  text = compiled_text(fsdp(2, 4, model__num_heads=9, train__num_parts=2))
+  # A device keeps 2 of 16 heads. Four devices share a batch of 8 prompts: of the heads
+  # it gathers b_h and A_h, and none of the weights, whose products these are.
+  heads = {'4,4', '4,4,4'}
+  prompts = {'8,4,3', '8,4', '8,3', '8'}
+  guess = {'4'}  # three entries, filled up for two devices
+  assert heads <= gathered(text) <= heads | prompts | guess
+  assert len(re.findall(r'= f32\[4,4,4\]\S* all-gather\(', text)) == 1
+  # A_h = W_Kᵀ W_Q is a product of two heads, forward and twice backward, never of four.
+  assert re.search(r'f32\[2,4,4\]\S* dot\(', text)
+  assert 'hij,hik->hjk' in text
+  for line in text.splitlines():
+    if 'hij,hik->hjk' in line and ' dot(' in line:
+      assert re.search(r'= f32\[2,4,4\]', line)
+
+
+def compiled_text(config):
+  run = Run(config)
   with jax.set_mesh(run.mesh):
     step = run.put(np.int32(0))
     compiled = run.steps.lower(run.state, run.key, step, step, run.numbers).compile()
-  text = str(compiled.as_text())
-  assert ' all-reduce(' in text
-  assert ' all-gather(' not in text
+  return str(compiled.as_text())
+
+
+def gathered(text):
+  """The shapes of the results of all gathers in a program."""
+  results = re.findall(r'= (.*?) all-gather(?:-start)?\(', text)
+  return {
+    shape for result in results for shape in re.findall(r'f32\[([\d,]*)\]', result)
+  }
 
 
 @pytest.mark.parametrize(
-  'first_split', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['out', 'in']
+  ('first_split', 'heads'),
+  [
+    (True, 5),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in [(False, 5), (True, 9)]),
+  ],
 )
-def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path, first_split):
+def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path, first_split, heads):
   """Saved fully sharded and resumed on one device, and the other way round."""
-  plain = small_config('multi_head_lsa', model__num_heads=5)
-  split = fsdp(4, 2, model__num_heads=5)
+  plain = small_config('multi_head_lsa', model__num_heads=heads)
+  split = fsdp(4, 2, model__num_heads=heads)
   summary = train(plain, tmp_path / 'plain')
   assert summary is not None
   saved = saved_arrays(tmp_path / 'plain', 12)
@@ -99,7 +160,7 @@ def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path, first_split)
   assert found.keys() == saved.keys()
   for path, array in found.items():
     assert_close(array, saved[path], relative=1e-4)  # as above
-  assert zoo.load(workdir).model.w_k.shape == (5, 4, 4)
+  assert zoo.load(workdir).model.w_k.shape == (heads, 4, 4)
 
 
 class OfOddShapes(nnx.Module):

@@ -1,8 +1,11 @@
 """The common base of linear attention models: four matrices per head."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from zoo.errors import check_count, check_number
@@ -49,6 +52,15 @@ class LinearAttention(nnx.Module):
 
     self.w_k, self.w_q = matrices(), matrices()
     self.w_v, self.w_p = matrices(), matrices()
+
+  def split_heads(self, *axes: str) -> None:
+    """Splits the heads over these axes of the mesh, of which `model` is the first.
+
+    Each head is computed by itself until predictions are added up, and heads of zeros
+    may be appended to fill the devices.
+    """
+    for matrices in (self.w_k, self.w_q, self.w_v, self.w_p):
+      matrices.set_metadata(out_sharding=(axes, None, None))
 
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
     """`(g, β)` of the initial guess `y_q = g·x_q + β`."""
@@ -110,15 +122,20 @@ class LinearAttention(nnx.Module):
     """The prediction for each prompt's query, by whichever exact path is cheaper.
 
     The cost in multiplications per prompt, divided by e, is H·(2C + e) head by head,
-    and (C + d)·e through the learning rule for any number of heads. Raises UserError
-    for a prompt of another number of features.
+    and (C + d)·e through the learning rule for any number of heads. Devices that share
+    the heads share the first, and each repeats the second. Raises UserError for a
+    prompt of another number of features.
     """
     prompt.check_features('model', self.num_features)
     c, d = prompt.x.shape[1:]
-    if self.num_heads * (2 * c + d + 1) > (c + d) * (d + 1):
+    devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
+    if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):
       return self.learning_rule()(prompt)
     guess, bias = self.initial_guess()
     b_he, a_hee = self.head_algebra()
+    # First where the weights are, then gathered for the devices that share the batch.
+    for axes in (self.w_k.get_metadata('out_sharding')[0], 'model'):
+      b_he, a_hee = _split_heads(b_he, axes), _split_heads(a_hee, axes)
     query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
     z_bce = prompt.examples()
     scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be) / c
@@ -138,3 +155,12 @@ class LinearAttention(nnx.Module):
       bias=readout[-1] * bias,
       bias_update=bias * moves[-1],
     )
+
+
+def _split_heads(
+  array: Float[Array, 'h ...'], axes: str | Sequence[str]
+) -> Float[Array, 'h ...']:
+  """The array with its heads split over axes of the mesh, if there is one."""
+  if 'model' not in jax.sharding.get_abstract_mesh().axis_names:
+    return array
+  return jax.lax.with_sharding_constraint(array, P(axes))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.core import Tracer
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from zoo.errors import UserError
@@ -98,7 +99,7 @@ def known_risk(predictor: Predictor, task: Task) -> float | None:
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """The exact risks of learning rules on tasks, both stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one asynchronous call.
+  As `exact_risk`, in float64 and in one call; the rules are on the host.
   """
   with double_precision():
     return _risks(jax.tree.map(_float64, moments), rules)
@@ -107,7 +108,7 @@ def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
 def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   """The exact risks of exact forms on one task, stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one asynchronous call.
+  As `exact_risk`, in float64 and in one call; the forms are on the host.
   """
   with double_precision():
     constants = jax.tree.map(_float64, form_constants(forms, task))
@@ -145,9 +146,28 @@ def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
 
 @contextlib.contextmanager
 def double_precision() -> Iterator[None]:
-  """Computes in float64 inside the block, with matrix products in full precision."""
-  with jax.enable_x64(True), jax.default_matmul_precision('highest'):
+  """Computes in float64 inside the block, with matrix products in full precision.
+
+  This machine computes, whatever the devices: a TPU has no float64, and would take
+  dozens of operations for each.
+  """
+  with _on_host(), jax.enable_x64(True), jax.default_matmul_precision('highest'):
     yield
+
+
+def _on_host() -> contextlib.AbstractContextManager:
+  """Computes on a CPU of this machine inside the block."""
+  if jax.default_backend() == 'cpu':
+    return contextlib.nullcontext()
+  try:
+    cpu = jax.local_devices(backend='cpu')[:1]
+  except RuntimeError:  # JAX_PLATFORMS leaves out the CPU
+    return contextlib.nullcontext()
+  # A mesh, since one that is set prevails over `jax.default_device`.
+  mesh = Mesh(
+    np.reshape(cpu, (1, 1)), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
+  )
+  return jax.set_mesh(mesh)
 
 
 Subject = TypeVar('Subject')

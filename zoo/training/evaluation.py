@@ -36,9 +36,9 @@ from zoo.training.step import EVAL_STREAM, stream_key
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
 SampledMoments = dict[str, tuple[Array, Array]]
-# These and the exact risks, on the devices and on the host.
-Measured = tuple[SampledMoments, Array | None]
-Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray | None]
+# These and what exact risks are computed from, on the devices and on the host.
+Measured = tuple[SampledMoments, Rule | None]
+Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
 # The moments of a task and its gradient descent; None if theory does not cover it.
 Known = tuple[theory.Moments, LearningRule] | None
 
@@ -110,7 +110,7 @@ class Evaluation:
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
     self.references = references(tasks)
-    self._mesh, self._task = mesh, tasks[0]
+    self._task = tasks[0]
     known = self.references and (self.references.moments, self.references.gd)
     self._inputs = replicate((keys, known), mesh)
     whole = NamedSharding(mesh, P())
@@ -131,19 +131,22 @@ class Evaluation:
     rules = self._rules_of.out_info
     if rules is not None:
       zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), rules)
-      self._exact_risks(replicate(zeros, self._mesh))
+      self._exact_risks(zeros)
 
   def start(self, model_state: PyTree, sampled: bool) -> Measured:
     """Starts measuring on the devices; the state may be donated at once."""
     moments = {}
     if sampled and self.num_prompts:
       moments = self._sample(model_state, *self._inputs)
-    return moments, self._exact_risks(self._rules_of(model_state))
+    return moments, self._rules_of(model_state)
 
   def finish(self, fetched: Fetched) -> list[Risks]:
-    """The risks of each model, from the result of `start` after it is fetched."""
-    moments, exact = fetched
-    exact = [None] * self.num_models if exact is None else exact.tolist()
+    """The risks of each model, from the result of `start` after it is fetched.
+
+    Exact risks are computed here, by this machine while the devices train.
+    """
+    moments, rules = fetched
+    exact = self._exact_risks(rules)
 
     def estimate(name: str, i: int) -> Estimate | None:
       if name not in moments:
@@ -170,12 +173,12 @@ class Evaluation:
       for i in range(self.num_models)
     ]
 
-  def _exact_risks(self, rules: Rule | None) -> Array | None:
+  def _exact_risks(self, rules: Rule | None) -> list[float] | list[None]:
     if rules is None or self.references is None:
-      return None
+      return [None] * self.num_models
     if not isinstance(rules, LearningRule):
-      return theory.exact_form_risks(rules, self._task)
-    return theory.exact_risks(rules, self.references.moments)
+      return np.asarray(theory.exact_form_risks(rules, self._task)).tolist()
+    return np.asarray(theory.exact_risks(rules, self.references.moments)).tolist()
 
 
 def make_evaluation(

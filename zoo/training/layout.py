@@ -25,7 +25,9 @@ class Layout:
   By default they are those of the model, and all methods return their argument. When
   fully sharded, each array is also split over the mesh axis `data` between uses, along
   the axis that needs the least padding; arrays that do not divide are padded with
-  zeros, which stay zeros. Checkpoints and evaluation use arrays without padding.
+  zeros, which stay zeros. An array that the model itself splits over `data` is used as
+  it is kept; the others are gathered first, and trimmed. Checkpoints and evaluation use
+  arrays without padding.
   """
 
   def __init__(self, abstract: State, fully_sharded: bool = False):
@@ -35,6 +37,9 @@ class Layout:
     if fully_sharded:
       self.kept = jax.tree.map(_split_over_data, abstract)
       self.saved = jax.tree.map(_evenly_split, abstract)
+      self.used = jax.tree.map(
+        lambda kept, asked: kept if _is_over_data(asked) else asked, self.kept, abstract
+      )
 
   @property
   def keeps_shapes(self) -> bool:
@@ -108,7 +113,7 @@ def _split_over_data(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   axes = _axes(leaf)
   free = [i for i, names in enumerate(axes) if _parts(mesh, names) == 1]
   shape, data = list(leaf.shape), mesh.shape['data']
-  if free and not any('data' in names for names in axes):
+  if free and not _is_over_data(leaf):
     # The first of equal axes: a TPU stores the last two axes in tiles of 8 × 128.
     chosen = min(
       free, key=lambda i: (-(-shape[i] // data) * data / shape[i], -shape[i])
@@ -128,6 +133,10 @@ def _evenly_split(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     for size, names in zip(leaf.shape, _axes(leaf), strict=True)
   ]
   return _placed(leaf, leaf.shape, axes)
+
+
+def _is_over_data(leaf: jax.ShapeDtypeStruct) -> bool:
+  return any('data' in names for names in _axes(leaf))
 
 
 def _axes(leaf: jax.ShapeDtypeStruct) -> list[tuple[str, ...]]:

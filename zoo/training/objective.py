@@ -79,14 +79,20 @@ def uses_statistics(model: object, task: Task) -> bool:
 def sample(
   task: Any, key: Key[Array, ''], batch_size: int, statistics: bool
 ) -> Prompt | Statistics:
-  """A batch of prompts, or of their statistics, split over the mesh axis `data`."""
+  """A batch of prompts, split over the mesh axis `data`, or of their statistics.
+
+  Each device draws a part of its own. Statistics stay split over `model` too; prompts
+  are gathered over it, since there devices share the heads.
+  """
+  everywhere = 'data', 'model'
   if statistics:
     batch = task.sample_statistics(key, batch_size)
     positions_last = jax.tree.map(
-      lambda leaf: P(*[None] * (leaf.ndim - 1), 'data'), batch
+      lambda leaf: P(*[None] * (leaf.ndim - 1), everywhere), batch
     )
     return jax.lax.with_sharding_constraint(batch, positions_last)
   prompt = task.sample(key, batch_size)
+  prompt = jax.lax.with_sharding_constraint(prompt, P(everywhere))
   prompt = jax.lax.with_sharding_constraint(prompt, P('data'))
   return draws.materialize_once(key, lambda prompt: prompt, prompt)
 

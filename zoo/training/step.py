@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from zoo import theory
 from zoo.config import Config, build_model
 from zoo.optimizers import build_optimizer, flattened, with_shapes_of
-from zoo.protocols import Model
+from zoo.protocols import Model, SplitsHeads
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
 
@@ -49,10 +49,20 @@ def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
 def create(config: Config, key: Key[Array, '']) -> dict[str, Model | nnx.Optimizer]:
   """The model of a config, with weights sampled from the key, and its optimizer."""
   model = build_model(config, nnx.Rngs(params=key))
+  if config.mesh.fsdp:
+    _split_heads(model)
   in_shape = config.mesh.fsdp or (config.mesh.model > 1 and _splits_inner_axes(model))
   transformation = build_optimizer(config.optimizer, config.train.num_steps, in_shape)
   optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
   return {'model': model, 'optimizer': optimizer}
+
+
+def _split_heads(model: Model) -> None:
+  """Splits heads that do not depend on each other over all devices of the mesh."""
+  # With fewer heads than devices most of them would be padding.
+  devices = jax.sharding.get_abstract_mesh().size
+  if isinstance(model, SplitsHeads) and model.num_heads >= devices:
+    model.split_heads('model', 'data')
 
 
 def _splits_inner_axes(model: Model) -> bool:
