@@ -5,8 +5,8 @@
   python -m launch.llm --config=configs/llm/smollm2.py --config.guess.model=cosine \\
       --config.prompts.context_split=dev --out=runs/honest
 
-STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-Rerun the same command to resume after an interruption.
+STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
+docs/llm.md has the other benchmarks. Rerun the same command to resume after an interruption.
 """
 
 import pathlib
@@ -21,9 +21,9 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder of the CSV files of STS-B, from which the data set is built in the data '
-  'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once it is '
-  'built. For your own benchmark, its folder of JSONL files.',
+  'Folder of the files of STS-B, SICK or TREC QA, from which the data set is built in '
+  'the data folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once '
+  'it is built. For your own benchmark, its folder of JSONL files.',
 )
 _OUT = flags.DEFINE_string(
   'out',

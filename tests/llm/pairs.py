@@ -36,6 +36,62 @@ def write_stsb(folder, pairs=PAIRS):
   return folder
 
 
+JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'CONTRADICTION']
+SICK_HEADER = 'pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment'
+
+
+def sick_rows(pairs=PAIRS):
+  """Number, sentences, score from 1 to 5, judgment."""
+  return [
+    (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 3])
+    for number, (one, other, score) in enumerate(pairs)
+  ]
+
+
+def write_sick(folder, rows=None):
+  """The three files of SICK; the one of test has the line ends of Windows."""
+  folder.mkdir(parents=True, exist_ok=True)
+  lines = ['\t'.join(map(str, row)) for row in rows or sick_rows()]
+  for name, end in (
+    ('train', '\n'),
+    ('trial', '\n'),
+    ('test_annotated', '\r\n'),
+  ):
+    text = ''.join(line + end for line in [SICK_HEADER, *lines])
+    (folder / f'SICK_{name}.txt').write_bytes(text.encode())
+  return folder
+
+
+# Question, sentence, and whether it answers the question.
+ANSWERS = [
+  (f'Where is the {thing} ?', f'{start} {place} .', label)
+  for thing, place in (
+    ('owl', 'the barn'),
+    ('ferry', 'the pier'),
+    ('choir', 'the hall'),
+    ('fox', 'the wood'),
+    ('lamp', 'the attic'),
+  )
+  for start, label in (
+    (f'The {thing} is in', 1),
+    (f'No {thing} lives near', 0),
+    (f'Nobody knows the {thing} of', 0),
+  )
+]
+
+
+def write_trec_qa(folder, rows=None):
+  """The three files of TREC QA."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for split in ('train', 'dev', 'test'):
+    with (folder / f'{split}.csv').open('w', newline='') as file:
+      writer = csv.writer(file)
+      writer.writerow(['qtext', 'label', 'atext'])
+      for question, sentence, label in ANSWERS if rows is None else rows:
+        writer.writerow([question, label, sentence])
+  return folder
+
+
 def write_jsonl(folder, rows):
   folder.mkdir(parents=True, exist_ok=True)
   for split in ('train', 'test'):

@@ -36,6 +36,7 @@ from zoo.llm.records import (
   read_guesses,
   read_lines,
   read_model_facts,
+  write_guesses,
 )
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
@@ -56,8 +57,8 @@ def run(
   The folder `out` gets `guesses.json`, a line in `prompts.jsonl` as soon as a prompt is
   answered, and at the end `summary.json` and figure 6. Prompts that have a line are not
   asked again, so that the same call resumes after an interruption; after SIGTERM it
-  returns None. `data` is the folder of a JSONL benchmark, or of the CSV files of STS-B,
-  which are not needed once they are built into TFDS's data folder.
+  returns None. `data` is the folder of a JSONL benchmark, or of the files of a
+  published one, which are not needed once they are built into TFDS's data folder.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
   the weights, for prompts that do not fit into the cache, and for an `out` that holds
@@ -86,7 +87,7 @@ def run(
   open_workdir(out, config, _KIND)
   try:
     with locked(out), Interruption() as interruption:
-      write_atomically(out / GUESSES, json.dumps(guesses) + '\n')
+      write_guesses(guesses, out / GUESSES)
       return _ask_all(config, benchmark, prompts, model, out, interruption)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
@@ -136,9 +137,9 @@ def _read_benchmark(
       )
     return read_jsonl(user_path(data))
   # Imported here since a JSONL benchmark does not need TFDS.
-  from zoo.llm import stsb
+  from zoo.llm import datasets
 
-  return stsb.load(data)
+  return datasets.load(config.benchmark.name, data)
 
 
 def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
@@ -192,7 +193,12 @@ def _summary(
     'seed': config.seed,
     'num_examples': config.prompts.num_examples,
     'context_split': config.prompts.context_split,
-    'guess': {'model': guess.model, 'bias': guess.bias, 'shuffled': guess.shuffled},
+    'guess': {
+      'model': guess.model,
+      'bias': guess.bias,
+      'noise': guess.noise,
+      'shuffled': guess.shuffled,
+    },
     'guess_loss_by_split': prompts.guess_loss_by_split,
   }
   return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
@@ -200,7 +206,7 @@ def _summary(
 
 def _load_model(config: ExperimentConfig) -> Model:
   weights = weights_path('model.weights', config.model.weights)
-  if config.guess.model != 'constant':  # checked before the slow loading
+  if config.guess.model in guess_models.EMBEDDING:  # checked before the slow loading
     weights_path('encoder.weights', config.encoder.weights)
   # Imported here since only asking needs the extra `llm`.
   from zoo.language_models import LanguageModel

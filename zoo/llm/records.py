@@ -7,12 +7,21 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
 from zoo.fields import Fields
-from zoo.files import MIB, parse_json, read_bytes, read_json
+from zoo.files import (
+  MIB,
+  is_finite_number,
+  parse_json,
+  read_bytes,
+  read_json,
+  write_atomically,
+)
 from zoo.interruption import Interruption
 from zoo.llm.benchmarks import Benchmark
 from zoo.llm.guesses import Guesses, Scale
@@ -21,6 +30,7 @@ from zoo.llm.readouts import Answers, Model, Readout, ReadoutConfig, read_all
 from zoo.llm.summary import ARMS, PARSED, Line, ModelFacts
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
+_PROBABILITIES = 'probabilities'  # beside the splits, in the file of the guesses
 _MAX_BYTES = 2**10 * MIB
 
 
@@ -96,6 +106,14 @@ def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
   return lines
 
 
+def write_guesses(guesses: Guesses, path: pathlib.Path) -> None:
+  """Writes a `guesses.json`; raises OSError."""
+  found: dict[str, object] = {**guesses.labels}
+  if guesses.probabilities is not None:
+    found[_PROBABILITIES] = guesses.probabilities
+  write_atomically(path, json.dumps(found) + '\n')
+
+
 def read_guesses(
   path: pathlib.Path, benchmark: Benchmark, scale: Scale
 ) -> Guesses | None:
@@ -105,24 +123,44 @@ def read_guesses(
   """
   if not path.is_file():
     return None
+  labels: Any = None
+  probabilities: Any = None
   try:
-    found = read_json(path, _MAX_BYTES)
-  except UserError:
-    found = None
-  if (
-    not isinstance(found, dict)
-    or found.keys() != benchmark.splits.keys()
-    or not all(
-      isinstance(found[split], list)
-      and len(found[split]) == len(examples)
-      and all(map(scale.has, found[split]))
-      for split, examples in benchmark.splits.items()
-    )
+    labels = read_json(path, _MAX_BYTES)
+    probabilities = labels.pop(_PROBABILITIES, None)
+  except (UserError, AttributeError, TypeError):  # the latter two: it is no object
+    pass
+  if not _has_all(labels, benchmark, scale.has) or not (
+    probabilities is None
+    or _has_all(probabilities, benchmark, lambda p: _is_distribution(p, scale))
   ):
     raise RunError(f'{path} is damaged; delete it to make the guesses again')
-  if scale.classes:
-    return found
-  return {split: [float(guess) for guess in found[split]] for split in found}
+  if not scale.classes:
+    labels = {split: [float(guess) for guess in labels[split]] for split in labels}
+  return Guesses(labels, probabilities)
+
+
+def _has_all(
+  found: Any, benchmark: Benchmark, is_valid: Callable[[object], bool]
+) -> bool:
+  return (
+    isinstance(found, dict)
+    and found.keys() == benchmark.splits.keys()
+    and all(
+      isinstance(found[split], list)
+      and len(found[split]) == len(examples)
+      and all(map(is_valid, found[split]))
+      for split, examples in benchmark.splits.items()
+    )
+  )
+
+
+def _is_distribution(found: object, scale: Scale) -> bool:
+  return (
+    isinstance(found, list)
+    and len(found) == len(scale.classes)
+    and all(is_finite_number(p) and 0 <= p <= 1 for p in found)
+  )
 
 
 def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
