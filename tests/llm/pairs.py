@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import pathlib
+import re
 
 import numpy as np
 
@@ -116,9 +117,10 @@ def small_config(name='smollm2', variant='smoke', **fields):
 
 
 class Parrot:
-  """In place of a language model: repeats the last guess, or says 2.50 without one.
+  """In place of a language model: repeats the last guess.
 
-  It knows what it was asked, and can be made to stop when it was asked so many times.
+  Without one it says 2.50, or the first of the classes that it may choose from. It
+  knows what it was asked, and can be made to stop when it was asked so many times.
   """
 
   name, num_params = 'parrot', 0
@@ -143,12 +145,16 @@ class Parrot:
   def log_probabilities(self, prompt, continuations):
     assert len(set(continuations)) == len(continuations)
     # Twice as likely as any other is the one nearest to the answer.
-    answer = float(self._answer(prompt))
-    distances = [abs(float(text) - answer) for text in continuations]
+    answer = self._answer(prompt)
+    if answer.isalpha():
+      distances = [float(text.strip() != answer) for text in continuations]
+    else:
+      distances = [abs(float(text) - float(answer)) for text in continuations]
     weights = np.where(np.array(distances) == min(distances), 2.0, 1.0)
     return np.log(weights / weights.sum() / 2)  # half the mass is elsewhere
 
   def _answer(self, prompt):
-    return (
-      prompt.rpartition('Initial guess: ')[2][:4] if 'Initial' in prompt else '2.50'
-    )
+    if 'Initial guess: ' in prompt:
+      return prompt.rpartition('Initial guess: ')[2].partition('\n')[0]
+    classes = re.search(r'as one of (\w+)', prompt)
+    return classes[1] if classes else '2.50'

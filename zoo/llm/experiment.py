@@ -7,27 +7,26 @@ import json
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
-import numpy as np
 from absl import logging
-from jaxtyping import Float
 
 from zoo.errors import RunError, UserError
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
-from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.benchmarks import Benchmark
 from zoo.llm.config import (
   ExperimentConfig,
   check_sizes,
   validate,
-  weights_path,
   wording_of,
 )
 from zoo.llm.guesses import Guesses
+from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import Prompts, Wording
-from zoo.llm.readouts import Model
+from zoo.llm.readouts import Answers, Model
 from zoo.llm.records import (
   GUESSES,
   PROMPTS,
@@ -47,6 +46,25 @@ from zoo.workdir import locked, open_workdir
 _KIND = 'language-model experiment'  # of the workdir
 
 
+class Run(NamedTuple):
+  """A run that was checked: what is asked, and where the answers go."""
+
+  config: ExperimentConfig
+  benchmark: Benchmark
+  guesses: Guesses
+  prompts: Prompts
+  out: pathlib.Path
+  model: Model | None  # None if the run is finished
+  finished: Summary | None
+
+  def lines(self) -> list[Line] | None:
+    """The lines of all prompts; None if one has no line yet."""
+    found = read_lines(self.out / PROMPTS, self.prompts)
+    if len(found) < len(self.prompts):
+      return None
+    return [found[index] for index in range(len(self.prompts))]
+
+
 def run(
   config: ExperimentConfig,
   out: str | os.PathLike[str],
@@ -64,9 +82,19 @@ def run(
   the weights, for prompts that do not fit into the cache, and for an `out` that holds
   something else; RunError if `out` is damaged or cannot be written.
   """
+  return complete(prepare(config, out, data, Loaded()))
+
+
+def prepare(
+  config: ExperimentConfig,
+  out: str | os.PathLike[str],
+  data: str | os.PathLike[str] | None,
+  loaded: Loaded,
+) -> Run:
+  """The run that `run` would complete; raises its errors, and writes nothing."""
   validate(config)
   out = user_path(out)
-  benchmark = _read_benchmark(config, data)
+  benchmark = loaded.benchmark(config, data)
   wording = wording_of(config, benchmark)
   check_sizes(config, benchmark)
   guess_models.check(config.guess, benchmark)
@@ -78,30 +106,49 @@ def run(
     if guesses is not None:
       prompts = _prompts(config, benchmark, wording, guesses)
       if (finished := _finished(config, benchmark, prompts, out)) is not None:
-        return finished
-  model = _load_model(config)
+        return Run(config, benchmark, guesses, prompts, out, None, finished)
+  model = loaded.model(config)
   if guesses is None:
-    guesses = _make_guesses(config, benchmark, wording)
+    guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = _prompts(config, benchmark, wording, guesses)
   _check_lengths(prompts, model, config)
-  open_workdir(out, config, _KIND)
+  return Run(config, benchmark, guesses, prompts, out, model, None)
+
+
+def begin(prepared: Run) -> None:
+  """Writes the config and the guesses of a run; raises UserError or OSError."""
+  open_workdir(prepared.out, prepared.config, _KIND)
+  write_guesses(prepared.guesses, prepared.out / GUESSES)
+
+
+def complete(
+  prepared: Run, without_guess: Sequence[Answers] | None = None
+) -> Summary | None:
+  """Asks what a run has not asked yet; as `run`.
+
+  `without_guess` are the answers to all prompts without guesses, if they are known from
+  a run whose prompts differ in the guesses alone: then only the other arm is asked.
+  """
+  if prepared.finished is not None:
+    return prepared.finished
+  out = prepared.out
+  open_workdir(out, prepared.config, _KIND)
   try:
     with locked(out), Interruption() as interruption:
-      write_guesses(guesses, out / GUESSES)
-      return _ask_all(config, benchmark, prompts, model, out, interruption)
+      write_guesses(prepared.guesses, out / GUESSES)
+      return _ask_all(prepared, without_guess, interruption)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
 
 
 def _ask_all(
-  config: ExperimentConfig,
-  benchmark: Benchmark,
-  prompts: Prompts,
-  model: Model,
-  out: pathlib.Path,
+  prepared: Run,
+  without_guess: Sequence[Answers] | None,
   interruption: Interruption,
 ) -> Summary | None:
   """Asks the prompts that have no line yet; writes figure 6 and the summary."""
+  config, benchmark, _, prompts, out, model, _ = prepared
+  assert model is not None
   lines = ask(
     prompts,
     model,
@@ -109,6 +156,7 @@ def _ask_all(
     config.model.batch_size,
     out / PROMPTS,
     interruption,
+    without_guess,
   )
   interruption.raise_if_ctrl_c()
   if lines is None:
@@ -125,21 +173,6 @@ def _ask_all(
   write_plot(plot(summary, lines), out)
   write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + '\n')
   return summary
-
-
-def _read_benchmark(
-  config: ExperimentConfig, data: str | os.PathLike[str] | None
-) -> Benchmark:
-  if config.benchmark.name == 'jsonl':
-    if data is None:
-      raise UserError(
-        '--data is missing; it must name a folder with train.jsonl and test.jsonl'
-      )
-    return read_jsonl(user_path(data))
-  # Imported here since a JSONL benchmark does not need TFDS.
-  from zoo.llm import datasets
-
-  return datasets.load(config.benchmark.name, data)
 
 
 def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
@@ -202,35 +235,6 @@ def _summary(
     'guess_loss_by_split': prompts.guess_loss_by_split,
   }
   return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
-
-
-def _load_model(config: ExperimentConfig) -> Model:
-  weights = weights_path('model.weights', config.model.weights)
-  if config.guess.model in guess_models.EMBEDDING:  # checked before the slow loading
-    weights_path('encoder.weights', config.encoder.weights)
-  # Imported here since only asking needs the extra `llm`.
-  from zoo.language_models import LanguageModel
-
-  return LanguageModel.load(
-    weights,
-    dtype=config.model.dtype,
-    cache_length=config.model.cache_length,
-    mesh=make_mesh(config),
-  )
-
-
-def _make_guesses(
-  config: ExperimentConfig, benchmark: Benchmark, wording: Wording
-) -> Guesses:
-  from zoo.language_models.embeddings import SentenceEmbedder
-
-  def embed(texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    path = weights_path('encoder.weights', config.encoder.weights)
-    return SentenceEmbedder.load(path)(texts)
-
-  return guess_models.make_guesses(
-    config.guess, benchmark, wording.scale, embed, config.seed
-  )
 
 
 def _check_lengths(prompts: Prompts, model: Model, config: ExperimentConfig) -> None:

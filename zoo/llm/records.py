@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -41,12 +41,16 @@ def ask(
   batch_size: int,
   path: pathlib.Path,
   interruption: Interruption,
+  without_guess: Sequence[Answers] | None = None,
 ) -> list[Line] | None:
   """Asks the prompts that have no line in the file, appends theirs, and returns all.
 
-  Each call of the model has `batch_size` prompts, in both arms. Returns None if it is
-  interrupted.
+  Each call of the model has `batch_size` prompts in both arms, or, if the answers to
+  all prompts `without_guess` are known, twice as many in the other one. Returns None if
+  it is interrupted.
   """
+  if without_guess is not None:
+    batch_size *= 2
   lines = read_lines(path, prompts)
   missing = [index for index in range(len(prompts)) if index not in lines]
   with (
@@ -64,12 +68,9 @@ def ask(
     for start in range(0, len(missing), batch_size):
       batch = missing[start : start + batch_size]
       began = time.monotonic()
-      texts = [text for index in batch for text in prompts.texts(index)]
-      queries = [prompts.query(index) for index in batch for _ in ARMS]
-      answers = iter(read_all(model, texts, queries, prompts.wording, config))
+      answers = _ask_batch(prompts, model, config, batch, without_guess)
       seconds = (time.monotonic() - began) / len(batch)
-      for index in batch:
-        arms = {arm: next(answers) for arm in ARMS}
+      for index, arms in zip(batch, answers, strict=True):
         line: Line = {**prompts.record(index), 'arms': arms, 'seconds': seconds}
         file.write(json.dumps(line, ensure_ascii=False) + '\n')
         lines[index] = line
@@ -79,6 +80,26 @@ def ask(
       if interruption.requested:
         return None
   return [lines[index] for index in range(len(prompts))]
+
+
+def _ask_batch(
+  prompts: Prompts,
+  model: Model,
+  config: ReadoutConfig,
+  batch: Sequence[int],
+  without_guess: Sequence[Answers] | None,
+) -> list[dict[str, Answers]]:
+  """The answers to some prompts by arm; an arm that is known is not asked."""
+  places = range(len(ARMS)) if without_guess is None else [ARMS.index('with_guess')]
+  texts = [prompts.texts(index)[place] for index in batch for place in places]
+  queries = [prompts.query(index) for index in batch for _ in places]
+  answers = iter(read_all(model, texts, queries, prompts.wording, config))
+  if without_guess is None:
+    return [{arm: next(answers) for arm in ARMS} for _ in batch]
+  return [
+    {'without_guess': without_guess[index], 'with_guess': next(answers)}
+    for index in batch
+  ]
 
 
 def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
