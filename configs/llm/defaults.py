@@ -19,14 +19,7 @@ def get_config(variant: str = '') -> ExperimentConfig:
   sampled from train, as in the paper, whose network fits these far better than the
   query. With `dev` the network was trained on neither.
   """
-  names = [part for part in variant.split(',') if part]
-  known = (*benchmarks.BENCHMARKS, 'smoke')
-  for part in names:
-    check_name('variant', part, known)
-  chosen = [part for part in names if part != 'smoke']
-  if len(chosen) > 1:
-    raise UserError(f'the variant {variant!r} of the config has two benchmarks')
-  name = chosen[0] if chosen else 'stsb'
+  name, is_smoke = _read_variant(variant)
   config: Any = ConfigDict()
   config.seed = 0  # 0 to 2³² − 1: sampling of prompts, the guess network, shuffling
 
@@ -72,7 +65,18 @@ def get_config(variant: str = '') -> ExperimentConfig:
   mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that remain
   mesh.model = 1  # ≥ 1 devices that share the weights and the cache
 
-  if 'smoke' in names:
+  if is_smoke:
     prompts.num_prompts, prompts.num_examples = 4, 2
     readouts.max_new_tokens = 20
   return config
+
+
+def _read_variant(variant: str) -> tuple[str, bool]:
+  """The benchmark, and whether it is a smoke test."""
+  names = [part for part in variant.split(',') if part]
+  for part in names:
+    check_name('variant', part, (*benchmarks.BENCHMARKS, 'smoke'))
+  chosen = [part for part in names if part != 'smoke']
+  if len(chosen) > 1:
+    raise UserError(f'the variant {variant!r} of the config has two benchmarks')
+  return chosen[0] if chosen else 'stsb', 'smoke' in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -17,7 +18,7 @@ from zoo.tables import format_table
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS
 _GREY = '#777777'
-_COLOURS = *plots.PALETTE, _GREY, plots.BLACK
+_COLOURS = *plots.PALETTE, _GREY
 _HEADER = (
   *('guess', 'examples', 'answers', 'without guess', 'with guess', 'guess alone'),
   *('copied', 'weight of guess', 'weight of own answer'),
@@ -38,23 +39,17 @@ def write(found: Results, out: pathlib.Path) -> None:
   """
   write_atomically(out / NUMBERS, json.dumps(found, indent=2) + '\n')
   write_atomically(out / TABLE, to_csv(found['rows']))
-  figures = {}
-  for benchmark in found['metrics']:
+  sections = [_overview(found)]
+  for benchmark, metric in found['metrics'].items():
     for readout, name in READOUTS.items():
-      plot = _plot(found, benchmark, readout)
-      plots.write_plot(plot, out)
-      figures[benchmark, readout] = reports.figure_of(
-        plot, f'{benchmark}, {name}', _caption(found['metrics'][benchmark])
-      )
-  sections = [_overview(found)] + [
-    reports.Section(
-      f'{benchmark}: {name}',
-      figures={f'{benchmark}_{readout}': figures[benchmark, readout]},
-      tables=[_table(found, benchmark, readout)],
-    )
-    for benchmark in found['metrics']
-    for readout, name in READOUTS.items()
-  ]
+      plot, figures = _plot(found, benchmark, readout), {}
+      if plot.panels:  # there are none if no answer could be parsed
+        plots.write_plot(plot, out)
+        title = f'{benchmark}, {name}'
+        figures[plot.name] = reports.figure_of(plot, title, _caption(metric))
+      tables = [_table(found, benchmark, readout)]
+      heading = f'{benchmark}: {name}'
+      sections.append(reports.Section(heading, figures=figures, tables=tables))
   title = 'Guesses in the prompt: an ablation'
   write_atomically(out / PAGE, reports.render(title, _lead(found), sections))
 
@@ -136,9 +131,10 @@ def _overview(found: Results) -> reports.Section:
         header=_CROSSING,
         title='Where the curve of the oracle meets the diagonal',
         note='The error of the guess from which on the answer is better than the '
-        'guess. The interval is that of 2000 bootstrap resamples of the prompts; an '
-        'open end is beyond the curve. The last column is the share of resamples that '
-        'cross.',
+        'guess. A model that ignores the guess crosses at its own error, so compare '
+        'with the error without guess. The interval is that of 2000 bootstrap '
+        'resamples of the prompts; an open end is beyond the curve. The last column is '
+        'the share of resamples that cross.',
       )
     )
   return reports.Section(
@@ -162,14 +158,14 @@ def _crossing(curve: CurveRow) -> list[str]:
   low, high = (
     'open' if end is None else f'{end:.3f}' for end in (curve['low'], curve['high'])
   )
-  at = curve['at']
+  at, share = curve['at'], curve['share_crossing']
   return [
     curve['benchmark'],
     READOUTS[curve['readout']],
     str(curve['num_examples']),
     _SIDES[curve['side']] if at is None else f'{at:.3f}',
-    f'{low} to {high}',
-    f'{curve["share_crossing"]:.0%}',
+    f'{low} to {high}' if share else '-',
+    f'{share:.0%}',
   ]
 
 
@@ -240,10 +236,40 @@ def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
     if (curve['benchmark'], curve['readout']) == (benchmark, readout)
     and curve['guess_losses']
   ]
-  panels = []
-  if curves:
-    largest = max(x for curve in curves for x in curve['guess_losses'])
-    shown = [
+  rows = _rows_of(found, benchmark, readout)
+  kinds = list(dict.fromkeys(row['guess'] for row in rows))
+  kinds = [kind for kind in kinds if not kind.startswith('oracle')] or kinds
+  errors = _by_kind(rows, kinds, 'line', lambda row: (row['with_guess'], 0.0))
+  own = _by_kind(rows, kinds[:1], 'line', lambda row: (row['without_guess'], 0.0))
+  errors += [
+    dataclasses.replace(one, name='without guess', kind='dashed', colour=plots.BLACK)
+    for one in own
+  ]
+  weights = _by_kind(
+    rows,
+    kinds,
+    'dots',
+    lambda row: (row['guess_weight'], 2 * (row['guess_weight_stderr'] or 0.0)),
+  )
+  panels = [
+    plots.Panel(
+      'a', f'{metric} of the guess', f'{metric} of answers', tuple(_curves(curves))
+    ),
+    plots.Panel('b', 'examples', metric, tuple(errors)),
+    plots.Panel('c', 'examples', 'weight of guess', tuple(weights)),
+  ]
+  name = f'{benchmark}_{readout}'
+  return plots.Plot(name, tuple(panel for panel in panels if panel.series))
+
+
+def _curves(curves: Sequence[CurveRow]) -> list[plots.Series]:
+  """The curves of the oracle, and the diagonal."""
+  if not curves:
+    return []
+  largest = max(x for curve in curves for x in curve['guess_losses'])
+  diagonal = [0.0, largest], [0.0, largest]
+  return [
+    *(
       plots.series(
         f'{curve["num_examples"]} examples',
         'line',
@@ -251,37 +277,9 @@ def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
         *zip(*sorted(_points_of(curve)), strict=True),
       )
       for curve, colour in zip(curves, _cycle(len(curves)), strict=True)
-    ]
-    shown.append(
-      plots.series(
-        'the guess itself', 'dashed', plots.BLACK, [0, largest], [0, largest]
-      )
-    )
-    panels.append(
-      plots.Panel('a', f'{metric} of the guess', f'{metric} of answers', tuple(shown))
-    )
-  rows = _rows_of(found, benchmark, readout)
-  kinds = list(dict.fromkeys(row['guess'] for row in rows))
-  kinds = [kind for kind in kinds if not kind.startswith('oracle')] or kinds
-  errors = _by_kind(rows, kinds, 'line', lambda row: (row['with_guess'], 0.0))
-  of_first = [row for row in rows if row['guess'] == rows[0]['guess']]
-  own = [(row['num_examples'], row['without_guess']) for row in of_first]
-  own = [(x, y) for x, y in own if y is not None]
-  if own:
-    errors.append(
-      plots.series('without guess', 'dashed', plots.BLACK, *zip(*own, strict=True))
-    )
-  if errors:
-    panels.append(plots.Panel('b', 'examples', metric, tuple(errors)))
-  followed = _by_kind(
-    rows,
-    kinds,
-    'dots',
-    lambda row: (row['guess_weight'], 2 * (row['guess_weight_stderr'] or 0.0)),
-  )
-  if followed:
-    panels.append(plots.Panel('c', 'examples', 'weight of guess', tuple(followed)))
-  return plots.Plot(f'{benchmark}_{readout}', tuple(panels))
+    ),
+    plots.series('the guess itself', 'dashed', plots.BLACK, *diagonal),
+  ]
 
 
 def _points_of(curve: CurveRow) -> list[tuple[float, float]]:
