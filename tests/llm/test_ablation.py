@@ -318,9 +318,10 @@ def test_the_files_hold_the_numbers(finished):
   (row,) = rows_of(
     found, benchmark='stsb', guess='wrong', readout='forced', num_examples=2
   )
-  assert plot.at('b', 'wrong', 2.0) == row['with_guess']
-  assert plot.at('b', 'without guess', 2.0) == row['without_guess']
-  assert plot.at('c', 'wrong', 2.0) == row['guess_weight']
+  assert [panel.x_names for panel in plot.panels] == [(), ('0', '2'), ('0', '2')]
+  assert plot.end('b', 'wrong') == row['with_guess']
+  assert plot.end('b', 'without guess') == row['without_guess']
+  assert plot.end('c', 'wrong') == row['guess_weight']
 
 
 @pytest.mark.parametrize(

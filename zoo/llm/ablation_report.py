@@ -255,8 +255,10 @@ def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
     plots.Panel(
       'a', f'{metric} of the guess', f'{metric} of answers', tuple(_curves(curves))
     ),
-    plots.Panel('b', 'examples', metric, tuple(errors)),
-    plots.Panel('c', 'examples', 'weight of guess', tuple(weights)),
+    plots.Panel('b', 'examples', metric, tuple(errors), x_names=_lengths(rows)),
+    plots.Panel(
+      'c', 'examples', 'weight of guess', tuple(weights), x_names=_lengths(rows)
+    ),
   ]
   name = f'{benchmark}_{readout}'
   return plots.Plot(name, tuple(panel for panel in panels if panel.series))
@@ -290,24 +292,31 @@ def _cycle(count: int) -> list[str]:
   return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
 
 
+def _lengths(rows: Sequence[Row]) -> tuple[str, ...]:
+  """The numbers of examples, the ticks of an axis."""
+  return tuple(map(str, sorted({row['num_examples'] for row in rows})))
+
+
 def _by_kind(
   rows: Sequence[Row],
   kinds: Sequence[str],
   style: str,
   read: Callable[[Row], tuple[float | None, float]],
 ) -> list[plots.Series]:
-  """A series for each kind of guess over the numbers of examples.
+  """A series for each kind of guess over the numbers of examples, dots side by side.
 
   `read` gives a value, None where there is none, and half its bar.
   """
-  found = []
-  for kind, colour in zip(kinds, _cycle(len(kinds)), strict=True):
+  ticks, found = _lengths(rows), []
+  for i, (kind, colour) in enumerate(zip(kinds, _cycle(len(kinds)), strict=True)):
+    shift = 0.08 * (i - (len(kinds) - 1) / 2) if style == 'dots' else 0.0
     points = []
     for row in rows:
       value, half = read(row)
       if row['guess'] == kind and value is not None:
-        points.append((row['num_examples'], value, value - half, value + half))
+        x = ticks.index(str(row['num_examples'])) + shift
+        points.append((x, value, value - half, value + half))
     if points:
-      columns = (tuple(map(float, of)) for of in zip(*points, strict=True))
+      columns = (tuple(map(float, of)) for of in zip(*sorted(points), strict=True))
       found.append(plots.Series(kind, style, colour, *columns))
   return found
