@@ -145,13 +145,15 @@ class Parrot:
   def log_probabilities(self, prompt, continuations):
     assert len(set(continuations)) == len(continuations)
     # Twice as likely as any other is the one nearest to the answer.
-    answer = self._answer(prompt)
-    if answer.isalpha():
-      distances = [float(text.strip() != answer) for text in continuations]
-    else:
-      distances = [abs(float(text) - float(answer)) for text in continuations]
+    distances = self._distances(prompt, continuations)
     weights = np.where(np.array(distances) == min(distances), 2.0, 1.0)
     return np.log(weights / weights.sum() / 2)  # half the mass is elsewhere
+
+  def _distances(self, prompt, continuations):
+    answer = self._answer(prompt)
+    if answer.isalpha():
+      return [float(text.strip() != answer) for text in continuations]
+    return [abs(float(text) - float(answer)) for text in continuations]
 
   def _answer(self, prompt):
     if 'Initial guess: ' in prompt:
