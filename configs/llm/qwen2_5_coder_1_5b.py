@@ -20,7 +20,7 @@ from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
-  """The config of Qwen2.5-Coder-1.5B; the variant is `smoke`."""
+  """The config of Qwen2.5-Coder-1.5B; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'qwen2_5_coder_1_5b'
   config.model.dtype = 'bfloat16'

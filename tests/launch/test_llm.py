@@ -44,6 +44,16 @@ def own_data_dir(tmp_path, monkeypatch):
     ([CONFIG], 'there is no STS-B in'),
     ([CONFIG, '--data={}'], 'has no stsb-en-train.csv'),
     (['--config=configs/llm/own_benchmark.py'], '--data is missing'),
+    (['--config=configs/llm/smollm2.py:trec'], "did you mean 'trec_qa'"),
+    (['--config=configs/llm/ablation.py', '--data={}'], 'which has no folder stsb'),
+    (
+      ['--config=configs/llm/ablation.py', "--config.ablation.guesses=('cosin',)"],
+      "did you mean 'cosine'",
+    ),
+    (
+      ['--config=configs/llm/ablation.py', '--config.guess.model=cosine'],
+      "unknown field 'config.guess.model'",
+    ),
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,62 @@ def write_stsb(folder, pairs=PAIRS):
   return folder
 
 
+JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'CONTRADICTION']
+SICK_HEADER = 'pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment'
+
+
+def sick_rows(pairs=PAIRS):
+  """Number, sentences, score from 1 to 5, judgment."""
+  return [
+    (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 3])
+    for number, (one, other, score) in enumerate(pairs)
+  ]
+
+
+def write_sick(folder, rows=None):
+  """The three files of SICK; the one of test has the line ends of Windows."""
+  folder.mkdir(parents=True, exist_ok=True)
+  lines = ['\t'.join(map(str, row)) for row in rows or sick_rows()]
+  for name, end in (
+    ('train', '\n'),
+    ('trial', '\n'),
+    ('test_annotated', '\r\n'),
+  ):
+    text = ''.join(line + end for line in [SICK_HEADER, *lines])
+    (folder / f'SICK_{name}.txt').write_bytes(text.encode())
+  return folder
+
+
+# Question, sentence, and whether it answers the question.
+ANSWERS = [
+  (f'Where is the {thing} ?', f'{start} {place} .', label)
+  for thing, place in (
+    ('owl', 'the barn'),
+    ('ferry', 'the pier'),
+    ('choir', 'the hall'),
+    ('fox', 'the wood'),
+    ('lamp', 'the attic'),
+  )
+  for start, label in (
+    (f'The {thing} is in', 1),
+    (f'No {thing} lives near', 0),
+    (f'Nobody knows the {thing} of', 0),
+  )
+]
+
+
+def write_trec_qa(folder, rows=None):
+  """The three files of TREC QA."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for split in ('train', 'dev', 'test'):
+    with (folder / f'{split}.csv').open('w', newline='') as file:
+      writer = csv.writer(file)
+      writer.writerow(['qtext', 'label', 'atext'])
+      for question, sentence, label in ANSWERS if rows is None else rows:
+        writer.writerow([question, label, sentence])
+  return folder
+
+
 def write_jsonl(folder, rows):
   folder.mkdir(parents=True, exist_ok=True)
   for split in ('train', 'test'):
@@ -62,9 +119,10 @@ def small_config(name='smollm2', variant='smoke', **fields):
 
 
 class Parrot:
-  """In place of a language model: repeats the last guess, or says 2.50 without one.
+  """In place of a language model: repeats the last guess.
 
-  It knows what it was asked, and can be made to stop when it was asked so many times.
+  Without one it says 2.50, or the first of the classes that it may choose from. It
+  knows what it was asked, and can be made to stop when it was asked so many times.
   """
 
   name, num_params = 'parrot', 0
@@ -105,13 +163,19 @@ class Parrot:
     # Twice as likely as any other is the one nearest to the answer.
     logs = []
     for prompt in prompts:
-      answer = float(self._answer(prompt))
-      distances = [abs(float(text) - answer) for text in continuations]
+      distances = self._distances(prompt, continuations)
       weights = np.where(np.array(distances) == min(distances), 2.0, 1.0)
       logs.append(np.log(weights / weights.sum() / 2))  # half the mass is elsewhere
     return np.stack(logs)
 
+  def _distances(self, prompt, continuations):
+    answer = self._answer(prompt)
+    if answer.isalpha():
+      return [float(text.strip() != answer) for text in continuations]
+    return [abs(float(text) - float(answer)) for text in continuations]
+
   def _answer(self, prompt):
-    return (
-      prompt.rpartition('Initial guess: ')[2][:4] if 'Initial' in prompt else '2.50'
-    )
+    if 'Initial guess: ' in prompt:
+      return prompt.rpartition('Initial guess: ')[2].partition('\n')[0]
+    classes = re.search(r'as one of (\w+)', prompt)
+    return classes[1] if classes else '2.50'

@@ -25,13 +25,13 @@ from tests.llm.pairs import (
   write_stsb,
 )
 from zoo.errors import RunError
-from zoo.llm import experiment, stsb
+from zoo.llm import datasets, experiment
 from zoo.llm.config import FIELDS, validate
 from zoo.paper.language_model import read_run
 from zoo.plots import to_csv
 
 WEIGHTS = 'model.safetensors'
-LOAD_STSB = stsb.load
+LOAD = datasets.load
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def data_dir(csv):
 def reading_from(data_dir):
   """TFDS itself reads TFDS_DATA_DIR when it is imported."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(stsb, 'load', lambda csv_dir: LOAD_STSB(csv_dir, data_dir))
+    patch.setattr(datasets, 'load', lambda name, folder: LOAD(name, folder, data_dir))
     yield
 
 
@@ -311,7 +311,10 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
     ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
     ({'prompts__context_split': 'test'}, ["'test'", 'dev, train']),
     ({'guess__model': 'network', 'encoder__weights': 'nowhere'}, ["'nowhere'"]),
-    ({'guess__model': 'oracle'}, ["'oracle'", 'constant, cosine, network']),
+    ({'guess__model': 'oracel'}, ["'oracel'", 'constant, cosine, network, oracle']),
+    ({'guess__noise': -1.0}, ['config.guess.noise is -1.0', '≥ 0']),
+    ({'guess__noise': 1e300}, ['config.guess.noise is 1e+300', '≤ 1e+12']),
+    ({'guess__noise': 1.0}, ['config.guess.noise is 1', 'oracle', 'constant']),
     ({'guess__bias': float('nan')}, ['config.guess.bias is nan']),
     ({'benchmark__inputs': ('Text',)}, ['config.benchmark.inputs', '2 names']),
     ({'benchmark__high': 4.0}, ['the label 4.2', 'from 0 to 4']),
@@ -371,10 +374,10 @@ def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
 
 def test_a_benchmark_of_ones_own_does_not_need_tfds(tmp_path, parrot, monkeypatch):
   for name in [*sys.modules]:
-    if name in ('zoo.llm.stsb', 'zoo.evaluation_sets.builds'):
+    if name in ('zoo.llm.datasets', 'zoo.evaluation_sets.builds'):
       monkeypatch.delitem(sys.modules, name)
   monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
-  monkeypatch.delattr(zoo.llm, 'stsb')
+  monkeypatch.delattr(zoo.llm, 'datasets')
   rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
   config = parrot_config(benchmark__name='jsonl')
   summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
@@ -454,11 +457,9 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
     for place, pair in enumerate(PAIRS)
   ]
   fields = {'model__weights': str(tiny), 'model__cache_length': 2048}
-  summary = run(
-    small_config('own_benchmark', **fields),
-    tmp_path / 'classes',
-    write_jsonl(tmp_path / 'moods', rows),
-  )
+  config = small_config('own_benchmark', **fields)
+  summary = run(config, tmp_path / 'classes', write_jsonl(tmp_path / 'moods', rows))
+  total = 0.0
   assert summary['metric'] == 'error rate'
   assert summary['arms']['without_guess']['expected']['parse_rate'] == 1
   for line in read_lines(tmp_path / 'classes'):
@@ -466,6 +467,32 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
     assert set(expected['probabilities']) == set(moods)
     assert sum(expected['probabilities'].values()) == pytest.approx(1)
     assert line['guess'] in moods
+    p = expected['probabilities'][line['label']]
+    total += -np.log(p) / 4
+  assert summary['log_losses']['with_guess']['loss'] == pytest.approx(total)
+  # The guesses have probabilities: of the class that was guessed they are the largest.
+  guesses = json.loads((tmp_path / 'classes' / 'guesses.json').read_text())
+  losses = []
+  for line in read_lines(tmp_path / 'classes'):
+    p = dict(zip(moods, guesses['probabilities']['test'][line['query']], strict=True))
+    assert sum(p.values()) == pytest.approx(1)
+    assert line['guess'] == max(p, key=p.__getitem__)
+    losses.append(-np.log(p[line['label']]))
+  assert summary['log_losses']['guess']['loss'] == pytest.approx(np.mean(losses))
+  assert summary['log_losses']['constant']['loss'] == pytest.approx(
+    -np.mean(
+      [
+        np.log({'glad': 2 / 3, 'sad': 1 / 3}[x['label']])
+        for x in read_lines(tmp_path / 'classes')
+      ]
+    )
+  )
+  for damaged in ([], {'train': []}, {**guesses['probabilities'], 'test': [[2, 0]]}):
+    (tmp_path / 'classes' / 'guesses.json').write_text(
+      json.dumps({**guesses, 'probabilities': damaged})
+    )
+    with pytest.raises(RunError, match=r'guesses.json is damaged; delete it'):
+      run(config, tmp_path / 'classes', tmp_path / 'moods')
   rows = [
     {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
   ]
@@ -497,3 +524,5 @@ def test_the_shipped_configs_are_valid_and_locked(name):
   assert config.readouts.max_new_tokens == 150
   with refuses("unknown variant 'smok'", 'smoke'):
     small_config(name, 'smok')
+  with refuses("'stsb,trec_qa'", 'two benchmarks'):
+    small_config(name, 'stsb,trec_qa')

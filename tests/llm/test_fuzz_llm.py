@@ -6,13 +6,29 @@ from typing import Any
 import pytest
 
 from tests import fuzz
-from tests.llm.pairs import PAIRS, Parrot, small_config, write_jsonl, write_stsb
+from tests.llm.pairs import (
+  PAIRS,
+  Parrot,
+  small_config,
+  write_jsonl,
+  write_sick,
+  write_stsb,
+  write_trec_qa,
+)
 from zoo import evaluation_sets
 from zoo.interruption import Interruption
-from zoo.llm import benchmarks, report, stsb
+from zoo.llm import benchmarks, datasets, report
 from zoo.llm.config import wording_of
+from zoo.llm.guesses import Guesses
 from zoo.llm.prompts import Prompts
-from zoo.llm.records import ask, read_guesses, read_lines, read_model_facts
+from zoo.llm.published import SOURCES
+from zoo.llm.records import (
+  ask,
+  read_guesses,
+  read_lines,
+  read_model_facts,
+  write_guesses,
+)
 from zoo.llm.summary import summarise
 
 FACTS: Any = {
@@ -23,18 +39,22 @@ FACTS: Any = {
   'jax_version': '0.10.2',
   'num_examples': 2,
   'context_split': 'train',
-  'guess': {'model': 'constant', 'bias': 0.0, 'shuffled': False},
+  'guess': {'model': 'constant', 'bias': 0.0, 'noise': 0.0, 'shuffled': False},
 }
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
-def test_the_csv_files_of_stsb(tmp_path):
-  folder = write_stsb(tmp_path)
+@pytest.mark.parametrize(
+  ('source', 'write'),
+  [('stsb', write_stsb), ('sick', write_sick), ('trec_qa', write_trec_qa)],
+)
+def test_the_files_of_published_benchmarks(tmp_path, source, write):
+  path = write(tmp_path) / SOURCES[source].files['test']
 
   def read():
-    list(benchmarks.stsb_examples(folder / 'stsb-en-test.csv'))
+    list(SOURCES[source].rows(path))
 
-  assert fuzz.check_all(folder / 'stsb-en-test.csv', read, fuzz.mutate_bytes) > 0.5
+  assert fuzz.check_all(path, read, fuzz.mutate_bytes) > 0.5
 
 
 @pytest.mark.parametrize('mutate', [fuzz.mutate_lines, fuzz.mutate_bytes])
@@ -52,11 +72,11 @@ def test_a_benchmark_of_ones_own(tmp_path, mutate):
   'file', ['dataset_info.json', 'metadata.json', 'features.json']
 )
 def test_the_metadata_of_stsb(tmp_path, file):
-  stsb.load(write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
+  datasets.load('stsb', write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
   (path,) = (tmp_path / 'tfds').rglob(file)
 
   def read():
-    stsb.load(None, tmp_path / 'tfds')
+    datasets.load('stsb', None, tmp_path / 'tfds')
 
   # Of features.json TFDS reads little.
   least = 0.1 if file == 'features.json' else 0.5
@@ -80,8 +100,8 @@ def run(tmp_path):
   rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
   benchmark = benchmarks.read_jsonl(write_jsonl(tmp_path, rows))
   wording = wording_of(config, benchmark)
-  guesses: Any = {split: [pair[2] for pair in PAIRS] for split in benchmark.splits}
-  (tmp_path / 'guesses.json').write_text(json.dumps(guesses))
+  guesses = Guesses({split: [pair[2] for pair in PAIRS] for split in benchmark.splits})
+  write_guesses(guesses, tmp_path / 'guesses.json')
   prompts = Prompts(
     benchmark,
     wording,

@@ -54,9 +54,13 @@ NUMBERS = Scale(0.0, 5.0)
 CLASSES = Scale(0.0, 0.0, ('minus', 'plus'))
 
 
-def guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
+def all_guessed(data, scale=NUMBERS, seed=0, **fields) -> Any:
   config = small_config(**{f'guess__{name}': value for name, value in fields.items()})
   return make_guesses(config.guess, data, scale, embed, seed)
+
+
+def guessed(*arguments, **fields) -> Any:
+  return all_guessed(*arguments, **fields).labels
 
 
 def test_the_line_in_the_cosine_is_that_of_polyfit():
@@ -140,10 +144,146 @@ def test_classes():
   assert np.mean([g == r for g, r in zip(guesses, right, strict=True)]) > 0.85
   frequent = max(CLASSES.classes, key=labels_of(data).count)
   assert set(guessed(data, CLASSES, model='constant')['test']) == {frequent}
-  with refuses("'cosine'", 'has 1 per example', 'network or constant'):
+  with refuses("'cosine'", 'has 1 per example', 'network, cosine, constant'):
     guessed(data, CLASSES, model='cosine')
   with refuses('config.guess.bias is 1', 'classes'):
     guessed(data, CLASSES, model='constant', bias=1.0)
+
+
+def three(vectors):
+  """A class that the first entries of two vectors decide."""
+  return 'abc'[int(vectors[0][0] > 0) + int(vectors[1][0] > 0)]
+
+
+ABC = Scale(0.0, 0.0, ('a', 'b', 'c'))
+
+
+def test_a_network_of_classes_is_trained_on_the_cross_entropy():
+  """Linear(16), ReLU, Linear(3), softmax and Adam in batches of 8, in NumPy."""
+  data = benchmark(three, classes=ABC.classes)
+  x = {
+    split: np.array([np.concatenate(embed(e.texts)) for e in examples], np.float64)
+    for split, examples in data.splits.items()
+  }
+  y = np.eye(3)[['abc'.index(label) for label in labels_of(data)]]
+  init_key, key = jax.random.split(jax.random.key(5), 2)
+  network: Any = GuessNetwork(2 * WIDTH, 3, nnx.Rngs(init_key))
+  weights = [
+    np.asarray(array[...], np.float64)
+    for layer in (network.hidden, network.output)
+    for array in (layer.kernel, layer.bias)
+  ]
+  first, second = ([np.zeros_like(w) for w in weights] for _ in range(2))
+
+  def forward(x):
+    inner = x @ weights[0] + weights[1]
+    logits = np.maximum(inner, 0) @ weights[2] + weights[3]
+    powers = np.exp(logits)
+    return inner, powers / powers.sum(axis=1, keepdims=True)
+
+  order = np.asarray(jax.random.permutation(key, len(y)))
+  for step, rows in enumerate(order.reshape(-1, 8), start=1):
+    inner, p = forward(x['train'][rows])
+    slope = (p - y[rows]) / 8  # of the cross-entropy in the logits
+    back = (slope @ weights[2].T) * (inner > 0)
+    grads = [
+      *(x['train'][rows].T @ back, back.sum(0)),
+      *(np.maximum(inner, 0).T @ slope, slope.sum(0)),
+    ]
+    for i, grad in enumerate(grads):
+      first[i] = 0.9 * first[i] + 0.1 * grad
+      second[i] = 0.999 * second[i] + 0.001 * grad**2
+      scale = np.sqrt(second[i] / (1 - 0.999**step)) + 1e-8
+      weights[i] = weights[i] - 1e-3 * first[i] / (1 - 0.9**step) / scale
+  found = all_guessed(data, ABC, model='network', num_epochs=1, seed=5)
+  for split in x:
+    _, p = forward(x[split])
+    # float32 is off by less than 1e-5 after 25 steps.
+    np.testing.assert_allclose(found.probabilities[split], p, atol=1e-5)
+    assert found.labels[split] == ['abc'[i] for i in p.argmax(axis=1)]
+
+
+def test_the_other_guesses_of_classes_are_distributions_too():
+  data = benchmark(three, classes=ABC.classes)
+  constant = all_guessed(data, ABC, model='constant')
+  shares = [labels_of(data).count(name) / 200 for name in ABC.classes]
+  for p in constant.probabilities['test']:
+    assert p == pytest.approx(shares)
+  # The lines are fitted one by one, and their values cut to 0 and 1.
+  cosine = all_guessed(data, ABC, model='cosine')
+  cosines = {
+    split: np.array([np.prod(embed(e.texts), axis=0).sum() for e in examples])
+    for split, examples in data.splits.items()
+  }
+  lines = np.array(
+    [
+      np.polyval(
+        np.polyfit(cosines['train'], [x == name for x in labels_of(data)], 1),
+        cosines['test'],
+      )
+      for name in ABC.classes
+    ]
+  ).clip(0, 1)
+  np.testing.assert_allclose(
+    np.transpose(cosine.probabilities['test']), lines / lines.sum(axis=0), atol=1e-6
+  )
+  shuffled = all_guessed(data, ABC, model='network', shuffled=True)
+  for label, p in zip(
+    shuffled.labels['test'], shuffled.probabilities['test'], strict=True
+  ):
+    assert label == 'abc'[int(np.argmax(p))]
+  assert all_guessed(benchmark(score), model='constant').probabilities is None
+
+
+def test_the_oracle_has_the_noise_that_is_asked_for():
+  data = benchmark(score)
+  label = {s: np.array([e.label for e in data.splits[s]]) for s in data.splits}
+  exact = guessed(data, model='oracle')
+  noisy, twice = (guessed(data, model='oracle', noise=size) for size in (0.4, 0.8))
+  for split in data.splits:
+    np.testing.assert_allclose(exact[split], label[split], atol=0.005001)
+    # The draws are the same, so that twice the noise is twice as far off.
+    one, other = (np.array(of[split]) - label[split] for of in (noisy, twice))
+    inside = (np.array(twice[split]) > 0) & (np.array(twice[split]) < 5)
+    inside &= (np.array(noisy[split]) > 0) & (np.array(noisy[split]) < 5)
+    np.testing.assert_allclose(2 * one[inside], other[inside], atol=0.0151)
+  # Of 200 labels whose noise is hardly cut: the spread is known to 1 / √400 of itself.
+  middle = np.abs(label['train'] - 2.5) < 1.2
+  errors = (np.array(noisy['train']) - label['train'])[middle]
+  assert abs(errors.std() / 0.4 - 1) < 4 / np.sqrt(2 * middle.sum())
+
+
+@pytest.mark.parametrize('noise', [0.0, 0.3, 1.0])
+def test_the_oracle_of_classes_is_wrong_as_often_as_is_asked_for(noise):
+  data = benchmark(three, classes=ABC.classes)
+  found = all_guessed(data, ABC, model='oracle', noise=noise)
+  assert found.probabilities is None
+  right = np.array(labels_of(data))
+  wrong = np.array(found.labels['train']) != right
+  assert abs(wrong.mean() - noise) <= 4 * np.sqrt(noise * (1 - noise) / 200)
+  if noise == 1.0:  # the other two classes are as frequent
+    moves = (
+      np.array(
+        [
+          'abc'.index(g) - 'abc'.index(r)
+          for g, r in zip(found.labels['train'], right, strict=True)
+        ]
+      )
+      % 3
+    )
+    assert abs((moves == 1).mean() - 0.5) < 4 * np.sqrt(0.25 / 200)
+  with refuses('config.guess.noise is 1.5', 'at most 1'):
+    guessed(data, ABC, model='oracle', noise=1.5)
+
+
+def test_wrong_on_purpose():
+  data = benchmark(score)
+  expected = [5.0 if label < 2.5 else 0.0 for label in labels_of(data)]
+  assert guessed(data, model='wrong')['train'] == expected
+  data = benchmark(three, classes=ABC.classes)
+  guesses = guessed(data, ABC, model='wrong')['train']
+  assert all(g != r for g, r in zip(guesses, labels_of(data), strict=True))
+  assert set(guesses) == set(ABC.classes)
 
 
 def test_losses_and_middles():
@@ -152,5 +292,7 @@ def test_losses_and_middles():
   assert NUMBERS.middle([1.0, 2.0, 4.5]) == 2.5
   assert CLASSES.middle(['plus', 'minus', 'plus']) == 'plus'
   assert CLASSES.middle(['plus', 'minus']) == 'minus'
+  assert ABC.log_loss([0.5, 0.25, 0.25], 'b') == pytest.approx(np.log(4))
+  assert 700 < ABC.log_loss([1.0, 0.0, 0.0], 'b') < 710  # −log of the least float64
   assert NUMBERS.same(3.4, 3.40)
   assert not NUMBERS.same(3.4, 3.41)

@@ -20,7 +20,7 @@ FACTS = {
   'model': 'm',
   'num_examples': 10,
   'context_split': 'train',
-  'guess': {'model': 'network', 'bias': 0.0, 'shuffled': False},
+  'guess': {'model': 'network', 'bias': 0.0, 'noise': 0.0, 'shuffled': False},
 }
 # label, guess, answer without a guess, answer with one
 ANSWERS = [
@@ -131,9 +131,20 @@ def test_an_arm_without_any_answer_is_told_as_such():
 def test_classes_have_an_error_rate():
   scale = Scale(0.0, 0.0, ('a', 'b'))
   lines = lines_of([('a', 'b', 'a', 'b'), ('b', 'b', 'a', 'b'), ('b', 'a', None, 'b')])
-  for line in lines:
+  for line, p in zip(lines, (0.25, 0.5, 0.0), strict=True):
     line['context_mean'] = line['constant'] = 'a'
+    line['guess_log_loss'], line['constant_log_loss'] = None, math.log(2)
+    for arm, q in (('without_guess', p), ('with_guess', 0.125)):
+      line['arms'][arm]['expected']['probabilities'] = {'a': q, 'b': 1 - q}
   summary = summary_of(lines, scale)
+  # −log p of the right class, which is a, b and b.
+  assert {name: loss['loss'] for name, loss in summary['log_losses'].items()} == {
+    'without_guess': pytest.approx((math.log(4) + math.log(2) + 0) / 3),
+    'with_guess': pytest.approx((math.log(8) + 2 * math.log(8 / 7)) / 3),
+    'guess': None,
+    'constant': pytest.approx(math.log(2)),
+  }
+  assert 'log loss, with guess' in table(summary)
   assert summary['metric'] == 'error rate'
   assert summary['baselines']['constant']['loss'] == pytest.approx(2 / 3)
   assert summary['arms']['without_guess']['free']['loss'] == pytest.approx(1 / 2)

@@ -112,6 +112,8 @@ def _without_echoes(answer: str, wording: Wording) -> str:
     classes = _any(scale.classes)
     choice = rf'(?:{classes})(?:\s*(?:,|/|\bor\b|,\s*or\b)\s*(?:{classes}))+'
     answer = re.sub(choice, '', answer, flags=re.I)
+    # "Not a contradiction" says which class it is not.
+    answer = re.sub(rf'\bnot\s+(?:an?|the)\s+(?:{classes})', '', answer, flags=re.I)
     value = classes
   else:
     bounds = (re.escape(f'{bound:g}') for bound in (scale.low, scale.high))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from zoo.errors import UserError
 from zoo.fields import Fields
@@ -17,8 +15,6 @@ MAX_BYTES = 512 * MIB  # of a file
 MAX_LABEL = 1e12
 
 SPLITS = 'train', 'dev', 'test'
-STSB_FILES = {split: f'stsb-en-{split}.csv' for split in SPLITS}
-_COLUMNS = ['sentence1', 'sentence2', 'similarity_score']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +44,9 @@ def read_jsonl(folder: pathlib.Path) -> Benchmark:
   a class instead. Raises UserError, with file and line, for anything else.
   """
   splits = {}
-  for split, path in _files(folder, {name: f'{name}.jsonl' for name in SPLITS}).items():
+  for split, path in files_of(
+    folder, {name: f'{name}.jsonl' for name in SPLITS}
+  ).items():
     lines = read_text(path, MAX_BYTES).split('\n')
     splits[split] = [
       _example(line, f'{path}, line {number}')
@@ -56,49 +54,6 @@ def read_jsonl(folder: pathlib.Path) -> Benchmark:
       if line.strip()
     ]
   return _benchmark(splits, folder, [f'{split}.jsonl' for split in splits])
-
-
-def stsb_examples(path: pathlib.Path) -> Iterator[tuple[str, str, float]]:
-  """The sentence pairs of a file of stsb_multi_mt, with their scores from 0 to 5.
-
-  Raises UserError, with file and line, for a file that is anything else.
-  """
-  reader = csv.reader(io.StringIO(read_text(path, MAX_BYTES), newline=''))
-  try:
-    if (header := next(reader, [])) != _COLUMNS:
-      raise UserError(
-        f'{path} begins with {",".join(header)[:80]!r}; it must begin with '
-        f'{",".join(_COLUMNS)}'
-      )
-    for row in reader:
-      yield _stsb_example(row, f'{path}, line {reader.line_num}')
-  except csv.Error as error:  # a field of more than 131,072 characters
-    raise UserError(f'{path}, line {reader.line_num} cannot be read: {error}') from None
-
-
-def _stsb_example(row: list[str], source: str) -> tuple[str, str, float]:
-  try:
-    one, other, text = row
-    score = float(text)
-    if 0 <= score <= 5:
-      return one, other, score
-  except ValueError:
-    pass
-  raise UserError(
-    f'{source} is {",".join(row)[:80]!r}; it must be two sentences and a score from 0 '
-    'to 5'
-  )
-
-
-def stsb_files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
-  """The three files of STS-B in a folder; raises UserError if one is missing."""
-  found = _files(folder, STSB_FILES)
-  for split, name in STSB_FILES.items():
-    if split not in found:
-      raise UserError(
-        f'{folder} has no {name}; it must hold all of {_list(STSB_FILES)}'
-      )
-  return found
 
 
 def digest(paths: Sequence[pathlib.Path]) -> str:
@@ -109,21 +64,23 @@ def digest(paths: Sequence[pathlib.Path]) -> str:
   return total.hexdigest()
 
 
-def _files(folder: pathlib.Path, names: dict[str, str]) -> dict[str, pathlib.Path]:
+def files_of(
+  folder: pathlib.Path,
+  names: dict[str, str],
+  needed: Sequence[str] = ('train', 'test'),
+) -> dict[str, pathlib.Path]:
+  """The files in a folder by split; UserError if one of a `needed` split is missing."""
   if not folder.is_dir():
     raise UserError(f'the data folder {folder} does not exist')
   found = {split: folder / name for split, name in names.items()}
   found = {split: path for split, path in found.items() if path.is_file()}
-  for split in ('train', 'test'):
+  for split in needed:
     if split not in found:
       raise UserError(
-        f'the data folder {folder} has no {names[split]}; it must hold {_list(names)}'
+        f'the data folder {folder} has no {names[split]}; it must hold '
+        f'{", ".join(names.values())}'
       )
   return found
-
-
-def _list(names: dict[str, str]) -> str:
-  return ', '.join(names.values())
 
 
 def _example(line: str, source: str) -> Example:

@@ -15,11 +15,12 @@ from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
 from zoo.llm.config_types import ExperimentConfig as ExperimentConfig
 from zoo.llm.guesses import GuessConfig, Scale
 from zoo.llm.prompts import Wording
+from zoo.llm.published import PUBLISHED
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 
 _CHOICES = {
   'model.dtype': ('float32', 'bfloat16'),
-  'benchmark.name': ('stsb', 'jsonl'),
+  'benchmark.name': (*PUBLISHED, 'jsonl'),
   'guess.model': guesses.MODELS,
   'guess.optimizer.name': tuple(OPTIMIZERS),
   'guess.optimizer.schedule': SCHEDULES,
@@ -45,7 +46,7 @@ _TEXTS = (
 )
 _OTHERS = {
   *('benchmark.inputs', 'benchmark.low', 'benchmark.high', 'mesh.data'),
-  *('guess.bias', 'guess.shuffled'),
+  *('guess.bias', 'guess.noise', 'guess.shuffled'),
   *('guess.optimizer.learning_rate', 'guess.optimizer.clip_norm'),
 }
 FIELDS = {*_CHOICES, *_COUNTS, *_TEXTS, *_OTHERS}
@@ -101,6 +102,10 @@ def _check_guess(guess: GuessConfig) -> None:
   if abs(check_number('config.guess.bias', guess.bias)) > MAX_LABEL:
     raise UserError(
       f'config.guess.bias is {guess.bias:g}; it must be ≤ {MAX_LABEL:g} in size'
+    )
+  if check_number('config.guess.noise', guess.noise, minimum=0.0) > MAX_LABEL:
+    raise UserError(
+      f'config.guess.noise is {guess.noise:g}; it must be ≤ {MAX_LABEL:g}'
     )
   if not isinstance(guess.shuffled, bool):
     raise UserError(f'config.guess.shuffled is {guess.shuffled!r}; it must be a bool')

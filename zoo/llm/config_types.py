@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
   from zoo.config_types import AnyConfig
@@ -42,7 +42,22 @@ if TYPE_CHECKING:
     prompts: PromptsConfig
     readouts: ReadoutConfig
 
+  class AblationSection(Protocol):
+    benchmarks: tuple[str, ...]
+    guesses: tuple[str, ...]
+    noise: tuple[float, ...]
+    class_noise: tuple[float, ...]
+    num_examples: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+  class AblationConfig(AnyConfig, Protocol):
+    """An ml_collections.ConfigDict with the fields of configs/llm/ablation.py."""
+
+    benchmarks: dict[str, BenchmarkConfig]
+    ablation: AblationSection
+
 else:
   from ml_collections import ConfigDict
 
-  ExperimentConfig = ConfigDict
+  ExperimentConfig = AblationConfig = ConfigDict

@@ -7,27 +7,26 @@ import json
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
-import numpy as np
 from absl import logging
-from jaxtyping import Float
 
 from zoo.errors import RunError, UserError
 from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.llm import guesses as guess_models
-from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.benchmarks import Benchmark
 from zoo.llm.config import (
   ExperimentConfig,
   check_sizes,
   validate,
-  weights_path,
   wording_of,
 )
 from zoo.llm.guesses import Guesses
+from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import Prompts, Wording
-from zoo.llm.readouts import Model
+from zoo.llm.readouts import Answers, Model
 from zoo.llm.records import (
   GUESSES,
   PROMPTS,
@@ -36,6 +35,7 @@ from zoo.llm.records import (
   read_guesses,
   read_lines,
   read_model_facts,
+  write_guesses,
 )
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
@@ -44,6 +44,25 @@ from zoo.plots import write_plot
 from zoo.workdir import locked, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
+
+
+class Run(NamedTuple):
+  """A run that was checked: what is asked, and where the answers go."""
+
+  config: ExperimentConfig
+  benchmark: Benchmark
+  guesses: Guesses
+  prompts: Prompts
+  out: pathlib.Path
+  model: Model | None  # None if the run is finished
+  finished: Summary | None
+
+  def lines(self) -> list[Line] | None:
+    """The lines of all prompts; None if one has no line yet."""
+    found = read_lines(self.out / PROMPTS, self.prompts)
+    if len(found) < len(self.prompts):
+      return None
+    return [found[index] for index in range(len(self.prompts))]
 
 
 def run(
@@ -56,16 +75,26 @@ def run(
   The folder `out` gets `guesses.json`, a line in `prompts.jsonl` as soon as a prompt is
   answered, and at the end `summary.json` and figure 6. Prompts that have a line are not
   asked again, so that the same call resumes after an interruption; after SIGTERM it
-  returns None. `data` is the folder of a JSONL benchmark, or of the CSV files of STS-B,
-  which are not needed once they are built into TFDS's data folder.
+  returns None. `data` is the folder of a JSONL benchmark, or of the files of a
+  published one, which are not needed once they are built into TFDS's data folder.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
   the weights, for prompts that do not fit into the cache, and for an `out` that holds
   something else; RunError if `out` is damaged or cannot be written.
   """
+  return complete(prepare(config, out, data, Loaded()))
+
+
+def prepare(
+  config: ExperimentConfig,
+  out: str | os.PathLike[str],
+  data: str | os.PathLike[str] | None,
+  loaded: Loaded,
+) -> Run:
+  """The run that `run` would complete; raises its errors, and writes nothing."""
   validate(config)
   out = user_path(out)
-  benchmark = _read_benchmark(config, data)
+  benchmark = loaded.benchmark(config, data)
   wording = wording_of(config, benchmark)
   check_sizes(config, benchmark)
   guess_models.check(config.guess, benchmark)
@@ -77,30 +106,49 @@ def run(
     if guesses is not None:
       prompts = _prompts(config, benchmark, wording, guesses)
       if (finished := _finished(config, benchmark, prompts, out)) is not None:
-        return finished
-  model = _load_model(config)
+        return Run(config, benchmark, guesses, prompts, out, None, finished)
+  model = loaded.model(config)
   if guesses is None:
-    guesses = _make_guesses(config, benchmark, wording)
+    guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = _prompts(config, benchmark, wording, guesses)
   _check_lengths(prompts, model, config)
-  open_workdir(out, config, _KIND)
+  return Run(config, benchmark, guesses, prompts, out, model, None)
+
+
+def begin(prepared: Run) -> None:
+  """Writes the config and the guesses of a run; raises UserError or OSError."""
+  open_workdir(prepared.out, prepared.config, _KIND)
+  write_guesses(prepared.guesses, prepared.out / GUESSES)
+
+
+def complete(
+  prepared: Run, without_guess: Sequence[Answers] | None = None
+) -> Summary | None:
+  """Asks what a run has not asked yet; as `run`.
+
+  `without_guess` are the answers to all prompts without guesses, if they are known from
+  a run whose prompts differ in the guesses alone: then only the other arm is asked.
+  """
+  if prepared.finished is not None:
+    return prepared.finished
+  out = prepared.out
+  open_workdir(out, prepared.config, _KIND)
   try:
     with locked(out), Interruption() as interruption:
-      write_atomically(out / GUESSES, json.dumps(guesses) + '\n')
-      return _ask_all(config, benchmark, prompts, model, out, interruption)
+      write_guesses(prepared.guesses, out / GUESSES)
+      return _ask_all(prepared, without_guess, interruption)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
 
 
 def _ask_all(
-  config: ExperimentConfig,
-  benchmark: Benchmark,
-  prompts: Prompts,
-  model: Model,
-  out: pathlib.Path,
+  prepared: Run,
+  without_guess: Sequence[Answers] | None,
   interruption: Interruption,
 ) -> Summary | None:
   """Asks the prompts that have no line yet; writes figure 6 and the summary."""
+  config, benchmark, _, prompts, out, model, _ = prepared
+  assert model is not None
   lines = ask(
     prompts,
     model,
@@ -108,6 +156,7 @@ def _ask_all(
     config.model.batch_size,
     out / PROMPTS,
     interruption,
+    without_guess,
   )
   interruption.raise_if_ctrl_c()
   if lines is None:
@@ -124,21 +173,6 @@ def _ask_all(
   write_plot(plot(summary, lines), out)
   write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + '\n')
   return summary
-
-
-def _read_benchmark(
-  config: ExperimentConfig, data: str | os.PathLike[str] | None
-) -> Benchmark:
-  if config.benchmark.name == 'jsonl':
-    if data is None:
-      raise UserError(
-        '--data is missing; it must name a folder with train.jsonl and test.jsonl'
-      )
-    return read_jsonl(user_path(data))
-  # Imported here since a JSONL benchmark does not need TFDS.
-  from zoo.llm import stsb
-
-  return stsb.load(data)
 
 
 def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
@@ -192,39 +226,15 @@ def _summary(
     'seed': config.seed,
     'num_examples': config.prompts.num_examples,
     'context_split': config.prompts.context_split,
-    'guess': {'model': guess.model, 'bias': guess.bias, 'shuffled': guess.shuffled},
+    'guess': {
+      'model': guess.model,
+      'bias': guess.bias,
+      'noise': guess.noise,
+      'shuffled': guess.shuffled,
+    },
     'guess_loss_by_split': prompts.guess_loss_by_split,
   }
   return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
-
-
-def _load_model(config: ExperimentConfig) -> Model:
-  weights = weights_path('model.weights', config.model.weights)
-  if config.guess.model != 'constant':  # checked before the slow loading
-    weights_path('encoder.weights', config.encoder.weights)
-  # Imported here since only asking needs the extra `llm`.
-  from zoo.language_models import LanguageModel
-
-  return LanguageModel.load(
-    weights,
-    dtype=config.model.dtype,
-    cache_length=config.model.cache_length,
-    mesh=make_mesh(config),
-  )
-
-
-def _make_guesses(
-  config: ExperimentConfig, benchmark: Benchmark, wording: Wording
-) -> Guesses:
-  from zoo.language_models.embeddings import SentenceEmbedder
-
-  def embed(texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    path = weights_path('encoder.weights', config.encoder.weights)
-    return SentenceEmbedder.load(path)(texts)
-
-  return guess_models.make_guesses(
-    config.guess, benchmark, wording.scale, embed, config.seed
-  )
 
 
 def _check_lengths(prompts: Prompts, model: Model, config: ExperimentConfig) -> None:

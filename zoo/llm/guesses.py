@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
+from scipy import special
 
 from zoo.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     model: str
     bias: float
+    noise: float
     shuffled: bool
     num_epochs: int
     batch_size: int
@@ -32,9 +36,10 @@ if TYPE_CHECKING:
 else:
   from ml_collections import ConfigDict as GuessConfig
 
-Guesses = dict[str, list[float | str]]  # by split
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
-MODELS = 'network', 'cosine', 'constant'
+EMBEDDING = 'network', 'cosine'  # of embeddings of the texts
+FITTED = *EMBEDDING, 'constant'  # to the train split
+MODELS = *FITTED, 'oracle', 'wrong'
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
 
@@ -59,6 +64,11 @@ class Scale:
       return [self.classes[i] for i in outputs.argmax(axis=1)]
     clipped = np.clip(outputs[:, 0].astype(np.float64), self.low, self.high)
     return [round(value, 2) for value in clipped.tolist()]
+
+  def log_loss(self, probabilities: Sequence[float], label: float | str) -> float:
+    """−log p of the right class; a probability of 0 counts as the least float64."""
+    p = probabilities[self.classes.index(str(label))]
+    return -math.log(max(p, sys.float_info.min))
 
   def has(self, label: object) -> TypeGuard[float | str]:
     """Whether a value is a label: a class, or a number within the bounds."""
@@ -100,19 +110,39 @@ class GuessNetwork(nnx.Module):
     return self.output(nnx.relu(self.hidden(features)))
 
 
+class Guesses(NamedTuple):
+  """A guess for each example, by split.
+
+  `probabilities` are those of the classes, in the order of the scale; None for labels
+  that are numbers, and for guesses that were not fitted.
+  """
+
+  labels: dict[str, list[float | str]]
+  probabilities: dict[str, list[list[float]]] | None = None
+
+
 def make_guesses(
   config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> Guesses:
   """A guess for every example of every split.
 
-  `embed` is called unless the model is `constant`. A `bias` is added to all guesses,
+  The models `network` and `cosine` call `embed`. A `bias` is added to all guesses,
   which are then clipped to the bounds; `shuffled` permutes them among the examples of a
-  split. Raises UserError for a guess that does not fit the benchmark, and RunError if
-  the training of the guess network diverges.
+  split. The oracle is the label with `noise`: a normal number of that standard
+  deviation, or with that probability any other class. `wrong` is the end of the scale
+  that is farther from the label, or another class. Raises UserError for a guess that
+  does not fit the benchmark, and RunError if the training of the guess network
+  diverges.
   """
   check(config, benchmark)
-  outputs = _outputs(config, benchmark, scale, embed, seed)
-  guesses = {}
+  if config.model in FITTED:
+    outputs = _outputs(config, benchmark, scale, embed, seed)
+  else:
+    outputs = {
+      split: _from_labels(config, scale, examples, np.random.default_rng((seed, i)))
+      for i, (split, examples) in enumerate(benchmark.splits.items())
+    }
+  labels, probabilities = {}, {}
   for i, (split, values) in enumerate(outputs.items()):
     if not np.isfinite(values).all():
       raise RunError(
@@ -121,8 +151,10 @@ def make_guesses(
       )
     if config.shuffled:
       values = np.random.default_rng((seed, i)).permutation(values)
-    guesses[split] = scale.decode(values + np.float32(config.bias))
-  return guesses
+    labels[split] = scale.decode(values + np.float32(config.bias))
+    probabilities[split] = values.tolist()
+  has_probabilities = scale.classes and config.model in FITTED
+  return Guesses(labels, probabilities if has_probabilities else None)
 
 
 def check(config: GuessConfig, benchmark: Benchmark) -> None:
@@ -131,17 +163,51 @@ def check(config: GuessConfig, benchmark: Benchmark) -> None:
   if config.model == 'cosine' and num_texts != 2:
     raise UserError(
       f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
-      f'{num_texts} per example: it must be network or constant'
+      f'{num_texts} per example: it must be another of {", ".join(MODELS)}'
     )
   if config.bias and benchmark.classes:
     raise UserError(
       f'config.guess.bias is {config.bias:g}; it must be 0 if labels are classes'
     )
+  if config.noise and config.model != 'oracle':
+    raise UserError(
+      f'config.guess.noise is {config.noise:g}; it must be 0 unless config.guess.model '
+      f'is oracle, and here it is {config.model}'
+    )
+  if config.noise > 1 and benchmark.classes:
+    raise UserError(
+      f'config.guess.noise is {config.noise:g}; it must be a probability, at most 1, '
+      'if labels are classes'
+    )
+
+
+def _from_labels(
+  config: GuessConfig,
+  scale: Scale,
+  examples: Sequence[Example],
+  rng: np.random.Generator,
+) -> Float[np.ndarray, 'n k']:
+  """The oracle with its noise, or what is wrong on purpose.
+
+  The draws are the same for each size of noise.
+  """
+  labels = scale.encode(examples).astype(np.float64)
+  wrong = config.model == 'wrong'
+  if not scale.classes:
+    if wrong:
+      return np.where(labels < (scale.low + scale.high) / 2, scale.high, scale.low)
+    return labels + config.noise * rng.standard_normal(labels.shape)
+  shifts = rng.integers(1, len(scale.classes), len(labels))  # to another class
+  moved = (rng.random(len(labels)) < config.noise) | wrong
+  return np.eye(len(scale.classes))[
+    (labels.argmax(axis=1) + moved * shifts) % len(scale.classes)
+  ]
 
 
 def _outputs(
   config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
+  """Guesses fitted to the train split: numbers, or probabilities of the classes."""
   splits = benchmark.splits
   targets = scale.encode(splits['train'])
   if config.model == 'constant':
@@ -163,9 +229,30 @@ def _outputs(
       split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
       for split, pair in features.items()
     }
-    return _linear_fit(cosines, targets)
+    fitted = _linear_fit(cosines, targets)
+    return fitted if not scale.classes else _map(_as_probabilities, fitted)
   flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
-  return _network(config, flat, targets, jax.random.key(seed))
+  trained = _network(
+    config, flat, targets, jax.random.key(seed), of_classes=bool(scale.classes)
+  )
+  return trained if not scale.classes else _map(_softmax, trained)
+
+
+def _map(
+  function: Callable[[Float[np.ndarray, 'n k']], Float[np.ndarray, 'n k']],
+  outputs: dict[str, Float[np.ndarray, 'n k']],
+) -> dict[str, Float[np.ndarray, 'n k']]:
+  return {split: function(values) for split, values in outputs.items()}
+
+
+def _softmax(logits: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
+  return special.softmax(logits.astype(np.float64), axis=1)
+
+
+def _as_probabilities(fitted: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
+  """Lines fitted to indicators add up to 1, but may leave the range of 0 to 1."""
+  clipped = np.clip(fitted, 0, 1)
+  return clipped / clipped.sum(axis=1, keepdims=True)
 
 
 def _linear_fit(
@@ -185,10 +272,12 @@ def _network(
   features: dict[str, Float[np.ndarray, 'n f']],
   targets: Float[np.ndarray, 'n k'],
   key: Key[Array, ''],
+  of_classes: bool,
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """The paper's network, trained on the mean squared error for `num_epochs`.
 
-  The last examples of an epoch that do not fill a batch are left out.
+  With classes its outputs are logits, and the loss is the cross-entropy. The last
+  examples of an epoch that do not fill a batch are left out.
   """
   x, y = jnp.asarray(features['train']), jnp.asarray(targets)
   batch_size = min(config.batch_size, len(x))
@@ -199,7 +288,10 @@ def _network(
   optimizer = build_optimizer(config.optimizer, steps * config.num_epochs)
 
   def loss(weights: PyTree, rows: Array) -> Array:
-    return jnp.mean(jnp.square(nnx.merge(graph, weights)(x[rows]) - y[rows]))
+    outputs = nnx.merge(graph, weights)(x[rows])
+    if of_classes:
+      return optax.softmax_cross_entropy(outputs, y[rows]).mean()
+    return jnp.mean(jnp.square(outputs - y[rows]))
 
   def step(state: PyTree, rows: Array) -> tuple[PyTree, None]:
     weights, moments = state

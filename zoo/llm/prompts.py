@@ -102,6 +102,9 @@ class Record(TypedDict):
   context_mean: float | str
   constant: float | str
   context_guess_loss: float | None
+  # −log p of the right class, if labels are classes and the guess has probabilities
+  guess_log_loss: float | None
+  constant_log_loss: float | None
 
 
 class Prompts:
@@ -123,18 +126,21 @@ class Prompts:
     self.guess_loss_by_split = {
       split: _mean(
         scale.loss(guess, example.label)
-        for guess, example in zip(guesses[split], examples, strict=True)
+        for guess, example in zip(guesses.labels[split], examples, strict=True)
       )
       for split, examples in benchmark.splits.items()
     }
     self._queries, self._contexts = (
       benchmark.splits[split] for split in ('test', context_split)
     )
-    self._guesses = guesses['test']
-    self._context_guesses = guesses[context_split]
-    self._constant = scale.middle(
-      [example.label for example in benchmark.splits['train']]
-    )
+    self._guesses = guesses.labels['test']
+    self._context_guesses = guesses.labels[context_split]
+    self._probabilities: list[list[float]] | None = None
+    if guesses.probabilities is not None:
+      self._probabilities = guesses.probabilities['test']
+    of_train = [example.label for example in benchmark.splits['train']]
+    self._constant = scale.middle(of_train)
+    self._frequencies = [of_train.count(name) / len(of_train) for name in scale.classes]
     self._seed, self._num_examples = seed, num_examples
     self._num_prompts = num_prompts
 
@@ -165,15 +171,23 @@ class Prompts:
       scale.loss(self._context_guesses[i], self._contexts[i].label)
       for i in indices.context
     )
+    label = self._queries[indices.query].label
+    of_guess = None
+    if self._probabilities is not None:
+      of_guess = scale.log_loss(self._probabilities[indices.query], label)
     return {
       'index': index,
       'query': indices.query,
       'context': list(indices.context),
-      'label': self._queries[indices.query].label,
+      'label': label,
       'guess': self._guesses[indices.query],
       'context_mean': scale.middle(labels) if labels else self._constant,
       'constant': self._constant,
       'context_guess_loss': _mean(losses) if indices.context else None,
+      'guess_log_loss': of_guess,
+      'constant_log_loss': (
+        scale.log_loss(self._frequencies, label) if scale.classes else None
+      ),
     }
 
   def _indices(self, index: int) -> Indices:

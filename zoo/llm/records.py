@@ -7,12 +7,21 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tqdm import tqdm
 
 from zoo.errors import RunError, UserError
 from zoo.fields import Fields
-from zoo.files import MIB, parse_json, read_bytes, read_json
+from zoo.files import (
+  MIB,
+  is_finite_number,
+  parse_json,
+  read_bytes,
+  read_json,
+  write_atomically,
+)
 from zoo.interruption import Interruption
 from zoo.llm.benchmarks import Benchmark
 from zoo.llm.guesses import Guesses, Scale
@@ -21,6 +30,7 @@ from zoo.llm.readouts import Answers, Model, Readout, ReadoutConfig, read_all
 from zoo.llm.summary import ARMS, PARSED, Line, ModelFacts
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
+_PROBABILITIES = 'probabilities'  # beside the splits, in the file of the guesses
 _MAX_BYTES = 2**10 * MIB
 
 
@@ -31,12 +41,16 @@ def ask(
   batch_size: int,
   path: pathlib.Path,
   interruption: Interruption,
+  without_guess: Sequence[Answers] | None = None,
 ) -> list[Line] | None:
   """Asks the prompts that have no line in the file, appends theirs, and returns all.
 
-  Each call of the model has `batch_size` prompts, in both arms. Returns None if it is
-  interrupted.
+  Each call of the model has `batch_size` prompts in both arms, or, if the answers to
+  all prompts `without_guess` are known, twice as many in the other one. Returns None if
+  it is interrupted.
   """
+  if without_guess is not None:
+    batch_size *= 2
   lines = read_lines(path, prompts)
   missing = [index for index in range(len(prompts)) if index not in lines]
   with (
@@ -54,12 +68,9 @@ def ask(
     for start in range(0, len(missing), batch_size):
       batch = missing[start : start + batch_size]
       began = time.monotonic()
-      texts = [text for index in batch for text in prompts.texts(index)]
-      queries = [prompts.query(index) for index in batch for _ in ARMS]
-      answers = iter(read_all(model, texts, queries, prompts.wording, config))
+      answers = _ask_batch(prompts, model, config, batch, without_guess)
       seconds = (time.monotonic() - began) / len(batch)
-      for index in batch:
-        arms = {arm: next(answers) for arm in ARMS}
+      for index, arms in zip(batch, answers, strict=True):
         line: Line = {**prompts.record(index), 'arms': arms, 'seconds': seconds}
         file.write(json.dumps(line, ensure_ascii=False) + '\n')
         lines[index] = line
@@ -69,6 +80,26 @@ def ask(
       if interruption.requested:
         return None
   return [lines[index] for index in range(len(prompts))]
+
+
+def _ask_batch(
+  prompts: Prompts,
+  model: Model,
+  config: ReadoutConfig,
+  batch: Sequence[int],
+  without_guess: Sequence[Answers] | None,
+) -> list[dict[str, Answers]]:
+  """The answers to some prompts by arm; an arm that is known is not asked."""
+  places = range(len(ARMS)) if without_guess is None else [ARMS.index('with_guess')]
+  texts = [prompts.texts(index)[place] for index in batch for place in places]
+  queries = [prompts.query(index) for index in batch for _ in places]
+  answers = iter(read_all(model, texts, queries, prompts.wording, config))
+  if without_guess is None:
+    return [{arm: next(answers) for arm in ARMS} for _ in batch]
+  return [
+    {'without_guess': without_guess[index], 'with_guess': next(answers)}
+    for index in batch
+  ]
 
 
 def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
@@ -96,6 +127,14 @@ def read_lines(path: pathlib.Path, prompts: Prompts) -> dict[int, Line]:
   return lines
 
 
+def write_guesses(guesses: Guesses, path: pathlib.Path) -> None:
+  """Writes a `guesses.json`; raises OSError."""
+  found: dict[str, object] = {**guesses.labels}
+  if guesses.probabilities is not None:
+    found[_PROBABILITIES] = guesses.probabilities
+  write_atomically(path, json.dumps(found) + '\n')
+
+
 def read_guesses(
   path: pathlib.Path, benchmark: Benchmark, scale: Scale
 ) -> Guesses | None:
@@ -105,24 +144,44 @@ def read_guesses(
   """
   if not path.is_file():
     return None
+  labels: Any = None
+  probabilities: Any = None
   try:
-    found = read_json(path, _MAX_BYTES)
-  except UserError:
-    found = None
-  if (
-    not isinstance(found, dict)
-    or found.keys() != benchmark.splits.keys()
-    or not all(
-      isinstance(found[split], list)
-      and len(found[split]) == len(examples)
-      and all(map(scale.has, found[split]))
-      for split, examples in benchmark.splits.items()
-    )
+    labels = read_json(path, _MAX_BYTES)
+    probabilities = labels.pop(_PROBABILITIES, None)
+  except (UserError, AttributeError, TypeError):  # the latter two: it is no object
+    pass
+  if not _has_all(labels, benchmark, scale.has) or not (
+    probabilities is None
+    or _has_all(probabilities, benchmark, lambda p: _is_distribution(p, scale))
   ):
     raise RunError(f'{path} is damaged; delete it to make the guesses again')
-  if scale.classes:
-    return found
-  return {split: [float(guess) for guess in found[split]] for split in found}
+  if not scale.classes:
+    labels = {split: [float(guess) for guess in labels[split]] for split in labels}
+  return Guesses(labels, probabilities)
+
+
+def _has_all(
+  found: Any, benchmark: Benchmark, is_valid: Callable[[object], bool]
+) -> bool:
+  return (
+    isinstance(found, dict)
+    and found.keys() == benchmark.splits.keys()
+    and all(
+      isinstance(found[split], list)
+      and len(found[split]) == len(examples)
+      and all(map(is_valid, found[split]))
+      for split, examples in benchmark.splits.items()
+    )
+  )
+
+
+def _is_distribution(found: object, scale: Scale) -> bool:
+  return (
+    isinstance(found, list)
+    and len(found) == len(scale.classes)
+    and all(is_finite_number(p) and 0 <= p <= 1 for p in found)
+  )
 
 
 def read_model_facts(path: pathlib.Path) -> ModelFacts | None:

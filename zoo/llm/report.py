@@ -37,6 +37,9 @@ def table(summary: Summary) -> str:
   ]
   if (of_contexts := summary['context_guess_loss']) is not None:
     baselines.append(['guesses in the context', f'{of_contexts:.3f}'])
+  if (of_classes := summary['log_losses']) is not None:
+    for key, name in {**_ARMS, 'guess': 'guess alone', 'constant': 'train'}.items():
+      baselines.append([f'log loss, {name}', _shown(of_classes[key])])
   differences = [
     [name, _interval(summary['paired'][r]), _interval(summary['against_guess'][r])]
     for r, name in READOUTS.items()
@@ -134,7 +137,9 @@ def _baseline(key: str, metric: str) -> str:
 
 def _guess(guess: Mapping[str, str | float | bool]) -> str:
   bias = f', bias {guess["bias"]:+g}' if guess['bias'] else ''
-  return f'{guess["model"]}{bias}{", shuffled" if guess["shuffled"] else ""}'
+  noise = f', noise {guess["noise"]:g}' if guess['noise'] else ''
+  shuffled = ', shuffled' if guess['shuffled'] else ''
+  return f'{guess["model"]}{bias}{noise}{shuffled}'
 
 
 def _shown(found: Loss) -> str:

@@ -71,6 +71,8 @@ class Results(TypedDict):
   baselines: dict[str, Loss]
   context_guess_loss: float | None
   arms: dict[str, dict[ReadoutName, ReadoutLoss]]
+  # Of classes: the arms' expected value, the guess, the frequencies in train.
+  log_losses: dict[str, Loss] | None
   paired: dict[ReadoutName, Difference]
   against_guess: dict[ReadoutName, Difference]
   seconds: float
@@ -146,6 +148,7 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
     'baselines': {name: _mean(values) for name, values in baselines.items()},
     'context_guess_loss': float(np.mean(known)) if len(known) == len(lines) else None,
     'arms': arms,
+    'log_losses': _log_losses(lines, scale) if scale.classes else None,
     'paired': {r: _difference(with_guess[r] - without_guess[r]) for r in READOUTS},
     'against_guess': {
       r: _difference(with_guess[r] - baselines['guess']) for r in READOUTS
@@ -157,6 +160,28 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
 def _loss(scale: Scale, line: Line, arm: str, readout: ReadoutName) -> float:
   value = line['arms'][arm][readout]['value']
   return math.nan if value is None else scale.loss(value, line['label'])
+
+
+def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
+  """−log p of the right class in the expected value of an arm, for each prompt."""
+  expected = [line['arms'][arm]['expected'].get('probabilities', {}) for line in lines]
+  return np.array(
+    [
+      scale.log_loss([of[name] for name in scale.classes], line['label'])
+      for of, line in zip(expected, lines, strict=True)
+    ]
+  )
+
+
+def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Loss]:
+  found = {arm: _mean(log_losses(lines, scale, arm)) for arm in ARMS}
+  # A guess that was not fitted has no probabilities.
+  for name, known in (
+    ('guess', [line['guess_log_loss'] for line in lines]),
+    ('constant', [line['constant_log_loss'] for line in lines]),
+  ):
+    found[name] = _mean(np.array([loss for loss in known if loss is not None]))
+  return found
 
 
 def _is_copy(scale: Scale, line: Line, readout: ReadoutName) -> bool:

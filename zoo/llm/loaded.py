@@ -1,0 +1,92 @@
+"""What a run loads: its data, the language model and the sentence encoder."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from zoo.errors import UserError
+from zoo.files import user_path
+from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm.config import ExperimentConfig, weights_path
+from zoo.llm.guesses import EMBEDDING, Guesses, Scale, make_guesses
+from zoo.llm.readouts import Model
+from zoo.mesh import make_mesh
+
+
+class Loaded:
+  """Loads each thing once, for all runs of a program that share model and encoder."""
+
+  def __init__(self):
+    self._benchmarks: dict[tuple[str, object], Benchmark] = {}
+    self._guesses: dict[tuple[str, str, str], Guesses] = {}
+    self._vectors: dict[str, Float[np.ndarray, ' w']] = {}
+    self._model: Model | None = None
+
+  def benchmark(
+    self, config: ExperimentConfig, data: str | os.PathLike[str] | None
+  ) -> Benchmark:
+    """The benchmark of a config; raises UserError if it cannot be read."""
+    key = config.benchmark.name, data
+    if key not in self._benchmarks:
+      self._benchmarks[key] = _read_benchmark(config, data)
+    return self._benchmarks[key]
+
+  def model(self, config: ExperimentConfig) -> Model:
+    """The language model; raises UserError if it, or the encoder, cannot be found."""
+    weights = weights_path('model.weights', config.model.weights)
+    if config.guess.model in EMBEDDING:  # checked before the slow loading
+      weights_path('encoder.weights', config.encoder.weights)
+    if self._model is None:
+      # Imported here since only asking needs the extra `llm`.
+      from zoo.language_models import LanguageModel
+
+      self._model = LanguageModel.load(
+        weights,
+        dtype=config.model.dtype,
+        cache_length=config.model.cache_length,
+        mesh=make_mesh(config),
+      )
+    return self._model
+
+  def guesses(
+    self, config: ExperimentConfig, benchmark: Benchmark, scale: Scale
+  ) -> Guesses:
+    """The guesses of a config for all examples; raises as `make_guesses`."""
+    key = benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'
+    if key not in self._guesses:
+      embed = functools.partial(self._embed, config)
+      self._guesses[key] = make_guesses(
+        config.guess, benchmark, scale, embed, config.seed
+      )
+    return self._guesses[key]
+
+  def _embed(
+    self, config: ExperimentConfig, texts: Sequence[str]
+  ) -> Float[np.ndarray, 'n w']:
+    from zoo.language_models.embeddings import SentenceEmbedder
+
+    if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+      path = weights_path('encoder.weights', config.encoder.weights)
+      vectors = SentenceEmbedder.load(path)(new)
+      self._vectors.update(zip(new, vectors, strict=True))
+    return np.stack([self._vectors[text] for text in texts])
+
+
+def _read_benchmark(
+  config: ExperimentConfig, data: str | os.PathLike[str] | None
+) -> Benchmark:
+  if config.benchmark.name == 'jsonl':
+    if data is None:
+      raise UserError(
+        '--data is missing; it must name a folder with train.jsonl and test.jsonl'
+      )
+    return read_jsonl(user_path(data))
+  # Imported here since a JSONL benchmark does not need TFDS.
+  from zoo.llm import datasets
+
+  return datasets.load(config.benchmark.name, data)
