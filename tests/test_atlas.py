@@ -327,7 +327,9 @@ def test_a_learning_rate_that_diverges_is_left_out(tmp_path, monkeypatch):
   def train(rates, out):
     grid = training.Grid([cell], 2, rates, 4)
     with jax.numpy_dtype_promotion('standard'):
-      return atlas.run(grid, with_sgd, out, 'command')[cell]
+      found = atlas.run(grid, with_sgd, out, 'command')
+    assert found is not None
+    return found[cell]
 
   found = train((1e30, 0.01), tmp_path / 'one')
   assert isinstance(found, Result)
