@@ -1,5 +1,6 @@
 """The common base of linear attention models: four matrices per head."""
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -160,7 +161,11 @@ class LinearAttention(nnx.Module):
 def _split_heads(
   array: Float[Array, 'h ...'], axes: str | Sequence[str]
 ) -> Float[Array, 'h ...']:
-  """The array with its heads split over axes of the mesh, if there is one."""
-  if 'model' not in jax.sharding.get_abstract_mesh().axis_names:
+  """The array with its heads split over axes of the mesh, if they divide them."""
+  mesh = jax.sharding.get_abstract_mesh()
+  names = (axes,) if isinstance(axes, str) else axes
+  if not {*names} <= {*mesh.axis_names} or not mesh.are_all_axes_auto:
     return array
-  return jax.lax.with_sharding_constraint(array, P(axes))
+  if len(array) % math.prod(mesh.shape[name] for name in names):
+    return array
+  return jax.lax.with_sharding_constraint(array, P(tuple(names)))

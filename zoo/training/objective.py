@@ -84,7 +84,8 @@ def sample(
   Each device draws a part of its own. Statistics stay split over `model` too; prompts
   are gathered over it, since there devices share the heads.
   """
-  everywhere = 'data', 'model'
+  mesh = jax.sharding.get_abstract_mesh()
+  everywhere = tuple(name for name in ('data', 'model') if name in mesh.axis_names)
   if statistics:
     batch = task.sample_statistics(key, batch_size)
     positions_last = jax.tree.map(
