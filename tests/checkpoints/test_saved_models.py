@@ -6,10 +6,12 @@ import json
 import os
 import pathlib
 import pickle
+import random
 import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import numpy as np
@@ -201,18 +203,23 @@ def test_a_step_that_is_deleted_meanwhile_is_left_for_a_newer(
 
 @pytest.mark.slow
 def test_loading_beside_a_run_never_fails(tmp_path, run_beside):
-  stop = threading.Event()
+  """The run saves once a load or so, at any moment of it, however slow the machine."""
+  stop, seconds, dice = threading.Event(), 0.0, random.Random(0)
 
   def save_on():
     for step in itertools.count(2):
-      if stop.is_set():
+      if stop.wait(dice.uniform(0, 2 * seconds)):
         return
       run_beside(step)
 
+  steps = []
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     saving = thread.submit(save_on)
     try:
-      steps = [zoo.load(tmp_path).step for _ in range(200)]
+      for _ in range(200):
+        start = time.monotonic()
+        steps.append(zoo.load(tmp_path).step)
+        seconds = time.monotonic() - start
     finally:
       stop.set()
     saving.result()
