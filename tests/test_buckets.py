@@ -9,14 +9,15 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from zoo import buckets
-from zoo.buckets import Conflict, Lock, LostLock, Stored, Unreachable, open_folder
+from zoo import bucket_lock, buckets
+from zoo.bucket_lock import Lock, LostLock
+from zoo.buckets import Conflict, Stored, Unreachable, open_folder
 from zoo.files import UnreadableFile
 
 
 @pytest.fixture
 def short_lease(monkeypatch):
-  monkeypatch.setattr(buckets, 'LEASE', 1.0)
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
 
 
 def test_what_is_written_is_read_listed_and_deleted(bucket):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.compare import refuses
-from zoo import buckets, mirror
+from zoo import bucket_lock, mirror
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
 from zoo.interruption import Interruption
@@ -28,6 +28,19 @@ def write(local, files):
     (local / name).write_text(text)
 
 
+def objects_written(monkeypatch):
+  """The names of the objects that are written from now on, but for the lock."""
+  written, write_object = [], Folder.write
+
+  def note(folder, name, *arguments, **named):
+    if name != 'lock':
+      written.append(name)
+    return write_object(folder, name, *arguments, **named)
+
+  monkeypatch.setattr(Folder, 'write', note)
+  return written
+
+
 def test_what_is_written_and_changed_is_so_in_the_bucket(bucket):
   with mirrored(bucket) as local:
     write(local, {'a': 'one', 'b/c': 'two', '.hidden': 'x', '.being/written': 'x'})
@@ -41,35 +54,21 @@ def test_what_is_written_and_changed_is_so_in_the_bucket(bucket):
 def test_only_what_has_changed_is_written_again(bucket, monkeypatch):
   with mirrored(bucket) as local:
     write(local, {'a': 'one', 'b': 'two'})
-  written, write_object = [], Folder.write
-
-  def note(folder, name, *arguments, **named):
-    written.append(name)
-    return write_object(folder, name, *arguments, **named)
-
-  monkeypatch.setattr(Folder, 'write', note)
+  written = objects_written(monkeypatch)
   with mirrored(bucket) as local:
     write(local, {'b': 'three'})
-  assert [name for name in written if name != 'lock'] == ['b']
+  assert written == ['b']
 
 
 def test_a_checkpoint_comes_after_its_lines_and_before_its_summary(bucket, monkeypatch):
   """And its manifest after its other files; a kill may come between any two."""
-  written, write_object = [], Folder.write
-
-  def note(folder, name, *arguments, **named):
-    written.append(name)
-    return write_object(folder, name, *arguments, **named)
-
-  monkeypatch.setattr(Folder, 'write', note)
+  written = objects_written(monkeypatch)
   step = 'points/p/checkpoints/3'
   files = f'{step}/SHA256SUMS', f'{step}/model/a', 'points/p/metrics.jsonl'
   with mirrored(bucket) as local:
     write(local, dict.fromkeys(('points/p/summary.json', *files), 'x'))
   manifest, array, lines = files
-  assert [name for name in written if name != 'lock'] == [
-    *(lines, array, manifest, 'points/p/summary.json')
-  ]
+  assert written == [*(lines, array, manifest, 'points/p/summary.json')]
 
 
 def test_of_a_checkpoint_without_its_manifest_nothing_is_left(bucket):
@@ -119,7 +118,7 @@ def test_if_not_all_can_be_read_nothing_is_changed(bucket, monkeypatch):
 
   with monkeypatch.context() as patch:
     patch.setattr(Folder, 'download', fail)
-    patch.setattr(buckets, 'LEASE', 0.1)
+    patch.setattr(bucket_lock, 'LEASE', 0.1)
     patch.setattr(mirror, '_SECONDS', 0.0)
     with pytest.raises(RunError, match='the bucket is away'), mirrored(bucket):
       pytest.fail('it was opened')
@@ -139,7 +138,7 @@ def test_what_was_made_before_an_error_is_kept_and_the_error_names_the_url(bucke
 
 
 def test_another_program_and_another_content_are_refused(bucket, monkeypatch):
-  monkeypatch.setattr(buckets, 'LEASE', 1.0)
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
   with mirrored(bucket), refuses(bucket, 'is in use'), mirrored(bucket):
     pytest.fail('it was opened twice')
   open_folder(f'{bucket}0').write('mine', b'')
@@ -151,7 +150,7 @@ def test_another_program_and_another_content_are_refused(bucket, monkeypatch):
 
 
 def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
-  monkeypatch.setattr(buckets, 'LEASE', 0.3)
+  monkeypatch.setattr(bucket_lock, 'LEASE', 0.3)
 
   def wait_for_a_signal(local):
     with Interruption() as interruption:
@@ -175,7 +174,7 @@ def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
 
 
 def test_files_may_come_and_go_while_they_are_copied(bucket, tmp_path, monkeypatch):
-  monkeypatch.setattr(buckets, 'LEASE', 0.1)
+  monkeypatch.setattr(bucket_lock, 'LEASE', 0.1)
   monkeypatch.setattr(mirror, '_SECONDS', 0.0)
   end = threading.Event()
   with mirrored(bucket) as local:

@@ -11,7 +11,7 @@ import importlib.util
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,14 @@ from zoo.config import Config, mesh_shape, num_slices, validate
 from zoo.errors import UserError
 from zoo.gpus import H200_BYTES, TARGETS
 from zoo.mesh import make_mesh
+from zoo.step_text import (
+  Leaves,
+  collectives,
+  cycles,
+  kernels,
+  lost_donations,
+  sum_in_a_step,
+)
 from zoo.tables import format_table
 from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
@@ -49,19 +57,6 @@ HBM_BYTES = {
 }
 
 Report = dict[str, Any]  # as JSON
-Leaves = Sequence[tuple[Any, Any]]  # paths and abstract arrays
-
-_COLLECTIVE = re.compile(
-  r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
-  r'|collective-permute|collective-broadcast)(?:-start)?\('
-)
-# Instructions of a GPU that launch no kernel of their own.
-_NO_KERNEL = re.compile(
-  r' (parameter|constant|tuple|get-tuple-element|bitcast|while|call|conditional'
-  r'|after-all|partition-id|replica-id)\('
-)
-_SENT = re.compile(r'= (.*?) send\(.*"xla_megascale_runtime"')
-_ARRAY = re.compile(r'\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]')
 
 
 def report(config: Config, topology: str) -> Report:
@@ -120,10 +115,10 @@ def _needs(compiled: Any, hbm: int, state: Leaves, on_gpu: bool) -> Report:
     'temporary_bytes': memory.temp_size_in_bytes,
     'peak_bytes': peak,
     'flops': (compiled.cost_analysis() or {}).get('flops'),
-    'estimated_cycles': None if on_gpu else _in_a_step(text, _cycles),
-    'kernels': _in_a_step(text, _kernels) if on_gpu else None,
-    'collectives': _collectives(text),
-    'lost_donations': _lost_donations(text, state),
+    'estimated_cycles': None if on_gpu else sum_in_a_step(text, cycles),
+    'kernels': sum_in_a_step(text, kernels) if on_gpu else None,
+    'collectives': collectives(text),
+    'lost_donations': lost_donations(text, state),
   }
 
 
@@ -299,124 +294,3 @@ def _out_of_memory(message: str) -> str | None:
   """The compiler's message for a program that does not fit, in one line."""
   said = re.search(r'RESOURCE_EXHAUSTED: (.+?\)\.|.+?\. |.+)', message)
   return said.group(1).strip().rstrip('.') if said else None
-
-
-def _collectives(text: str) -> dict[str, dict[str, int]]:
-  """How often each kind of collective runs in a step, and the bytes of its results.
-
-  What a device sends to other slices, over another network, is `between slices`.
-  """
-  found: dict[str, dict[str, int]] = {}
-  seen = set()
-  for line in _lines_of_a_step(text):
-    if match := _COLLECTIVE.search(line):
-      shape, kind = match.groups()
-    elif match := _SENT.search(line):
-      shape, kind = match.group(1), 'between slices'
-    else:
-      continue
-    # A TPU sends parts of one collective during each of several fusions.
-    if channel := re.search(r'channel_id=\d+', line):
-      if (kind, channel.group()) in seen:
-        continue
-      seen.add((kind, channel.group()))
-    sizes = [
-      math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
-      for _, bits, sides in _ARRAY.findall(shape)
-    ]
-    # The shape of an asynchronous start holds both the operand and the result, and that
-    # of a send a number beside what is sent.
-    whole = match.re is _SENT or '-start(' in match.group()
-    entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
-    entry['count'] += 1
-    entry['bytes'] += max(sizes) if whole else sum(sizes)
-  return dict(sorted(found.items()))
-
-
-def _lines_of_a_step(text: str) -> list[str]:
-  """The instructions of the loop over steps, and of everything it calls."""
-  computations, body = _loop_over_steps(text)
-  waiting = [body]
-  reached: dict[str, list[str]] = {}
-  while waiting:
-    name = waiting.pop()
-    if name in computations and name not in reached:
-      reached[name] = computations[name]
-      waiting += [n for line in reached[name] for n in re.findall(r'%([\w.\-]+)', line)]
-  return [line for lines in reached.values() for line in lines]
-
-
-def _in_a_step(text: str, count: Callable[[str], int]) -> int:
-  """The sum of `count` over all instructions of a step.
-
-  Those of loops within a step count as often as they run, once if the program does not
-  say how often; what is fused counts as a whole.
-  """
-  computations, body = _loop_over_steps(text)
-
-  def total(name: str) -> int:
-    found = 0
-    for line in computations.get(name, ()):
-      found += count(line)
-      if re.search(r' (while|call|conditional|async-start)\(', line):
-        called = re.findall(r'(?:body|calls|to_apply)=%?([\w.\-]+)', line)
-        if branches := re.search(r'branch_computations=\{(.*?)\}', line):
-          called += re.findall(r'%?([\w.\-]+)', branches.group(1))
-        found += _times(line, computations) * sum(map(total, called))
-    return found
-
-  return total(body)
-
-
-def _cycles(line: str) -> int:
-  """The compiler's estimate of an instruction, in cycles of a TPU."""
-  stated = re.search(r'"estimated_cycles":"(\d+)"', line)
-  return int(stated.group(1)) if stated else 0
-
-
-def _kernels(line: str) -> int:
-  """The kernels that an instruction of a GPU launches, but for collectives."""
-  if not re.match(r' *(ROOT )?%', line):
-    return 0
-  return not (_NO_KERNEL.search(line) or re.search(r'-done\(', line)) and not (
-    _COLLECTIVE.search(line)
-  )
-
-
-def _times(line: str, computations: dict[str, list[str]]) -> int:
-  """How often an instruction runs what it calls."""
-  condition = re.search(r' while\(.*condition=%?([\w.\-]+)', line)
-  if condition is None:
-    return 1
-  # The number that the index, which counts from 0, is compared with.
-  limits = re.findall(r' constant\((\d+)\)', ''.join(computations[condition.group(1)]))
-  return int(limits[0]) if len(limits) == 1 else 1
-
-
-def _loop_over_steps(text: str) -> tuple[dict[str, list[str]], str]:
-  """The instructions of each computation, and the name of the loop's body."""
-  computations: dict[str, list[str]] = {}
-  body: list[str] = []
-  entry = ''
-  for line in text.splitlines():
-    if head := re.match(r'(ENTRY )?%?([\w.\-]+) \(.*\{$', line):
-      body = computations.setdefault(head.group(2), [])
-      entry = head.group(2) if head.group(1) else entry
-    elif line.startswith(' '):
-      body.append(line)
-  loops = [line for line in computations[entry] if re.search(r' while\(', line)]
-  if len(loops) != 1:
-    raise ValueError(f'the training program has {len(loops)} loops; it should have 1')
-  (name,) = re.findall(r'body=%?([\w.\-]+)', loops[0])
-  return computations, name
-
-
-def _lost_donations(text: str, state: Leaves) -> list[str]:
-  """The arrays of the state, the first arguments, whose memory no output reuses."""
-  header = text[: text.index('\n')]
-  reused = {int(n) for n in re.findall(r'\((\d+), \{\}, (?:may|must)-alias\)', header)}
-  return [
-    jax.tree_util.keystr(path, simple=True, separator='.')
-    for number, (path, _) in enumerate(state)
-    if number not in reused
-  ]

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from zoo import buckets, processes
 from zoo.buckets import Conflict, Folder, local_stand_in
 from zoo.config import Config, to_json
-from zoo.errors import UserError
 from zoo.files import UnreadableFile, parse_json
-from zoo.mirror import Mirror
+from zoo.mirror import Mirror, not_a_run
 from zoo.workdir import check_same_config
 
 _CONFIG = 'config.json'
@@ -56,10 +55,7 @@ def _open(folder: Folder, config: Config) -> None:
   saved = folder.read(_CONFIG)
   if saved is None:
     if others := folder.list():
-      raise UserError(
-        f'{folder} is not empty and holds no run (it has {min(others)}); give another '
-        'folder'
-      )
+      raise not_a_run(folder, others)
     try:
       folder.write(_CONFIG, f'{to_json(config)}\n'.encode(), generation=0)
       return

@@ -1,4 +1,4 @@
-"""Folders in Google Cloud Storage, such as gs://bucket/runs/a, and locks in them.
+"""Folders in Google Cloud Storage, such as gs://bucket/runs/a.
 
 A bucket holds objects under names, and no folders; each object is written whole or not
 at all, under a new generation, and a listing has its MD5. What fails for a while (no
@@ -14,15 +14,11 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
-import json
 import logging
 import os
 import pathlib
 import re
-import secrets
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -34,18 +30,13 @@ from zoo.files import MIB, UnreadableFile
 
 _Result = TypeVar('_Result')
 
-LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
 _TIMEOUT = (10, 60)  # seconds to connect, and between the parts of an answer
 _MAX_PAUSE = 15.0  # seconds between two tries
-_THREADS = 8  # that download at the same time
+THREADS = 8  # that copy at the same time
 
 
 class Conflict(Exception):
   """An object that was to be replaced is not of the generation it should be."""
-
-
-class LostLock(RunError):
-  """Another program holds the lock that this one held."""
 
 
 class Unreachable(RunError):
@@ -280,7 +271,7 @@ class Folder:
         if hashlib.file_digest(file, 'md5').hexdigest() != objects[name].md5:
           raise RunError(f'{place} was not read as the bucket lists it')
 
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
       list(threads.map(fetch, objects))
 
   def delete(self, names: Iterable[str]) -> None:
@@ -334,91 +325,3 @@ def _passing_errors() -> tuple[type[Exception], ...]:
     *(api.ServerError, api.TooManyRequests, api.Unauthorized, api.Forbidden),
     *(auth.GoogleAuthError, _import('requests').RequestException),
   )
-
-
-class Lock:
-  """A lock on a folder, which its holder renews as long as it lives.
-
-  Its object names the holder. To take or to renew the lock is to replace the object of
-  one generation by the next, so that of several programs one succeeds, and a program
-  that was suspended learns that it has lost the lock.
-  """
-
-  def __init__(self, folder: Folder):
-    self._folder = folder
-    self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
-    self._renewals = 0
-    self._generation = 0
-    self._released = False
-    self._one_at_a_time = threading.Lock()
-
-  def acquire(self) -> None:
-    """Takes the lock, from a holder that has stopped renewing it, too.
-
-    Raises UserError if another program holds it.
-    """
-    found = self._folder.read(_LOCK)
-    if found is not None and (holder := _holder(found)) is not None:
-      found = self._wait_for_end(found, holder)
-    self._generation = 0 if found is None else found.generation
-    try:
-      self.renew()
-    except LostLock:
-      raise self._in_use('another process') from None
-
-  def renew(self, patience: float | None = None) -> None:
-    """Makes sure that this program holds the lock; raises LostLock if it does not."""
-    folder = self._folder
-    folder = folder if patience is None else folder.with_patience(patience)
-    with self._one_at_a_time:
-      if self._released:
-        return
-      self._renewals += 1
-      self._replace(folder, self._me)
-
-  def release(self) -> None:
-    """Lets the next program take the lock at once."""
-    with self._one_at_a_time:
-      self._released = True
-      self._replace(self._folder.with_patience(0.0), None)
-
-  def _replace(self, folder: Folder, holder: str | None) -> None:
-    content = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
-    try:
-      self._generation = folder.write(_LOCK, content.encode(), self._generation)
-    except Conflict:
-      raise LostLock(
-        f'another program has taken over {folder.url}, since this one could not renew '
-        f'its lock for {LEASE:g} s; this one ends, and the other goes on'
-      ) from None
-
-  def _wait_for_end(self, found: Content, holder: str) -> Content | None:
-    """Waits for a lease; raises UserError if the lock is renewed in that time."""
-    absl_logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
-    # Not by the time of the last renewal, since clocks of machines differ.
-    end = time.monotonic() + LEASE
-    while time.monotonic() < end:
-      time.sleep(LEASE / 30)
-      now = self._folder.read(_LOCK)
-      if now is None or _holder(now) is None:
-        return now
-      if now.generation != found.generation:
-        raise self._in_use(holder)
-    return found
-
-  def _in_use(self, holder: str) -> UserError:
-    return UserError(
-      f'{self._folder} is in use: another process is training in it ({holder}); wait '
-      'for it, or give another folder'
-    )
-
-
-_LOCK = 'lock'
-
-
-def _holder(content: Content) -> str | None:
-  """Who holds a lock; an object that is damaged counts as held."""
-  try:
-    return json.loads(content.data)['holder']
-  except (ValueError, TypeError, KeyError):
-    return 'an unknown process'

@@ -12,17 +12,16 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator, Mapping
 
 from absl import logging
 
-from zoo import buckets
-from zoo.buckets import Folder, Lock, LostLock, Unreachable, local_stand_in
+from zoo import bucket_lock, buckets
+from zoo.bucket_lock import LOCK, Lock, LostLock
+from zoo.buckets import Folder, Stored, Unreachable, local_stand_in
 from zoo.errors import RunError, UserError
 
 _SECONDS = 30.0  # between two copies
-_THREADS = 8
-_LOCK = 'lock'
 _MANIFEST = 'SHA256SUMS'  # the last file of a checkpoint
 _SUMMARY = 'summary.json'  # the last file of a run
 
@@ -63,10 +62,10 @@ class Mirror:
     whole = {
       name: stored
       for name, stored in objects.items()
-      if name != _LOCK and _is_whole(name, objects)
+      if name != LOCK and _is_whole(name, objects)
     }
     self.folder.fetch(whole, self.stage)
-    self.folder.delete(objects.keys() - whole.keys() - {_LOCK})
+    self.folder.delete(objects.keys() - whole.keys() - {LOCK})
     self._copied = {name: _state(self.stage / name) for name in whole}
 
   def start(self) -> None:
@@ -117,7 +116,7 @@ class Mirror:
         self._lock.release()
 
   def _keep_lock(self) -> None:
-    while not self._stop.wait(buckets.LEASE / 3):
+    while not self._stop.wait(bucket_lock.LEASE / 3):
       try:
         self.make_sure(patience=0.0)
         if self._unreachable_since is not None:
@@ -146,7 +145,10 @@ class Mirror:
       logging.warning('%s; training goes on, and this is tried again', error)
 
   def _copy(self, folder: Folder) -> None:
-    with self._copying, concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+    with (
+      self._copying,
+      concurrent.futures.ThreadPoolExecutor(buckets.THREADS) as threads,
+    ):
       if self._copied is None:
         return
       groups = _in_order(self.stage)
@@ -167,7 +169,7 @@ class Mirror:
       if self._copied.get(name) == (state := _state(path)):
         return
       content = path.read_bytes()
-      if time.monotonic() > self._renewed + buckets.LEASE / 2:  # it was suspended
+      if time.monotonic() > self._renewed + bucket_lock.LEASE / 2:  # it was suspended
         self.make_sure(folder.patience)
       folder.write(name, content)
       self._copied[name] = state
@@ -191,11 +193,8 @@ def mirrored(
     )
   folder = buckets.open_folder(url, patience)
   objects = folder.list()
-  if objects and _LOCK not in objects:
-    raise UserError(
-      f'{folder} is not empty and holds no run (it has {min(objects)}); give another '
-      'folder'
-    )
+  if objects and LOCK not in objects:
+    raise not_a_run(folder, objects)
   with local_stand_in(folder.url) as local:
     mirror = Mirror(folder, local)
     mirror.lock()
@@ -210,6 +209,14 @@ def mirrored(
     finally:
       end.set()
       mirror.close()
+
+
+def not_a_run(folder: Folder, objects: Mapping[str, Stored]) -> UserError:
+  """The error for a folder that holds something else."""
+  return UserError(
+    f'{folder} is not empty and holds no run (it has {min(objects)}); give another '
+    'folder'
+  )
 
 
 def _watch(mirror: Mirror, end: threading.Event) -> None:

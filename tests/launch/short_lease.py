@@ -1,8 +1,8 @@
 """`launch.main` whose locks end after 3 s, so that tests need not wait."""
 
 from launch import cli, main
-from zoo import buckets
+from zoo import bucket_lock
 
 if __name__ == '__main__':
-  buckets.LEASE = 3.0
+  bucket_lock.LEASE = 3.0
   cli.run(main.main)

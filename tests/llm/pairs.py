@@ -30,12 +30,17 @@ PAIRS = [
 
 def write_stsb(folder, pairs=PAIRS):
   """The three CSV files; queries and contexts are of the same pairs."""
+  header = ['sentence1', 'sentence2', 'similarity_score']
+  return _write_csv(folder, 'stsb-en-{}.csv', header, pairs)
+
+
+def _write_csv(folder, name, header, rows):
   folder.mkdir(parents=True, exist_ok=True)
   for split in ('train', 'dev', 'test'):
-    with (folder / f'stsb-en-{split}.csv').open('w', newline='') as file:
+    with (folder / name.format(split)).open('w', newline='') as file:
       writer = csv.writer(file)
-      writer.writerow(['sentence1', 'sentence2', 'similarity_score'])
-      writer.writerows(pairs)
+      writer.writerow(header)
+      writer.writerows(rows)
   return folder
 
 
@@ -85,14 +90,11 @@ ANSWERS = [
 
 def write_trec_qa(folder, rows=None):
   """The three files of TREC QA."""
-  folder.mkdir(parents=True, exist_ok=True)
-  for split in ('train', 'dev', 'test'):
-    with (folder / f'{split}.csv').open('w', newline='') as file:
-      writer = csv.writer(file)
-      writer.writerow(['qtext', 'label', 'atext'])
-      for question, sentence, label in ANSWERS if rows is None else rows:
-        writer.writerow([question, label, sentence])
-  return folder
+  lines = [
+    (question, label, sentence)
+    for question, sentence, label in (ANSWERS if rows is None else rows)
+  ]
+  return _write_csv(folder, '{}.csv', ['qtext', 'label', 'atext'], lines)
 
 
 def write_jsonl(folder, rows):
@@ -109,13 +111,18 @@ def small_config(name='smollm2', variant='smoke', **fields):
   config.encoder.weights = str(TINY_BERT)
   config.mesh.data = 1
   config.model.batch_size = 2
+  set_fields(config, fields)
+  return config
+
+
+def set_fields(config, fields):
+  """Sets fields of a config that are named `section__field`."""
   for field, value in fields.items():
     *sections, leaf = field.split('__')
     node = config
     for section in sections:
       node = node[section]
     node[leaf] = value
-  return config
 
 
 class Parrot:

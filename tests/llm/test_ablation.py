@@ -9,7 +9,6 @@ import shutil
 import zlib
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -19,6 +18,7 @@ from tests.compare import refuses
 from tests.llm.pairs import (
   TINY_BERT,
   Parrot,
+  set_fields,
   write_sick,
   write_stsb,
   write_trec_qa,
@@ -28,16 +28,10 @@ from zoo.llm import ablation, ablation_report, datasets, experiment
 from zoo.llm.ablation_results import LEVEL
 from zoo.plots import from_csv, to_csv
 
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
 LOAD = datasets.load
 NUM = 5  # prompts in each cell: the questions of our own TREC QA
-
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-  """Optax raises a float to an int32 array, which strict promotion refuses."""
-  jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  yield
-  jax.config.update('jax_numpy_dtype_promotion', 'strict')
 
 
 class Mixer(Parrot):
@@ -98,12 +92,7 @@ def small_config(**fields) -> Any:
     config.ablation.guesses = ('constant', 'wrong', 'oracle')
     config.ablation.noise, config.ablation.class_noise = (0.0, 2.0), (0.0, 0.8)
     config.ablation.num_examples = (0, 2)
-    for name, value in fields.items():
-      *sections, leaf = name.split('__')
-      node = config
-      for section in sections:
-        node = node[section]
-      node[leaf] = value
+    set_fields(config, fields)
   return config
 
 

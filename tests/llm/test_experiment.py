@@ -7,7 +7,6 @@ import shutil
 import sys
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -30,16 +29,10 @@ from zoo.llm.config import FIELDS, validate
 from zoo.paper.language_model import read_run
 from zoo.plots import to_csv
 
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
 WEIGHTS = 'model.safetensors'
 LOAD = datasets.load
-
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-  """Optax raises a float to an int32 array, which strict promotion refuses."""
-  jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  yield
-  jax.config.update('jax_numpy_dtype_promotion', 'strict')
 
 
 @pytest.fixture(scope='module')

@@ -12,15 +12,9 @@ from tests.llm.pairs import small_config
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.guesses import GuessNetwork, Scale, make_guesses
 
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
 WIDTH = 4
-
-
-@pytest.fixture(autouse=True)
-def standard_promotion():
-  """Optax raises a float to an int32 array, which strict promotion refuses."""
-  jax.config.update('jax_numpy_dtype_promotion', 'standard')
-  yield
-  jax.config.update('jax_numpy_dtype_promotion', 'strict')
 
 
 def embed(texts):

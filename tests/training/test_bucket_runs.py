@@ -14,7 +14,7 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
-from zoo import buckets
+from zoo import bucket_lock
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
 from zoo.training import loop, train
@@ -218,7 +218,7 @@ def test_another_config_another_content_and_a_damaged_config_are_refused(bucket)
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   bucket, whole, monkeypatch
 ):
-  monkeypatch.setattr(buckets, 'LEASE', 1.0)
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
   renewing = loop.bucket_workdir(bucket, small_config(), 60.0)
   with renewing, refuses(bucket, 'is in use'):
     train(small_config(), bucket)

@@ -14,8 +14,16 @@ from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import division, sweeps
-from zoo.training.division import claim, divide, in_turn, note_lost
-from zoo.workdir import PARTS, locked, open_workdir, read_parts, shared, try_lock
+from zoo.training.division import divide, in_turn, note_lost
+from zoo.workdir import (
+  PARTS,
+  lock_of_part,
+  locked,
+  open_workdir,
+  read_parts,
+  shared,
+  try_lock,
+)
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -113,7 +121,7 @@ def test_a_part_of_a_lost_process_is_trained_by_another_to_the_same_bits(tmp_pat
 def test_what_another_process_trains_is_left_to_it(tmp_path):
   _divided(tmp_path, 2)
   with concurrent.futures.ThreadPoolExecutor(1) as threads:
-    with shared(tmp_path), claim(tmp_path, 0) as mine:
+    with shared(tmp_path), try_lock(lock_of_part(tmp_path, 0)) as mine:
       assert mine
       call = threads.submit(_sweep, _config(), _POINTS, tmp_path, 2)
       names = read_parts(tmp_path)
@@ -159,7 +167,7 @@ def test_a_bad_number_of_processes_is_refused(tmp_path, number, unchecked):
 
 
 def test_what_another_process_holds_comes_last(tmp_path, monkeypatch):
-  monkeypatch.setattr(division, 'PAUSE', 0.01)
+  monkeypatch.setattr(division, '_PAUSE', 0.01)
   with concurrent.futures.ThreadPoolExecutor() as threads:
     with try_lock(tmp_path / 'b') as mine:
       assert mine

@@ -24,7 +24,7 @@ from absl import logging
 from jaxtyping import PyTree
 
 from zoo import processes
-from zoo.buckets import LostLock
+from zoo.bucket_lock import LostLock
 from zoo.checkpoints.bucket_steps import (
   DAMAGED,
   MANIFEST,

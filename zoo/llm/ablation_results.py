@@ -14,7 +14,14 @@ from zoo.intervals import interval
 from zoo.llm.guesses import Scale
 from zoo.llm.inference import crossing, holm, p_value, weights
 from zoo.llm.readouts import READOUTS, Answers, ReadoutName
-from zoo.llm.summary import Line, Summary, log_losses
+from zoo.llm.summary import (
+  Line,
+  Summary,
+  baseline_losses,
+  is_copy,
+  log_losses,
+  losses_of,
+)
 
 LEVEL = 0.05  # of all comparisons of a readout together
 
@@ -141,24 +148,18 @@ def results(measured: Sequence[Measured], seed: int) -> Results:
     'curves': [
       _curve(of, readout, seed) for of in oracles if len(of) > 1 for readout in READOUTS
     ],
-    'seconds': _seconds(measured),
+    'seconds': sum(one.summary['seconds'] for one in measured),
   }
 
 
 def _losses(
   one: Measured, readout: ReadoutName, arm: str = 'with_guess'
 ) -> Float64[np.ndarray, ' n']:
-  values = [line['arms'][arm][readout]['value'] for line in one.lines]
-  return np.array(
-    [
-      math.nan if value is None else one.scale.loss(value, line['label'])
-      for value, line in zip(values, one.lines, strict=True)
-    ]
-  )
+  return losses_of(one.lines, one.scale, arm, readout)
 
 
 def _guess_losses(one: Measured) -> Float64[np.ndarray, ' n']:
-  return np.array([one.scale.loss(line['guess'], line['label']) for line in one.lines])
+  return baseline_losses(one.lines, one.scale, 'guess')
 
 
 def _comparisons(
@@ -189,11 +190,10 @@ def _row(
 ) -> Row:
   cell, lines, scale, summary = one
   arms, parsed = summary['arms'], summary['arms']['with_guess'][readout]
-  answers = [line['arms']['with_guess'][readout]['value'] for line in lines]
   copied = [
-    scale.same(answer, line['guess'])
-    for answer, line in zip(answers, lines, strict=True)
-    if answer is not None
+    is_copy(scale, line, readout)
+    for line in lines
+    if line['arms']['with_guess'][readout]['value'] is not None
   ]
   fit = weights(*_encoded(one, readout))
   log_loss = {'without_guess': None, 'with_guess': None}
@@ -282,7 +282,3 @@ def _curve(oracles: Sequence[Measured], readout: ReadoutName, seed: int) -> Curv
     'high': finite['high'],
     'share_crossing': found.share,
   }
-
-
-def _seconds(measured: Sequence[Measured]) -> float:
-  return sum(one.summary['seconds'] for one in measured)

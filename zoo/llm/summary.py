@@ -114,23 +114,17 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   dozens of prompts is nearly normal.
   """
   losses: dict[str, dict[ReadoutName, Losses]] = {
-    arm: {
-      readout: np.array([_loss(scale, line, arm, readout) for line in lines])
-      for readout in READOUTS
-    }
+    arm: {readout: losses_of(lines, scale, arm, readout) for readout in READOUTS}
     for arm in ARMS
   }
-  baselines = {
-    name: np.array([scale.loss(line[name], line['label']) for line in lines])
-    for name in BASELINES
-  }
+  baselines = {name: baseline_losses(lines, scale, name) for name in BASELINES}
   without_guess, with_guess = (losses[arm] for arm in ARMS)
   arms: dict[str, dict[ReadoutName, ReadoutLoss]] = {
     arm: {readout: _readout(values) for readout, values in of_arm.items()}
     for arm, of_arm in losses.items()
   }
   for readout in PARSED:
-    copied = [_is_copy(scale, line, readout) for line in lines]
+    copied = [is_copy(scale, line, readout) for line in lines]
     _add_copies(
       arms['with_guess'][readout],
       np.array(copied),
@@ -157,9 +151,22 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   }
 
 
-def _loss(scale: Scale, line: Line, arm: str, readout: ReadoutName) -> float:
-  value = line['arms'][arm][readout]['value']
-  return math.nan if value is None else scale.loss(value, line['label'])
+def losses_of(
+  lines: Sequence[Line], scale: Scale, arm: str, readout: ReadoutName
+) -> Losses:
+  """The loss of each answer of an arm, NaN where none was parsed."""
+  answers = [line['arms'][arm][readout]['value'] for line in lines]
+  return np.array(
+    [
+      math.nan if answer is None else scale.loss(answer, line['label'])
+      for answer, line in zip(answers, lines, strict=True)
+    ]
+  )
+
+
+def baseline_losses(lines: Sequence[Line], scale: Scale, name: str) -> Losses:
+  """The loss of a baseline, such as the guess alone, on each prompt."""
+  return np.array([scale.loss(line[name], line['label']) for line in lines])
 
 
 def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
@@ -184,7 +191,8 @@ def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Loss]:
   return found
 
 
-def _is_copy(scale: Scale, line: Line, readout: ReadoutName) -> bool:
+def is_copy(scale: Scale, line: Line, readout: ReadoutName) -> bool:
+  """Whether the answer with the guess equals the guess."""
   value = line['arms']['with_guess'][readout]['value']
   return value is not None and scale.same(value, line['guess'])
 

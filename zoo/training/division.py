@@ -24,10 +24,10 @@ from zoo.interruption import Interruption
 from zoo.training.populations import POPULATION
 from zoo.training.stacking import STACKED, STACKED_IF_EXACT, can_be_stacked
 from zoo.training.summary import SUMMARY, read_summary
-from zoo.workdir import PARTS, lock_of_part, read_parts, try_lock
+from zoo.workdir import PARTS, read_parts, try_lock
 
 _MAKING = '.parts.lock'
-PAUSE = 1.0  # s, before looking again for what other processes hold
+_PAUSE = 1.0  # s, before looking again for what other processes hold
 
 _Item = TypeVar('_Item')
 
@@ -70,20 +70,16 @@ def one_at_a_time(workdir: pathlib.Path, many: bool) -> Iterator[None]:
     yield
 
 
-def claim(
-  workdir: pathlib.Path, number: int
-) -> contextlib.AbstractContextManager[bool]:
-  """Holds a part of a sweep, unless another process holds it; whether it does."""
-  return try_lock(lock_of_part(workdir, number))
-
-
 def in_turn(
-  items: Iterable[_Item], lock_of: Callable[[_Item], pathlib.Path], many: bool
+  items: Iterable[_Item],
+  lock_of: Callable[[_Item], pathlib.Path],
+  many: bool,
+  interruption: Interruption | None = None,
 ) -> Iterator[_Item]:
   """Yields each item, with `many` processes while this one holds the item's lock.
 
   Those that others hold come later. It ends early if a signal asks to stop while it
-  waits for them.
+  waits for them; `interruption` is that of the caller, if it has one.
   """
   waiting = [*items]
   while waiting:
@@ -95,10 +91,10 @@ def in_turn(
         else:
           held.append(item)
     if len(held) == len(waiting):
-      with Interruption() as interruption:
-        time.sleep(PAUSE)
-      if interruption.due():
-        interruption.raise_if_ctrl_c()
+      with nullcontext(interruption) if interruption else Interruption() as watching:
+        time.sleep(_PAUSE)
+      if watching.due():
+        watching.raise_if_ctrl_c()
         return
     waiting = held
 

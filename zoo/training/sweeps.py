@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import functools
 import hashlib
 import io
 import itertools
@@ -13,7 +14,6 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -31,9 +31,8 @@ from zoo.files import user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.mirror import mirrored
 from zoo.training.division import (
-  PAUSE,
-  claim,
   divide,
+  in_turn,
   lost_in,
   note_lost,
   one_at_a_time,
@@ -42,7 +41,7 @@ from zoo.training.loop import NotFiniteError, run, train_locked
 from zoo.training.populations import make_population
 from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
 from zoo.training.summary import SUMMARY, read_summary, write_summary
-from zoo.workdir import POINTS, locked, open_workdir, shared
+from zoo.workdir import POINTS, lock_of_part, locked, open_workdir, shared
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -204,35 +203,25 @@ def _train_missing(
       if folders[i] not in lost and read_summary(folders[i] / SUMMARY) is None
     ]
 
-  waiting = {number: part for number, part in parts.items() if missing(part)}
-  total, trained = len(waiting), set[int]()
-  while waiting:
-    num_trained = len(trained)
-    for number, part in waiting.items():
-      with claim(workdir, number) if many else nullcontext(True) as mine:
-        lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
-        if not mine or not (points := missing(part)):
-          continue
-        trained.add(number)
-        label = f'{len(trained)}/{total}'
-        group = [(configs[i], folders[i]) for i in points]
-        unfinished = _train_group(group, workdir, label, interruption)
-        if unfinished is None:
-          return None
-        lost |= {*unfinished}
-        if many:
-          note_lost(workdir, number, unfinished)
-    waiting = {
-      number: part
-      for number, part in waiting.items()
-      if number not in trained and missing(part)
-    }
-    if waiting and len(trained) == num_trained:  # other processes train them
-      if interruption.due():
-        interruption.raise_if_ctrl_c()
-        return None
-      time.sleep(PAUSE)
-  return lost
+  waiting = [number for number, part in parts.items() if missing(part)]
+  num_seen = num_trained = 0
+  for number in in_turn(
+    waiting, functools.partial(lock_of_part, workdir), many, interruption
+  ):
+    num_seen += 1
+    lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
+    if not (points := missing(parts[number])):  # another process has trained them
+      continue
+    num_trained += 1
+    group = [(configs[i], folders[i]) for i in points]
+    label = f'{num_trained}/{len(waiting)}'
+    unfinished = _train_group(group, workdir, label, interruption)
+    if unfinished is None:
+      return None
+    lost |= {*unfinished}
+    if many:
+      note_lost(workdir, number, unfinished)
+  return lost if num_seen == len(waiting) else None
 
 
 def _train_group(
