@@ -9,6 +9,7 @@ COMMANDS = {
   'plot': 'plot the in-context risk of runs',
   'probe': 'check whether a trained model does gradient descent',
   'paper': 'reproduce the figures and claims of the paper',
+  'atlas': 'train many architectures on many tasks, and compare them',
   'headlines': 'measure the numbers that an implementation must reproduce',
   'llm': 'ask a language model for labels',
   'baselines': 'measure the baselines of every task beside their known values',

@@ -10,15 +10,16 @@ import pytest
 
 from tests.compare import refuses
 from zoo import bucket_lock, mirror
+from zoo.bucket_lock import is_lock
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
 from zoo.interruption import Interruption
-from zoo.mirror import mirrored
+from zoo.mirror import mirrored, mirrored_in_parts
 
 
 def content_of(bucket):
   folder = open_folder(bucket)
-  found = {name: folder.read(name) for name in folder.list() if name != 'lock'}
+  found = {name: folder.read(name) for name in folder.list() if not is_lock(name)}
   return {name: one.data for name, one in found.items() if one is not None}
 
 
@@ -29,11 +30,11 @@ def write(local, files):
 
 
 def objects_written(monkeypatch):
-  """The names of the objects that are written from now on, but for the lock."""
+  """The names of the objects that are written from now on, but for locks."""
   written, write_object = [], Folder.write
 
   def note(folder, name, *arguments, **named):
-    if name != 'lock':
+    if not is_lock(name):
       written.append(name)
     return write_object(folder, name, *arguments, **named)
 
@@ -145,8 +146,6 @@ def test_another_program_and_another_content_are_refused(bucket, monkeypatch):
   with refuses(f'{bucket}0 is not empty', 'it has mine'), mirrored(f'{bucket}0'):
     pytest.fail('it was opened')
   assert list(open_folder(f'{bucket}0').list()) == ['mine']
-  with refuses('2 processes would share', bucket), mirrored(bucket, 2):
-    pytest.fail('it was opened')
 
 
 def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
@@ -198,3 +197,106 @@ def test_files_may_come_and_go_while_they_are_copied(bucket, tmp_path, monkeypat
       if path.is_file()
     }
   assert content_of(bucket) == expected
+
+
+def test_who_holds_a_part_has_what_others_have_made(bucket):
+  """And leaves alone what they have not made yet."""
+  with mirrored_in_parts(bucket) as first, mirrored_in_parts(bucket) as second:
+    (here, hold_here), (there, hold_there) = first, second
+    with hold_here(here / '.a', False) as mine:
+      assert mine
+      write(here, {'a/1': 'one', 'a/checkpoints/1/SHA256SUMS': ''})
+      with hold_there(there / '.a', False) as other:
+        assert not other
+      with hold_there(there / '.b', False) as other:
+        assert other
+        write(there, {'b': 'two'})
+    with hold_there(there / '.a', False) as mine:
+      assert mine
+      assert (there / 'a/1').read_text() == 'one'
+      shutil.rmtree(there / 'a/checkpoints')
+      write(there, {'a/1': 'three'})
+    with hold_here(here / '.c', True) as mine:
+      assert mine
+      assert (here / 'a/1').read_text() == 'three'
+      assert (here / 'b').read_text() == 'two'
+      assert not (here / 'a/checkpoints/1/SHA256SUMS').exists()
+  assert content_of(bucket) == {'a/1': b'three', 'b': b'two'}
+
+
+def test_what_another_copies_at_the_moment_is_left_alone(bucket):
+  folder, step = open_folder(bucket), 'checkpoints/1'
+  with mirrored_in_parts(bucket) as (local, hold):
+    with hold(local / '.a', False):
+      write(local, {'a': ''})
+    folder.write(f'{step}/x', b'half of a checkpoint')
+    with hold(local / '.b', False):
+      assert not (local / step).exists()
+    assert folder.read(f'{step}/x') is not None
+    # Who goes on with a part writes the same step anew, without what was left of it.
+    with hold(local / '.c', False):
+      write(local, {f'{step}/SHA256SUMS': '', f'{step}/y': ''})
+  assert content_of(bucket).keys() == {'a', f'{step}/SHA256SUMS', f'{step}/y'}
+
+
+def test_a_part_of_a_lost_program_is_taken_over(bucket, monkeypatch):
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
+  folder = open_folder(bucket)
+  bucket_lock.lock_of_part(folder, '.a').acquire()  # and never renewed
+  with mirrored_in_parts(bucket) as (local, hold):
+    start = time.monotonic()
+    with hold(local / '.a', False) as mine:
+      assert not mine
+    with hold(local / '.a', True) as mine:
+      assert mine
+    assert time.monotonic() - start >= 1
+
+
+def test_a_program_alone_and_one_that_shares_refuse_each_other(bucket, monkeypatch):
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
+  with mirrored_in_parts(bucket) as (local, hold):
+    with hold(local / '.a', False), refuses(bucket, 'in use'), mirrored(bucket):
+      pytest.fail('it was opened')
+    with hold(local / '.a', False):
+      write(local, {'a': 'one'})
+    with mirrored(bucket) as alone:
+      assert (alone / 'a').read_text() == 'one'
+      with refuses(bucket, 'in use'), hold(local / '.b', False):
+        pytest.fail('it was held')
+      write(alone, {'a': 'two'})
+    with hold(local / '.b', False):  # which the refusal has released
+      assert (local / 'a').read_text() == 'two'
+
+
+def test_what_others_change_while_it_is_read_is_read_again(bucket, monkeypatch):
+  folder, download = open_folder(bucket), Folder.download
+  with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
+    write(local, {'a': 'one', 'checkpoints/1/SHA256SUMS': 'x'})
+
+  def change_first(self, name, path):
+    if folder.read('b') is None:
+      folder.write('b', b'')
+      folder.write('a', b'two')
+      folder.delete(['checkpoints/1/SHA256SUMS'])
+    download(self, name, path)
+
+  monkeypatch.setattr(Folder, 'download', change_first)
+  with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
+    assert (local / 'a').read_text() == 'two'
+    assert (local / 'b').exists()
+  assert content_of(bucket).keys() == {'a', 'b'}
+
+
+def test_a_program_that_was_lost_is_waited_for_once(bucket, monkeypatch):
+  monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
+  folder = open_folder(bucket)
+  for lock in bucket_lock.Lock(folder), bucket_lock.lock_of_part(folder, '.a'):
+    lock.acquire()  # and never renewed
+  with mirrored_in_parts(bucket) as (local, hold):
+    times = []
+    for name in '.b', '.c', '.d':
+      times.append(time.monotonic())
+      with hold(local / name, False) as mine:
+        assert mine
+    assert times[1] - times[0] >= 1
+    assert times[2] - times[1] < 1

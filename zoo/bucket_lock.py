@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterable
 
 from absl import logging
 
@@ -15,7 +16,8 @@ from zoo.buckets import Conflict, Content, Folder
 from zoo.errors import RunError, UserError
 
 LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
-LOCK = 'lock'  # the name of its object
+LOCK = 'lock'  # the name of the object that locks a whole folder
+_PARTS = 'locks/'  # the beginning of those that lock a part of it
 
 
 class LostLock(RunError):
@@ -23,19 +25,23 @@ class LostLock(RunError):
 
 
 class Lock:
-  """A lock on a folder, which its holder renews as long as it lives.
+  """A lock on a folder or a part of it, which its holder renews as long as it lives.
 
   Its object names the holder. To take or to renew the lock is to replace the object of
   one generation by the next, so that of several programs one succeeds, and a program
   that was suspended learns that it has lost the lock.
   """
 
-  def __init__(self, folder: Folder):
+  def __init__(self, folder: Folder, name: str = LOCK):
     self._folder = folder
+    self._name = name
     self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
     self._renewals = 0
-    self._generation = 0
+    self.generation = 0
     self._released = False
+    # The generation of another holder, and when it was first seen. Not the time of its
+    # last renewal, since clocks of machines differ.
+    self._seen = (0, 0.0)
     self._one_at_a_time = threading.Lock()
 
   def acquire(self) -> None:
@@ -43,14 +49,35 @@ class Lock:
 
     Raises UserError if another program holds it.
     """
-    found = self._folder.read(LOCK)
-    if found is not None and (holder := _holder(found)) is not None:
-      found = self._wait_for_end(found, holder)
-    self._generation = 0 if found is None else found.generation
+    while not self.try_acquire():
+      wait_for_end([self])
+
+  def try_acquire(self) -> bool:
+    """Takes the lock unless another program holds it; whether that succeeded.
+
+    Who calls it again and again gets the lock of a holder that has stopped renewing it.
+    """
+    if self.holder() is not None:
+      return False
+    self._released = False
     try:
       self.renew()
     except LostLock:
-      raise self._in_use('another process') from None
+      return False
+    return True
+
+  def holder(self) -> str | None:
+    """The other program that holds the lock, if any.
+
+    None also for one that has not renewed the lock for a lease, as seen by this object.
+    """
+    found = self._folder.read(self._name)
+    self.generation = 0 if found is None else found.generation
+    if found is None or (holder := _holder(found)) is None:
+      return None
+    if self._seen[0] != found.generation:
+      self._seen = found.generation, time.monotonic()
+    return holder if time.monotonic() < self._seen[1] + LEASE else None
 
   def renew(self, patience: float | None = None) -> None:
     """Makes sure that this program holds the lock; raises LostLock if it does not."""
@@ -71,32 +98,50 @@ class Lock:
   def _replace(self, folder: Folder, holder: str | None) -> None:
     content = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
     try:
-      self._generation = folder.write(LOCK, content.encode(), self._generation)
+      self.generation = folder.write(self._name, content.encode(), self.generation)
     except Conflict:
       raise LostLock(
         f'another program has taken over {folder.url}, since this one could not renew '
         f'its lock for {LEASE:g} s; this one ends, and the other goes on'
       ) from None
 
-  def _wait_for_end(self, found: Content, holder: str) -> Content | None:
-    """Waits for a lease; raises UserError if the lock is renewed in that time."""
-    logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
-    # Not by the time of the last renewal, since clocks of machines differ.
-    end = time.monotonic() + LEASE
-    while time.monotonic() < end:
-      time.sleep(LEASE / 30)
-      now = self._folder.read(LOCK)
-      if now is None or _holder(now) is None:
-        return now
-      if now.generation != found.generation:
-        raise self._in_use(holder)
-    return found
-
-  def _in_use(self, holder: str) -> UserError:
+  def in_use(self, holder: str) -> UserError:
+    """The error for a lock that another program goes on renewing."""
     return UserError(
       f'{self._folder} is in use: another process is training in it ({holder}); wait '
       'for it, or give another folder'
     )
+
+
+def wait_for_end(locks: Iterable[Lock]) -> None:
+  """Waits until nobody holds these locks; UserError if a holder renews its lock."""
+  held = {lock: holder for lock in locks if (holder := lock.holder()) is not None}
+  for holder in held.values():
+    logging.info('waiting for the end of %s, which has locked the folder', holder)
+  seen = {lock: lock.generation for lock in held}
+  while held:
+    time.sleep(LEASE / 30)
+    for lock in [*held]:
+      holder = lock.holder()
+      if holder is None:
+        del held[lock]
+      elif lock.generation != seen[lock]:
+        raise lock.in_use(holder)
+
+
+def lock_of_part(folder: Folder, part: str) -> Lock:
+  """The lock of a part of a folder, which several programs share."""
+  return Lock(folder, f'{_PARTS}{part}')
+
+
+def locks_of_parts(folder: Folder) -> dict[str, Lock]:
+  """All locks of parts that programs have made in a folder, by name."""
+  return {name: Lock(folder, name) for name in folder.list(_PARTS)}
+
+
+def is_lock(name: str) -> bool:
+  """Whether an object of a folder is a lock."""
+  return name == LOCK or name.startswith(_PARTS)
 
 
 def _holder(content: Content) -> str | None:

@@ -39,6 +39,10 @@ class Conflict(Exception):
   """An object that was to be replaced is not of the generation it should be."""
 
 
+class Changed(RunError):
+  """An object that is not what the listing of its folder says."""
+
+
 class Unreachable(RunError):
   """A bucket that could not be reached as long as there was patience."""
 
@@ -255,9 +259,10 @@ class Folder:
   def fetch(
     self, objects: Mapping[str, Stored], local: pathlib.Path, below: str = ''
   ) -> None:
-    """Copies objects into a local folder; RunError if one is not as it was listed.
+    """Copies objects into a local folder, unless it has them already.
 
-    `below` comes before their names in this folder.
+    `below` comes before their names in this folder. Raises Changed if one is not as it
+    was listed, and UnreadableFile if it does not exist any more.
     """
 
     def fetch(name: str) -> None:
@@ -265,11 +270,12 @@ class Folder:
       if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
         raise RunError(f'{place} has a name that no file has')
       path = local / name
+      if path.exists() and _md5(path) == objects[name].md5:
+        return
       path.parent.mkdir(parents=True, exist_ok=True)
       self.download(f'{below}{name}', path)
-      with path.open('rb') as file:
-        if hashlib.file_digest(file, 'md5').hexdigest() != objects[name].md5:
-          raise RunError(f'{place} was not read as the bucket lists it')
+      if _md5(path) != objects[name].md5:
+        raise Changed(f'{place} was not read as the bucket lists it')
 
     with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
       list(threads.map(fetch, objects))
@@ -316,6 +322,11 @@ class Folder:
             '%s cannot be reached: %s; trying again for %.0f s', self.url, reason, left
           )
         time.sleep(min(2.0**tries / 4, left, _MAX_PAUSE))
+
+
+def _md5(path: pathlib.Path) -> str:
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'md5').hexdigest()
 
 
 def _passing_errors() -> tuple[type[Exception], ...]:

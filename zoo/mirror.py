@@ -12,18 +12,32 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
 from absl import logging
 
 from zoo import bucket_lock, buckets
-from zoo.bucket_lock import LOCK, Lock, LostLock
-from zoo.buckets import Folder, Stored, Unreachable, local_stand_in
+from zoo.bucket_lock import (
+  Lock,
+  LostLock,
+  is_lock,
+  lock_of_part,
+  locks_of_parts,
+  wait_for_end,
+)
+from zoo.buckets import Changed, Folder, Stored, Unreachable, local_stand_in
 from zoo.errors import RunError, UserError
+from zoo.files import UnreadableFile
+from zoo.workdir import Hold
 
 _SECONDS = 30.0  # between two copies
 _MANIFEST = 'SHA256SUMS'  # the last file of a checkpoint
+_TRIES = 5  # to read all objects of a folder as they are listed
 _SUMMARY = 'summary.json'  # the last file of a run
+
+
+# The time and size of each file of a stage when it was copied.
+Copied = dict[str, tuple[int, int]]
 
 
 class Mirror:
@@ -34,13 +48,23 @@ class Mirror:
   deleted, only checkpoints are deleted in the bucket.
   """
 
-  def __init__(self, folder: Folder, stage: pathlib.Path):
+  def __init__(
+    self,
+    folder: Folder,
+    stage: pathlib.Path,
+    lock: Lock | None = None,
+    copied: Copied | None = None,
+  ):
+    """A mirror that `lock` protects, by default that of the whole folder.
+
+    `copied` is what an earlier mirror has copied between the same folders.
+    """
     self.folder = folder
     self.stage = stage
-    self._lock = Lock(folder)
-    # Time and size of each file when it was copied; None while nothing is to be copied,
-    # before the stage is complete and after the end.
-    self._copied: dict[str, tuple[int, int]] | None = None
+    self._lock = lock or Lock(folder)
+    self._copied: Copied = {} if copied is None else copied
+    # False before the stage is complete and after the end: nothing is copied then.
+    self._ready = False
     self._copying = threading.Lock()
     self._stop = threading.Event()
     self._renewed = -math.inf  # when the lock was, by time.monotonic()
@@ -51,22 +75,37 @@ class Mirror:
     """Locks the folder of the bucket; UserError if another program holds the lock."""
     self._lock.acquire()
 
-  def fetch(self, names: Collection[str] | None = None) -> None:
-    """Copies these objects into the stage, as far as they exist, or all; RunError.
-
-    Of all, it deletes checkpoints that are incomplete, as a kill leaves them.
-    """
+  def fetch(self, names: Collection[str]) -> None:
+    """Copies these objects into the stage, as far as they exist; RunError."""
     objects = self.folder.list()
-    if names is not None:
-      objects = {name: objects[name] for name in names if name in objects}
-    whole = {
-      name: stored
-      for name, stored in objects.items()
-      if name != LOCK and _is_whole(name, objects)
-    }
-    self.folder.fetch(whole, self.stage)
-    self.folder.delete(objects.keys() - whole.keys() - {LOCK})
-    self._copied = {name: _state(self.stage / name) for name in whole}
+    self._fetch({name: objects[name] for name in names if name in objects})
+
+  def fetch_all(self) -> set[str]:
+    """Makes the stage what the folder of the bucket is; RunError.
+
+    Returns the names of the objects that are left out: checkpoints without a manifest,
+    which another program is copying at the moment, or was when it was killed.
+    """
+    for _ in range(_TRIES - 1):
+      # Programs that have other parts may change them between listing and reading.
+      with contextlib.suppress(Changed, UnreadableFile):
+        return self._fetch_all()
+    return self._fetch_all()
+
+  def _fetch_all(self) -> set[str]:
+    objects = self.folder.list()
+    files = {name for name in objects if not is_lock(name)}
+    whole = {name for name in files if _is_whole(name, objects)}
+    for name in self._copied.keys() - whole:  # another program has deleted it
+      (self.stage / name).unlink(missing_ok=True)
+      del self._copied[name]
+    self._fetch({name: objects[name] for name in whole})
+    return files - whole
+
+  def _fetch(self, objects: Mapping[str, Stored]) -> None:
+    self.folder.fetch(objects, self.stage)
+    self._copied.update({name: _state(self.stage / name) for name in objects})
+    self._ready = True
 
   def start(self) -> None:
     """Keeps the lock, and the copy up to date, until `close`."""
@@ -109,7 +148,7 @@ class Mirror:
     except (RunError, OSError) as error:
       logging.warning('the last records were not copied: %s', error)
     with self._copying:
-      self._copied = None  # the stage may be deleted now
+      self._ready = False  # the stage may be deleted now
     self._stop.set()
     if self._lost is None:
       with contextlib.suppress(RunError):
@@ -149,7 +188,7 @@ class Mirror:
       self._copying,
       concurrent.futures.ThreadPoolExecutor(buckets.THREADS) as threads,
     ):
-      if self._copied is None:
+      if not self._ready:
         return
       groups = _in_order(self.stage)
       for group in groups:
@@ -163,7 +202,6 @@ class Mirror:
 
   def _upload(self, folder: Folder, name: str) -> None:
     """Copies a file, if it has changed; RunError."""
-    assert self._copied is not None
     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
       path = self.stage / name
       if self._copied.get(name) == (state := _state(path)):
@@ -171,44 +209,95 @@ class Mirror:
       content = path.read_bytes()
       if time.monotonic() > self._renewed + bucket_lock.LEASE / 2:  # it was suspended
         self.make_sure(folder.patience)
+      if name.endswith(f'/{_MANIFEST}') and (step := _step(name)):
+        # What a program that was killed has left of this step.
+        found = folder.list(step)
+        folder.delete([left for left in found if not (self.stage / left).exists()])
       folder.write(name, content)
       self._copied[name] = state
 
 
 @contextlib.contextmanager
-def mirrored(
-  url: str, num_processes: int = 1, patience: float = 600.0
-) -> Iterator[pathlib.Path]:
+def mirrored(url: str, patience: float = 600.0) -> Iterator[pathlib.Path]:
   """A local copy of a folder in a bucket, whose changes are copied back.
 
   If another program takes over, or the bucket cannot be reached for `patience` seconds,
   the block is asked to stop as by SIGTERM, and RunError is raised. Raises UserError if
-  several processes are to share the folder, if another program uses it, or if it holds
-  something else, and the errors of `buckets.open_folder`.
+  another program uses the folder, or if it holds something else, and the errors of
+  `buckets.open_folder`.
   """
-  if num_processes > 1:
-    raise UserError(
-      f'{num_processes} processes would share {url}, which is in a bucket; start one, '
-      'or give a folder on a disk that they share'
-    )
-  folder = buckets.open_folder(url, patience)
-  objects = folder.list()
-  if objects and LOCK not in objects:
-    raise not_a_run(folder, objects)
+  folder = _open(url, patience)
   with local_stand_in(folder.url) as local:
+    parts = locks_of_parts(folder)
+    wait_for_end(parts.values())
     mirror = Mirror(folder, local)
     mirror.lock()
-    mirror.start()
-    end = threading.Event()
-    try:
-      mirror.fetch()
-      threading.Thread(target=_watch, args=(mirror, end), daemon=True).start()
+    # Again, since a program that shares the folder may have begun meanwhile.
+    with _kept(mirror, lambda: (locks_of_parts(folder) | parts).values()) as incomplete:
+      folder.delete(incomplete)
       yield local
-      mirror.check()
-      mirror.copy()
-    finally:
-      end.set()
-      mirror.close()
+
+
+@contextlib.contextmanager
+def mirrored_in_parts(
+  url: str, patience: float = 600.0
+) -> Iterator[tuple[pathlib.Path, Hold]]:
+  """A local copy of a folder in a bucket that other programs use too, and its locks.
+
+  When the program gets the lock of a part, its copy becomes what the bucket has; while
+  it holds the lock, its changes are copied back, as by `mirrored`, and it may change
+  that part alone. A part is named by a path in the local copy. Raises the errors of
+  `mirrored`.
+  """
+  folder = _open(url, patience)
+  with local_stand_in(folder.url) as local:
+    copied: Copied = {}
+    whole = Lock(folder)
+    locks: dict[pathlib.Path, Lock] = {}
+
+    @contextlib.contextmanager
+    def hold(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
+      part = path.relative_to(local).as_posix()
+      lock = locks.setdefault(path, lock_of_part(folder, part))
+      while not (held := lock.try_acquire()) and wait:
+        time.sleep(bucket_lock.LEASE / 30)
+      if not held:
+        yield False
+        return
+      with _kept(Mirror(folder, local, lock, copied), lambda: [whole]):
+        yield True
+
+    yield local, hold
+
+
+def _open(url: str, patience: float) -> Folder:
+  """Opens a folder; UserError if it holds something else."""
+  folder = buckets.open_folder(url, patience)
+  objects = folder.list()
+  if objects and not any(map(is_lock, objects)):
+    raise not_a_run(folder, objects)
+  return folder
+
+
+@contextlib.contextmanager
+def _kept(mirror: Mirror, others: Callable[[], Iterable[Lock]]) -> Iterator[set[str]]:
+  """Keeps the lock, which is held, and the copy up to date during the block.
+
+  Before, it waits until nobody holds the locks of `others`. Yields what `fetch_all`
+  returns.
+  """
+  mirror.start()
+  end = threading.Event()
+  try:
+    wait_for_end(others())
+    incomplete = mirror.fetch_all()
+    threading.Thread(target=_watch, args=(mirror, end), daemon=True).start()
+    yield incomplete
+    mirror.check()
+    mirror.copy()
+  finally:
+    end.set()
+    mirror.close()
 
 
 def not_a_run(folder: Folder, objects: Mapping[str, Stored]) -> UserError:

@@ -8,7 +8,8 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TextIO
 
 from absl import logging
@@ -26,6 +27,10 @@ except ModuleNotFoundError:  # on Windows
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 # The parts into which a sweep of several processes is divided: names of points.
 PARTS = 'parts.json'
+
+# Locks a part of a folder, named by a path in it, and waits for that if it is told to;
+# whether that succeeded.
+Hold = Callable[[pathlib.Path, bool], AbstractContextManager[bool]]
 
 _OTHER = 'give another folder'
 _LOCK = '.lock'  # its content identifies the process that holds it

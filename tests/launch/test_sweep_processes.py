@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.launch.processes import ROOT, command, environment
+from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
 from zoo.buckets import open_folder
 from zoo.mirror import mirrored
@@ -83,20 +84,28 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_killed_in_a_bucket_it_ends_as_a_local_one(tmp_path, bucket, cache):
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(('number', 'then'), [pytest.param(1, 1, marks=FULL), (4, 2)])
+def test_killed_in_a_bucket_it_ends_as_a_local_one(
+  tmp_path, bucket, cache, number, then
+):
   folder, whole, num_steps = open_folder(bucket), tmp_path / 'whole', 1000
-  process = _start(bucket, 1, cache, num_steps, 'tests.launch.short_lease_sweep')
+
+  def start(number):
+    return _start(bucket, number, cache, num_steps, 'tests.launch.short_lease_sweep')
+
+  processes = [start(number) for _ in range(number)]
   end = time.monotonic() + 600
   while not any(name.startswith('unfinished/') for name in folder.list()):
-    assert process.poll() is None, process.communicate()
+    assert all(process.poll() is None for process in processes)
     assert time.monotonic() < end
     time.sleep(0.05)
-  process.kill()
-  process.communicate()
+  for process in processes:
+    process.kill()
+    process.communicate()
   assert 'table.json' not in folder.list(), 'it was killed too late'
-  _finish(_start(bucket, 1, cache, num_steps, 'tests.launch.short_lease_sweep'))
-  _finish(_start(whole, 1, cache, num_steps))
+  _finish(*(start(then) for _ in range(then)))
+  _finish(*(_start(whole, number, cache, num_steps) for _ in range(number)))
   with mirrored(bucket) as copy:
     expected, found = _table(whole), _table(copy)
     for value, row in expected.items():

@@ -24,6 +24,7 @@ from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.figures import plot
 from zoo.paper.training import Runs, Study, point, train_all
 from zoo.plots import from_csv
+from zoo.training.division import shared_folder
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """
@@ -221,7 +222,9 @@ def test_what_is_trained_is_not_trained_again(made, training):
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}
   assert len(before) == len(set(points))
   bar = tqdm(disable=True)
-  again = train_all(points, 1, 'exact', get_config, out / 'runs' / 'exact', bar)
+  with shared_folder(out, 1) as (_, alone):
+    runs = out / 'runs' / 'exact'
+    again = train_all(points, 1, 'exact', get_config, runs, bar, alone)
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert again is not None
   assert plot('4', again) == read(out, '4')
@@ -236,7 +239,8 @@ def test_processes_divide_the_runs(tmp_path, training):
 
   def train(folder, number):
     bar = tqdm(disable=True)
-    return train_all(points, 2, 'exact', get_config, tmp_path / folder, bar, number)
+    with shared_folder(tmp_path / folder, number) as (runs, workers):
+      return train_all(points, 2, 'exact', get_config, runs, bar, workers)
 
   alone = train('one', 1)
   with concurrent.futures.ThreadPoolExecutor(2) as threads:

@@ -1,5 +1,6 @@
 """Sweeps in a bucket are those in a local folder, bit for bit."""
 
+import concurrent.futures
 import json
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import zoo
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_bucket_runs import lines_in
+from zoo.bucket_lock import is_lock
 from zoo.buckets import open_folder
 from zoo.mirror import mirrored
 from zoo.training import loop, sweeps
@@ -29,8 +31,9 @@ def _assert_same(bucket, local):
   """Fails unless a copy of the sweep in the bucket has what the local one has."""
   with mirrored(bucket) as copy:
     names = {path.name for path in copy.iterdir()}
-    # An empty folder is nothing in a bucket.
-    assert names == {path.name for path in local.iterdir()} - {'.lock', 'unfinished'}
+    # An empty folder is nothing in a bucket, and local locks are not copied.
+    made = {path.name for path in local.iterdir() if path.name[0] != '.'}
+    assert names == made - {'unfinished'}
     for there, here in zip(
       sorted(copy.glob('points/*')), sorted(local.glob('points/*')), strict=True
     ):
@@ -93,6 +96,40 @@ def test_lost_points_are_named_and_the_rows_of_others_are_in_the_bucket(
 def test_a_mistake_is_refused_and_nothing_written(bucket):
   with refuses('task.prior_men'):
     _sweep(bucket, [{'task.prior_men': 1.0}])
-  with refuses('2 processes would share', bucket):
-    sweeps.sweep(small_config(), _POINTS[:1], bucket, 2)
   assert not open_folder(bucket).list()
+
+
+def _in_threads(workdir, number):
+  """The rows of as many calls at the same time; threads stand for processes."""
+  config = small_config('multi_head_lsa')
+
+  def call():
+    with jax.numpy_dtype_promotion('standard'):
+      rows = sweeps.sweep(config, _POINTS, workdir, number)
+    assert rows is not None
+    return rows
+
+  with concurrent.futures.ThreadPoolExecutor(number) as threads:
+    calls = [threads.submit(call) for _ in range(number)]
+    return [one.result() for one in calls]
+
+
+def test_processes_divide_a_sweep_as_they_do_in_a_local_folder(bucket, tmp_path):
+  found, expected = _in_threads(bucket, 2), _in_threads(tmp_path, 2)
+  for rows in found:
+    for row, other in zip(rows, expected[0], strict=True):
+      name = other['workdir'].relative_to(tmp_path)
+      assert row['workdir'] == f'{bucket}/{name}'
+      assert row['exact_risk'] == other['exact_risk']
+  _assert_same(bucket, tmp_path)
+
+
+def test_another_config_is_refused_by_each_of_many_processes(bucket):
+  assert _in_threads(bucket, 2)
+  before = open_folder(bucket).list()
+  with refuses('belongs to another config'):
+    sweeps.sweep(small_config('yq_lsa'), _POINTS[:1], bucket, 2)
+  after = open_folder(bucket).list()
+  assert {name: one for name, one in after.items() if not is_lock(name)} == {
+    name: one for name, one in before.items() if not is_lock(name)
+  }

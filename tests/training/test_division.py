@@ -14,7 +14,13 @@ from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import division, sweeps
-from zoo.training.division import divide, in_turn, note_lost
+from zoo.training.division import (
+  Workers,
+  divide,
+  in_turn,
+  note_lost,
+  shared_folder,
+)
 from zoo.workdir import (
   PARTS,
   lock_of_part,
@@ -171,18 +177,19 @@ def test_what_another_process_holds_comes_last(tmp_path, monkeypatch):
   with concurrent.futures.ThreadPoolExecutor() as threads:
     with try_lock(tmp_path / 'b') as mine:
       assert mine
-      found = in_turn('abc', lambda item: tmp_path / item, True)
+      found = in_turn('abc', lambda item: tmp_path / item, Workers(2, try_lock))
       assert [next(found), next(found)] == ['a', 'c']
       rest = threads.submit(list, found)
       time.sleep(0.1)
       assert not rest.done()
     assert rest.result() == ['b']
-  assert list(in_turn('abc', lambda item: tmp_path / item, False)) == [*'abc']
+  with shared_folder(tmp_path, 1) as (folder, workers):
+    assert list(in_turn('abc', lambda item: folder / item, workers)) == [*'abc']
 
 
 def test_who_waits_for_another_process_can_be_stopped(tmp_path):
   stop = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
   with try_lock(tmp_path / 'b'):
     stop.start()
-    found = list(in_turn('abc', lambda item: tmp_path / item, True))
+    found = list(in_turn('abc', lambda item: tmp_path / item, Workers(2, try_lock)))
   assert found == ['a', 'c']

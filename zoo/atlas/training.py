@@ -19,14 +19,12 @@ from jaxtyping import Float
 from zoo import cards
 from zoo.atlas import measure, report
 from zoo.atlas.results import Cell, Reason, Result, to_csv
-from zoo.buckets import is_url
 from zoo.config import Config, build_task
 from zoo.errors import UserError, check_count
-from zoo.files import user_path, write_atomically
-from zoo.mirror import mirrored
+from zoo.files import write_atomically
 from zoo.tasks.coverage import covers
 from zoo.training import sweeps
-from zoo.training.division import in_turn, one_at_a_time
+from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
 from zoo.training.records import read_lines
 
 # From the fields of a cell: the names of a model, a task and a guess, and a length.
@@ -58,20 +56,27 @@ def run(
   trains this grid, but for the names of a cell; the report shows it. Returns None after
   SIGTERM; the same call resumes. Raises UserError for a folder of another grid, and
   otherwise the errors of `sweeps.sweep`. The folder may be in a bucket,
-  gs://bucket/atlas, if there is one process.
+  gs://bucket/atlas.
   """
   check_count('num_processes', num_processes)
-  if is_url(out):
-    with mirrored(str(out), num_processes) as local:
-      return run(grid, get_config, local, command)
-  out, many = user_path(out), num_processes > 1
-  if many:
-    (out / 'cells').mkdir(parents=True, exist_ok=True)
+  with shared_folder(out, num_processes) as (local, workers):
+    return _run(grid, get_config, local, command, workers)
+
+
+def _run(
+  grid: Grid,
+  get_config: GetConfig,
+  out: pathlib.Path,
+  command: str,
+  workers: Workers,
+) -> dict[Cell, Result | Reason] | None:
+  if workers.number > 1:
+    (out / 'cells').mkdir(parents=True, exist_ok=True)  # for the locks
   found: dict[Cell, Result | Reason] = {}
   number = {cell: i for i, cell in enumerate(grid.cells, start=1)}
-  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), many):
+  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), workers):
     logging.info('cell %d of %d: %s', number[cell], len(number), cell.name)
-    one = _train(cell, grid, get_config, out, many)
+    one = _train(cell, grid, get_config, out, workers)
     if one is None:
       return None
     found[cell] = one
@@ -79,7 +84,7 @@ def run(
     return None
   found = {cell: found[cell] for cell in grid.cells}
   out.mkdir(parents=True, exist_ok=True)
-  with one_at_a_time(out, many):
+  with one_at_a_time(out, workers):
     write_atomically(out / 'atlas.csv', to_csv(found))
     report.write(found, command, out)
   return found
@@ -90,7 +95,7 @@ def _lock(out: pathlib.Path, cell: Cell) -> pathlib.Path:
 
 
 def _train(
-  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, many: bool
+  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, workers: Workers
 ) -> Result | Reason | None:
   """Trains and measures a cell; None if it was interrupted."""
   try:
@@ -104,7 +109,7 @@ def _train(
     rows = error.rows
   if rows is None:
     return None
-  with one_at_a_time(out, many):
+  with one_at_a_time(out, workers):
     baselines = measure.kept(
       out / 'baselines' / f'{cell.prompts}.npz',
       config.task,

@@ -204,6 +204,10 @@ class BucketCheckpoints:
       if is_complete(objects):
         self._names[step_of(name)] = name
       elif MANIFEST not in objects:
+        logging.info(
+          'checkpoint step %d has no %s, as after a kill: deleting it',
+          *(step_of(name), MANIFEST),
+        )
         self._delete(name, objects)
     found = False
     for step in sorted(self._names, reverse=True):

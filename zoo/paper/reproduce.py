@@ -16,19 +16,17 @@ import jax
 from tqdm import tqdm
 
 from zoo import reports
-from zoo.buckets import is_url
 from zoo.config import Config
 from zoo.errors import RunError, UserError, check_count, check_name
-from zoo.files import user_path, write_atomically
+from zoo.files import write_atomically
 from zoo.interruption import Interruption
-from zoo.mirror import mirrored
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.figures import FIGURES, plot
 from zoo.paper.language_model import TITLE, LanguageModelRun, read_run
 from zoo.paper.report import Facts, page
 from zoo.paper.training import GetConfig, Runs, Study, configure, train_all
 from zoo.plots import Plot, write_plot
-from zoo.training.division import one_at_a_time
+from zoo.training.division import Workers, one_at_a_time, shared_folder
 
 OBJECTIVES = 'sampled', 'exact'
 
@@ -51,7 +49,7 @@ def reproduce(
   model by its name and variant. Figure 6 is read from the folder `llm_run`, which
   `launch.llm` wrote. With `num_processes` n the same call, made by n processes that
   share `out` and nothing else, divides the runs. `out` may be in a bucket,
-  gs://bucket/paper, if there is one process.
+  gs://bucket/paper.
 
   Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
   `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
@@ -66,27 +64,24 @@ def reproduce(
   check_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
   check_count('num_processes', num_processes)
-  if is_url(out):
-    with mirrored(str(out), num_processes) as local:
-      return reproduce(local, get_config, figures, num_seeds, objective, llm_run)
-  out = user_path(out)
-  try:
-    out.mkdir(parents=True, exist_ok=True)
-  except OSError as error:
-    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
-  request = _Request(
-    out, get_config, figures, num_seeds, objective, language_model, num_processes
-  )
-  with Interruption() as interruption:
+  with shared_folder(out, num_processes) as (local, workers):
     try:
-      judged = _reproduce(request, interruption)
+      local.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-      raise RunError(
-        f'{error.filename or out} cannot be written: {error.strerror or error}'
-      ) from error
-    if judged is None:
-      interruption.raise_if_ctrl_c()
-  return judged
+      raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
+    request = _Request(
+      local, get_config, figures, num_seeds, objective, language_model, workers
+    )
+    with Interruption() as interruption:
+      try:
+        judged = _reproduce(request, interruption)
+      except OSError as error:
+        raise RunError(
+          f'{error.filename or out} cannot be written: {error.strerror or error}'
+        ) from error
+      if judged is None:
+        interruption.raise_if_ctrl_c()
+    return judged
 
 
 class _Request(NamedTuple):
@@ -98,7 +93,7 @@ class _Request(NamedTuple):
   num_seeds: int
   objective: str
   language_model: LanguageModelRun | None
-  num_processes: int
+  workers: Workers
 
 
 def _reproduce(
@@ -122,11 +117,11 @@ def _reproduce(
       request.get_config,
       out / 'runs' / request.objective,
       bar,
-      request.num_processes,
+      request.workers,
     )
     if runs is None:
       return None
-    with one_at_a_time(out, request.num_processes > 1):
+    with one_at_a_time(out, request.workers):
       found = _plot_and_judge(request, runs, interruption, bar)
       if found is None:
         return None

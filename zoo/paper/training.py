@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from zoo import training
 from zoo.config import Config
-from zoo.training.division import in_turn
+from zoo.training.division import Workers, in_turn
 from zoo.training.records import read_lines
-from zoo.training.sweeps import at_point
+from zoo.training.sweeps import at_point, sweep_in
 
 GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
 Field = int | float | tuple  # of a config, as a point sets it
@@ -80,12 +80,11 @@ def train_all(
   get_config: GetConfig,
   workdir: pathlib.Path,
   bar: tqdm,
-  num_processes: int = 1,
+  workers: Workers,
 ) -> Runs | None:
   """Trains every point once for each seed, unless it is finished in `workdir`.
 
-  With `num_processes` n the same call, made by n processes that share the workdir and
-  nothing else, divides the runs.
+  The same call, made by all workers, divides the runs.
 
   `bar` shows what is running, and advances by one for each run. After SIGTERM saves
   everything and returns None; raises as `zoo.training.sweep` does.
@@ -99,8 +98,8 @@ def train_all(
   for study, members in studies.items():
     bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
     changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
-    train = training.sweep if study.checkpoints == 1 else _one_by_one
-    found = train(configs[study], changes, workdir / _folder(study), num_processes)
+    train = sweep_in if study.checkpoints == 1 else _one_by_one
+    found = train(workdir / _folder(study), configs[study], changes, workers)
     if found is None:
       return None
     for start, one in enumerate(members):
@@ -126,21 +125,20 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
 
 
 def _one_by_one(
+  workdir: pathlib.Path,
   config: Config,
   changes: Sequence[Mapping[str, Field]],
-  workdir: pathlib.Path,
-  num_processes: int,
+  workers: Workers,
 ) -> list[Row] | None:
   """Like a sweep, but with ordinary runs, which save checkpoints during training."""
   fields_of = {
     ','.join(f'{field}={value}' for field, value in fields.items()): fields
     for fields in changes
   }
-  many = num_processes > 1
-  if many:
-    workdir.mkdir(parents=True, exist_ok=True)
+  if workers.number > 1:
+    workdir.mkdir(parents=True, exist_ok=True)  # for the locks
   rows: dict[str, Row] = {}
-  for name in in_turn(fields_of, lambda name: workdir / f'.{name}.lock', many):
+  for name in in_turn(fields_of, lambda name: workdir / f'.{name}.lock', workers):
     summary = training.train(at_point(config, fields_of[name]), workdir / name)
     if summary is None:
       return None

@@ -1,8 +1,8 @@
 """How the points of a sweep are divided into programs, and work among processes.
 
 The processes share nothing but the workdir of the sweep. `parts.json` has the points of
-each part, and a process holds the lock of the part that it trains; the system releases
-it when the process ends, however it ends, so that another one can go on with the part.
+each part, and a process holds the lock of the part that it trains; when the process
+ends, however it ends, the lock ends too, so that another one can go on with the part.
 """
 
 from __future__ import annotations
@@ -10,26 +10,61 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flax.traverse_util import flatten_dict
 
+from zoo.buckets import is_url
 from zoo.config import Config, to_json
-from zoo.files import UnreadableFile, read_json, write_atomically
+from zoo.files import UnreadableFile, read_json, user_path, write_atomically
 from zoo.interruption import Interruption
+from zoo.mirror import mirrored, mirrored_in_parts
 from zoo.training.populations import POPULATION
 from zoo.training.stacking import STACKED, STACKED_IF_EXACT, can_be_stacked
 from zoo.training.summary import SUMMARY, read_summary
-from zoo.workdir import PARTS, read_parts, try_lock
+from zoo.workdir import PARTS, Hold, read_parts, try_lock
 
 _MAKING = '.parts.lock'
 _PAUSE = 1.0  # s, before looking again for what other processes hold
 
 _Item = TypeVar('_Item')
+
+
+class Workers(NamedTuple):
+  """How many processes share a folder, and how one locks a part of it for itself."""
+
+  number: int
+  hold: Hold
+
+
+@contextlib.contextmanager
+def shared_folder(
+  path: str | os.PathLike[str], num_processes: int, patience: float = 600.0
+) -> Iterator[tuple[pathlib.Path, Workers]]:
+  """The local folder at a path, or that for a URL gs://bucket/folder, and its workers.
+
+  If a bucket cannot be reached for `patience` seconds, the block is asked to stop as by
+  SIGTERM. Raises the errors of `mirrored`.
+  """
+  if not is_url(path):
+    hold = try_lock if num_processes > 1 else _alone
+    yield user_path(path), Workers(num_processes, hold)
+  elif num_processes > 1:
+    with mirrored_in_parts(str(path), patience) as (local, hold):
+      yield local, Workers(num_processes, hold)
+  else:
+    with mirrored(str(path), patience) as local:
+      yield local, Workers(1, _alone)
+
+
+def _alone(path: pathlib.Path, wait: bool) -> contextlib.AbstractContextManager[bool]:
+  """Holds a part of a folder that no other process uses."""
+  return nullcontext(True)
 
 
 def divide(
@@ -61,31 +96,28 @@ def divide(
 
 
 @contextlib.contextmanager
-def one_at_a_time(workdir: pathlib.Path, many: bool) -> Iterator[None]:
-  """Lets one of many processes after the other run the block."""
-  if not many:
-    yield
-    return
-  with try_lock(workdir / _MAKING, wait=True):
+def one_at_a_time(workdir: pathlib.Path, workers: Workers) -> Iterator[None]:
+  """Lets one worker after the other run the block."""
+  with workers.hold(workdir / _MAKING, True):
     yield
 
 
 def in_turn(
   items: Iterable[_Item],
   lock_of: Callable[[_Item], pathlib.Path],
-  many: bool,
+  workers: Workers,
   interruption: Interruption | None = None,
 ) -> Iterator[_Item]:
-  """Yields each item, with `many` processes while this one holds the item's lock.
+  """Yields each item, while this process holds the item's lock.
 
-  Those that others hold come later. It ends early if a signal asks to stop while it
-  waits for them; `interruption` is that of the caller, if it has one.
+  Those that other workers hold come later. It ends early if a signal asks to stop
+  while it waits for them; `interruption` is that of the caller, if it has one.
   """
   waiting = [*items]
   while waiting:
     held = []
     for item in waiting:
-      with try_lock(lock_of(item)) if many else nullcontext(True) as mine:
+      with workers.hold(lock_of(item), False) as mine:
         if mine:
           yield item
         else:
@@ -116,7 +148,7 @@ def lost_in(workdir: pathlib.Path, number: int, start: float) -> list[str]:
 
 
 def _note(workdir: pathlib.Path, number: int) -> pathlib.Path:
-  return workdir / f'.part_{number}.json'
+  return workdir / f'part_{number}.json'
 
 
 def _cut(points: Sequence[int], number: int) -> list[list[int]]:

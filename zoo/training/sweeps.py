@@ -27,15 +27,16 @@ from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
 from zoo.config import Config, minutes_of_patience, to_json, validate
 from zoo.errors import RunError, UserError, check_count, check_name
-from zoo.files import user_path, write_atomically
+from zoo.files import write_atomically
 from zoo.interruption import Interruption
-from zoo.mirror import mirrored
 from zoo.training.division import (
+  Workers,
   divide,
   in_turn,
   lost_in,
   note_lost,
   one_at_a_time,
+  shared_folder,
 )
 from zoo.training.loop import NotFiniteError, run, train_locked
 from zoo.training.populations import make_population
@@ -80,7 +81,7 @@ def sweep(
   raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
   written, when the config, a point or the workdir is invalid; LostPointsError when a
   point stopped being finite, with all others done; RunError when the disk is full. The
-  workdir may be in a bucket, gs://bucket/sweeps/a, if there is one process.
+  workdir may be in a bucket, gs://bucket/sweeps/a.
   """
   check_count('num_processes', num_processes)
   if jax.process_count() > 1:
@@ -88,24 +89,46 @@ def sweep(
       f'the processes of a sweep do not communicate, and this is one of '
       f'{jax.process_count()} that do; give num_processes to each instead'
     )
-  configs = [at_point(config, point) for point in points]
-  if is_url(workdir):
-    return _sweep_in_bucket(config, points, str(workdir), num_processes)
-  workdir = user_path(workdir)
+  _check_points(config, points)
+  patience = 60 * minutes_of_patience(config)
+  with shared_folder(workdir, num_processes, patience) as (local, workers):
+    if not is_url(workdir):
+      return sweep_in(local, config, points, workers)
+
+    def in_bucket(rows: Sequence[Row]) -> list[Row]:
+      url = str(workdir).rstrip('/')
+      return [
+        {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
+      ]
+
+    try:
+      rows = sweep_in(local, config, points, workers)
+    except LostPointsError as error:
+      error.rows = in_bucket(error.rows)
+      raise
+    return None if rows is None else in_bucket(rows)
+
+
+def sweep_in(
+  workdir: pathlib.Path, config: Config, points: Sequence[Point], workers: Workers
+) -> list[Row] | None:
+  """As `sweep`, in a local folder that these workers share."""
+  configs = _check_points(config, points)
   folders = [workdir / POINTS / _name(point) for point in points]
-  _check_points(points, folders)
-  many = num_processes > 1
+  many = workers.number > 1
   open_workdir(workdir, config, 'sweep')
   try:
     with shared(workdir) if many else locked(workdir), Interruption() as interruption:
-      with one_at_a_time(workdir, many):
+      with one_at_a_time(workdir, workers):
+        # Again, since in a bucket another worker may have made it meanwhile.
+        open_workdir(workdir, config, 'sweep')
         for one, folder in zip(configs, folders, strict=True):
           open_workdir(folder, one)
-        parts = divide(configs, folders, workdir, num_processes)
-      lost = _train_missing(configs, folders, workdir, parts, many, interruption)
+        parts = divide(configs, folders, workdir, workers.number)
+      lost = _train_missing(configs, folders, workdir, parts, workers, interruption)
       if lost is None:
         return None
-      with one_at_a_time(workdir, many):
+      with one_at_a_time(workdir, workers):
         rows = _write_table(points, folders, workdir)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
@@ -116,25 +139,6 @@ def sweep(
       rows,
     )
   return rows
-
-
-def _sweep_in_bucket(
-  config: Config, points: Sequence[Point], url: str, num_processes: int
-) -> list[Row] | None:
-  patience, url = 60 * minutes_of_patience(config), url.rstrip('/')
-
-  def in_bucket(rows: Sequence[Row]) -> list[Row]:
-    return [
-      {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
-    ]
-
-  with mirrored(url, num_processes, patience) as local:
-    try:
-      rows = sweep(config, points, local)
-    except LostPointsError as error:
-      error.rows = in_bucket(error.rows)
-      raise
-    return None if rows is None else in_bucket(rows)
 
 
 def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
@@ -172,12 +176,16 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
   return tables.format_table(cells, header)
 
 
-def _check_points(points: Sequence[Point], folders: Sequence[pathlib.Path]) -> None:
+def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
+  """The validated config of each point; UserError if there is none, or one twice."""
+  configs = [at_point(config, point) for point in points]
   if not points:
     raise UserError('there is no point to train; at least one is needed')
-  if len(set(folders)) < len(folders):
-    twice = next(i for i, folder in enumerate(folders) if folder in folders[:i])
+  names = [_name(point) for point in points]
+  if len(set(names)) < len(names):
+    twice = next(i for i, name in enumerate(names) if name in names[:i])
     raise UserError(f'the point {points[twice]} is given twice')
+  return configs
 
 
 def _train_missing(
@@ -185,13 +193,13 @@ def _train_missing(
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
   parts: Mapping[int, Sequence[int]],
-  many: bool,
+  workers: Workers,
   interruption: Interruption,
 ) -> set[pathlib.Path] | None:
   """Trains the points that have no summary yet; None if it was interrupted.
 
-  With `many` processes it trains the parts that no other one does, and waits for these.
-  Returns the folders of points that stopped being finite.
+  It trains the parts that no other worker does, and waits for these. Returns the
+  folders of points that stopped being finite.
   """
   lost: set[pathlib.Path] = set()
   start = time.time()
@@ -206,7 +214,7 @@ def _train_missing(
   waiting = [number for number, part in parts.items() if missing(part)]
   num_seen = num_trained = 0
   for number in in_turn(
-    waiting, functools.partial(lock_of_part, workdir), many, interruption
+    waiting, functools.partial(lock_of_part, workdir), workers, interruption
   ):
     num_seen += 1
     lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
@@ -219,7 +227,7 @@ def _train_missing(
     if unfinished is None:
       return None
     lost |= {*unfinished}
-    if many:
+    if workers.number > 1:
       note_lost(workdir, number, unfinished)
   return lost if num_seen == len(waiting) else None
 
