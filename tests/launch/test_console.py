@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
 from tests.launch.processes import ROOT, bound, command, environment, launch, run
 from tests.marks import FULL
@@ -134,9 +135,10 @@ def test_what_jax_cannot_use_is_one_line(
   assert not list(tmp_path.iterdir())
 
 
-COMMANDS = (
-  *('main', 'sweep', 'plot', 'probe', 'paper', 'llm', 'catalog', 'aot', 'benchmark'),
-)
+def test_each_script_is_a_command():
+  files = [*(ROOT / 'launch').glob('[!_]*.py')]
+  scripts = [path.stem for path in files if "__name__ == '__main__'" in path.read_text()]
+  assert sorted(scripts) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize(
