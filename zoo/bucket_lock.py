@@ -14,7 +14,7 @@ from absl import logging
 from zoo.buckets import Conflict, Content, Folder
 from zoo.errors import RunError, UserError
 
-LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
+LEASE = 30.0  # seconds without renewal after which a lock expires
 LOCK = 'lock'  # the name of its object
 
 
@@ -25,9 +25,9 @@ class LostLock(RunError):
 class Lock:
   """A lock on a folder, which its holder renews as long as it lives.
 
-  Its object names the holder. To take or to renew the lock is to replace the object of
-  one generation by the next, so that of several programs one succeeds, and a program
-  that was suspended learns that it has lost the lock.
+  An object in the folder names the holder. A program takes or renews the lock by
+  replacing the generation of the object that it last saw, so that only one of several
+  programs succeeds, and a program that was suspended learns that it has lost the lock.
   """
 
   def __init__(self, folder: Folder):
@@ -39,7 +39,7 @@ class Lock:
     self._one_at_a_time = threading.Lock()
 
   def acquire(self) -> None:
-    """Takes the lock, from a holder that has stopped renewing it, too.
+    """Takes the lock if it is free, or once its holder has stopped renewing it.
 
     Raises UserError if another program holds it.
     """
@@ -63,7 +63,7 @@ class Lock:
       self._replace(folder, self._me)
 
   def release(self) -> None:
-    """Lets the next program take the lock at once."""
+    """Releases the lock, so that another program can take it at once."""
     with self._one_at_a_time:
       self._released = True
       self._replace(self._folder.with_patience(0.0), None)
@@ -79,9 +79,11 @@ class Lock:
       ) from None
 
   def _wait_for_end(self, found: Content, holder: str) -> Content | None:
-    """Waits for a lease; raises UserError if the lock is renewed in that time."""
-    logging.info('%s was locked by %s; waiting for its end', self._folder, holder)
-    # Not by the time of the last renewal, since clocks of machines differ.
+    """Waits until the lock expires; raises UserError if it is renewed meanwhile."""
+    logging.info(
+      '%s was locked by %s; waiting for the lock to expire', self._folder, holder
+    )
+    # The time of the last renewal is of no use, since the clocks of machines differ.
     end = time.monotonic() + LEASE
     while time.monotonic() < end:
       time.sleep(LEASE / 30)
@@ -100,7 +102,7 @@ class Lock:
 
 
 def _holder(content: Content) -> str | None:
-  """Who holds a lock; an object that is damaged counts as held."""
+  """Who holds a lock, if anyone; a damaged lock counts as held."""
   try:
     return json.loads(content.data)['holder']
   except (ValueError, TypeError, KeyError):

@@ -84,7 +84,7 @@ class Fields:
     raise self._error(name, value, f'one of {", ".join(map(repr, allowed))}')
 
   def nested(self, name: str) -> Fields:
-    """An object in the object; an empty one if it is absent."""
+    """The object in a field; an empty object if the field is absent."""
     return Fields(self._value(name, {}), f'{name} of {self.source}')
 
   def objects(self, name: str) -> list[Fields]:

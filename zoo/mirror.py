@@ -1,4 +1,4 @@
-"""Local folders whose changes are copied into a folder of a bucket, which is locked."""
+"""Local folders whose changes are copied into a locked folder in a bucket."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ _SUMMARY = 'summary.json'  # the last file of a run
 class Mirror:
   """Copies the files of a local folder, the stage, into a folder of a bucket.
 
-  What has changed is copied every 30 s, when `copy` is called and at the end. Files
-  whose names begin with a dot, and those in such folders, are not copied. Of what is
-  deleted, only checkpoints are deleted in the bucket.
+  Files that have changed are copied every 30 s, when `copy` is called and at the end.
+  Files and folders whose names begin with a dot are not copied. Of the files that are
+  deleted, only those of checkpoints are also deleted in the bucket.
   """
 
   def __init__(self, folder: Folder, stage: pathlib.Path):
     self.folder = folder
     self.stage = stage
     self._lock = Lock(folder)
-    # Time and size of each file when it was copied; None while nothing is to be copied,
+    # Time and size of each file when it was copied; None while nothing may be copied:
     # before the stage is complete and after the end.
     self._copied: dict[str, tuple[int, int]] | None = None
     self._copying = threading.Lock()
     self._stop = threading.Event()
-    self._renewed = -math.inf  # when the lock was, by time.monotonic()
+    self._renewed = -math.inf  # when the lock was last renewed, by time.monotonic()
     self._unreachable_since: float | None = None
     self._lost: LostLock | None = None
 
   def lock(self) -> None:
-    """Locks the folder of the bucket; UserError if another program holds the lock."""
+    """Locks the folder; raises UserError if another program holds the lock."""
     self._lock.acquire()
 
   def fetch(self, names: Collection[str] | None = None) -> None:
-    """Copies these objects into the stage, as far as they exist, or all; RunError.
+    """Copies into the stage those of `names` that exist, by default all objects.
 
-    Of all, it deletes checkpoints that are incomplete, as a kill leaves them.
+    Incomplete checkpoints, which a killed program leaves, are deleted instead. Raises
+    RunError.
     """
     objects = self.folder.list()
     if names is not None:
@@ -85,7 +86,7 @@ class Mirror:
       )
 
   def make_sure(self, patience: float | None = None) -> None:
-    """Renews the lock, so that what follows is written by its holder; RunError."""
+    """Renews the lock before a write; raises RunError if that fails."""
     try:
       self._lock.renew(patience)
       self._renewed = time.monotonic()
@@ -94,13 +95,13 @@ class Mirror:
       raise
 
   def copy(self) -> None:
-    """Copies into the bucket what has changed in the stage; RunError."""
+    """Copies into the bucket what has changed in the stage; raises RunError."""
     self.make_sure()
     self._copy(self.folder)
 
   def close(self) -> None:
     """Copies what has changed and releases the lock, as far as that is possible."""
-    # The bucket may be out of reach, and the program may already be ending for it.
+    # The bucket may be out of reach, which may be why the program is ending.
     away = self._unreachable_since is not None
     try:
       if self._lost is None:
@@ -156,13 +157,13 @@ class Mirror:
         list(threads.map(lambda name: self._upload(folder, name), group))
       gone = self._copied.keys() - {name for group in groups for name in group}
       steps = [name for name in gone if _step(name)]
-      # The manifest first: what is left is no checkpoint.
+      # The manifest first: without it the rest is no checkpoint.
       for name in sorted(steps, key=lambda name: not name.endswith(f'/{_MANIFEST}')):
         folder.delete([name])
         del self._copied[name]
 
   def _upload(self, folder: Folder, name: str) -> None:
-    """Copies a file, if it has changed; RunError."""
+    """Copies a file if it has changed; raises RunError."""
     assert self._copied is not None
     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
       path = self.stage / name
@@ -184,7 +185,7 @@ def mirrored(
   If another program takes over, or the bucket cannot be reached for `patience` seconds,
   the block is asked to stop as by SIGTERM, and RunError is raised. Raises UserError if
   several processes are to share the folder, if another program uses it, or if it holds
-  something else, and the errors of `buckets.open_folder`.
+  something else; and the errors of `buckets.open_folder`.
   """
   if num_processes > 1:
     raise UserError(
@@ -260,13 +261,13 @@ def _walk(stage: pathlib.Path) -> Iterator[str]:
 
 
 def _is_whole(name: str, names: Container[str]) -> bool:
-  """Whether an object is of no checkpoint, or of one that has its manifest."""
+  """Whether an object belongs to no checkpoint, or to one that has its manifest."""
   step = _step(name)
   return step is None or f'{step}{_MANIFEST}' in names
 
 
 def _step(name: str) -> str | None:
-  """The folder of the checkpoint that a file is of."""
+  """The folder of the checkpoint that a file belongs to; None if it belongs to none."""
   step = re.match('(?:.*/)?checkpoints/[0-9]+/', name)
   return step and step[0]
 

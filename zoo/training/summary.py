@@ -173,7 +173,7 @@ def table(summary: Summary) -> str:
   if summary['optimal_risk'] is not None:
     optimum = format_exact(summary['optimal_risk'])
     rows.append(['optimum of the linear family', '', '', optimum])
-  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model minus it', 'exact']
+  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model − this', 'exact']
   text = format_table(rows, header=header)
   if summary['comparison']:
     header, rows = table_of(summary['comparison'])
