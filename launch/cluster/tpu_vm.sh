@@ -6,7 +6,7 @@
 #   launch/cluster/tpu_vm.sh keep --config=configs/scale.py
 #
 # `keep` creates the slice, installs COMMIT on all its hosts, starts the run, and stays
-# until the run is finished: it replaces a preempted slice by a new one, and resumes a run
+# until the run is finished: it replaces a pre-empted slice by a new one, and resumes a run
 # that has ended early from its last checkpoint. Ctrl-C ends `keep` but not the run, and
 # `keep` may be started again. Its parts, one by one:
 #
@@ -25,7 +25,7 @@ ZONE=${ZONE-us-west4-a}
 NAME=${NAME-icl-zoo}
 TYPE=${TYPE-v5litepod-32}       # 32 chips: the topology v5e:4x8 of launch.aot
 RUNTIME=${RUNTIME-v2-alpha-tpuv5-lite} # v6e: v2-alpha-tpuv6e; v5p: v2-alpha-tpuv5
-PRICE=${PRICE---spot}           # cheaper, but may be preempted at any time; or empty
+PRICE=${PRICE---spot}           # cheaper, but may be pre-empted at any time; or empty
 SOURCE=${SOURCE-https://example.com/icl-zoo.git}
 COMMIT=${COMMIT-$(git -C "$(dirname "$0")" rev-parse HEAD)} # must be in SOURCE
 SHARE=${SHARE-10.0.0.2:/share}  # NFS, as of Filestore: all hosts need one workdir
