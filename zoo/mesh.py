@@ -63,8 +63,8 @@ def _check_slices(slices: int, devices: Sequence[Any]) -> None:
     )
   if len(sizes) != slices or len(set(sizes)) > 1:
     raise UserError(
-      f'config.mesh.slices is {slices}; there must be that many slices of the same '
-      f'size, and the devices are in slices of {" + ".join(map(str, sizes))}'
+      f'config.mesh.slices is {slices}; the devices are in slices of '
+      f'{" + ".join(map(str, sizes))}, not in {slices} of the same size'
     )
 
 
