@@ -21,7 +21,7 @@ from zoo.tasks.base import baselines_of
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
 
-MODEL = 'model'  # its name beside those of the baselines
+MODEL = 'model'  # the model's name among those of the baselines
 # A predictor without `predictions` is compiled for each length, so it gets few.
 _FEW, _MANY = 8, 128
 _NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host

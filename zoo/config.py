@@ -101,7 +101,7 @@ _ADDED = {
   'checkpoint.patience': 10.0,
   'eval.num_compared': 0,
 }
-# Fields that may change when a run is resumed, beside the section `mesh`.
+# Fields that may change when a run is resumed, besides the section `mesh`.
 _CHANGE_NO_TRAINING = (
   *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
 )

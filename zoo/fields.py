@@ -24,7 +24,10 @@ class Fields:
   """
 
   def __init__(self, values: object, source: str):
-    """`source` names the object in messages; UserError unless `values` is an object."""
+    """`source` names the object in messages.
+
+    Raises UserError if `values` is not an object.
+    """
     if not isinstance(values, Mapping):
       raise UserError(f'{source} is a {type(values).__name__}; it must be an object')
     self.source = source

@@ -146,7 +146,7 @@ def shared(workdir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir for this program; UserError if another one holds the lock.
+  """Locks the workdir for this program; raises UserError if another one holds it.
 
   A sweep also locks the workdirs of its points while it trains. The system releases the
   lock when process 0 ends, however it ends. If the file system has no locks, a warning
@@ -196,7 +196,7 @@ def read_parts(sweep: pathlib.Path) -> list[list[str]]:
     for part in parts
   ):
     return parts
-  raise UserError(f'{path} is damaged; delete it, and the sweep is divided anew')
+  raise UserError(f'{path} is damaged; delete it, and the sweep is divided again')
 
 
 def _flock(

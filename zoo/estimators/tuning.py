@@ -21,7 +21,7 @@ _NUM_STARTS = 12  # random starts of the search for a schedule without closed fo
 def second_moments(
   task: LinearRegression, start: ArrayLike | None = None
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` None is the prior mean.
+  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
 
   Raises UserError for a task that exact theory does not cover.
   """
@@ -52,7 +52,7 @@ def best_step_matrix(
 def best_step_size(
   task: LinearRegression, num_steps: int = 1, start: ArrayLike | None = None
 ) -> float:
-  """The constant step size of least risk; `start` None is the prior mean.
+  """The constant step size of least risk; `start` defaults to the prior mean.
 
   For one step there is a closed form on every task. Raises UserError for more steps
   unless the feature covariance is a multiple of the identity.

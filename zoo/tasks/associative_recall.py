@@ -22,7 +22,7 @@ class AssociativeRecall(BaseTask):
   Without `num_pairs` each key is drawn from all keys, with replacement (Lee et al.,
   arXiv 2310.08049, whose keys and values share one alphabet, of which a random half is
   the keys). With `num_pairs` = P the first P examples show P different keys, and each
-  later example, like the query, has one of these, drawn anew; there may then be fewer
+  later example, like the query, has a random one of these; there may then be fewer
   values than keys, but at least P. This is multi-query recall (Arora et al., arXiv
   2312.04927) as a list of examples. Their prompt is a sequence of tokens that asks for
   each key once, after a gap from a power law, which other tokens fill.

@@ -106,7 +106,7 @@ class Program:
 
   def flops_per_step(self, state: State) -> int:
     """The floating-point operations in the matrix products of a step of all models."""
-    # JAX caches the trace, so that this costs nothing beside `advance`.
+    # JAX caches the trace, so that this costs nothing extra.
     traced = self.train_steps.trace(*self._arguments(state, 0, 0))
     return product_flops(traced.jaxpr.jaxpr)
 
