@@ -12,7 +12,7 @@ class BuildWithCheckpoints(build_py):
 
   def run(self) -> None:
     super().run()
-    if not self.editable_mode:  # which finds them in the repository
+    if not self.editable_mode:  # an editable install finds them in the repository
       for card in pathlib.Path('checkpoints').glob('*/card.json'):
         target = pathlib.Path(self.build_lib, 'zoo', 'shipped', card.parent.name)
         shutil.copytree(card.parent, target, dirs_exist_ok=True)

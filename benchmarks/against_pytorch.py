@@ -1,4 +1,4 @@
-"""Times GPT-2 in this library and in PyTorch in turns, and prints ratios.
+"""Times GPT-2 alternately in this library and in PyTorch, and prints the ratios.
 
   python -m venv pytorch && pytorch/bin/pip install -r benchmarks/requirements.txt
   python benchmarks/against_pytorch.py --pytorch=pytorch/bin/python

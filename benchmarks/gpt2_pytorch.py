@@ -1,11 +1,11 @@
-"""Trains GPT-2 on linear regression in context with PyTorch, and prints steps/s.
+"""Trains GPT-2 on in-context linear regression with PyTorch, and prints steps/s.
 
   python benchmarks/gpt2_pytorch.py --size=gpt2_tiny --seconds=5
 
 The usual program in the setting of Garg et al. (arXiv 2208.01066): `GPT2Model` of the
-library transformers between two linear layers, on tokens x_1, y_1, x_2, …, the squared
-error at every x, Adam; d = 20, 41 points, 64 prompts a step, drawn anew. It needs
-benchmarks/requirements.txt, and nothing of this library.
+library transformers between two linear layers, on tokens x_1, y_1, x_2, …, with the
+squared error at every x and Adam; d = 20, 41 points, 64 fresh prompts per step. It
+needs benchmarks/requirements.txt, and nothing of this library.
 """
 
 import argparse

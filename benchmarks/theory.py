@@ -1,10 +1,10 @@
-"""Times what zoo.theory computes, and prints a table in Markdown.
+"""Times functions of zoo.theory, and prints a Markdown table.
 
   OPENBLAS_NUM_THREADS=1 python benchmarks/theory.py
 
-C = d, the second of two calls: programs are compiled and spectra known by then. A call
-that is refused or would take minutes is left out. Run it from the root of the
-repository.
+C = d. Each time is that of a second call, when programs are compiled and spectra are
+known. A call that is refused or would take minutes is left out. Run this from the root
+of the repository.
 """
 
 import time
@@ -21,7 +21,7 @@ SIZES = 10, 200
 
 
 def calls(d: int) -> dict[str, Callable[[], Any]]:
-  """The calls by name, for d features and as many examples."""
+  """The calls by name, for d features and d examples."""
   task, noisy, general = (
     zoo.create_task(
       'linear_regression', num_features=d, context_length=d, prior_mean=2.0, **given

@@ -1,4 +1,4 @@
-"""One ml_collections config per file; its docstring states its model and final risk."""
+"""One ml_collections config per file, whose docstring describes the model."""
 
 import importlib
 
@@ -6,5 +6,5 @@ from zoo.config_types import Config
 
 
 def get_config(name: str, variant: str = '') -> Config:
-  """The config of the file of that name here, such as `yq_lsa`, and of a variant."""
+  """The config of the file of that name, such as `yq_lsa`, in a variant."""
   return importlib.import_module(f'configs.{name}').get_config(variant)

@@ -17,9 +17,10 @@ def get_config(variant: str = '') -> Config:
   model.num_heads = 1  # ≥ 1
   model.shared = False  # True: all layers have the same weights
   model.form = 'dense'  # dense, sparse (arXiv 2306.00297), gd_plus_plus or scalar
-  model.guess = 'zero'  # zero, fixed, linear, network, residual or residual_network
+  # Initial guess: zero, fixed, linear, network, residual or residual_network.
+  model.guess = 'zero'
   model.readout = 'last'  # last entry of the query's token, or linear
   model.init_scale = 0.1  # ≥ 0, standard deviation of the initial matrices
-  config.objective.positions = 'query'  # the tokens of examples see their own labels
+  config.objective.positions = 'query'  # each example's token contains its label
   config.lock()
   return config

@@ -1,4 +1,4 @@
-"""A deep set: the mean of what a network makes of each example, and another network.
+"""A deep set: one network encodes the examples, another reads their mean and the query.
 
 python -m launch.main --config=configs/deep_set.py
 """
@@ -13,7 +13,7 @@ def get_config(variant: str = '') -> Config:
   config.model.name = 'deep_set'
   config.model.num_layers = 2  # ≥ 1 hidden layers of each network
   config.model.width = 64  # ≥ 1
-  # Zero, fixed, linear, network, residual or residual_network.
+  # Initial guess: zero, fixed, linear, network, residual or residual_network.
   config.model.guess = 'zero'
   config.lock()
   return config

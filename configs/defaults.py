@@ -1,4 +1,4 @@
-"""The fields of all configs, with units or ranges; those of tasks are in tasks/."""
+"""The fields of all configs, with units or ranges; tasks/ has the fields of tasks."""
 
 from collections.abc import Collection
 from typing import Any
@@ -16,27 +16,28 @@ _VARIANTS = 'paper', 'smoke'
 def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   """The fields of a config without a model.
 
-  The variant `task=NAME` has the task of that name in place of the linear regression of
-  Table 1 (arXiv 2512.04268). `paper` is exactly the paper's training, and `smoke` ends
-  in seconds; a comma joins variants: `smoke,task=logistic_regression`. By default the
+  The variant `task=NAME` replaces the linear regression of Table 1 (arXiv 2512.04268)
+  by the task of that name. `paper` is exactly the paper's training, and `smoke` ends in
+  seconds; a comma joins variants: `smoke,task=logistic_regression`. By default the
   learning rate is ten times the paper's and decays, since Adam changes a weight by at
-  most the learning rate per step, and a guess has to grow from 0 to 2. Variants in
-  `own` are the caller's. Raises UserError for an unknown variant or task.
+  most the learning rate per step, and a guess has to grow from 0 to 2. `own` names
+  further variants, which the caller handles. Raises UserError for an unknown variant or
+  task.
   """
   names, task_name = _parse(variant, own)
   config: Any = ConfigDict()
   config.seed = 0  # ≥ 0: initial weights, prompts, held-out prompts
 
   config.model = model = ConfigDict()
-  model.name = 'none'  # from zoo.list_models(); its hyper-parameters are fields, too
+  model.name = 'none'  # from zoo.list_models(); the hyper-parameters are fields, too
 
   config.task = tasks.get_config(task_name)  # a name from zoo.list_tasks()
 
   config.objective = objective = ConfigDict()
-  # Fresh prompts at every step; or exact: the risk itself; or low_variance, for
-  # deep_lsa: fresh contexts, the query integrated.
+  # sampled: fresh prompts at every step; exact: the risk itself; low_variance, for
+  # deep_lsa: fresh contexts, with the query integrated out.
   objective.name = 'sampled'
-  objective.positions = 'query'  # the loss at the query; or every: at all examples, too
+  objective.positions = 'query'  # or every: the loss at all examples, too
 
   config.optimizer = optimizer = ConfigDict()
   optimizer.name = 'adam'  # adam, adamw or sgd
@@ -48,9 +49,10 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   config.train = train = ConfigDict()
   train.num_steps = 5000  # ≥ 1
   train.batch_size = 2048  # ≥ 1 prompts per step; a multiple of mesh.data
-  train.num_parts = 1  # ≥ 1 parts of a batch, one after the other, to save memory
+  # ≥ 1 parts of a batch, computed one after the other to save memory
+  train.num_parts = 1
   train.compute_dtype = 'float32'  # or bfloat16; weights and moments are float32
-  train.log_every = 50  # ≥ 1 steps, run by one call of the compiled loop
+  train.log_every = 50  # ≥ 1 steps, which one call of the compiled loop runs
   train.matmul_precision = (
     'highest'  # default, high or highest (a TPU's default is bf16)
   )
@@ -60,24 +62,25 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   mesh.model = 1  # ≥ 1 devices that share the heads
   mesh.slices = 1  # ≥ 1 slices of devices, each with its own network; divides data
   mesh.fsdp = False  # True: weights and optimizer state are also split over data
-  # Only for several processes. JAX's default is 100 s, for which a whole pod would wait
-  # for a lost process. Heartbeats come from a separate thread, however busy the process
-  # is, so 10 s without one means that it is lost.
+  # Only for several processes. JAX's default is 100 s, so that a whole pod would wait
+  # that long for a lost process. A separate thread sends the heartbeats, however busy
+  # the process is, so a process that sends none for 10 s is lost.
   mesh.heartbeat_timeout = 10  # ≥ 1 s without a heartbeat: a process is lost
   mesh.start_timeout = 300  # ≥ 1 s that processes wait for each other at the start
 
   config.checkpoint = checkpoint = ConfigDict()
   checkpoint.every = 2500  # ≥ 1 steps
-  checkpoint.every_minutes = placeholder(float)  # > 0, at the latest; None: off
+  # > 0, the longest time between two checkpoints; None: off
+  checkpoint.every_minutes = placeholder(float)
   checkpoint.keep = 3  # ≥ 1 newest checkpoints that are kept
-  checkpoint.patience = 10.0  # > 0 minutes, while a bucket cannot be reached
+  checkpoint.patience = 10.0  # > 0 minutes to wait for a bucket that is out of reach
 
   config.eval = evaluation = ConfigDict()
   evaluation.every = 1000  # ≥ 1 steps; the exact risk is computed at every logged step
   # ≥ 0 held-out batches of train.batch_size prompts; 0: only the exact risk
   evaluation.num_batches = 32
-  # ≥ 0 other prompts, once at the end, on which the model and the baselines of the task
-  # are compared after each number of examples; 0: no comparison
+  # ≥ 0 further prompts, on which the model is compared at the end with the baselines of
+  # the task, after each number of examples; 0: no comparison
   evaluation.num_compared = 4096
 
   if 'paper' in names:
@@ -90,10 +93,10 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
 
 
 def get_general_config(variant: str = '', own: Collection[str] = ()) -> Config:
-  """As `get_config`, for models that are not linear attention.
+  """Like `get_config`, for models that are not linear attention.
 
   Without `task=NAME` the task is noiseless linear regression with d = 5, C = 10 and a
-  prior mean of 0. The loss is trained at every example, since one pass predicts all.
+  prior mean of 0. The loss covers every example, since one pass predicts all of them.
   """
   config = get_config(variant, own)
   if config.task.name == 'linear_regression':
@@ -110,12 +113,12 @@ def set_tokens(config: Config, tokens: str) -> None:
   """Adds the fields of models that read prompts as tokens."""
   model = config.model
   model.tokens = tokens  # joint, interleaved or shifted: zoo/models/tokens.py
-  # Of the labels: zero, fixed, linear, network, residual or residual_network.
+  # Initial guess: zero, fixed, linear, network, residual or residual_network.
   model.guess = 'zero'
 
 
 def _parse(variant: str, own: Collection[str]) -> tuple[list[str], str]:
-  """The variants by name, and the name of the task."""
+  """The names of the variants, and the name of the task."""
   known = [*own, *_VARIANTS]
   names = variant.split(',') if variant else []
   task_names = [name[5:] for name in names if name.startswith('task=')]

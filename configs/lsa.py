@@ -1,10 +1,11 @@
-"""LSA: single-head linear self-attention with a fixed initial guess (eq. 3).
+"""LSA: one head of linear attention, fixed initial guess (arXiv 2512.04268, eq. 3).
 
   python -m launch.main --config=configs/lsa.py
 
-It ends at the risk 14.4330; the infimum for one head is 14.4306. One step of gradient
-descent has 5.2381, which no number of heads reaches with a fixed guess of 0. `:paper`
-ends at 14.4558. 5000 steps take 8 s on 2 CPU cores, imports and compiling included.
+Training ends at a risk of 14.4330; the infimum for one head is 14.4306. One step of
+gradient descent has 5.2381, which no number of heads reaches with a fixed guess of 0.
+`:paper` ends at 14.4558. 5000 steps take 8 s on 2 CPU cores, imports and compilation
+included.
 """
 
 from ml_collections import FieldReference

@@ -1,10 +1,10 @@
-"""LTB: linear attention followed by a linear MLP (Zhang et al.; eq. 30).
+"""LTB: linear attention followed by a linear MLP (arXiv 2402.14951, 2512.04268 eq. 30).
 
   python -m launch.main --config=configs/ltb.py
 
-It ends at the risk 5.2389; one step of gradient descent from the prior mean has 5.2381,
-which is the optimum. `:paper` ends at 5.2477. 5000 steps take 8 s on 2 CPU cores,
-imports and compiling included.
+Training ends at a risk of 5.2389; one step of gradient descent from the prior mean has
+5.2381, which is the optimum. `:paper` ends at 5.2477. 5000 steps take 8 s on 2 CPU
+cores, imports and compilation included.
 """
 
 from ml_collections.config_dict import placeholder

@@ -1,4 +1,4 @@
-"""A network of the whole prompt, its tokens side by side.
+"""An MLP that reads the concatenated tokens of the prompt.
 
 python -m launch.main --config=configs/mlp.py
 """
@@ -13,8 +13,8 @@ def get_config(variant: str = '') -> Config:
   config.model.name = 'mlp'
   config.model.num_layers = 2  # ≥ 1
   config.model.width = 256  # ≥ 1
-  # Zero, fixed, linear, network, residual or residual_network.
+  # Initial guess: zero, fixed, linear, network, residual or residual_network.
   config.model.guess = 'zero'
-  config.objective.positions = 'query'  # the tokens of examples see their own labels
+  config.objective.positions = 'query'  # each example's token contains its label
   config.lock()
   return config

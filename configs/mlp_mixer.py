@@ -1,4 +1,4 @@
-"""An MLP-mixer: networks over the tokens, and over the entries of each token.
+"""An MLP-Mixer: MLPs across the tokens alternate with MLPs across their channels.
 
 python -m launch.main --config=configs/mlp_mixer.py
 """
@@ -13,8 +13,8 @@ def get_config(variant: str = '') -> Config:
   config.model.name = 'mlp_mixer'
   config.model.num_layers = 2  # ≥ 1
   config.model.width = 64  # ≥ 1
-  # Zero, fixed, linear, network, residual or residual_network.
+  # Initial guess: zero, fixed, linear, network, residual or residual_network.
   config.model.guess = 'zero'
-  config.objective.positions = 'query'  # the tokens of examples see their own labels
+  config.objective.positions = 'query'  # each example's token contains its label
   config.lock()
   return config

@@ -1,10 +1,10 @@
-"""Multi-head LSA with a fixed initial guess and d + 1 heads (eqs. 5 and 6).
+"""Multi-head LSA, fixed initial guess, d + 1 heads (arXiv 2512.04268, eqs. 5 and 6).
 
   python -m launch.main --config=configs/multi_head_lsa.py
 
-It ends at the risk 6.0244; the infimum for ten heads or more is 6.0224, which is 40/51
-above one step of gradient descent. `:paper` ends at 6.0410. 5000 steps take 8 s on 2
-CPU cores, imports and compiling included.
+Training ends at a risk of 6.0244; the infimum for ten heads or more is 6.0224, which is
+40/51 above one step of gradient descent. `:paper` ends at 6.0410. 5000 steps take 8 s
+on 2 CPU cores, imports and compilation included.
 """
 
 from ml_collections import FieldReference

@@ -3,7 +3,7 @@
   python -m launch.aot --config=configs/scale.py --topology=auto
   python -m launch.main --config=configs/scale.py --distributed
 
-Not yet trained at this size: the figures are from theory, smaller models and the
+This size has not been trained yet: the numbers come from theory, smaller models and the
 compiler.
 With d = C = 512 and w* = [2, …, 2] the risk is 2560 before any training, 256.2654 at
 the infimum for a fixed guess of 0, and 256.2498 for one step of gradient descent from
@@ -25,8 +25,8 @@ other programs and the traffic:
   v5e:2x2    7.9 of 15.75 GiB, of which the state is 1.5
   v5e:4x8    0.9 of 15.75 GiB, of which the state is 0.2
 
-No axis of the arrays divides by a power of two (513 = 27 · 19), so `fsdp` fills up the
-heads with zeros, to as many for each device.
+No power of two divides an axis of the arrays (513 = 27 · 19), so `fsdp` pads the heads
+with zeros, to the same number on each device.
 """
 
 from configs import multi_head_lsa
@@ -42,7 +42,7 @@ def get_config() -> Config:
   config.optimizer.learning_rate = 1e-4  # 5e-3 · 10 / d
   config.mesh.model = 4  # the chips of a TPU host, so that heads stay on one host
   config.mesh.fsdp = True
-  config.train.log_every = 250  # the exact risk takes 3 s of a core of the host
+  config.train.log_every = 250  # the exact risk takes 3 s on one core of the host
   # A checkpoint takes 6.5 GB, and a pod may be pre-empted at any time.
   config.checkpoint.every, config.checkpoint.keep = 500, 2
   config.eval.every, config.eval.num_batches = 500, 4

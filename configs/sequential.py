@@ -1,9 +1,9 @@
-"""A learner of one example at a time: the delta rule and its kin, numbers to train.
+"""Linear weights that learn one example at a time, as by the delta rule.
 
 python -m launch.main --config=configs/sequential.py
 python -m launch.main --config=configs/sequential.py --config.model.rule=gated_delta
 
-By default the exact risk is minimised, on the task of arXiv 2512.04268, Table 1.
+By default training minimises the exact risk, on the task of arXiv 2512.04268, Table 1.
 """
 
 from configs import defaults
@@ -15,8 +15,8 @@ def get_config(variant: str = '') -> Config:
   config = defaults.get_config(variant)
   config.model.name = 'sequential'
   config.model.rule = 'delta'  # linear, retention, delta or gated_delta
-  config.model.guess = 'linear'  # the first weights: zero, or linear, which are trained
-  config.model.init_scale = 0.1  # ≥ 0, standard deviation of the initial writes
+  config.model.guess = 'linear'  # the first weights: zero, or linear: trained
+  config.model.init_scale = 0.1  # ≥ 0, standard deviation of the initial writes K
   if config.task.name == 'linear_regression':
     config.objective.name = 'exact'
   config.lock()

@@ -1,12 +1,13 @@
-"""A transformer of any mixers, by default GPT-2 with 3 layers.
+"""A transformer with any mixers, by default a GPT-2 with 3 layers.
 
   python -m launch.main --config=configs/transformer.py
   python -m launch.main --config=configs/transformer.py:gpt2_small,task=decision_tree
   python -m launch.main --config=configs/transformer.py --config.model.mixer=delta
 
 The variants gpt2_tiny (the default), gpt2_small and gpt2 are the sizes of Garg et al.
-(arXiv 2208.01066, appendix A); looped is one layer of Yang et al. (arXiv 2311.12424),
-20 times; set is without positions and causal masks, as a prior-data fitted network.
+(arXiv 2208.01066, appendix A); looped applies one layer 20 times, as Yang et al. do
+(arXiv 2311.12424); set has no positions and no causal mask, like a prior-data fitted
+network.
 """
 
 from ml_collections.config_dict import placeholder
@@ -35,7 +36,7 @@ def get_config(variant: str = '') -> Config:
   model.name = 'transformer'
   model.num_layers, model.width, model.num_heads = _SIZES[(sizes or ['gpt2_tiny'])[0]]
   defaults.set_tokens(config, 'interleaved')
-  # From zoo.list_mixers(); several, joined by commas, take turns layer by layer.
+  # From zoo.list_mixers(); several, joined by commas, alternate layer by layer.
   model.mixer = 'softmax'
   model.positions = 'learned'  # none, learned or rotary
   model.causal = True  # False: every token sees the whole context, but not the query
@@ -43,7 +44,7 @@ def get_config(variant: str = '') -> Config:
   model.norm = 'layer'  # none, layer or rms
   # ≥ 0, standard deviation of the initial kernels, 0.02 for GPT-2; None: 1/√inputs
   model.init_scale = placeholder(float)
-  model.remat = False  # True: layers are computed again in the backward pass
+  model.remat = False  # True: the backward pass recomputes the layers, to save memory
   model.num_loops = 1  # ≥ 1 times that the layers are applied
   if 'looped' in names:
     model.num_layers = 1 if not sizes else model.num_layers

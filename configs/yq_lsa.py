@@ -1,11 +1,11 @@
-"""yq-LSA: linear self-attention that learns its initial guess (Definition 3).
+"""yq-LSA: linear attention that learns its guess (arXiv 2512.04268, Definition 3).
 
   python -m launch.main --config=configs/yq_lsa.py
 
-It ends at the risk 5.2387; one step of gradient descent from the prior mean has 5.2381,
-which is the optimum. `:paper` ends at 6.0117: at its learning rate Adam needs 4000 of
-the 5000 steps to carry the guess from 0 to 2. 5000 steps take 8 s on 2 CPU cores,
-imports and compiling included.
+Training ends at a risk of 5.2387; one step of gradient descent from the prior mean has
+5.2381, which is the optimum. `:paper` ends at 6.0117: at its learning rate Adam needs
+4000 of the 5000 steps to carry the guess from 0 to 2. 5000 steps take 8 s on 2 CPU
+cores, imports and compilation included.
 """
 
 from configs import defaults

@@ -47,7 +47,7 @@ class GPT(nnx.Module):
       )
     x = self.read_x(prompt.features)
     y = self.read_y(prompt.y.reshape(b, c, self.num_outputs))
-    # The label slot of the query is cut off again.
+    # [:, :-1] drops the label token of the query.
     pairs = jnp.stack([x, jnp.pad(y, ((0, 0), (0, 1), (0, 0)))], axis=2)
     tokens = pairs.reshape(b, 2 * c + 2, -1)[:, :-1] + self.positions[: 2 * c + 1][None]
     for block in self.blocks:

@@ -1,4 +1,4 @@
-"""The thin command lines; importing this package imports the library."""
+"""The command-line programs; importing this package imports the library."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ import sys
 from launch import start
 
 start.open_closed_streams()
-_changed = start.handle_ctrl_c(signal.SIG_DFL)  # ends this process
+_changed = start.handle_ctrl_c(signal.SIG_DFL)  # Ctrl-C ends this process
 try:
   from launch import cli as cli  # takes a second, most of it for JAX
 except ValueError as error:  # JAX cannot parse one of its environment variables

@@ -8,8 +8,8 @@
 
 This trains nothing. It needs no TPU or GPU, only pip install 'icl-zoo[tpu]', or for
 GPUs 'icl-zoo[cuda13]'. `auto` finds the smallest listed slice of TPUs on which training
-fits, and `all` tries all of them, up to 256 chips. The exit code is 1 when it does not
-fit.
+fits, and `all` tries all of them, up to 256 chips. The exit code is 1 if training does
+not fit.
 """
 
 import json
@@ -25,12 +25,12 @@ _CONFIG = cli.define_config(
   'Config file, with an optional variant: configs/yq_lsa.py:paper.'
 )
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'TPUs such as v5e:4x8 or v5p:2x2x4, or GPUs as h200:8; auto; all.'
+  'topology', None, 'TPUs such as v5e:4x8 or v5p:2x2x4, GPUs such as h200:8; auto; all.'
 )
 _SLICES = flags.DEFINE_integer(
-  'slices', None, 'The number of such slices; sets --config.mesh.slices.'
+  'slices', None, 'The number of these slices; sets --config.mesh.slices.'
 )
-_JSON = flags.DEFINE_string('json', None, 'File for the list of reports.')
+_JSON = flags.DEFINE_string('json', None, 'JSON file for the list of reports.')
 
 
 def main() -> None:
@@ -43,7 +43,8 @@ def main() -> None:
     with config.unlocked():
       config.mesh.slices = check_count('--slices', _SLICES.value)
   jax.config.update('jax_platforms', 'cpu')  # leaves any TPU to other processes
-  jax.config.update('jax_enable_compilation_cache', False)  # needs real devices
+  # The compilation cache needs real devices.
+  jax.config.update('jax_enable_compilation_cache', False)
   # Imported here so that a mistyped flag is reported at once.
   from zoo import aot
 

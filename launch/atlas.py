@@ -7,8 +7,8 @@
   python -m launch.atlas --scale=full                     # on an accelerator
 
 The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
-resume after an interruption, or with more names to add them. N processes divide the
-cells if each is started with this command and --num_processes=N.
+resume after an interruption, or name more models, tasks or guesses to add their cells.
+N processes divide the cells if each is started with this command and --num_processes=N.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_string(
-  'scale', 'laptop', 'laptop, or full: the sizes of the field, on an accelerator.'
+  'scale', 'laptop', 'laptop, or full: the sizes of Garg et al., on an accelerator.'
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers, and models of configs/atlas. Default: those of the scale.'
+  'models', None, 'Mixers or models of configs/atlas. Default: those of the scale.'
 )
 _TASKS = flags.DEFINE_list('tasks', None, 'Tasks of configs/atlas. Default: all.')
 _GUESSES = flags.DEFINE_list(
   'guesses',
   None,
-  'zero, linear, network, residual, residual_network. Default: zero, and for tasks '
-  'that end in prior also others.',
+  'Initial guesses: zero, linear, network, residual or residual_network. Default: '
+  'zero, and more for tasks whose names end in prior.',
 )
 _LENGTHS = flags.DEFINE_list(
   'context_lengths',
   None,
-  'Examples before the query, e.g. 1,10,100: each task at each. Default: of the task.',
+  'Context lengths at which to train each task, e.g. 1,10,100. Default: its own.',
 )
 _SEEDS = flags.DEFINE_integer(
   'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: that of the scale.'
@@ -51,7 +51,8 @@ _SEEDS = flags.DEFINE_integer(
 _RATES = flags.DEFINE_list(
   'learning_rates',
   None,
-  'The best is chosen on held-out prompts. Default: those of the scale.',
+  'Learning rates to try; the best is chosen on held-out prompts. Default: those of '
+  'the scale.',
 )
 _STEPS = flags.DEFINE_integer(
   'steps', None, 'Training steps. Default: those of the scale.'
@@ -59,13 +60,13 @@ _STEPS = flags.DEFINE_integer(
 _PROCESSES = flags.DEFINE_integer(
   'num_processes',
   1,
-  'Processes that were started with this command, on any machines that share the '
-  'folder; they divide the cells.',
+  'Number of processes started with this command, on machines that share the folder; '
+  'they divide the cells.',
 )
 _OUT = flags.DEFINE_string(
   'out',
   'checkpoints/runs/atlas',
-  'Folder for the runs, report.html, the table and the pictures.',
+  'Folder for the runs, report.html, the table and the plots.',
 )
 
 
@@ -133,7 +134,7 @@ def _rate(text: str) -> float:
 
 
 def _command(grid: Grid) -> str:
-  """The command of this grid, without the names of cells and the folder."""
+  """The command for this grid, without the names of the cells and the folder."""
   rates = ','.join(f'{rate:g}' for rate in grid.learning_rates)
   return (
     f'python -m launch.atlas --scale={_SCALE.value} --seeds={grid.num_seeds} '

@@ -1,4 +1,4 @@
-"""Measures the baselines of every task beside their known values.
+"""Measures the baselines of every task and compares them with known values.
 
   python -m launch.baselines
   python -m launch.baselines --task=sparse_regression --num_prompts=16384
@@ -25,9 +25,9 @@ _NUM_PROMPTS = flags.DEFINE_integer(
 )
 _SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
 _VALUES = flags.DEFINE_string(
-  'values', 'docs/baselines', 'Folder of the known values, CSV files.'
+  'values', 'docs/baselines', 'Folder of CSV files with the known values.'
 )
-_OUT = flags.DEFINE_string('out', None, 'A page of Markdown to write the table into.')
+_OUT = flags.DEFINE_string('out', None, 'Markdown page to write the table into.')
 
 BEGIN, END = '<!-- begin of the table -->', '<!-- end of the table -->'
 _LIMIT = 4  # standard errors
@@ -64,7 +64,7 @@ def main() -> None:
     before, _, rest = out.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     write_atomically(out, f'{before}{BEGIN}\n\n{table}\n\n{END}{after}')
-  # The sources of these say why their values differ.
+  # A deviation is expected where the source says why the values differ.
   expected = [row for row in rows if row.reference.source.startswith('differs')]
   beyond = [row for row in rows if abs(row.deviation) > _LIMIT and row not in expected]
   print(f'{len(rows)} values, {len(beyond)} beyond {_LIMIT} standard errors')

@@ -1,11 +1,11 @@
-"""Compares the speed of training with a plain program and with sampling alone.
+"""Compares the speed of training with that of a plain program and of sampling alone.
 
   python -m launch.benchmark
   python -m launch.benchmark --json=benchmark.json --repeats=5
   python -m launch.benchmark --scaling=scaling.png
   python -m launch.benchmark --models=gpt2_tiny,gpt2_small,delta,lstm
 
-Use an idle machine. Ratios also hold on a busy one, since all are timed in turns.
+Use an idle machine. The ratios also hold on a busy one, since the programs take turns.
 """
 
 import json
@@ -19,17 +19,17 @@ from launch import cli
 from zoo.errors import UserError, check_count, check_number, unknown_name
 
 flags.adopt_module_key_flags(cli)
-_JSON = flags.DEFINE_string('json', None, 'File for all figures.')
-_REPEATS = flags.DEFINE_integer('repeats', 5, 'Runs of each contender, in turns.')
-_SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run.')
+_JSON = flags.DEFINE_string('json', None, 'JSON file for all numbers.')
+_REPEATS = flags.DEFINE_integer('repeats', 5, 'Runs of each program, in turns.')
+_SECONDS = flags.DEFINE_float('seconds', 1.0, 'Duration of a run in seconds.')
 _SCALING = flags.DEFINE_string(
   'scaling', None, 'Vary batch, context, features and heads instead; plot to this file.'
 )
 _MODELS = flags.DEFINE_list(
   'models',
   None,
-  'Instead, models that are not linear attention, on 20 features and 40 examples: a '
-  'size (gpt2_tiny, gpt2_small, gpt2), a mixer of gpt2_tiny, or a config file.',
+  'Instead, time models other than linear attention, with 20 features and 40 examples: '
+  'a size (gpt2_tiny, gpt2_small, gpt2), a mixer for gpt2_tiny, or a config file.',
 )
 _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny sizes: fast, but not meaningful.')
 
@@ -98,7 +98,7 @@ def main() -> None:
     found['scaling'] = benchmark.scale(cases, repeats, seconds)
     benchmark.plot_scaling(found['scaling']).savefig(picture, dpi=150)
     for label, measured in found['scaling'].items():
-      print(f'{label:<18} step time grows as its power {measured["exponent"]:.2f}')
+      print(f'{label:<18} step time ∝ size^{measured["exponent"]:.2f}')
     print(picture)
   if json_file is not None:
     json_file.write_text(json.dumps(found, indent=2) + '\n')

@@ -2,7 +2,7 @@
 
 python -m launch.catalog
 python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
-python -m launch.catalog --train   # trains the shipped checkpoints again: one minute
+python -m launch.catalog --train   # retrains the shipped checkpoints: one minute
 """
 
 import importlib
@@ -25,22 +25,22 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINTS = flags.DEFINE_string(
   'checkpoints',
   None,
-  'Folder of checkpoints with cards. Default: those that ship; for --train the folder '
-  'checkpoints.',
+  'Folder of checkpoints with cards. Default: the shipped ones; with --train, the '
+  'folder checkpoints.',
 )
 _TRAIN = flags.DEFINE_bool(
   'train',
   False,
-  'Train all shipped checkpoints again; write their cards and the index.',
+  'Retrain all shipped checkpoints; write their cards and the index.',
 )
 _EXPORT = flags.DEFINE_string(
-  'export', None, 'Write this frozen evaluation set to a file instead of listing.'
+  'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
 )
 _OUT = flags.DEFINE_string(
-  'out', None, 'The file of --export. Default: the name of the set with .npz.'
+  'out', None, 'File for --export. Default: the name of the set with .npz.'
 )
 
-# Each checkpoint's config, and the fields that it sets.
+# The config of each checkpoint, and the fields changed in it.
 SHIPPED = {
   'lsa': ('lsa', {}),
   **{
@@ -105,7 +105,7 @@ def _recipes() -> dict[str, tuple[Any, str]]:
 
 
 def _configs() -> list[tuple[str, str]]:
-  """The configs that can be launched, and the first line of each one's docstring."""
+  """The configs that can be launched, each with the first line of its docstring."""
   found = []
   for entry in pkgutil.walk_packages(configs.__path__, 'configs.'):
     name = entry.name.removeprefix('configs.').replace('.', '/')
@@ -120,7 +120,7 @@ def _table(found: list[dict]) -> str:
   from zoo import cards
 
   if not found:
-    return '  none; the repository has some, and --train makes them'
+    return '  none; the repository ships some, and --train creates them'
   return format_table(list(map(cards.row, found)), ('', *cards.FIGURES), indent=2)
 
 

@@ -1,4 +1,4 @@
-"""Shared code of the commands: a user's mistake is one line and exit code 2."""
+"""Code that all commands share: a user's mistake gives one line and exit code 2."""
 
 import contextlib
 import functools
@@ -53,18 +53,18 @@ STOPPED = 143  # the exit code of a process that SIGTERM ends
 flags.disclaim_key_flags()
 
 
-# Without a parameter, or with one for the arguments that are no flags.
+# Without a parameter, or with one for the arguments that are not flags.
 Main = Callable[[], None] | Callable[[list[str]], None]
 
 
 def run(main: Main) -> None:
   """Parses the flags, runs `main` and exits.
 
-  A UserError is one line and exit code 2, a RunError one line and code 1, Ctrl-C one
+  A UserError gives one line and exit code 2, a RunError one line and code 1, Ctrl-C one
   line and code 130. Anything else is a bug, and keeps its traceback. If several
-  processes all fail with the same code, only the first prints the line; a process that
-  fails alone exits without cleaning up, which would wait for the others while they wait
-  for it.
+  processes all fail with the same code, only the first prints the line. A process that
+  fails alone exits without cleanup: cleanup would wait for the other processes, which
+  in turn wait for this one.
   """
   start.handle_ctrl_c(_interrupted)
   start.guard_output()
@@ -80,10 +80,11 @@ def run(main: Main) -> None:
 
 
 def parse(argv: list[str]) -> list[str]:
-  """Parses the flags; returns the other arguments. Exits at a mistake.
+  """Parses the flags and returns the other arguments; exits at a mistake.
 
-  Modules of --import are imported first, wherever it stands: the config file, which is
-  read as soon as its flag is parsed, may name what they register.
+  Modules of --import are imported first, wherever the flag stands: the config file,
+  which is read as soon as --config is parsed, may name models and tasks that they
+  register.
   """
   try:
     for name in _modules(argv):
@@ -97,7 +98,7 @@ def parse(argv: list[str]) -> list[str]:
 
 
 def call(main: Main, arguments: list[str]) -> None:
-  """Runs `main` after the flags are parsed; if it fails, exits as `run` describes."""
+  """Runs `main` after the flags are parsed; if `main` fails, exits as `run` does."""
   takes_names = bool(inspect.signature(main).parameters)
   try:
     if arguments[1:] and not takes_names:
@@ -114,7 +115,7 @@ def call(main: Main, arguments: list[str]) -> None:
   except UserError as error:
     _exit(2, error)
   except RunError as error:
-    if reason := _no_device():  # whatever it has led to
+    if reason := _no_device():  # the cause of any other error
       _exit(2, reason)
     _exit(1, error)
   except Exception:
@@ -134,14 +135,14 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   """Defines --config, with a flag for each field: --config.section.field=value."""
   holder = config_flags.DEFINE_config_file(
     'config',
-    help_string=f'{help_text} Set a field of it with --config.section.field=value.',
+    help_string=f'{help_text} Set a field with --config.section.field=value.',
   )
   FLAGS['config'].parser = _ConfigFile()
   return holder
 
 
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
-  """The config that the flag names; its fields depend on the program.
+  """The config that the flag names; which fields it has depends on the command.
 
   Raises UserError if the flag is missing.
   """
@@ -151,7 +152,7 @@ def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
 
 
 def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
-  """A folder name for runs of the flag's config: its file and variant."""
+  """A folder name for runs of the flag's config, made of its file and variant."""
   path, *variant = config_flags.get_config_filename(FLAGS[flag.name]).split(':', 1)
   return '-'.join([pathlib.Path(path).stem, *variant])
 
@@ -159,7 +160,7 @@ def run_name(flag: flags.FlagHolder[ConfigDict]) -> str:
 def folder_of(
   flag: flags.FlagHolder[str | None], default: str | pathlib.Path
 ) -> pathlib.Path:
-  """The folder that a flag names, or the default; UserError for an empty name."""
+  """The folder that a flag names, or the default; raises UserError if it is empty."""
   if flag.value is None:
     return pathlib.Path(default)
   if not flag.value:
@@ -170,20 +171,20 @@ def folder_of(
 def workdir_of(
   flag: flags.FlagHolder[str | None], default: str | pathlib.Path
 ) -> str | pathlib.Path:
-  """As `folder_of`; the folder may be in a bucket, whose URL is returned as it is."""
+  """Like `folder_of`, but a bucket's URL is returned as text, without a final slash."""
   if flag.value is not None and is_url(flag.value):
     return flag.value.rstrip('/')
   return folder_of(flag, default)
 
 
 def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
-  """As `workdir_of`; `checkpoints/NAME` may be a checkpoint that ships."""
+  """Like `workdir_of`, but `checkpoints/NAME` may also be a shipped checkpoint."""
   folder = workdir_of(flag, '')
   return folder if isinstance(folder, str) else or_shipped(folder)
 
 
 def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
-  """The file that a flag names, if any; UserError if no file can be written there."""
+  """The file that a flag names, if any; raises UserError if it cannot be written."""
   if flag.value is None:
     return None
   path = user_path(flag.value)
@@ -195,10 +196,10 @@ def file_of(flag: flags.FlagHolder[str | None]) -> pathlib.Path | None:
 
 
 def end_stopped(folder: str | pathlib.Path) -> NoReturn:
-  """Reports that SIGTERM has ended the run early, and exits with the code 143.
+  """Reports that SIGTERM has ended the run early, and exits with code 143.
 
-  Everything is saved, and whoever has started the command can tell that it must be
-  started again. All processes of the run must make this call.
+  Everything is saved; the exit code tells a scheduler to start the command again. All
+  processes of the run must call this function.
   """
   together = processes.end_together(STOPPED)
   if processes.index() == 0:
@@ -219,7 +220,7 @@ def _modules(argv: list[str]) -> list[str]:
 
 
 def _import(name: str) -> None:
-  """Imports a module of the user; raises UserError if it fails."""
+  """Imports a module of the user; raises UserError if the import fails."""
   if not name:
     raise UserError('--import is empty; it must name a module, such as my_models')
   if '' not in sys.path and os.getcwd() not in sys.path:  # started as `icl-zoo`
@@ -257,7 +258,7 @@ class _ConfigFile(flags.ArgumentParser):
 
 
 def _config_file(name: str) -> pathlib.Path:
-  """The file of that name; `configs/NAME.py`, or NAME, may be an installed config."""
+  """The config file; `configs/NAME.py`, or just NAME, may be an installed config."""
   if not name:
     raise UserError('--config is empty; try --config=configs/yq_lsa.py')
   path = user_path(name)
@@ -345,7 +346,7 @@ def _is_for_users(record: logging.LogRecord) -> bool:
 
 
 def _interrupted(number: int, frame: object) -> NoReturn:
-  # Not with print, which the signal may have interrupted.
+  # Not with print: the signal may have interrupted a print.
   with contextlib.suppress(OSError):
     os.write(2, f'\nerror: interrupted; {RESUME}\n'.encode())
   os._exit(130)

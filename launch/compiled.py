@@ -28,10 +28,10 @@ def keep_compiled_programs() -> None:
 
 
 def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
-  """Deletes the least recently read files of a folder, down to a size.
+  """Deletes the least recently read files of a folder until `max_bytes` remain.
 
-  JAX could also bound its cache, but would read all of it whenever it adds a program:
-  with 20,000 programs that takes a second.
+  JAX could also bound its cache, but would then read all of it whenever it adds a
+  program, which takes a second with 20,000 programs.
   """
   files = []
   # No error matters here: another process may delete the same files.

@@ -1,4 +1,4 @@
-"""Asks a language model for labels, with and without initial guesses (Fig. 6).
+"""Asks a language model for labels, with and without guesses (2512.04268, Fig. 6).
 
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
   python -m launch.llm --config=configs/llm/smollm2.py:smoke --data=STSB
@@ -23,10 +23,10 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder of the files of STS-B, SICK or TREC QA, from which the data set is built in '
-  'the data folder of TFDS (TFDS_DATA_DIR, or ~/tensorflow_datasets); not needed once '
-  'it is built. For your own benchmark, its folder of JSONL files; for the ablation, a '
-  'folder with the folders stsb, sick and trec_qa.',
+  'Folder with the files of STS-B, SICK or TREC QA; not needed once the data set has '
+  'been built from them in the data folder of TFDS (TFDS_DATA_DIR, or '
+  '~/tensorflow_datasets). For your own benchmark, its folder of JSONL files; for the '
+  'ablation, a folder with the folders stsb, sick and trec_qa.',
 )
 _OUT = flags.DEFINE_string(
   'out',

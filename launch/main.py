@@ -34,19 +34,19 @@ _CONFIG = cli.define_config(
 _WORKDIR = flags.DEFINE_string(
   'workdir',
   None,
-  'Folder of the run, also as gs://bucket/folder. Default: checkpoints/runs/ and the '
-  'name of the config.',
+  'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/ and the name '
+  'of the config.',
 )
 _PROFILE = flags.DEFINE_string(
   'profile',
   None,
-  'Steps to trace for a profiler, FIRST:LAST from 1, into the folder profile of the '
-  'workdir.',
+  'Steps to trace for a profiler, as FIRST:LAST counted from 1; the trace goes into '
+  'the folder profile of the workdir.',
 )
 _DISTRIBUTED = flags.DEFINE_bool(
   'distributed',
   None,
-  'Join the processes that the TPU pod, SLURM, Open MPI 4 or GKE has started.',
+  'Join the processes that a TPU pod, SLURM, Open MPI 4 or GKE has started.',
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'Join several processes: HOST:PORT of process 0, any free port.'
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _join(config: Config) -> None:
-  """Joins the other processes, if the flags name any; raises UserError."""
+  """Joins the other processes if the flags ask for it; raises UserError."""
   address = _address()
   if address is None and not _DISTRIBUTED.value:
     return
@@ -90,7 +90,7 @@ def _join(config: Config) -> None:
   mesh = config.mesh
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
-  # A process that loses the others reports it itself, without a C++ stack trace.
+  # A process that loses the others prints its own message, not a C++ stack trace.
   faulthandler.disable()
   if processes.index() != 0:
     logging.set_verbosity(logging.WARNING)

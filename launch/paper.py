@@ -41,8 +41,8 @@ _OUT = flags.DEFINE_string(
 _PROCESSES = flags.DEFINE_integer(
   'num_processes',
   1,
-  'Processes that were started with this command, on any machines that share the '
-  'folder; they divide the runs.',
+  'Number of processes started with this command, on machines that share the folder; '
+  'they divide the runs.',
 )
 _LLM = flags.DEFINE_string(
   'llm',

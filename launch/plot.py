@@ -1,4 +1,4 @@
-"""Plots the risk of one or several runs against the training step, or the examples.
+"""Plots the risk of runs against the training step or the number of examples.
 
 python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
@@ -17,20 +17,20 @@ from zoo.files import user_path
 
 flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
-  'workdir', [], 'Folder of a run, also as gs://bucket/folder; repeat for more.'
+  'workdir', [], 'Folder of a run, or gs://bucket/folder; repeat for more runs.'
 )
 _AGAINST = flags.DEFINE_enum(
   'against',
   'step',
   ['step', 'examples'],
-  'The horizontal axis: the training step, or the number of examples before the query, '
-  'where the baselines of the first run are drawn, too.',
+  'The horizontal axis: the training step, or the number of examples before the query; '
+  'the latter also shows the baselines of the first run.',
 )
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'The picture, .png, .svg or .pdf. Default: risk.png or examples.png in the first '
-  'workdir.',
+  'File for the plot, .png, .svg or .pdf. Default: risk.png or examples.png in the '
+  'first workdir.',
 )
 
 

@@ -1,4 +1,4 @@
-"""Reports for a trained model: is it doing gradient descent?
+"""Reports whether a trained model does gradient descent.
 
 python -m launch.probe --checkpoint=checkpoints/yq_lsa
 python -m launch.probe --checkpoint=runs/a --against=bayes --out=runs/a-probe
@@ -24,7 +24,7 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'A workdir of a run, its checkpoints, or a folder that zoo.save wrote; also as '
+  'The workdir of a run, its checkpoints, or a folder that zoo.save wrote; may be '
   'gs://bucket/folder.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
@@ -47,7 +47,7 @@ _JSON = flags.DEFINE_string(
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for report.html, probe.json and the pictures. Default: checkpoints/runs/ and '
+  'Folder for report.html, probe.json and the plots. Default: checkpoints/runs/ and '
   'the name of the checkpoint with -probe.',
 )
 

@@ -11,10 +11,10 @@ from typing import Any, TextIO
 
 
 def open_closed_streams() -> None:
-  """Opens standard streams that the caller has closed, on the null device.
+  """Opens the null device for each standard stream that the caller has closed.
 
-  Otherwise the next opened file would get the number of a standard stream, and with it
-  the printed output.
+  Otherwise the next file to be opened would get the number of a standard stream, and
+  receive the printed output.
   """
   for number in range(3):
     try:
@@ -28,8 +28,9 @@ def handle_ctrl_c(
 ) -> bool:
   """Sets the handler of Ctrl-C, if Python would raise KeyboardInterrupt.
 
-  That exception is lost when the garbage collector calls JAX, and gives several lines
-  of errors while an extension is imported. Returns whether anything was changed.
+  That exception is lost if it is raised while the garbage collector calls JAX, and
+  prints several lines of errors while an extension is imported. Returns whether the
+  handler was set.
   """
   if (
     threading.current_thread() is not threading.main_thread()
@@ -41,22 +42,22 @@ def handle_ctrl_c(
 
 
 def guard_output() -> None:
-  """Makes output ignore a closed reader, and escape characters it cannot encode."""
+  """Makes output ignore a closed reader and escape characters that it cannot encode."""
   if os.name == 'posix':  # a Windows console is not a file
     sys.stdout, sys.stderr = _guarded(1, sys.stdout), _guarded(2, sys.stderr)
 
 
 def output_error() -> OSError | None:
-  """The error that lost a part of the standard output, such as a full disk."""
+  """The error, such as a full disk, that has lost a part of the standard output."""
   sys.stdout.flush()
   raw = getattr(getattr(sys.stdout, 'buffer', None), 'raw', None)
   return raw.error if isinstance(raw, _Guarded) else None
 
 
 class _Guarded(io.FileIO):
-  """A standard stream that cannot fail, so that no training is lost by its messages.
+  """A standard stream whose writes never fail, so that printing cannot end a training.
 
-  The reader may close its end, as `head` does. Any other error is kept in `error`.
+  Its reader may close it, as `head` does. Any other error is kept in `error`.
   """
 
   error: OSError | None = None

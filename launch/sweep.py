@@ -1,4 +1,4 @@
-"""Trains a config at many points at once, and writes a table of the results.
+"""Trains a config at many points and writes a table of the results.
 
   python -m launch.sweep --config=configs/multi_head_lsa.py \\
       --sweep=task.prior_mean=0,0.5,1 --sweep=seed=0..4
@@ -7,7 +7,8 @@ Every combination of the values is a point. Points of linear attention that diff
 in prior mean, noise, initial guess or bias, or number of heads share one program and
 its prompts. Points of other models that differ only in seed, learning rate or initial
 scale share one program.
-Rerun the same command to resume after an interruption, or with more values to add them.
+Rerun the same command to resume after an interruption, or with more values to add
+points.
 
 N processes divide the points if each is started with this command and
 --num_processes=N. They share the folder and nothing else; if one is lost, the others
@@ -45,12 +46,11 @@ _WORKDIR = flags.DEFINE_string(
 _PROCESSES = flags.DEFINE_integer(
   'num_processes',
   1,
-  'Processes that were started with this command, on any machines that share the '
-  'folder; they divide the points.',
+  'Number of processes started with this command, on machines that share the folder; '
+  'they divide the points.',
 )
 
-# Each has its own folder.
-_MAX_POINTS = 100_000
+_MAX_POINTS = 100_000  # each has its own folder
 
 
 def main() -> None:

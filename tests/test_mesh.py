@@ -63,6 +63,6 @@ def test_slices_must_fit_the_mesh(changes, said):
 
 
 def test_a_mesh_that_cannot_be_formed_is_refused_before_anything_is_written(tmp_path):
-  with refuses("must be 1 for devices of kind 'cpu', which do not say"):
+  with refuses("must be 1 for devices of kind 'cpu', which do not report"):
     train(sliced(mesh__slices=2, train__batch_size=16), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()

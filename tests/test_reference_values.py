@@ -201,8 +201,8 @@ def test_deviations_are_in_standard_errors_of_both():
   [
     ({'task': 'linear_regresion'}, "did you mean 'linear_regression'?"),
     ({'baseline': 'old'}, "LinearRegression has no baseline 'old'; it has "),
-    ({'baseline': 'ols(penalties=1.0)'}, "'ols(penalties=1.0)' is no baseline: "),
-    ({'baseline': 'ols(penalty=one)'}, "'ols(penalty=one)' is no baseline: "),
+    ({'baseline': 'ols(penalties=1.0)'}, "'ols(penalties=1.0)' is not a baseline: "),
+    ({'baseline': 'ols(penalty=one)'}, "'ols(penalty=one)' is not a baseline: "),
     ({'quantity': 'loss on skew'}, "unknown shift of LinearRegression 'skew'"),
     ({'quantity': 'squared distance from us'}, "has no baseline 'us'"),
     ({'num_examples': '11-13'}, 'the length 13 is not from 0 to 12'),

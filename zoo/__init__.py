@@ -45,8 +45,8 @@ def create_model(name: str, **hyperparameters: object) -> Model: ...
 def create_model(name: str, **hyperparameters: object) -> Model:
   """Makes the model registered under `name`, in float32 unless x64 is enabled.
 
-  All take `num_features` and `rngs`. Raises UserError for an unknown name, and for a
-  hyper-parameter that is missing, unknown to that class, or out of its range.
+  All models take `num_features` and `rngs`. Raises UserError for an unknown name, and
+  for a hyper-parameter that is missing, unknown to the class, or out of its range.
   """
   return _registry.models.create(name, **hyperparameters)
 

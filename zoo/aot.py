@@ -1,8 +1,7 @@
-"""Compiles training for a TPU slice or GPUs without having them: memory and traffic.
+"""Memory and traffic of training on TPUs or GPUs that this machine does not have.
 
-XLA compiles for a named topology on any machine that has libtpu, or JAX's plugin for
-CUDA, ahead of time (AOT). The training step of `launch.main` is compiled for all
-devices.
+XLA can compile ahead of time (AOT) for a named topology on any machine that has libtpu
+or JAX's CUDA plugin. The training step of `launch.main` is compiled for all devices.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
 # Slices that can be rented, up to 256 chips, the smaller ones first.
 SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
 
-# Of one machine.
+# Numbers of GPUs in one machine.
 GPUS = {'h200': ('1', '2', '4', '8')}
 
 GIB = 2**30  # bytes
 # The memory of a chip that a program may use: the limit that the compiler states when
-# it rejects a program; of a GPU, the three quarters that JAX takes by default.
+# it rejects a program; for a GPU, the three quarters that JAX takes by default.
 HBM_BYTES = {
   'v5e': int(15.75 * GIB),
   'v6e': int(31.25 * GIB),
@@ -60,16 +59,17 @@ Report = dict[str, Any]  # as JSON
 
 
 def report(config: Config, topology: str) -> Report:
-  """What a step of training needs on each device of a slice such as `v5e:4x8`.
+  """The needs of a training step on each device of a slice such as `v5e:4x8`.
 
-  There are as many such slices as `config.mesh.slices` says; `h200:8` are the GPUs of a
-  machine. `fits` says whether it can run there, and `reason` why not. Bytes and flops
-  are per device and step; `collectives` are by kind, with the bytes of their results on
-  each device. `estimated_cycles` are how long the compiler expects a TPU to compute,
-  without collectives, and `kernels` how many a GPU launches beside them; each is None
-  on the other. `unsharded_bytes` of the state are replicated on every device, and
-  `lost_donations` names arrays of it that a step would hold twice. Raises UserError for
-  an unknown topology, a config that is invalid on it, and if what compiles is missing.
+  There are `config.mesh.slices` such slices; `h200:8` means the eight GPUs of a
+  machine. `fits` says whether training can run there, and `reason` why not. Bytes and
+  flops are per device and step. `collectives` has, for each kind, the count and the
+  bytes of the results on each device. `estimated_cycles` is the compiler's estimate of
+  the time that a TPU computes, and `kernels` the number that a GPU launches, both
+  without collectives; each is None on the other hardware. `unsharded_bytes` counts the
+  state that every device holds whole, and `lost_donations` names the arrays of the
+  state that a step would hold twice. Raises UserError for an unknown topology, a config
+  that is invalid on it, or a compiler that is not installed.
   """
   slices = num_slices(config)
   devices = _devices(topology, slices)
@@ -90,7 +90,7 @@ def report(config: Config, topology: str) -> Report:
     ),
   }
   on_gpu = devices[0].platform == 'gpu'
-  # Without a GPU to measure them on, XLA finds no sizes of tiles for some products.
+  # Without a GPU to tune on, XLA finds no tile sizes for some matrix products.
   options = {'xla_gpu_enable_triton_gemm': False} if on_gpu else None
   try:
     compiled = lowered.compile(compiler_options=options)
@@ -126,7 +126,7 @@ def listed(config: Config) -> Iterator[Report]:
   """Reports for the listed slices, the smaller first.
 
   Slices with equally many chips are ordered by memory. A slice on which the config is
-  invalid is reported as one on which it does not fit.
+  invalid is reported as one that training does not fit.
   """
 
   def size(name: str) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def listed(config: Config) -> Iterator[Report]:
 
 
 def table(found: Report) -> str:
-  """A report for a terminal."""
+  """A report as a table for a terminal."""
   if 'mesh' not in found:
     return f'{_name(found)}: the config does not fit this slice: {found["reason"]}'
   mesh = found['mesh']
@@ -208,7 +208,7 @@ def _size(num_bytes: int) -> str:
 
 
 def _devices(topology: str, slices: int = 1) -> list[Any]:
-  """The devices of equal slices, which need not exist; raises UserError."""
+  """The devices of slices of one shape, which need not exist; raises UserError."""
   chip, _, shape = topology.partition(':')
   listed = (SLICES | GPUS).items()
   known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in listed)
@@ -223,8 +223,8 @@ def _devices(topology: str, slices: int = 1) -> list[Any]:
     raise UserError(
       "libtpu, which compiles for TPUs, is not installed; pip install 'icl-zoo[tpu]'"
     )
-  # Without these libtpu would warn that there is no TPU, and a second process could not
-  # load it.
+  # Without these, libtpu would warn that there is no TPU, and a second process could
+  # not load it.
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')

@@ -49,7 +49,7 @@ CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
 
 
 class Timing(NamedTuple):
-  """One run of a contender."""
+  """The speed of one run of a contender."""
 
   steps_per_second: float
   cpu_ms_per_step: float  # of all threads of the process
@@ -57,7 +57,7 @@ class Timing(NamedTuple):
 
 @runtime_checkable
 class Timer(Protocol):
-  """Times its contenders."""
+  """An object that times contenders by name."""
 
   def time(self, contender: str, seconds: float) -> Timing:
     """Runs a contender for about `seconds` and returns its speed."""
@@ -80,7 +80,7 @@ class TimedRow(Protocol):
 
   @property
   def timings(self) -> list[Timing]:
-    """Its runs."""
+    """The speeds of its runs."""
     ...
 
 
@@ -152,7 +152,7 @@ def literal_step(
 
 def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
   """The speed of `run`, which runs a number of steps, over about `seconds`."""
-  # Leaves out compiling and cold caches, and finds the number of steps.
+  # The first call compiles and warms caches; the second gives the number of steps.
   run(2)
   start = time.perf_counter()
   run(2)
@@ -245,7 +245,7 @@ def compare(
 ) -> list[Row]:
   """Times the contenders of each config `repeats` times, in turns.
 
-  A timing takes about `seconds`, and that of `zoo` a whole run. Shows a progress bar.
+  A timing takes about `seconds`, but that of `zoo` a whole run. Shows a progress bar.
   Raises UserError for an invalid config.
   """
   pairs = []
@@ -260,7 +260,7 @@ def compare(
 def time_in_turns(
   pairs: Sequence[tuple[Timer, TimedRow]], repeats: int, seconds: float
 ) -> None:
-  """Adds `repeats` timings to each row, whose contender its contest times.
+  """Adds `repeats` timings by its timer to each row, in turns.
 
   Shows a progress bar.
   """
@@ -278,7 +278,7 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
 
 
 def ratios(rows: Sequence[Row]) -> dict[str, float]:
-  """The ratios of interest, from the median speeds of the rows."""
+  """The ratios that the benchmark reports, from the median speeds of the rows."""
   speed = {row[:-1]: row.summary()['steps_per_second']['median'] for row in rows}
   found = {}
   for case in dict.fromkeys(row[:3] for row in rows):
@@ -295,7 +295,7 @@ def ratios(rows: Sequence[Row]) -> dict[str, float]:
   return found
 
 
-# Cases whose cost should be almost the same.
+# Pairs of cases whose cost should be almost the same.
 _COMPARED = (
   (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
   (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
@@ -309,7 +309,7 @@ def _case(model: str, heads: int, context_length: int) -> str:
 def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
   """Seconds for a sweep over prior means, and for one of its points trained alone.
 
-  They include compiling, records, evaluation and checkpoints, but not imports.
+  They include compilation, records, evaluation and checkpoints, but not imports.
   """
   points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
   seconds = {}
@@ -331,7 +331,7 @@ def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-  """The benchmark's figures for a terminal."""
+  """The results of the benchmark as tables for a terminal."""
   speeds = []
   for row in found['rows']:
     case = _case(row['model'], row['heads'], row['context_length'])

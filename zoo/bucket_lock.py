@@ -15,9 +15,9 @@ from absl import logging
 from zoo.buckets import Conflict, Content, Folder
 from zoo.errors import RunError, UserError
 
-LEASE = 30.0  # seconds without renewal after which a lock has no holder any more
+LEASE = 30.0  # seconds without renewal after which a lock expires
 LOCK = 'lock'  # the name of the object that locks a whole folder
-_PARTS = 'locks/'  # the beginning of those that lock a part of it
+_PARTS = 'locks/'  # the prefix of those that lock a part of it
 
 
 class LostLock(RunError):
@@ -27,9 +27,9 @@ class LostLock(RunError):
 class Lock:
   """A lock on a folder or a part of it, which its holder renews as long as it lives.
 
-  Its object names the holder. To take or to renew the lock is to replace the object of
-  one generation by the next, so that of several programs one succeeds, and a program
-  that was suspended learns that it has lost the lock.
+  An object in the folder names the holder. A program takes or renews the lock by
+  replacing the generation of the object that it last saw, so that only one of several
+  programs succeeds, and a program that was suspended learns that it has lost the lock.
   """
 
   def __init__(self, folder: Folder, name: str = LOCK):
@@ -39,13 +39,13 @@ class Lock:
     self._renewals = 0
     self.generation = 0
     self._released = False
-    # The generation of another holder, and when it was first seen. Not the time of its
-    # last renewal, since clocks of machines differ.
+    # The generation that another holder has written, and when it was first seen here:
+    # the time of its renewal is of no use, since the clocks of machines differ.
     self._seen = (0, 0.0)
     self._one_at_a_time = threading.Lock()
 
   def acquire(self) -> None:
-    """Takes the lock, from a holder that has stopped renewing it, too.
+    """Takes the lock if it is free, or once its holder has stopped renewing it.
 
     Raises UserError if another program holds it.
     """
@@ -53,9 +53,9 @@ class Lock:
       wait_for_end([self])
 
   def try_acquire(self) -> bool:
-    """Takes the lock unless another program holds it; whether that succeeded.
+    """Takes the lock unless another program holds it; returns whether it did.
 
-    Who calls it again and again gets the lock of a holder that has stopped renewing it.
+    A lock that its holder no longer renews is taken by a call a lease after the first.
     """
     if self.holder() is not None:
       return False
@@ -67,9 +67,9 @@ class Lock:
     return True
 
   def holder(self) -> str | None:
-    """The other program that holds the lock, if any.
+    """The other program that holds the lock, or None.
 
-    None also for one that has not renewed the lock for a lease, as seen by this object.
+    A lock has expired if this object has not seen it renewed for a lease.
     """
     found = self._folder.read(self._name)
     self.generation = 0 if found is None else found.generation
@@ -90,7 +90,7 @@ class Lock:
       self._replace(folder, self._me)
 
   def release(self) -> None:
-    """Lets the next program take the lock at once."""
+    """Releases the lock, so that another program can take it at once."""
     with self._one_at_a_time:
       self._released = True
       self._replace(self._folder.with_patience(0.0), None)
@@ -106,7 +106,7 @@ class Lock:
       ) from None
 
   def in_use(self, holder: str) -> UserError:
-    """The error for a lock that another program goes on renewing."""
+    """The error for a lock that another program keeps renewing."""
     return UserError(
       f'{self._folder} is in use: another process is training in it ({holder}); wait '
       'for it, or give another folder'
@@ -114,10 +114,10 @@ class Lock:
 
 
 def wait_for_end(locks: Iterable[Lock]) -> None:
-  """Waits until nobody holds these locks; UserError if a holder renews its lock."""
+  """Waits until nobody holds these locks; raises UserError if one is renewed."""
   held = {lock: holder for lock in locks if (holder := lock.holder()) is not None}
   for holder in held.values():
-    logging.info('waiting for the end of %s, which has locked the folder', holder)
+    logging.info('the folder was locked by %s; waiting for the lock to expire', holder)
   seen = {lock: lock.generation for lock in held}
   while held:
     time.sleep(LEASE / 30)
@@ -145,7 +145,7 @@ def is_lock(name: str) -> bool:
 
 
 def _holder(content: Content) -> str | None:
-  """Who holds a lock; an object that is damaged counts as held."""
+  """Who holds a lock, if anyone; a damaged lock counts as held."""
   try:
     return json.loads(content.data)['holder']
   except (ValueError, TypeError, KeyError):

@@ -1,9 +1,8 @@
 """Workdirs in a bucket: gs://bucket/runs/a.
 
-The records of a run are written into a local folder, its stage, as into any workdir,
-and copied into the bucket by process 0: all files that have changed, every 30 s, at
-saves and at the end. Checkpoints go into the bucket at once, each with the records
-until its step.
+A run writes its records into a local folder, the stage, as into any workdir. Process 0
+copies the files that have changed into the bucket every 30 s, at saves and at the end.
+Checkpoints are written directly into the bucket, each with the records up to its step.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _FETCHED = ('summary.json',)
 def bucket_workdir(url: str, config: Config, patience: float) -> Iterator[Mirror]:
   """Locks the workdir of a run in a bucket; every process has a stage of its own.
 
-  Raises UserError, and writes nothing, when it belongs to another config, holds
+  Raises UserError, and writes nothing, if the workdir belongs to another config, holds
   something else, is in use, or cannot be read.
   """
   with processes.propagate_errors():
@@ -59,7 +58,7 @@ def _open(folder: Folder, config: Config) -> None:
     try:
       folder.write(_CONFIG, f'{to_json(config)}\n'.encode(), generation=0)
       return
-    except Conflict:  # of another program that has started just now
+    except Conflict:  # another program has just written it
       saved = folder.read(_CONFIG)
   if saved is not None:
     _compare(f'{folder}/{_CONFIG}', folder, saved.data, config)

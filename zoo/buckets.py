@@ -1,9 +1,9 @@
 """Folders in Google Cloud Storage, such as gs://bucket/runs/a.
 
-A bucket holds objects under names, and no folders; each object is written whole or not
-at all, under a new generation, and a listing has its MD5. What fails for a while (no
-connection, an overloaded service, expired credentials) is tried again with growing
-pauses. The packages of the extra `gcs` are imported when a folder is opened.
+A bucket holds named objects, and no folders. Each object is written whole or not at
+all, as a new generation, and a listing has its MD5. Calls that may succeed later (no
+connection, an overloaded service, expired credentials) are retried with growing pauses.
+The packages of the extra `gcs` are imported when a folder is opened.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _Result = TypeVar('_Result')
 
 _TIMEOUT = (10, 60)  # seconds to connect, and between the parts of an answer
 _MAX_PAUSE = 15.0  # seconds between two tries
-THREADS = 8  # that copy at the same time
+THREADS = 8  # copy at the same time
 
 
 class Conflict(Exception):
-  """An object that was to be replaced is not of the generation it should be."""
+  """The object to be replaced has another generation than expected."""
 
 
 class Changed(RunError):
@@ -44,11 +44,11 @@ class Changed(RunError):
 
 
 class Unreachable(RunError):
-  """A bucket that could not be reached as long as there was patience."""
+  """The bucket could not be reached for as long as the caller would wait."""
 
 
 class Stored(NamedTuple):
-  """What a listing says of an object."""
+  """What a listing says about an object."""
 
   size: int
   md5: str | None  # hexadecimal; None for an object composed of others
@@ -67,17 +67,17 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def open_folder(path: str | os.PathLike[str], patience: float = 60.0) -> Folder:
-  """The folder of a URL; what fails for a while is tried again for `patience` seconds.
+  """The folder of a URL; calls that fail are retried for `patience` seconds.
 
-  Raises UserError for a malformed URL, without the extra `gcs`, without credentials, or
-  for a bucket that does not exist or must not be read; RunError if there is no
+  Raises UserError for a malformed URL, if the extra `gcs` or credentials are missing,
+  or for a bucket that does not exist or may not be read; RunError if there is no
   connection.
   """
   parts = re.fullmatch(
     r'gs:/+([a-z0-9][\w.-]*[a-z0-9])((?:/[^/]+)+)/?', str(path), re.A
   )
   if not parts or '/../' in f'{parts[2]}/' or '/./' in f'{parts[2]}/':
-    raise UserError(f'{str(path)!r} names no folder; it must be as gs://bucket/folder')
+    raise UserError(f'{str(path)!r} is no folder; it must be like gs://bucket/folder')
   _prepare()
   storage, auth = _import('google.cloud.storage'), _import('google.auth.exceptions')
   try:
@@ -95,9 +95,9 @@ def open_folder(path: str | os.PathLike[str], patience: float = 60.0) -> Folder:
 
 @contextlib.contextmanager
 def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
-  """Objects of a folder, as far as they exist, in a local one of the same name.
+  """Copies the named objects that exist into a local folder of the same name.
 
-  Errors of the block name the URL. Raises the errors of `open_folder`.
+  Errors in the block name the URL. Raises the errors of `open_folder`.
   """
   folder = open_folder(url)
   with local_stand_in(folder.url) as local:
@@ -108,7 +108,7 @@ def copied_files(url: str, names: Iterable[str]) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def local_stand_in(url: str) -> Iterator[pathlib.Path]:
-  """An empty local folder of the same name; errors of the block name the URL."""
+  """An empty local folder of the same name; errors in the block name the URL."""
   with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
     local = pathlib.Path(temporary, url.rpartition('/')[2])
     local.mkdir()
@@ -129,13 +129,13 @@ def _import(name: str) -> Any:
 
 
 def _prepare() -> None:
-  """Sets what Orbax needs, which reads and writes with gcsfs and TensorStore."""
-  # Without it gcsfs asks, before each call, of which kind the bucket is.
+  """Configures gcsfs and TensorStore, with which Orbax reads and writes."""
+  # Otherwise gcsfs asks for the kind of the bucket before each call.
   os.environ.setdefault('GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT', 'false')
   if emulator := os.environ.get('STORAGE_EMULATOR_HOST'):
     os.environ.setdefault('TENSORSTORE_GCS_HTTP_URL', emulator)
   _import('gcsfs')
-  # It logs, with a traceback, what it then raises.
+  # gcsfs logs an error with its traceback before it raises it.
   logging.getLogger('gcsfs').setLevel(logging.CRITICAL)
   # A cached listing does not show what another process has written since.
   _import('fsspec.config').conf.setdefault('gcs', {})['use_listings_cache'] = False
@@ -185,7 +185,7 @@ class Folder:
     self._persist(look)
 
   def list(self, below: str = '') -> dict[str, Stored]:
-    """The objects whose names begin with `below`, by name within this folder."""
+    """The objects whose names in this folder begin with `below`, by name."""
     prefix = len(self._name) + 1
 
     def stored(blob: Any) -> Stored:
@@ -196,12 +196,12 @@ class Folder:
       lambda: {
         blob.name[prefix:]: stored(blob)
         for blob in self._listed(below)
-        if not blob.name.endswith('/')  # the console's way to show an empty folder
+        if not blob.name.endswith('/')  # how the console represents an empty folder
       }
     )
 
   def read(self, name: str, max_bytes: int = 64 * MIB) -> Content | None:
-    """An object, or None if there is none; UnreadableFile if it is too large."""
+    """An object, or None if there is none; raises UnreadableFile if it is too large."""
     exceptions = _import('google.api_core.exceptions')
 
     def read() -> Content | None:
@@ -224,7 +224,7 @@ class Folder:
     """Writes a whole object; returns its generation.
 
     Raises Conflict, and writes nothing, if a `generation` is given and the object now
-    has another one; that of an object that does not exist is 0.
+    has another one; generation 0 is that of an object that does not exist.
     """
     exceptions = _import('google.api_core.exceptions')
 
@@ -245,7 +245,7 @@ class Folder:
     return self._persist(write)
 
   def download(self, name: str, path: pathlib.Path) -> None:
-    """Copies an object into a new file; UnreadableFile if there is none."""
+    """Copies an object into a new file; raises UnreadableFile if there is none."""
     exceptions = _import('google.api_core.exceptions')
 
     def download() -> None:
@@ -268,14 +268,14 @@ class Folder:
     def fetch(name: str) -> None:
       place = f'{self.url}/{below}{name}'
       if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
-        raise RunError(f'{place} has a name that no file has')
+        raise RunError(f'{place} has a name that no file can have')
       path = local / name
       if path.exists() and _md5(path) == objects[name].md5:
         return
       path.parent.mkdir(parents=True, exist_ok=True)
       self.download(f'{below}{name}', path)
       if _md5(path) != objects[name].md5:
-        raise Changed(f'{place} was not read as the bucket lists it')
+        raise Changed(f'{place} does not have the checksum that the bucket lists')
 
     with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
       list(threads.map(fetch, objects))
@@ -303,7 +303,7 @@ class Folder:
     )
 
   def _persist(self, action: Callable[[], _Result]) -> _Result:
-    """Calls `action` until it does not fail; RunError once patience has run out."""
+    """Calls `action` until it succeeds; raises RunError once patience has run out."""
     passing = _passing_errors()
     start, tries = time.monotonic(), 0
     while True:
@@ -317,7 +317,7 @@ class Folder:
             f'{self.url} could not be reached for {self.patience:g} s: {reason}'
           ) from error
         tries += 1
-        if tries == 3:  # now and then a single request fails
+        if tries == 3:  # single requests fail now and then
           absl_logging.warning(
             '%s cannot be reached: %s; trying again for %.0f s', self.url, reason, left
           )

@@ -30,7 +30,7 @@ CARD = 'card.json'  # its name in the folder of a checkpoint
 INDEX = 'README.md'
 TOLERANCE = 0.005  # a model whose risk is further above its infimum does not ship
 
-# Written into the index and shown by launch.catalog, in this order.
+# The columns of the index and of launch.catalog, in this order.
 FIGURES = {
   'num_heads': 'd',
   'num_params': 'd',
@@ -190,7 +190,7 @@ def training_command(config_file: str, fields: Mapping[str, object]) -> str:
 
 
 def _write_card(folder: pathlib.Path, command: str) -> None:
-  """Writes the card of a checkpoint, with figures of the model as it is loaded."""
+  """Writes the card of a checkpoint, with the figures of the loaded model."""
   saved = load(folder)
   config, name = saved.config, folder.name
   risk = float(theory.exact_risk(saved.model, saved.task))
@@ -198,7 +198,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
   if risk > (1 + TOLERANCE) * least:
     raise RunError(
       f'{name} ends at the exact risk {risk:.6f}, more than {100 * TOLERANCE:g} % '
-      f'above the infimum {least:.6f}; it is not written'
+      f'above the infimum {least:.6f}; no checkpoint is written'
     )
   parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
   described = run_metadata(config)

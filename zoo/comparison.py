@@ -21,14 +21,14 @@ from zoo.tasks.base import baselines_of
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
 
-MODEL = 'model'  # its name beside those of the baselines
+MODEL = 'model'  # the model's name among those of the baselines
 # A predictor without `predictions` is compiled for each length, so it gets few.
 _FEW, _MANY = 8, 128
 _NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host
 # Multiplications of a baseline, up to a constant, over all lengths and prompts; they
-# take some ten seconds of a CPU.
+# take about ten seconds of a CPU.
 _BUDGET = 2e10
-_ENOUGH = 128  # prompts for a curve
+_ENOUGH = 128  # prompts that a curve needs
 
 
 class Measured(TypedDict):
@@ -53,9 +53,10 @@ def compare(
 ) -> Comparison | None:
   """A model and the baselines of its task, on prompts that depend only on `seed`.
 
-  Large tasks get fewer prompts; None if there would be less than two. A baseline whose
-  library is missing, or that fails and is not of this library, is left out with a
-  warning. Raises UserError for a model that cannot be called on the task's prompts.
+  Large tasks get fewer prompts; returns None if there would be fewer than two. A
+  baseline whose library is missing, or a baseline from outside this library that fails,
+  is left out with a warning. Raises UserError for a model that cannot be called on the
+  task's prompts.
   """
   found = compare_all([model], task, num_prompts, seed)
   return None if found is None else found[0]
@@ -64,7 +65,7 @@ def compare(
 def compare_all(
   models: Sequence[Predictor], task: Task, num_prompts: int = 4096, seed: int = 0
 ) -> list[Comparison] | None:
-  """As `compare` for each of some models of one class; a baseline is measured once."""
+  """Like `compare`, for several models of one class; measures each baseline once."""
   length = _context_length(task)
   lengths = _lengths(length, _MANY if one_pass(models[0]) is not None else _FEW)
   if affordable(task, len(lengths)) < _ENOUGH:
@@ -114,9 +115,9 @@ class _Losses(NamedTuple):
 
 
 def _may_fail(predictor: Predictor, error: Exception) -> bool:
-  """Whether a run goes on without a baseline: its library is missing, or it is foreign.
+  """Whether a run goes on without a baseline whose library is missing, or a user's.
 
-  What a user's baseline raises must not take the result of a long run along.
+  An error in a user's baseline must not cost the result of a long run.
   """
   return isinstance(error, UserError) or not is_ours(predictor)
 
@@ -138,7 +139,7 @@ def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
 
 
 def affordable(task: Task, num_lengths: int = 1) -> int:
-  """The number of prompts on which predictors can be measured in some ten seconds.
+  """The number of prompts on which predictors can be measured in about ten seconds.
 
   Baselines decompose matrices of `[c, d]`, or of `[c, c]` if c < d or they are kernels.
   """
@@ -147,7 +148,7 @@ def affordable(task: Task, num_lengths: int = 1) -> int:
 
 
 def _context_length(task: Task) -> int:
-  """The number of examples before the query, of which a task need not speak."""
+  """The number of examples before the query, which a task need not have as a field."""
   length = getattr(task, 'context_length', None)
   if length is not None:
     return length
@@ -156,7 +157,7 @@ def _context_length(task: Task) -> int:
 
 
 def _lengths(context_length: int, most: int) -> list[int]:
-  """Numbers of examples from 0 to the context length, denser where there are few."""
+  """Numbers of examples from 0 to the context length, denser near 0."""
   if context_length < most:
     return list(range(context_length + 1))
   spaced = np.geomspace(1, context_length, most - 1).round().astype(int)
@@ -182,7 +183,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     for name, one in comparison.items()
   ]
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
-  return [title, 'loss ± s.e.', 'median', 'model minus it', 'exact'], rows
+  return [title, 'loss ± s.e.', 'median', 'model − this', 'exact'], rows
 
 
 def without_errors(curve: Sequence[float]) -> Measured:

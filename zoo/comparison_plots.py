@@ -19,8 +19,8 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
   """The loss of models, by their labels, after each number of examples.
 
   The baselines are those of the first comparison. Bands are one standard error. A
-  hollow marker is a median, drawn where the standard error of the mean exceeds a third
-  of it, as where the mean is infinite.
+  hollow marker is a median, drawn where the standard error exceeds a third of the mean,
+  as it does where the mean is infinite.
   """
   figure = Figure(figsize=(7, 4), layout='constrained')
   axes = figure.add_subplot(

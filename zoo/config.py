@@ -91,7 +91,7 @@ _CHECKS: dict[str, Check] = {
 
 # Needed by several processes only. The configs in older checkpoints lack them.
 _OF_PROCESSES = {'mesh.heartbeat_timeout', 'mesh.start_timeout'}
-# Configs of earlier versions lack these, and mean these values.
+# Configs of earlier versions lack these fields, and then mean these values.
 _ADDED = {
   'objective.positions': 'query',
   'train.num_parts': 1,
@@ -101,7 +101,7 @@ _ADDED = {
   'checkpoint.patience': 10.0,
   'eval.num_compared': 0,
 }
-# Fields that may change when a run is resumed, beside the section `mesh`.
+# Fields that may change when a run is resumed, besides the section `mesh`.
 _CHANGE_NO_TRAINING = (
   *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
 )
@@ -121,7 +121,8 @@ def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
   Nothing is written and no array is made. The mesh and the memory must fit the devices
-  of this machine; with `num_devices`, which need not exist, only the mesh must fit.
+  of this machine; if `num_devices` is given, only the mesh must fit that many devices,
+  which need not exist.
   """
   validate_fields(config)
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
@@ -144,7 +145,7 @@ def validate(config: Config, num_devices: int | None = None) -> None:
     memory.check(config, task, abstract, (data, model))
   _check_model(config, task, abstract, model)
   contracts.check_forms(abstract, task)
-  # This builds the model, so it is left out for devices that need not exist.
+  # This check builds the model, so it is left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(abstract):
     contracts.check_before_training(build_model(config, nnx.Rngs(0)), task)
 
@@ -195,12 +196,12 @@ def compute_dtype(config: Config) -> str:
 
 
 def minutes_between_saves(config: Config) -> float | None:
-  """After how many minutes a checkpoint is saved at the latest; None: by steps only."""
+  """The longest time in minutes between two checkpoints; None: no such limit."""
   return config.checkpoint.get('every_minutes', _ADDED['checkpoint.every_minutes'])
 
 
 def minutes_of_patience(config: Config) -> float:
-  """For how long a bucket that cannot be reached is tried again."""
+  """For how many minutes calls to a bucket out of reach are retried."""
   return config.checkpoint.get('patience', _ADDED['checkpoint.patience'])
 
 
@@ -220,7 +221,7 @@ def num_slices(config: AnyConfig) -> int:
 
 
 def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:
-  """Devices on the axes `data` and `model`, the −1 resolved; raises UserError."""
+  """Devices on the axes `data` and `model`, with −1 resolved; raises UserError."""
   data, model = config.mesh.data, config.mesh.model
   devices = jax.device_count() if num_devices is None else num_devices
   if data == -1:
@@ -259,9 +260,9 @@ def to_json(config: AnyConfig | Section) -> str:
 def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
-  Left out is what changes no training, so that it may change when a run is resumed: the
-  mesh, the minutes between checkpoints and of patience, and the number of prompts to
-  compare on.
+  Fields that do not change training are left out, so that a resumed run may change
+  them: the mesh, the minutes between checkpoints and of patience, and the number of
+  prompts to compare on.
   """
   old, new = (
     flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
@@ -327,7 +328,7 @@ def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> N
 
 
 def _check_objective(config: Config, task: Task, model: Model) -> None:
-  """Raises UserError unless theory has what an objective without prompts needs."""
+  """Raises UserError unless theory covers an objective that uses no whole prompts."""
   name, subject = config.objective.name, config.model.name
   try:
     regression = require_covered(task)

@@ -30,8 +30,8 @@ class Curve(NamedTuple):
   num_examples: Int[np.ndarray, ' n']
   mean: Float[np.ndarray, ' n']
   standard_error: Float[np.ndarray, ' n']  # of the mean
-  # Also says something where the mean is infinite, as of least squares with noise
-  # after about as many examples as there are features.
+  # Meaningful even where the mean is infinite, as for least squares with noise after
+  # about as many examples as there are features.
   median: Float[np.ndarray, ' n']
 
 
@@ -47,8 +47,8 @@ def curve(
   """The loss of a predictor after 0, 1, …, C examples, or after those in `lengths`.
 
   All lengths are measured on the same prompts, which depend only on `seed`. A predictor
-  that has `predictions` predicts all examples in one pass; another is called on each
-  prefix of the prompts. `loss` None is that of the task. Raises UserError for a
+  that has `predictions` predicts all examples in one pass; any other is called on each
+  prefix of the prompts. `loss` defaults to that of the task. Raises UserError for a
   predictor that cannot be called on the task's prompts, and for one of a class outside
   this library whose `predictions` or `learning_rule` contradict its `__call__`.
   """
@@ -61,7 +61,7 @@ def curve(
 def summarise(
   losses: Float[np.ndarray, 'p n'], lengths: Sequence[int] | None = None
 ) -> Curve:
-  """The curve of the losses of p prompts at n lengths; None is 0, 1, …, n − 1."""
+  """The curve of the losses of p prompts at n lengths, by default 0, 1, …, n − 1."""
   count, n = losses.shape
   return Curve(
     num_examples=np.asarray(range(n) if lengths is None else lengths),
@@ -106,7 +106,7 @@ def sample_losses(
 def sample_batches(
   task: Task, key: Key[Array, ''], num_prompts: int, batch_size: int
 ) -> Iterator[Prompt]:
-  """Samples prompts in batches; a prompt depends on the key and the size of a batch."""
+  """Samples prompts in batches; they depend on the key and the batch size."""
   # Equal tasks share compiled programs. JAX keeps the task as a key of its cache, so it
   # gets a copy, since the caller may change attributes of the original.
   task = copy.copy(task)
@@ -123,7 +123,7 @@ def _sample(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
 def losses_by_length(
   static: Static, arrays: PyTree, loss: Loss, prompt: Prompt, lengths: tuple[int, ...]
 ) -> Float[np.ndarray, 'b n']:
-  """The losses of a predictor, in the parts that `split` gave, after `lengths`."""
+  """The losses after `lengths` of a predictor, given in the parts of `split`."""
   c = prompt.x.shape[1]
   if bad := [k for k in lengths if not 0 <= k <= c]:
     raise UserError(
@@ -183,7 +183,7 @@ def _losses(
 def one_pass(
   predictor: Predictor | nnx.Module,
 ) -> Callable[[Prompt], Float[Array, 'b t *k']] | None:
-  """What predicts all examples of a prompt in one pass; None if nothing does."""
+  """The function that predicts all examples of a prompt in one pass, if any."""
   if predicts_all(predictor):
     return predictor.predictions
   if isinstance(predictor, FollowsRule):

@@ -1,10 +1,10 @@
 """Random numbers for prompts: each a pure function of key, position and index.
 
 Sampling prompts is a lower bound on the time of a training step, so it is made cheap:
-a block of the generator gives two numbers here, of which JAX's own partitioned sampling
-uses one. The numbers of a position in the batch depend neither on the length of the
-batch nor on the devices that share it. Positions are the last axis, along which a CPU
-computes fastest.
+a block of the generator gives two numbers here, of which JAX's own partitionable
+sampling uses only one. The numbers of a position in the batch depend neither on the
+batch size nor on the devices that share the batch. Positions are the last axis, along
+which a CPU computes fastest.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def materialize_once(
 
   XLA:CPU drops optimization barriers before it fuses, and would run the generator again
   in each fusion that reads its numbers. It does not fuse across a conditional, and
-  cannot know that this condition always holds. A TPU's compiler weighs what it repeats,
-  and a barrier would make it write words to memory that nothing else reads.
+  cannot know that this condition always holds. The compiler for TPUs weighs the cost of
+  recomputation, and a barrier would make it write random words to memory needlessly.
   """
 
   def on_cpu(*arguments: Any) -> Any:

@@ -42,12 +42,12 @@ def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
 
 
 def in_one_line(text: object, limit: int | None = 300) -> str:
-  """A text, or that of an error, on one line, cut to `limit` characters (None: all)."""
+  """The text of an object on one line, cut to `limit` characters (None: all)."""
   return ' '.join(str(text).split())[:limit]
 
 
 def check_count(name: str, value: object, minimum: int = 1) -> int:
-  """Returns `value` as an int, or raises UserError unless an integer ≥ `minimum`."""
+  """Returns `value` as an int; raises UserError unless it is an integer ≥ `minimum`."""
   try:
     count = operator.index(value) if isinstance(value, SupportsIndex) else None
   except TypeError:
@@ -60,7 +60,7 @@ def check_count(name: str, value: object, minimum: int = 1) -> int:
 def check_number(
   name: str, value: object, minimum: float = -math.inf, above: float = -math.inf
 ) -> float:
-  """Returns `value` as a float, or raises UserError unless finite and large enough."""
+  """Returns `value` as a float; raises UserError unless it is finite and in range."""
   number = _as_float64(value)
   if (
     number is None
@@ -76,7 +76,7 @@ def check_number(
 
 
 def check_vector(name: str, value: object, length: int) -> np.ndarray:
-  """Returns `value`, a scalar repeated, as float64 `[length]`, or raises UserError."""
+  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError."""
   vector = _as_finite(name, value)
   if vector.ndim == 0:
     vector = np.full(length, vector)
@@ -123,7 +123,7 @@ def check_covariance(name: str, value: object, length: int) -> np.ndarray | None
       f'{name} has shape {matrix.shape}; it must be None (the identity) or a '
       f'{length} × {length} matrix'
     )
-  # A product like A Aᵀ is off by about one rounding error per term, in its precision.
+  # A computed A Aᵀ is asymmetric by about one rounding error per term of its sums.
   precision = np.result_type(getattr(value, 'dtype', np.float64), np.float16)
   tolerance = 8 * length * float(np.finfo(precision).eps * np.abs(matrix).max())
   asymmetry = float(np.abs(matrix - matrix.T).max())
@@ -161,6 +161,6 @@ def _as_finite(name: str, value: object) -> np.ndarray:
 
 
 def _shown(value: object) -> str:
-  """The value in one line, shortened, since a matrix prints in many."""
+  """The value on one line, shortened, since a matrix prints on many lines."""
   text = in_one_line(repr(value), None)
   return text if len(text) <= 80 else f'{text[:77]}...'

@@ -24,7 +24,10 @@ class Fields:
   """
 
   def __init__(self, values: object, source: str):
-    """`source` names the object in messages; UserError unless `values` is an object."""
+    """`source` names the object in messages.
+
+    Raises UserError if `values` is not an object.
+    """
     if not isinstance(values, Mapping):
       raise UserError(f'{source} is a {type(values).__name__}; it must be an object')
     self.source = source
@@ -84,7 +87,7 @@ class Fields:
     raise self._error(name, value, f'one of {", ".join(map(repr, allowed))}')
 
   def nested(self, name: str) -> Fields:
-    """An object in the object; an empty one if it is absent."""
+    """The object in a field; an empty object if the field is absent."""
     return Fields(self._value(name, {}), f'{name} of {self.source}')
 
   def objects(self, name: str) -> list[Fields]:

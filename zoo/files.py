@@ -45,7 +45,7 @@ def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def or_shipped(path: pathlib.Path) -> pathlib.Path:
-  """The path, or for a `checkpoints/NAME` that does not exist what ships as that."""
+  """The path; for a `checkpoints/NAME` that does not exist the shipped checkpoint."""
   if path.parts[:1] == ('checkpoints',) and not path.exists():
     shipped = shipped_checkpoints().joinpath(*path.parts[1:])
     if shipped.is_dir():
@@ -54,7 +54,7 @@ def or_shipped(path: pathlib.Path) -> pathlib.Path:
 
 
 def shipped_checkpoints() -> pathlib.Path:
-  """The folder of the checkpoints that ship: in the package, or in the repository."""
+  """The folder of the shipped checkpoints, in the package or in the repository."""
   package = pathlib.Path(__file__).parent
   installed = package / 'shipped'
   return installed if installed.is_dir() else package.parent / 'checkpoints'
@@ -102,7 +102,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     value = json.loads(text)
   except RecursionError as error:
     raise UnreadableFile(_too_deep(source)) from error
-  except ValueError as error:  # also a number of too many digits
+  except ValueError as error:  # also a number with too many digits
     raise UnreadableFile(f'{source} is not JSON: {error}') from error
   level = [value]
   for _ in range(MAX_JSON_DEPTH):

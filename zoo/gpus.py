@@ -1,4 +1,4 @@
-"""GPUs that XLA compiles for without one: what it is told of them.
+"""Descriptions of GPUs, with which XLA compiles for them without having one.
 
 The figures are NVIDIA's: memory and bandwidth from the data sheet of the H200, limits
 of compute capability 9.0 from the CUDA C++ Programming Guide, and versions that support

@@ -25,7 +25,7 @@ class Interruption:
   A second signal has its usual effect. A signal that is ignored stays ignored: nohup
   ignores SIGHUP, and a shell script ignores SIGINT for its background jobs. If any of
   several processes gets the signal, all stop after the same step: the signal is passed
-  on as SIGTERM, for which JAX's own handler agrees on the step.
+  on as SIGTERM, upon which JAX's own handler makes them agree on the step.
   """
 
   def __init__(self):

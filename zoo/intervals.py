@@ -40,7 +40,7 @@ def estimate(values: ArrayLike | Sequence[float]) -> Estimate:
 
 
 def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estimate:
-  """As `estimate`, from the mean of `count` samples and that of their squares."""
+  """Like `estimate`, from the mean of `count` samples and the mean of their squares."""
   if count == 1:
     return Estimate(mean, math.nan)
   # Rounding may make the difference slightly negative.
@@ -50,7 +50,7 @@ def estimate_from_moments(mean: float, mean_square: float, count: int) -> Estima
 def interval(values: ArrayLike | Sequence[float], confidence: float = 0.95) -> Interval:
   """The mean of samples `[n]` with its t interval; unbounded for a single sample.
 
-  For differences on the same prompts it is the interval of the paired t test.
+  For differences on the same prompts this is the interval of the paired t-test.
   """
   values = np.asarray(values, np.float64)
   if not values.size:

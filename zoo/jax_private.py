@@ -66,12 +66,12 @@ def coordinator_address() -> str | None:
 
 
 def is_connecting() -> bool:
-  """Whether `jax.distributed.initialize` came as far as trying to connect."""
+  """Whether `jax.distributed.initialize` got as far as trying to connect."""
   return _state.client is not None
 
 
 def coordination_client() -> CoordinationClient:
-  """The connection of this process, one of several."""
+  """The connection of this process, which must be one of several."""
   return _state.client  # pyright: ignore[reportReturnType]
 
 

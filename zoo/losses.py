@@ -47,7 +47,7 @@ def error_rate(
 def class_error_rate(
   prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
 ) -> Float[Array, '*n']:
-  """The probability that the most likely class is wrong; among equals one is drawn."""
+  """The probability that the most likely class is wrong; ties are broken at random."""
   best = prediction == jnp.max(prediction, axis=-1, keepdims=True)
   best = best.astype(target.dtype)
   return 1 - jnp.sum(best * target, axis=-1) / jnp.sum(best, axis=-1)

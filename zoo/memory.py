@@ -27,7 +27,7 @@ FLOAT = 4  # bytes
 # Memory of a process that has imported and compiled everything.
 _PROGRAM = GIB // 2
 
-# The fields that a user can reduce, by the part of the memory.
+# The fields that a user can reduce to save each part of the memory.
 _FIELDS = {
   'weights and optimizer state': 'config.model and config.task.num_features',
   'prompts of a batch': 'config.train.batch_size and config.task',
@@ -116,7 +116,7 @@ def state_bytes(config: Config, model: Model, num_points: int = 1) -> int:
 
 
 def reference_bytes(task: Task, num_points: int = 1) -> float:
-  """Bytes of this machine that the risks of the best rules take (float64).
+  """Bytes of host memory that the exact risks of the best rules take (float64).
 
   They take 4.5 arrays of the size of a learning rule's update, `[d, d + 1, d + 1]`, and
   one more for each further point of a sweep.
@@ -157,7 +157,7 @@ def _num_parameters(model: Model) -> int:
 
 
 def _share(model: Model, mesh_shape: tuple[int, int], fsdp: bool) -> float:
-  """The fraction of the weights on a device."""
+  """The fraction of the weights that each device holds."""
   data, heads = mesh_shape
   here = 0.0
   for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):

@@ -19,9 +19,9 @@ from zoo.errors import UserError
 def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
-  `devices` None are those of all processes. With several slices the parts of the batch
-  are grouped by slice, so that only sums over `data` leave a slice. Raises UserError
-  for a mesh that the devices cannot form.
+  `devices` defaults to those of all processes. With several slices the parts of the
+  batch are grouped by slice, so that only sums over `data` leave a slice. Raises
+  UserError for a mesh that the devices cannot form.
   """
   devices = jax.devices() if devices is None else devices
   data, model = mesh_shape(config, len(devices))
@@ -33,7 +33,7 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
       placed = mesh_utils.create_device_mesh(
         (data, model),
         devices[: data * model],
-        # `jax.make_mesh` allows it only on v5e, and fails for 64 × 4 devices of v6e.
+        # `jax.make_mesh` allows this only on v5e, and fails for 64 × 4 devices of v6e.
         allow_split_physical_axes=True,
       )
     else:
@@ -54,22 +54,22 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def _check_slices(slices: int, devices: Sequence[Any]) -> None:
-  """Raises UserError unless the devices are in so many slices of the same size."""
+  """Raises UserError unless the devices form `slices` slices of the same size."""
   sizes = _slice_sizes(devices)
   if not sizes:
     raise UserError(
       f'config.mesh.slices is {slices}; it must be 1 for devices of kind '
-      f'{devices[0].device_kind!r}, which do not say in which slice they are'
+      f'{devices[0].device_kind!r}, which do not report their slice'
     )
   if len(sizes) != slices or len(set(sizes)) > 1:
     raise UserError(
       f'config.mesh.slices is {slices}; the devices are in slices of '
-      f'{" + ".join(map(str, sizes))}, which must be as many, and of the same size'
+      f'{" + ".join(map(str, sizes))}, not in {slices} of the same size'
     )
 
 
 def _slice_sizes(devices: Sequence[Any]) -> list[int]:
-  """The number of devices of each slice; empty if they do not say in which they are."""
+  """The number of devices in each slice; empty if they do not report their slice."""
   if not all(hasattr(device, 'slice_index') for device in devices):
     return []
   return list(Counter(device.slice_index for device in devices).values())

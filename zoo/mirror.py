@@ -1,4 +1,4 @@
-"""Local folders whose changes are copied into a folder of a bucket, which is locked."""
+"""Local folders whose changes are copied into a locked folder in a bucket."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ Copied = dict[str, tuple[int, int]]
 class Mirror:
   """Copies the files of a local folder, the stage, into a folder of a bucket.
 
-  What has changed is copied every 30 s, when `copy` is called and at the end. Files
-  whose names begin with a dot, and those in such folders, are not copied. Of what is
-  deleted, only checkpoints are deleted in the bucket.
+  Files that have changed are copied every 30 s, when `copy` is called and at the end.
+  Files and folders whose names begin with a dot are not copied. Of the files that are
+  deleted, only those of checkpoints are also deleted in the bucket.
   """
 
   def __init__(
@@ -67,24 +67,24 @@ class Mirror:
     self._ready = False
     self._copying = threading.Lock()
     self._stop = threading.Event()
-    self._renewed = -math.inf  # when the lock was, by time.monotonic()
+    self._renewed = -math.inf  # when the lock was last renewed, by time.monotonic()
     self._unreachable_since: float | None = None
     self._lost: LostLock | None = None
 
   def lock(self) -> None:
-    """Locks the folder of the bucket; UserError if another program holds the lock."""
+    """Locks the folder; raises UserError if another program holds the lock."""
     self._lock.acquire()
 
   def fetch(self, names: Collection[str]) -> None:
-    """Copies these objects into the stage, as far as they exist; RunError."""
+    """Copies into the stage those of `names` that exist; raises RunError."""
     objects = self.folder.list()
     self._fetch({name: objects[name] for name in names if name in objects})
 
   def fetch_all(self) -> set[str]:
-    """Makes the stage what the folder of the bucket is; RunError.
+    """Makes the stage equal to the folder of the bucket; raises RunError.
 
-    Returns the names of the objects that are left out: checkpoints without a manifest,
-    which another program is copying at the moment, or was when it was killed.
+    Returns the names of the objects that are left out: incomplete checkpoints, which
+    another program is copying, or was copying when it was killed.
     """
     for _ in range(_TRIES - 1):
       # Programs that have other parts may change them between listing and reading.
@@ -124,7 +124,7 @@ class Mirror:
       )
 
   def make_sure(self, patience: float | None = None) -> None:
-    """Renews the lock, so that what follows is written by its holder; RunError."""
+    """Renews the lock before a write; raises RunError if that fails."""
     try:
       self._lock.renew(patience)
       self._renewed = time.monotonic()
@@ -133,13 +133,13 @@ class Mirror:
       raise
 
   def copy(self) -> None:
-    """Copies into the bucket what has changed in the stage; RunError."""
+    """Copies into the bucket what has changed in the stage; raises RunError."""
     self.make_sure()
     self._copy(self.folder)
 
   def close(self) -> None:
     """Copies what has changed and releases the lock, as far as that is possible."""
-    # The bucket may be out of reach, and the program may already be ending for it.
+    # The bucket may be out of reach, which may be why the program is ending.
     away = self._unreachable_since is not None
     try:
       if self._lost is None:
@@ -195,13 +195,13 @@ class Mirror:
         list(threads.map(lambda name: self._upload(folder, name), group))
       gone = self._copied.keys() - {name for group in groups for name in group}
       steps = [name for name in gone if _step(name)]
-      # The manifest first: what is left is no checkpoint.
+      # The manifest first: without it the rest is no checkpoint.
       for name in sorted(steps, key=lambda name: not name.endswith(f'/{_MANIFEST}')):
         folder.delete([name])
         del self._copied[name]
 
   def _upload(self, folder: Folder, name: str) -> None:
-    """Copies a file, if it has changed; RunError."""
+    """Copies a file if it has changed; raises RunError."""
     with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
       path = self.stage / name
       if self._copied.get(name) == (state := _state(path)):
@@ -223,7 +223,7 @@ def mirrored(url: str, patience: float = 600.0) -> Iterator[pathlib.Path]:
 
   If another program takes over, or the bucket cannot be reached for `patience` seconds,
   the block is asked to stop as by SIGTERM, and RunError is raised. Raises UserError if
-  another program uses the folder, or if it holds something else, and the errors of
+  another program uses the folder, or if it holds something else; and the errors of
   `buckets.open_folder`.
   """
   folder = _open(url, patience)
@@ -242,12 +242,11 @@ def mirrored(url: str, patience: float = 600.0) -> Iterator[pathlib.Path]:
 def mirrored_in_parts(
   url: str, patience: float = 600.0
 ) -> Iterator[tuple[pathlib.Path, Hold]]:
-  """A local copy of a folder in a bucket that other programs use too, and its locks.
+  """A local copy of a folder in a bucket that several programs share, and its locks.
 
-  When the program gets the lock of a part, its copy becomes what the bucket has; while
-  it holds the lock, its changes are copied back, as by `mirrored`, and it may change
-  that part alone. A part is named by a path in the local copy. Raises the errors of
-  `mirrored`.
+  When a program gets the lock of a part, its copy is brought up to date. While it holds
+  the lock, its changes are copied back, as by `mirrored`; it may change only that part.
+  A part is named by a path in the local copy. Raises the errors of `mirrored`.
   """
   folder = _open(url, patience)
   with local_stand_in(folder.url) as local:
@@ -271,7 +270,7 @@ def mirrored_in_parts(
 
 
 def _open(url: str, patience: float) -> Folder:
-  """Opens a folder; UserError if it holds something else."""
+  """Opens a folder; raises UserError if it holds something else."""
   folder = buckets.open_folder(url, patience)
   objects = folder.list()
   if objects and not any(map(is_lock, objects)):
@@ -281,10 +280,10 @@ def _open(url: str, patience: float) -> Folder:
 
 @contextlib.contextmanager
 def _kept(mirror: Mirror, others: Callable[[], Iterable[Lock]]) -> Iterator[set[str]]:
-  """Keeps the lock, which is held, and the copy up to date during the block.
+  """Renews the lock, which is held, and copies changes back during the block.
 
-  Before, it waits until nobody holds the locks of `others`. Yields what `fetch_all`
-  returns.
+  First it waits until nobody holds the locks of `others`, and fetches all; yields what
+  `fetch_all` returns.
   """
   mirror.start()
   end = threading.Event()
@@ -349,13 +348,13 @@ def _walk(stage: pathlib.Path) -> Iterator[str]:
 
 
 def _is_whole(name: str, names: Container[str]) -> bool:
-  """Whether an object is of no checkpoint, or of one that has its manifest."""
+  """Whether an object belongs to no checkpoint, or to one that has its manifest."""
   step = _step(name)
   return step is None or f'{step}{_MANIFEST}' in names
 
 
 def _step(name: str) -> str | None:
-  """The folder of the checkpoint that a file is of."""
+  """The folder of the checkpoint that a file belongs to; None if it belongs to none."""
   step = re.match('(?:.*/)?checkpoints/[0-9]+/', name)
   return step and step[0]
 

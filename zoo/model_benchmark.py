@@ -1,9 +1,9 @@
-"""The speed of training any model, beside a plain program and the matmul peak.
+"""The speed of training any model, compared with a plain program and the matmul peak.
 
 All contenders are timed in one process and in turns. `zoo` is the compiled steps that
 `launch.main` runs; `plain` is the same model trained by the usual Flax program, one
-compiled step at a time from a Python loop; `matmul` is products of square matrices,
-the most that the machine computes.
+compiled step at a time from a Python loop; `matmul` multiplies square matrices, which
+gives the peak of the machine.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ModelContest:
 
 
 class _PlainProgram:
-  """A model trained as Flax's tutorials do: `nnx.jit` of one step, and a loop."""
+  """A model trained as in Flax's tutorials: `nnx.jit` of one step, and a loop."""
 
   def __init__(self, config: Config):
     self._model = build_model(config, nnx.Rngs(0))
@@ -105,7 +105,7 @@ class _PlainProgram:
     self._steps_done = 0
 
   def gradient(self, key: jax.Array) -> tuple[jax.Array, PyTree]:
-    """The loss and its gradient at the weights as they are."""
+    """The loss and its gradient at the current weights."""
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
@@ -187,7 +187,7 @@ def summarise(rows: Sequence[ModelRow]) -> dict[str, dict[str, float]]:
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:
-  """The benchmark's figures for a terminal."""
+  """The results of the benchmark as a table for a terminal."""
   rows = [
     [
       model,

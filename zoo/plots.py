@@ -98,7 +98,7 @@ class Plot:
   panels: tuple[Panel, ...]
 
   def series(self, panel: str, name: str) -> Series:
-    """The series of that name; KeyError if there is none."""
+    """The series of that name; raises KeyError if there is none."""
     for candidate in self.panels:
       for series in candidate.series:
         if (candidate.key, series.name) == (panel, name):
@@ -203,7 +203,7 @@ def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
 
 
 def _read_row(row: list[str], where: str) -> tuple[_Texts, _Texts, _Point]:
-  """The axes, the style and the point of a line; UserError unless it can be plotted."""
+  """The axes, style and point of a line; raises UserError if it cannot be plotted."""
   if len(row) != len(_COLUMNS):
     raise UserError(f'{where} has {len(row)} cells; it must have {len(_COLUMNS)}')
   cells = dict(zip(_COLUMNS, row, strict=True))

@@ -27,8 +27,8 @@ from zoo.errors import RunError, UserError
 
 Result = TypeVar('Result')
 
-# Practically unlimited: the missing heartbeat of a process that dies ends those that
-# wait for it. The checksums of a large checkpoint may take hours.
+# Practically unlimited: if a process dies, its missing heartbeat ends those that wait
+# for it. The checksums of a large checkpoint may take hours.
 _LONG_MS = 6 * 3600 * 1000
 # How long a failed process waits for others that failed with the same exit code.
 _MOMENT_MS = 10_000
@@ -50,9 +50,9 @@ def join(
   """Joins the processes of a run; call it before anything else in JAX.
 
   Timeouts are in seconds. `coordinator` is HOST:PORT of process 0; without it JAX
-  detects a TPU pod, SLURM, Open MPI 4 or GKE. Raises UserError when there is none of
-  these, when the others do not join in time, or when the coordinator rejects this
-  process.
+  detects a TPU pod, SLURM, Open MPI 4 or GKE. Raises UserError when none of these is
+  found, when the other processes do not join in time, or when the coordinator rejects
+  this process.
   """
   if coordinator is not None:
     check_address('coordinator', coordinator)
@@ -65,7 +65,7 @@ def join(
         coordinator,
         num_processes,
         process_id,
-        # No detection if the cluster is given in full.
+        # The address already describes the cluster.
         cluster_detection_method=None if coordinator is None else 'deactivate',
         initialization_timeout=start_timeout,
         heartbeat_timeout_seconds=heartbeat_timeout,
@@ -102,7 +102,7 @@ def _join_error(error: Exception, refused: bool, start_timeout: int) -> UserErro
 
 @contextlib.contextmanager
 def propagate_errors() -> Iterator[None]:
-  """Waits for all processes at the end of the block, and raises an error of one in all.
+  """Waits for all processes at the end of the block; an error in one is raised in all.
 
   This holds for UserError, RunError and OSError, which other processes get as a
   RunError; any other error ends its process at once.
@@ -151,7 +151,7 @@ def run_on_main(function: Callable[[], Result]) -> Result:
 def to_stop() -> bool:
   """Whether any process got SIGTERM and all are to stop here.
 
-  All processes must call it at the same sync points. The answer is the same for all,
+  All processes must call this at the same sync points. The answer is the same for all,
   and True only once.
   """
   # JAX stops at the number that follows the largest one of any process, so the numbers
@@ -167,10 +167,10 @@ def _preemption_manager() -> jax_private.PreemptionManager:
 
 
 def end_together(code: int) -> bool:
-  """Whether all processes are about to end with this code; waits some seconds.
+  """Whether all processes are about to end with this code; waits up to ten seconds.
 
-  If not, a process must exit without cleaning up: a clean exit would wait for the
-  others, while they wait for it.
+  If not, a process must exit without cleanup: a clean exit would wait for the other
+  processes, which in turn wait for this one.
   """
   if count() == 1:
     return True

@@ -30,7 +30,7 @@ class PredictsAll(Predictor, Protocol):
 
 
 def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
-  """Whether a predictor has `predictions`: not None, neither in its class nor in it."""
+  """Whether a predictor has `predictions`, which its class or it may set to None."""
   # isinstance() looks at the class alone before Python 3.12.
   return getattr(subject, 'predictions', None) is not None and callable(subject)
 
@@ -45,31 +45,31 @@ class Looped(Predictor, Protocol):
   """A predictor that applies the same layers again and again (arXiv 2311.12424)."""
 
   def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
-    """`predictions` after each of the loops that are trained; the last are its own.
+    """The predictions after each trained loop; the last equal `predictions`.
 
-    Those before the query may be meaningless if there is no `predictions`.
+    Without `predictions`, those before the query may be meaningless.
     """
     ...
 
 
 @runtime_checkable
 class Layered(Predictor, Protocol):
-  """A predictor whose layers all have tokens that its readout can read."""
+  """A predictor whose readout can read the tokens of every layer."""
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
-    """The tokens before the first layer, and after each; the query's is the last."""
+    """The tokens before the first layer and after each layer; the query's is last."""
     ...
 
   def read(
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    """What the readout would predict from the tokens of any layer."""
+    """The predictions of the readout from the tokens of any layer."""
     ...
 
 
 @runtime_checkable
 class SplitsHeads(Predictor, Protocol):
-  """A model whose heads do not depend on each other, nor change by heads of zeros."""
+  """A model with independent heads, to which heads of zeros may be added."""
 
   num_heads: int
 
@@ -89,7 +89,7 @@ class FollowsRule(Predictor, Protocol):
 
 @runtime_checkable
 class HasExactForm(Predictor, Protocol):
-  """A predictor outside of the linear family whose exact risk theory knows."""
+  """A predictor outside the linear family whose exact risk is known."""
 
   def exact_form(self) -> DeepRule | Recurrence:
     """The form that predicts the same for every prompt.
@@ -103,8 +103,8 @@ class HasExactForm(Predictor, Protocol):
 class Task(Protocol):
   """A distribution of prompts; equal tasks have equal hashes and the same prompts.
 
-  `zoo.tasks.BaseTask` has what else a task may have: `num_outputs`, `loss`,
-  `baselines` and `shifts`. A class that lacks one of them has that of BaseTask.
+  A task may also have `num_outputs`, `loss`, `baselines` and `shifts`. A class that
+  lacks one of them gets that of `zoo.tasks.BaseTask`.
   """
 
   num_features: int

@@ -1,4 +1,4 @@
-"""Baselines measured beside the values that formulas and other code give for them."""
+"""Measured losses of baselines, compared with values from formulas and other code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDING = 1e-6
 
 
 class Reference(NamedTuple):
-  """A known value of a baseline after some examples, and where it is from."""
+  """A known value of a baseline after some examples, and its source."""
 
   task: str  # its registered name
   arguments: str  # of its constructor, JSON
@@ -99,7 +99,7 @@ def _parse(row: dict[str, str]) -> Reference:
 def measure(
   references: Sequence[Reference], num_prompts: int, seed: int = 0
 ) -> Iterator[Row]:
-  """Measures the baselines of reference values, all lengths of one at once.
+  """Measures the baselines of reference values, all lengths of a baseline at once.
 
   Baselines that another library fits on the host get at most 600 prompts. Raises
   UserError for a baseline or a shift that its task does not have.
@@ -153,7 +153,7 @@ def _sample(
 
 
 def _baseline(text: str, task: Task) -> Any:
-  """A baseline of a task, with the changes of its fields that a text gives."""
+  """The baseline of a task that a text names, with the fields that the text sets."""
   name, _, fields = text.rstrip(')').partition('(')
   if name not in (known := baselines_of(task)):
     kind = type(task).__name__
@@ -164,7 +164,7 @@ def _baseline(text: str, task: Task) -> Any:
     try:
       predictor = dataclasses.replace(predictor, **{key: ast.literal_eval(value)})
     except (SyntaxError, TypeError, ValueError) as error:
-      raise UserError(f'{text!r} is no baseline: {error}') from error
+      raise UserError(f'{text!r} is not a baseline: {error}') from error
   return predictor
 
 
@@ -207,7 +207,7 @@ def _accuracy(task: Task, prediction: Array, target: Array) -> Float[Array, '*n'
 
 
 def _excess(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
-  """The loss above that of the target itself, a divergence of Kullback and Leibler."""
+  """The loss above that of the target itself, a Kullback–Leibler divergence."""
   several = num_outputs_of(task) > 1
   truth = losses.log_probability(target) if several else losses.logit(target)
   return _loss(task, prediction, target) - _loss(task, truth, target)

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.learning_rule import LearningRule, symmetric
 
 # Up to this many examples × entries the triangle is written out, which XLA:CPU computes
-# several times faster than a matrix product per prompt; beyond it would compile slowly.
+# several times faster than a matrix product per prompt; a larger one compiles slowly.
 _WRITTEN_OUT = 1024
 
 
@@ -27,7 +27,7 @@ _WRITTEN_OUT = 1024
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Statistics:
-  """A batch of prompts with `ŵ = w* + ε`, for any w* and σ; positions come last.
+  """A batch of prompts with `ŵ = w* + ε`, for any w* and σ; the batch axis is last.
 
   `moment` is the lower triangle, row by row, of `(1/C) Σ_i u_i u_iᵀ` with
   `u_i = [x_i; ε·x_i; n_i]`, where n_i is the label noise in units of σ. Without label

@@ -1,4 +1,4 @@
-"""What the text of a compiled training program says of one of its steps."""
+"""Facts about one step, read from the text of a compiled training program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLLECTIVE = re.compile(
   r'= (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|ragged-all-to-all'
   r'|collective-permute|collective-broadcast)(?:-start)?\('
 )
-# Instructions of a GPU that launch no kernel of their own.
+# GPU instructions that launch no kernel of their own.
 _NO_KERNEL = re.compile(
   r' (parameter|constant|tuple|get-tuple-element|bitcast|while|call|conditional'
   r'|after-all|partition-id|replica-id)\('
@@ -47,8 +47,8 @@ def collectives(text: str) -> dict[str, dict[str, int]]:
       math.prod(map(int, filter(None, sides.split(',')))) * int(bits or 8) // 8
       for _, bits, sides in _ARRAY.findall(shape)
     ]
-    # The shape of an asynchronous start holds both the operand and the result, and that
-    # of a send a number beside what is sent.
+    # The shape of an asynchronous start holds both the operand and the result; that of
+    # a send holds the data and a number.
     whole = match.re is _SENT or '-start(' in match.group()
     entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
     entry['count'] += 1
@@ -72,8 +72,8 @@ def _lines_of_a_step(text: str) -> list[str]:
 def sum_in_a_step(text: str, count: Callable[[str], int]) -> int:
   """The sum of `count` over all instructions of a step.
 
-  Those of loops within a step count as often as they run, once if the program does not
-  say how often; what is fused counts as a whole.
+  The instructions of a loop within a step count as often as they run, once if the
+  program does not say how often; a fusion counts as a whole.
   """
   computations, body = _loop_over_steps(text)
 
@@ -92,13 +92,13 @@ def sum_in_a_step(text: str, count: Callable[[str], int]) -> int:
 
 
 def cycles(line: str) -> int:
-  """The compiler's estimate of an instruction, in cycles of a TPU."""
+  """The compiler's estimate for an instruction, in cycles of a TPU."""
   stated = re.search(r'"estimated_cycles":"(\d+)"', line)
   return int(stated.group(1)) if stated else 0
 
 
 def kernels(line: str) -> int:
-  """The kernels that an instruction of a GPU launches, but for collectives."""
+  """The number of kernels that a GPU instruction launches, except for collectives."""
   if not re.match(r' *(ROOT )?%', line):
     return 0
   return not (_NO_KERNEL.search(line) or re.search(r'-done\(', line)) and not (

@@ -1,8 +1,8 @@
-"""Floating-point operations a second, and their share of what the devices can do.
+"""Floating-point operations per second, and their share of the devices' peak.
 
-Only products of matrices are counted, as a peak counts them: each once for all devices
-together, whatever the precision, and those of a loop as often as it runs. (XLA's own
-cost analysis counts a loop once, and the work that devices repeat on each of them.)
+Only matrix products are counted, as in the definition of a peak: each once for all
+devices together, whatever the precision, and those of a loop as often as it runs.
+(XLA's own cost analysis counts a loop once, and repeated work on each device.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.extend.core
 
-# Dense products in bfloat16, in floating-point operations a second, of one JAX device,
-# by `device_kind`. TPUs: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm,
+# Peak of dense bfloat16 products, in floating-point operations per second of one JAX
+# device, by `device_kind`. TPUs: cloud.google.com/tpu/docs/system-architecture-tpu-vm,
 # the page of each version, "peak compute per chip". GPUs: NVIDIA's data sheets of A100,
 # H100 and H200, where the figures with sparsity are twice as high.
 PEAKS = {
@@ -30,7 +30,7 @@ PEAKS = {
 
 
 def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
-  """The additions and multiplications of all products of matrices in a program.
+  """The additions and multiplications of all matrix products in a program.
 
   Products in a `while` loop, whose length is not known, count once.
   """
@@ -51,13 +51,13 @@ def product_flops(jaxpr: jax.extend.core.Jaxpr) -> int:
 def share_of_peak(
   flops_per_second: float, device_kind: str, num_devices: int
 ) -> float | None:
-  """The share of the peak in bfloat16 that devices reach; None if it is not known."""
+  """The share of the bfloat16 peak that devices reach; None if the peak is unknown."""
   peak = PEAKS.get(device_kind)
   return None if peak is None else flops_per_second / (num_devices * peak)
 
 
 def describe(flops_per_second: float, device_kind: str, num_devices: int) -> str:
-  """The speed of devices in one line, with the share of their peak if it is known."""
+  """The speed of devices in one line, with its share of the peak if that is known."""
   share = share_of_peak(flops_per_second, device_kind, num_devices)
   text = f'{_metric(flops_per_second)}FLOP/s in products of matrices'
   if share is None:

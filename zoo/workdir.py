@@ -1,4 +1,4 @@
-"""Workdirs: each belongs to one config, and to one program at a time."""
+"""Workdirs, each of which belongs to one config, and to one program at a time."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MARKS = {
 
 
 def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') -> None:
-  """Creates the workdir of a config, or checks that it belongs to it, on process 0.
+  """On process 0, creates a workdir, or checks that it belongs to the config.
 
-  Raises UserError, and writes nothing, when it belongs to another config or another
-  kind of program, holds something else, or cannot be written.
+  Raises UserError, and writes nothing, if the workdir belongs to another config or
+  another kind of program, holds something else, or cannot be written.
   """
   processes.run_on_main(functools.partial(_open, workdir, config, kind))
 
@@ -123,9 +123,9 @@ def lock_of_part(sweep: pathlib.Path, number: int) -> pathlib.Path:
 
 @contextlib.contextmanager
 def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
-  """Locks a file, which is made; whether that succeeded, if it is not waited for.
+  """Locks a file, which is created if needed; yields whether that succeeded.
 
-  Raises OSError where there are no locks.
+  With `wait` it waits for the lock. Raises OSError where there are no locks.
   """
   if fcntl is None:
     raise OSError(None, 'this system has no file locks')
@@ -151,12 +151,11 @@ def shared(workdir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir for this program; UserError if another one holds the lock.
+  """Locks the workdir for this program; raises UserError if another one holds it.
 
-  While a sweep trains, it also locks the workdirs of its points. The system releases
-  the lock when process 0 ends, however it ends. If the file system has no locks, a
-  warning is logged. Also raises UserError when the processes of the run do not share
-  the folder.
+  A sweep also locks the workdirs of its points while it trains. The system releases the
+  lock when process 0 ends, however it ends. If the file system has no locks, a warning
+  is logged. Also raises UserError if the processes of the run do not share the folder.
   """
   with contextlib.ExitStack() as stack:
     holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
@@ -202,7 +201,7 @@ def read_parts(sweep: pathlib.Path) -> list[list[str]]:
     for part in parts
   ):
     return parts
-  raise UserError(f'{path} is damaged; delete it, and the sweep is divided anew')
+  raise UserError(f'{path} is damaged; delete it, and the sweep is divided again')
 
 
 def _flock(

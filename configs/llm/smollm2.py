@@ -5,7 +5,7 @@
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt.
-`docs/llm.md` has the results. The weights are 4-bit (Q4_1), and are used in float32.
+`docs/llm.md` has the results. The weights are 4-bit (Q4_1) and converted to float32.
 """
 
 from configs.llm import defaults

@@ -12,9 +12,9 @@ from zoo.config_types import Section
 
 
 def get_config(name: str) -> Section:
-  """The section of a task of the zoo, or of a registered one of the user's.
+  """The section of a task of the zoo, or of one that the user has registered.
 
-  The fields of a task without a file here are its constructor's arguments. Raises
+  If a task has no file here, its fields are the arguments of its constructor. Raises
   UserError for an unknown name.
   """
   has_file = name.isidentifier() and importlib.util.find_spec(f'configs.tasks.{name}')

@@ -1,4 +1,4 @@
-"""Recall of the value that is paired with a key (Arora et al.; Lee et al.)."""
+"""Recall of the value paired with a key (Arora et al.; Lee et al.)."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ def get_config() -> Section:
   task.num_keys = 16  # ≥ 1; features are one-hot keys
   task.num_values = 16  # ≥ num_keys, or num_pairs; outputs are logits of values
   task.context_length = 32  # C ≥ 1, pairs of a key and its value per prompt
-  task.num_pairs = placeholder(
-    int
-  )  # ≥ 1 distinct keys shown first, then asked; None: any keys
+  # ≥ 1 distinct keys that are first shown, then queried; None: any keys
+  task.num_pairs = placeholder(int)
   return task

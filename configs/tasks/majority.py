@@ -1,4 +1,4 @@
-"""Majorities of few features (Bhattamishra et al., arXiv 2310.03016)."""
+"""Majorities of a few features (Bhattamishra et al., arXiv 2310.03016)."""
 
 from typing import Any
 

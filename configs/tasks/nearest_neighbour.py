@@ -1,4 +1,4 @@
-"""Labels of the nearest example (Bhattamishra et al., arXiv 2310.03016)."""
+"""The label of the nearest example (Bhattamishra et al., arXiv 2310.03016)."""
 
 from typing import Any
 
@@ -14,5 +14,5 @@ def get_config() -> Section:
   task.name = 'nearest_neighbour'
   task.num_features = 28  # d ≥ 1 features ±1
   task.context_length = 60  # C ≥ 1, labelled examples per prompt
-  task.num_random = placeholder(int)  # ≥ 1 first labels at random; None: a third of C
+  task.num_random = placeholder(int)  # ≥ 1 random labels at first; None: a third of C
   return task

@@ -15,7 +15,6 @@ def get_config() -> Section:
   task.num_features = 20  # d ≥ 1
   task.context_length = 100  # C ≥ 1, labelled examples per prompt
   task.kind = 'many'  # or orthogonal
-  task.outlier_probability = placeholder(
-    float
-  )  # from 0 to 1; None: 0.9 or 0.5, by kind
+  # From 0 to 1; None: 0.9 or 0.5, by kind.
+  task.outlier_probability = placeholder(float)
   return task

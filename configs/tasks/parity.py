@@ -1,4 +1,4 @@
-"""Parities of any features (Bhattamishra et al., arXiv 2310.03016)."""
+"""Parities of any number of features (Bhattamishra et al., arXiv 2310.03016)."""
 
 from typing import Any
 

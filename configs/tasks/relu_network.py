@@ -15,5 +15,5 @@ def get_config() -> Section:
   task.context_length = 100  # C ≥ 1, labelled examples per prompt
   task.hidden_features = 100  # r ≥ 1, width of the network
   task.noise_std = 0.0  # σ ≥ 0, in units of the labels
-  task.output_mean = 0.0  # m, of the weights of the hidden features
+  task.output_mean = 0.0  # m, mean of the output weights
   return task

@@ -13,6 +13,6 @@ def get_config() -> Section:
   task: Any = ConfigDict()
   task.name = 'sinusoid'
   task.context_length = 10  # C ≥ 1, labelled examples per prompt
-  task.amplitude_range = (0.1, 0.5)  # of uniform amplitudes ≥ 0
-  task.phase_range = (0.0, math.pi)  # of uniform phases, at most 2π long
+  task.amplitude_range = (0.1, 0.5)  # amplitudes ≥ 0 are uniform in it
+  task.phase_range = (0.0, math.pi)  # phases are uniform in it; at most 2π long
   return task

@@ -1,4 +1,4 @@
-"""Parities of few features, others in each prompt."""
+"""Parities of a few features, which differ between prompts."""
 
 from typing import Any
 

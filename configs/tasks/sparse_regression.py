@@ -1,4 +1,4 @@
-"""Linear regression with few weights (Garg et al., arXiv 2208.01066)."""
+"""Linear regression with few non-zero weights (Garg et al., arXiv 2208.01066)."""
 
 from typing import Any
 

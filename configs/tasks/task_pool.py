@@ -15,5 +15,5 @@ def get_config() -> Section:
   task.context_length = 16  # C ≥ 1, labelled examples per prompt
   task.num_tasks = 64  # M ≥ 1 weight vectors in the pool
   task.noise_std = 0.5  # σ ≥ 0, in units of the labels
-  task.seed = 0  # ≥ 0, of the pool
+  task.seed = 0  # ≥ 0, draws the pool
   return task

@@ -4,9 +4,9 @@
 #   launch/cluster/local.sh 4 --config=configs/yq_lsa.py --workdir=runs/four
 #   JAX_NUM_CPU_DEVICES=2 launch/cluster/local.sh 4 --config=configs/yq_lsa.py
 #
-# JAX_NUM_CPU_DEVICES is the number of devices a process has (JAX's own variable; 1).
-# SIGTERM and Ctrl-C are passed on: all processes save at the same step, and end; the
-# exit code is 143 then, or 130. Otherwise it is that of the first process that failed;
+# JAX_NUM_CPU_DEVICES, a variable of JAX, is the number of devices per process (default 1).
+# SIGTERM and Ctrl-C are passed on: all processes save at the same step and end, with
+# exit code 143 or 130. Otherwise the exit code is that of the first process that failed;
 # the others end by themselves, or are killed after 20 s. The GPUs of one machine need
 # no second process: python -m launch.main uses them all. Needs bash 5.1.
 set -uo pipefail
@@ -39,7 +39,7 @@ running=$number
 while ((running > 0)); do
   wait -n -p child "${children[@]}" "${patience[@]}"
   code=$?
-  # A signal that came in between ends `wait`, and no child.
+  # A signal ends `wait` although no child has ended.
   [[ -z ${child-} ]] && continue
   if [[ $child == "${patience-}" ]]; then
     patience=()

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# One run on a Cloud TPU slice, of one host or of many. Edit the settings, or set them in
-# the environment, then:
+# One run on a Cloud TPU slice of one or more hosts. Edit the settings, or set them in the
+# environment, then:
 #
 #   python -m launch.aot --config=configs/scale.py --topology=v5e:4x8   # does it fit?
 #   launch/cluster/tpu_vm.sh keep --config=configs/scale.py
 #
 # `keep` creates the slice, installs COMMIT on all its hosts, starts the run, and stays
-# until it is finished: a slice that was taken back is deleted and created again, and a
-# run that has ended early goes on from its last checkpoint. After Ctrl-C the run goes on
-# alone, and `keep` may be started again. Its parts, one by one:
+# until the run is finished: it replaces a pre-empted slice by a new one, and resumes a run
+# that has ended early from its last checkpoint. Ctrl-C ends `keep` but not the run, and
+# `keep` may be started again. Its parts, one by one:
 #
-#   launch/cluster/tpu_vm.sh create     # queues for the slice; `status` tells its turn
+#   launch/cluster/tpu_vm.sh create     # queues for the slice; `status` shows its state
 #   launch/cluster/tpu_vm.sh install    # on all hosts, once the slice is ACTIVE
 #   launch/cluster/tpu_vm.sh run --config=configs/scale.py
 #   launch/cluster/tpu_vm.sh log        # the last lines of each host
-#   launch/cluster/tpu_vm.sh stop       # SIGTERM: all hosts save at one step
+#   launch/cluster/tpu_vm.sh stop       # SIGTERM: all hosts save at the same step
 #   launch/cluster/tpu_vm.sh delete
 #
 # The slice may be of another size when it is created again.
@@ -25,13 +25,13 @@ ZONE=${ZONE-us-west4-a}
 NAME=${NAME-icl-zoo}
 TYPE=${TYPE-v5litepod-32}       # 32 chips: the topology v5e:4x8 of launch.aot
 RUNTIME=${RUNTIME-v2-alpha-tpuv5-lite} # v6e: v2-alpha-tpuv6e; v5p: v2-alpha-tpuv5
-PRICE=${PRICE---spot}           # cheaper, and taken back at any time; or empty
+PRICE=${PRICE---spot}           # cheaper, but may be pre-empted at any time; or empty
 SOURCE=${SOURCE-https://example.com/icl-zoo.git}
 COMMIT=${COMMIT-$(git -C "$(dirname "$0")" rev-parse HEAD)} # must be in SOURCE
 SHARE=${SHARE-10.0.0.2:/share}  # NFS, as of Filestore: all hosts need one workdir
 WORKDIR=${WORKDIR-/mnt/share/runs/scale} # or gs://BUCKET/…, for which SHARE is not used
-PAUSE=${PAUSE-60}               # s between two looks of `keep`
-RESTARTS=${RESTARTS-20}         # after so many `keep` gives up
+PAUSE=${PAUSE-60}               # seconds between two checks by `keep`
+RESTARTS=${RESTARTS-20}         # `keep` gives up after this many
 
 on_all_hosts() {
   gcloud compute tpus tpu-vm ssh "$NAME" --project="$PROJECT" --zone="$ZONE" \
@@ -69,8 +69,8 @@ install() {
       .venv/bin/pip install --quiet -c constraints.txt -e '.[$extra]'"
 }
 
-# JAX learns from the slice itself which the other hosts are. The run outlives this
-# connection; what it prints is in run.log on each host, and its exit code in run.code.
+# JAX learns the other hosts from the slice itself. The run outlives this connection; its
+# output is in run.log on each host, and its exit code in run.code.
 run() {
   local flags
   flags=$(printf ' %q' "$@")
@@ -82,7 +82,7 @@ run() {
       echo \$? > run.code) > run.log 2>&1 < /dev/null &"
 }
 
-# What the run of each host does: its exit code, `on`, or `none`.
+# The state of the run on each host: its exit code, `on`, or `none`.
 # shellcheck disable=SC2016 # the hosts expand it
 ask='cd icl-zoo 2> /dev/null || { echo "run: none"; exit; }
   if test -f run.code; then echo "run: $(cat run.code)"
@@ -110,7 +110,7 @@ look_after_the_run() { # of an ACTIVE slice; its exit code is 0 once the run is 
   fi
   echo "starting the run (${said//$'\n'/, })"
   if ! { install && run "$@"; }; then
-    echo 'it could not be started: trying again' >&2
+    echo 'the run could not be started; trying again' >&2
   fi
   return 1
 }

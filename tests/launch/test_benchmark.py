@@ -32,7 +32,7 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--scaling={tmp_path}/s.png'
   answer = launch(*arguments, cache=cache, module='launch.benchmark')
   assert answer.returncode == 0, answer.stderr
-  assert answer.stdout.count('step time grows as its power') == 4
+  assert answer.stdout.count('step time ∝ size^') == 4
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
 
 

@@ -1,15 +1,15 @@
 """The checkpoints of a run in a bucket, written by Orbax, with checksums.
 
-In a bucket nothing can be renamed, so that each save has a folder of its own,
-`checkpoints/<step>-<a random number>`: what a killed or suspended program has left, or
-still writes, is never mixed with the step of another. When all objects are complete,
-`MD5SUMS` is added, in the format of md5sum, and it alone makes the folder a step. The
-sums are those of the bucket's listing, which shows later damage without reading a byte.
-(A listing has CRC32C, too, but that is the same for all files of TensorStore's format
-OCDBT, since they end in their own.)
+Nothing can be renamed in a bucket, so each save has a folder of its own,
+`checkpoints/<step>-<a random number>`. What a killed or suspended program has left, or
+still writes, therefore never mixes with the step of another program. When all objects
+are complete, `MD5SUMS` is added, in the format of md5sum; only this file makes the
+folder a step. Its sums come from the bucket's listing, which shows later damage without
+reading any object. (A listing also has CRC32C, but that is the same for all files in
+TensorStore's format OCDBT, since they end in their own CRC32C.)
 
-A step holds the records until that step, too. They are what the next launch goes on
-with, so that no line can be lost or doubled, whenever a program is killed.
+A step also holds the records up to that step. The next launch continues from them, so
+that no line is lost or doubled, whenever a program is killed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_RECORD_BYTES = 2**30
 
 
 class BucketCheckpoints:
-  """As `Checkpoints`, in a bucket.
+  """Like `Checkpoints`, in a bucket.
 
   Opening it deletes what killed programs have left, marks damaged steps, with a warning
   that names them, and copies the records of the newest good step into the stage.
@@ -63,7 +63,7 @@ class BucketCheckpoints:
     self._names: dict[int, str] = {}  # the folder of each step; on process 0
     self._saving: concurrent.futures.Future[None] | None = None
     self._failing_since: float | None = None
-    self._failures = 0  # of the last saves, one after the other
+    self._failures = 0  # the number of saves that have failed in a row
     self._quiet = contextlib.ExitStack()
     self.set_aside = processes.run_on_main(self._clean)  # whether a step was damaged
 
@@ -93,14 +93,14 @@ class BucketCheckpoints:
   def save(self, step: int, state: Mapping[str, PyTree]) -> None:
     """Starts to save a step; returns as soon as the arrays may be donated.
 
-    If the save before has failed, this one takes its place. Raises RunError if the run
+    If the previous save has failed, this one replaces it. Raises RunError if the run
     cannot go on.
     """
     self.wait()
     self._start(step, state)
 
   def wait(self) -> bool:
-    """Waits until the last save has ended; whether it is complete.
+    """Waits until the last save has ended; returns whether it is complete.
 
     If it is not, the caller has to save again. Raises RunError when patience has run
     out, when another program has taken over, or when one of several processes failed.
@@ -148,7 +148,7 @@ class BucketCheckpoints:
       self._saving = in_background(lambda: finish(written))
 
   def _commit(self, name: str, records: bytes) -> None:
-    """Makes a step of what was written, and deletes the oldest steps, on process 0."""
+    """On process 0, makes a step of what was written, and deletes the oldest steps."""
     below = f'checkpoints/{name}/'
     self._folder.write(f'{below}{RECORDS}', records)
     objects = {
@@ -166,12 +166,12 @@ class BucketCheckpoints:
     self._mirror.copy()
 
   def _delete(self, name: str, objects: Objects) -> None:
-    # The manifest first: what is left is no step.
+    # The manifest first: without it the rest is no step.
     names = [MANIFEST, *(one for one in objects if one != MANIFEST)]
     self._folder.delete(f'checkpoints/{name}/{one}' for one in names)
 
   def _check(self) -> None:
-    """Raises RunError if the workdir is lost, on process 0."""
+    """On process 0, raises RunError if the workdir is lost."""
     try:
       self._mirror.check()
     except LostLock:
@@ -180,7 +180,7 @@ class BucketCheckpoints:
       raise self._failure(str(error)) from error
 
   def _note_failure(self, reason: str) -> None:
-    """Takes note that a save has failed; RunError if patience has run out."""
+    """Records that a save has failed; raises RunError if patience has run out."""
     now = time.monotonic()
     if self._failing_since is None:
       self._failing_since = now
@@ -198,7 +198,7 @@ class BucketCheckpoints:
     )
 
   def _clean(self) -> bool:
-    """Finds the newest good step, on process 0; whether a newer one was damaged."""
+    """On process 0, finds the newest good step; returns whether a newer is damaged."""
     saves = objects_by_step(self._folder)
     for name, objects in saves.items():
       if is_complete(objects):
@@ -222,15 +222,15 @@ class BucketCheckpoints:
       marker = f'checkpoints/{name}/{DAMAGED}'
       self._folder.write(marker, f'{reason}\n'.encode())
       logging.warning(
-        'checkpoint step %d is damaged: %s; marked by %s, falling back to the one '
-        'before',
+        'checkpoint step %d is damaged: %s; marked by %s, falling back to the previous '
+        'one',
         *(step, reason, f'{self._folder}/{marker}'),
       )
     return found
 
   def _read_records(self, name: str) -> None:
     records = self._folder.read(f'checkpoints/{name}/{RECORDS}', _MAX_RECORD_BYTES)
-    if records is not None:  # always, but for a step that is deleted by hand meanwhile
+    if records is not None:  # unless the step is deleted by hand meanwhile
       (self._mirror.stage / RECORDS).write_bytes(records.data)
 
 

@@ -1,4 +1,4 @@
-"""Copies of saved models between a bucket and a local folder, checked on the way."""
+"""Copies of saved models between a bucket and a local folder, with their checks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from zoo.checkpoints.steps import MANIFEST as LOCAL_MANIFEST
 from zoo.checkpoints.steps import chosen_step, write_manifest
 from zoo.errors import RunError
 
-# No model needs them.
+# Objects that no model needs.
 _LEFT_OUT = 'optimizer/', RECORDS, MANIFEST
 
 
 @contextlib.contextmanager
 def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
-  """A step of a run in a bucket, or a saved model there, in a local folder.
+  """Copies a step of a run, or a saved model, from a bucket into a local folder.
 
-  Of a run without the optimizer. Errors of the block name the URL, not the folder.
+  The optimizer of a run is left out. Errors in the block name the URL, not the folder.
   Raises UserError for a URL without checkpoints or a missing step, RunError for damage.
   """
   below, folder, objects = _find(url, step)
@@ -54,7 +54,7 @@ def copied_step(url: str, step: int | None) -> Iterator[pathlib.Path]:
 
 
 def upload(local: pathlib.Path, folder: Folder) -> None:
-  """Copies a local folder that `zoo.save` wrote into a bucket, or nothing; RunError."""
+  """Copies a local folder of `zoo.save` into a bucket, or nothing; raises RunError."""
   paths = [path for path in local.rglob('*') if path.is_file()]
   # The manifest last: without it no model is loaded.
   paths.sort(key=lambda path: path.name == LOCAL_MANIFEST)
@@ -69,7 +69,7 @@ def upload(local: pathlib.Path, folder: Folder) -> None:
 
 
 def _find(url: str, step: int | None) -> tuple[str, Folder, Objects]:
-  """What comes before the names of a step in its folder, the folder, the objects."""
+  """The prefix of the step's names in its folder, the folder, and the objects."""
   folder = open_folder(url)
   objects = folder.list()
   if 'origin/data.json' in objects:  # a step or a saved model

@@ -1,7 +1,7 @@
 """Steps in a bucket: their names, and checks against their checksums.
 
-A step is a folder `checkpoints/<step>-<a random number>` with an object `MD5SUMS`, or
-one as in a local workdir, if it was copied from there.
+A step is a folder `checkpoints/<step>-<a random number>` with an object `MD5SUMS`, or,
+if it was copied from a local workdir, a folder as there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from zoo.checkpoints.steps import sums_in
 
 MANIFEST = 'MD5SUMS'
 DAMAGED = 'DAMAGED'  # marks a step that is not to be used, and says why
-RECORDS = 'metrics.jsonl'  # the records until the step
+RECORDS = 'metrics.jsonl'  # the records up to the step
 
-# The names of a step.
+# The names of a step that was saved into the bucket, or copied from a local folder.
 SAVE = re.compile('([0-9]{1,18})-[0-9a-f]{16}')
 COPY = re.compile('[0-9]{1,18}')
 
@@ -26,7 +26,7 @@ Objects = Mapping[str, Stored]  # by name within the folder of a step
 def objects_by_step(
   folder: Folder, names: re.Pattern[str] = SAVE
 ) -> dict[str, dict[str, Stored]]:
-  """What the bucket has of each step of such a name, complete or not."""
+  """The objects of each step whose name matches `names`, complete or not."""
   saves: dict[str, dict[str, Stored]] = {}
   for path, stored in folder.list('checkpoints/').items():
     _, name, *rest = path.split('/', 2)
@@ -36,7 +36,7 @@ def objects_by_step(
 
 
 def step_of(name: str) -> int:
-  """The step in the name of a save."""
+  """The number of the step in the name of a save."""
   return int(name.partition('-')[0])
 
 
@@ -56,8 +56,8 @@ def manifest_of(objects: Objects) -> bytes:
 def find_corruption(folder: Folder, below: str, objects: Objects) -> str | None:
   """What is wrong with the objects of a complete step, or None if all are as written.
 
-  Their names in the folder begin with `below`. Only the manifest is read: the listing
-  has the checksums of the others.
+  Their names in the folder begin with `below`. Only the manifest is read, since the
+  listing has the checksums of the other objects.
   """
   manifest = folder.read(f'{below}{MANIFEST}')
   if manifest is None:

@@ -1,7 +1,7 @@
 """The checkpoints of a run, written by Orbax, with checksums that detect damage.
 
-A step is one self-contained folder of `<workdir>/checkpoints`, named by its number:
-beside the items `model` and `optimizer` it holds the metadata, JSON with the step, the
+A step is one self-contained folder of `<workdir>/checkpoints`, named by its number. It
+holds the items `model` and `optimizer`, and the metadata: JSON with the step, the
 config and the versions that made it. A step is written under a temporary name. When all
 its files are complete, `SHA256SUMS` is added, in the format of sha256sum, and the
 folder is renamed. Orbax itself would silently restore a flipped bit, so a step is
@@ -107,7 +107,7 @@ class Checkpoints:
     self._saving = in_background(finish)
 
   def wait(self) -> bool:
-    """Waits until the last save is complete, and is True; RunError if it failed."""
+    """Waits until the last save is complete; returns True, or raises RunError."""
     if self._saving is None:
       return True
     try:
@@ -174,7 +174,8 @@ def _set_damaged_steps_aside(folder: pathlib.Path, aside: pathlib.Path) -> bool:
       target = aside / f'{path.name}.{copy}'
     path.rename(target)
     logging.warning(
-      'checkpoint step %s is damaged: %s; moved to %s, falling back to the one before',
+      'checkpoint step %s is damaged: %s; moved to %s, falling back to the previous '
+      'one',
       path.name,
       reason,
       target,

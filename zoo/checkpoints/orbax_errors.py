@@ -42,7 +42,7 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-  """Drops the warnings and errors of Orbax from the logs: it raises the first error."""
+  """Drops warnings and errors of Orbax, which raises the first one, from the logs."""
   logger, asyncio_logger = absl_logging.get_absl_logger(), logging.getLogger('asyncio')
 
   def is_wanted(record: logging.LogRecord) -> bool:
@@ -63,7 +63,7 @@ def quiet_orbax() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(folder: pathlib.Path | str) -> Iterator[None]:
-  """Raises RunError, in one line that names the folder, for any error of the block."""
+  """Turns any error in the block into a RunError of one line that names the folder."""
   with quiet_orbax(), warnings.catch_warnings():
     warnings.filterwarnings('ignore', _NEVER_AWAITED)
     try:
@@ -102,7 +102,7 @@ def writing(earlier: set[threading.Thread]) -> Iterator[None]:
 
 
 def _release(error: BaseException | None) -> None:
-  """Frees what the tracebacks of an error refer to: tasks that would print later."""
+  """Frees the objects in an error's tracebacks: tasks that would print later."""
   while error is not None:
     traceback.clear_frames(error.__traceback__)
     error = error.__cause__ or error.__context__

@@ -1,6 +1,6 @@
-"""All uses of Orbax: it writes a folder of arrays, describes it, and reads it.
+"""All calls of Orbax, which write, describe and read a folder of arrays.
 
-No private function of Orbax is called. This module relies on the names of the JSON
+No private function of Orbax is called, but this module relies on the names of the JSON
 files that Orbax writes, and of the marker `commit_success.txt`.
 """
 
@@ -22,7 +22,7 @@ from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
 from zoo.files import MIB, read_json
 
-# On disk the metadata is the item `origin`, its name in the first checkpoints.
+# The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_ITEM = 'origin'
 METADATA_FILE = 'origin/data.json'
 
@@ -31,8 +31,8 @@ METADATA_FILE = 'origin/data.json'
 _TIMEOUT_SECONDS = 365 * 24 * 3600
 
 _MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
-# A checkpoint may take this much memory in any case, and otherwise at most so many
-# times the size of its files: trained weights hardly compress.
+# A checkpoint may take this much memory, or at most this many times the size of its
+# files: trained weights hardly compress.
 _SMALL_BYTES = 256 * MIB
 _MAX_COMPRESSION = 1000
 
@@ -51,7 +51,7 @@ def start_save(
 ) -> Callable[[], None]:
   """Starts to write a new folder; returns as soon as the arrays may be donated.
 
-  The function returned waits until Orbax has written everything, and raises its error.
+  The returned function waits until Orbax has written everything, and raises its errors.
   """
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
@@ -83,7 +83,7 @@ def finish_save(folder: pathlib.Path) -> None:
 
 
 def load_metadata(folder: pathlib.Path) -> object:
-  """The metadata of a step; raises RunError unless all its files are as written."""
+  """The metadata of a step; raises RunError unless all files of it are as written."""
   if reason := find_corruption(folder):
     raise RunError(f'the checkpoint {folder} is damaged: {reason}')
   try:
@@ -126,8 +126,8 @@ def load_arrays(
 
 
 def array_name(path: tuple) -> str:
-  """The name of an array in a state or in Orbax's metadata of one."""
-  # Both end in the field of the variable that holds the array.
+  """The name of an array in a state, or in Orbax's metadata of a state."""
+  # Both paths end in the field of the variable that holds the array.
   name = jax.tree_util.keystr(path, simple=True, separator='.')
   return name.removesuffix('.value')
 

@@ -1,4 +1,4 @@
-"""`zoo.load`: opens a model of a run, or of `zoo.save`, with no config at hand.
+"""`zoo.load`: opens the model of a run or of `zoo.save`, without its config file.
 
 A checkpoint holds no code. It may come from an untrusted source, so its metadata is
 checked before it is used and before memory is allocated for it.
@@ -41,30 +41,30 @@ from zoo.protocols import Model
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
-# Beside a run that deletes old steps, the newest one is read so many times, and the
-# folder listed so many times before it counts as empty.
+# While a run deletes old steps: how often to try to read the newest step, and to list
+# the folder before it counts as empty.
 _MAX_TRIES, _MAX_LISTINGS = 100, 5
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedModel:
-  """A model that was loaded, with its metadata."""
+  """A loaded model with its metadata."""
 
-  # The config names their classes, so no type checker can know them.
+  # The config names the classes of both, so no type checker can know them.
   model: Any  # a zoo.Model, ready to be called
   task: Any  # the zoo.Task that it was trained on
-  config: Config  # of the run; without a run only its sections model and task
-  step: int  # steps trained
+  config: Config  # of the run; without a run only the sections model and task
+  step: int  # the number of steps trained
 
 
 def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """Opens a model from a run's workdir, its checkpoints, or a folder of `zoo.save`.
 
-  `step` None is the newest, also while a running training deletes old ones. The arrays
-  go to the first device, or to the mesh that `jax.set_mesh` has set, whatever devices
-  they were saved from; heads are split over its axis `model` if it divides them. The
-  folder may be in a bucket: gs://bucket/runs/a. Where there is no `checkpoints/NAME`,
-  that is a checkpoint that ships. Raises UserError for a folder without checkpoints, a
+  By default `step` is the newest, even while a run deletes old ones. The arrays go to
+  the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
+  were saved from; heads are split over the axis `model` of the mesh if it divides them.
+  The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
+  exist means a shipped checkpoint. Raises UserError for a folder without checkpoints, a
   missing step, a newer format, or a model or task that is not registered; RunError for
   damaged files.
   """
@@ -93,7 +93,7 @@ def _load_from_bucket(url: str, step: int | None) -> SavedModel:
 
 
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The path from the root, with `~` resolved, as Orbax wants it; raises UserError."""
+  """The absolute path, with `~` expanded, that Orbax needs; raises UserError."""
   refuse_url(path)
   try:
     return pathlib.Path(path).expanduser().resolve()
@@ -102,7 +102,7 @@ def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
-  """The folder of a step; None is the newest."""
+  """The folder of a step, by default of the newest."""
   try:
     if not path.is_dir():
       raise UserError(
@@ -256,7 +256,7 @@ def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
 
 
 def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
-  """The entries of `shapes` that `other` lacks or has otherwise."""
+  """The entries of `shapes` that `other` lacks or has with another shape."""
   own = [
     f'{name} {shape}' for name, shape in shapes.items() if other.get(name) != shape
   ]
@@ -264,7 +264,7 @@ def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
 
 
 def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:
-  """The sharding of an array: split as its model asks, as far as the mesh allows."""
+  """The sharding that the model asks for an array, as far as the mesh allows it."""
   if mesh.empty:
     return SingleDeviceSharding(jax.devices()[0])
   automatic = {

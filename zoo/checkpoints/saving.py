@@ -52,13 +52,13 @@ def save(
 ) -> None:
   """Writes a model into a new folder, from which `zoo.load` restores it.
 
-  Give the task that the model is for, or a `config` that names model and task, as a
-  loaded model has. Without a config the hyper-parameters are those that model and task
-  were constructed with. Raises UserError when the folder is not empty, when both or
-  neither are given, when JSON cannot hold a hyper-parameter, or when the saved model
-  does not predict the same on a few prompts once it is loaded; RunError when the folder
-  cannot be written. After an error there is no folder. The folder may be in a bucket:
-  gs://bucket/models/a.
+  Give either the task that the model is for, or a `config` that names model and task,
+  such as that of a loaded model. Without a config the hyper-parameters are those that
+  model and task were constructed with. Raises UserError if the folder is not empty, if
+  both or neither of task and config are given, if JSON cannot hold a hyper-parameter,
+  or if the loaded model does not predict the same on a few prompts; RunError if the
+  folder cannot be written. An error leaves no folder behind. The folder may be in a
+  bucket: gs://bucket/models/a.
   """
   if is_url(path):
     folder = open_folder(path)
@@ -121,7 +121,7 @@ def _described(
 ) -> dict[str, object]:
   """The section of a config that makes a model or a task: its name and arguments.
 
-  Without the arguments that are `others`' to give.
+  Arguments named in `others` are left out.
   """
   cls = type(thing).__name__
   names = [name for name in entries.names() if entries.get(name) is type(thing)]
@@ -161,12 +161,12 @@ def _check_arguments(config: Config, model: Model) -> None:
 
 
 def _is_same(one: object, other: object) -> bool:
-  """Whether two arguments are equal, where a number may stand for a whole vector."""
+  """Whether two arguments are equal; a number stands for a vector of that number."""
   if one == other:
     return True
   try:
     return bool(np.all(np.asarray(one, float) == np.asarray(other, float)))
-  except (TypeError, ValueError):  # no numbers, or of another shape
+  except (TypeError, ValueError):  # not numbers, or of different shapes
     return False
 
 
@@ -184,7 +184,7 @@ def _check_makes(config: Config, state: PyTree) -> None:
 def _check_predicts_the_same(
   model: Model, task: Task | None, saved: SavedModel
 ) -> None:
-  """Raises UserError unless the loaded model and task do the same as the given ones."""
+  """Raises UserError unless the loaded model and task act like the given ones."""
   key = jax.random.key(0)
   prompt = saved.task.sample(key, _NUM_PROMPTS)
   if task is not None:
@@ -201,7 +201,7 @@ def _check_predicts_the_same(
 
 
 def _predict(model: Model, prompt: Prompt, at_other_weights: bool) -> np.ndarray:
-  # A model may change when it is called, so a copy of it is called.
+  # Calling a model may change it, so a copy is called.
   graph, parameters, rest = nnx.split(nnx.clone(model), nnx.Param, ...)
   if at_other_weights:
     parameters = changed_weights(parameters)

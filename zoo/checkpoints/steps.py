@@ -1,4 +1,4 @@
-"""Folders of saved steps: their manifest of checksums, and checks against it."""
+"""Folders of saved steps: their manifests of checksums, and checks against these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.files import UnreadableFile, read_text
 _Step = TypeVar('_Step')
 
 MANIFEST = 'SHA256SUMS'
-FORMAT = 1  # of a step's contents; raised when older code could not read them
+FORMAT = 1  # of a step's contents; increased when older code could not read them
 
 
 def write_manifest(step_folder: pathlib.Path) -> None:
@@ -37,7 +37,7 @@ def write_manifest(step_folder: pathlib.Path) -> None:
 def find_corruption(step_folder: pathlib.Path) -> str | None:
   """What is wrong with the files of a saved step, or None if all are as written.
 
-  Extra files beside the subfolders of a step are ignored, since no load reads them.
+  Extra files outside the subfolders of a step are ignored, since loading reads none.
   """
   try:
     names = _file_names(step_folder)
@@ -77,7 +77,7 @@ def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def chosen_step(path: object, steps: Mapping[int, _Step], step: int | None) -> _Step:
-  """What `path` has for a step, None being the newest; raises UserError."""
+  """The entry of a step, by default the newest; raises UserError if there is none."""
   if not steps:
     raise UserError(
       f'{path} holds no checkpoint; it must be the workdir of a run, its folder '

@@ -1,4 +1,4 @@
-"""Estimators: predictors without training, and their best parameters for a task."""
+"""Estimators: untrained predictors, and their best parameters for a task."""
 
 from zoo.estimators.linear_regression import Estimator as Estimator
 from zoo.estimators.linear_regression import GDBeta as GDBeta

@@ -13,10 +13,10 @@ from zoo.prompt import Prompt
 
 
 class Baseline:
-  """A predictor without training, defined by `predict` for one prompt.
+  """An untrained predictor, defined by `predict` for one prompt.
 
-  Equal baselines share compiled programs: a subclass is a frozen dataclass, and its
-  fields can be hashed.
+  Equal baselines share compiled programs, so a subclass must be a frozen dataclass with
+  hashable fields.
   """
 
   def predict(
@@ -26,13 +26,13 @@ class Baseline:
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '*k']:
-    """The prediction at a query from the examples that were seen, the first of all."""
+    """The prediction at a query from the seen examples, which come first."""
     raise NotImplementedError
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query."""
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
-    if c == 0:  # so that none needs to care: one example that is not seen
+    if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
     seen = jnp.arange(x.shape[1]) < c
     return jax.vmap(self.predict, (0, 0, None, 0))(x, y, seen, prompt.x_query)
@@ -45,8 +45,7 @@ class Baseline:
 class HostBaseline:
   """A predictor that fits a model of another library to each prompt, on the host.
 
-  It is slow, so that a comparison gives it fewer prompts than the others, and it cannot
-  be compiled.
+  It cannot be compiled, and is so slow that a comparison gives it fewer prompts.
   """
 
   def fit_and_predict(
@@ -81,6 +80,6 @@ def at_every_length(
 def zeroed(
   x: Float[Array, 'c d'], y: Float[Array, ' c *k'], seen: Bool[Array, ' c']
 ) -> tuple[Float[Array, 'c d'], Float[Array, ' c *k']]:
-  """The examples with zeros for those that were not seen."""
+  """The examples, with zeros in place of those that are not seen."""
   along = seen.reshape(-1, *(1,) * (y.ndim - 1))
   return jnp.where(seen[:, None], x, 0), jnp.where(along, y, 0)

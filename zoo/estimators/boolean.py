@@ -20,18 +20,18 @@ from zoo.tasks.boolean import FORCED, RELEVANT, Majority, SparseParity
 class ConjunctionBayes(Baseline):
   """The Bayes predictor of the task 'conjunction', by importance sampling.
 
-  Given its weights w with |w| literals, an example has the probability
+  Given weights w with |w| literals, an example has the probability
   `2^−d (0.7 + 0.3·2^|w|)` if it is positive and `0.7·2^−d` if it is negative. The
-  positive examples leave r literals that they all satisfy. A conjunction of t of them
-  has the same posterior probability from the positive examples alone whichever they
-  are, so t has a known distribution and the t are the first of a random order. Only
-  that order is drawn: each negative example must violate a literal, so in each order t
-  is at least some τ. Its probability is summed over t ≥ τ, and averaged over orders.
+  positive examples leave r literals that they all satisfy. From the positive examples
+  alone, all conjunctions of t of these literals have the same posterior probability. So
+  t has a known distribution, and the t literals are the first of a random order. Only
+  this order is drawn: each negative example must violate a literal, so in each order t
+  is at least some τ. The probability is summed over t ≥ τ, and averaged over orders.
   The query is treated likewise, once as a positive and once as a negative example.
 
-  The draws are the same for every prompt. With 256 the log loss is above that of the
-  exact predictor by at most 2e-5 nats for 28 features (against 16,384 draws, up to 59
-  examples) and 3e-4 for 7 or 8 features (against enumeration); the root mean square
+  The draws are the same for every prompt. With 256 draws the log loss is above that of
+  the exact predictor by at most 2e-5 nats for 28 features (against 16,384 draws, up to
+  59 examples) and 3e-4 for 7 or 8 features (against enumeration); the root mean square
   error of a probability is 0.002 and 0.01. The error falls as `1/√num_draws`.
   """
 
@@ -51,7 +51,8 @@ class ConjunctionBayes(Baseline):
     count = jnp.sum(positive).astype(x.dtype)
     total = jnp.sum(jnp.where(positive[:, None], x, 0), axis=0)
     literals = jnp.where(jnp.abs(total) == count, jnp.sign(total), 0)
-    # The query satisfies these too; before the first positive example any sign may be.
+    # The literals that the query satisfies too; before the first positive example, all
+    # of the query's.
     shared = jnp.where((count == 0) | (literals == x_query), x_query, 0)
     signs = jax.random.rademacher(signs_key, shape, x.dtype)
     literals = jnp.where(count == 0, signs, literals[:, None])
@@ -74,7 +75,7 @@ def _log_evidence(
 ) -> Float[Array, '']:
   """The log probability of examples, up to factors that are the same for every w.
 
-  The positive ones satisfy the `literals`, 0 for none; s orders of them were drawn.
+  Positive examples satisfy the `literals` (0: none), of which s orders were drawn.
   """
   c, (d, s) = len(x), order.shape
   left = literals != 0
@@ -91,7 +92,7 @@ def _log_evidence(
 
   sizes = jnp.arange(d + 1)
   t, r = sizes.astype(x.dtype), jnp.sum(left[:, 0]).astype(x.dtype)
-  # Each literal has the probability 0.15, but one with either sign that of both.
+  # Each literal has the probability 0.15; one that may have either sign has twice that.
   signs = jnp.where(num_positive == 0, math.log(2), 0).astype(x.dtype)
   odds = math.log(RELEVANT / 2 / (1 - RELEVANT)) + signs
   forced = jnp.logaddexp(math.log(1 - FORCED), math.log(FORCED) + t * math.log(2))
@@ -106,10 +107,10 @@ def _log_evidence(
 
 @dataclasses.dataclass(frozen=True)
 class Elimination(Baseline):
-  """Valiant's algorithm: the conjunction of all literals that no positive one violates.
+  """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
 
-  If it holds at the query, the label is +1 for sure. If not, with m positive examples,
-  a literal of an irrelevant feature may be wrong, which has survived with probability
+  If it holds at the query, the label is certainly +1. If not, the violated literal may
+  be of an irrelevant feature, which survives m positive examples with probability
   `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
   """
 
@@ -121,7 +122,7 @@ class Elimination(Baseline):
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
     positive = seen & (y > 0)
-    # A literal that the query violates is left if all positive examples violate it not.
+    # A literal that the query violates is left if no positive example violates it.
     against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
     count = jnp.sum(positive).astype(x.dtype)
     doubt = jnp.maximum(0, count * math.log(2) - math.log(x.shape[1]))
@@ -131,7 +132,7 @@ class Elimination(Baseline):
 
 @dataclasses.dataclass(frozen=True)
 class Negated(Baseline):
-  """A baseline of the dual function, whose features and labels are negated."""
+  """The dual of a baseline: features, labels and prediction are negated."""
 
   baseline: Baseline
 
@@ -147,9 +148,9 @@ class Negated(Baseline):
 
 @dataclasses.dataclass(frozen=True)
 class VersionSpace(Baseline):
-  """The Bayes predictor by enumeration: the vote of all functions that fit exactly.
+  """The Bayes predictor by enumeration: all functions that fit vote by their prior.
 
-  A fair coin if none fits.
+  Predicts a fair coin if none fits.
   """
 
   task: Majority | SparseParity
@@ -175,8 +176,8 @@ class ParityBayes(Baseline):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 
   An example is a linear equation in the d bits that say which features are relevant. If
-  the query's features are a sum of those seen, modulo 2, its label is theirs; if not,
-  it is a fair coin.
+  the query's features are a sum of seen ones modulo 2, the label is the sum of theirs;
+  if not, it is a fair coin.
   """
 
   def predict(
@@ -197,7 +198,7 @@ class ParityBayes(Baseline):
     def insert(form: Any, row: Any) -> tuple[Array, None]:
       row = reduce(form, row)
       pivot = jnp.argmax(row[:d])
-      row = row * row[pivot]  # 0 if it contradicts those before
+      row = row * row[pivot]  # 0 if no feature is left
       changed = form[:, pivot] + (jnp.arange(d) == pivot).astype(jnp.int32)
       return (form + changed[:, None] * row[None]) % 2, None
 
@@ -212,8 +213,8 @@ class ParityBayes(Baseline):
 class NeighbourBayes(Baseline):
   """The Bayes predictor of the task 'nearest_neighbour'.
 
-  The label of the nearest example, the first of equals, is certain after `num_random`
-  examples and for copies; else the label is a fair coin.
+  After `num_random` examples, and for copies, the label is that of the nearest example,
+  the first of equals; otherwise it is a fair coin.
   """
 
   num_random: int
@@ -226,7 +227,7 @@ class NeighbourBayes(Baseline):
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
     agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
-    # So that there is something to choose from before the first example.
+    # An entry to choose before the first example.
     agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
     nearest = jnp.argmax(agreement)
     certain = (jnp.sum(seen) >= self.num_random) | (agreement[nearest] == x.shape[1])
@@ -237,8 +238,8 @@ class NeighbourBayes(Baseline):
 class Averaging(Baseline):
   """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
 
-  To the first order in a, the logit of naive Bayes for features ±1, whose means are
-  ±a_j given the label; the d examples without correlation keep it small at first.
+  To first order in a, this is the logit of naive Bayes for features ±1, whose means
+  given the label are ±a_j; the d in the denominator keeps it small at first.
   """
 
   def predict(

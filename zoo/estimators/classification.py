@@ -24,9 +24,9 @@ LogLink = Callable[[Float[Array, '*n']], Float[Array, '*n']]
 class MaximumAPosteriori(Baseline):
   """The link of `w·x_q` for the weights w of greatest posterior density.
 
-  Newton's method from the prior mean. For the link 'sign' these are the weights of
-  logistic regression, since every separating w has the same likelihood; with the prior
-  N(0, I) that is the usual penalised logistic regression with C = 1.
+  They are found by Newton's method from the prior mean. For the link 'sign' they are
+  the weights of logistic regression, since every separating w has the same likelihood;
+  with the prior N(0, I) that is the usual penalised logistic regression with C = 1.
   """
 
   task: LogisticRegression
@@ -46,7 +46,7 @@ class MaximumAPosteriori(Baseline):
   def weights(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], seen: Bool[Array, ' c']
   ) -> Float[Array, ' d']:
-    """The weights; those along which the prior does not vary are the prior mean's."""
+    """The weights; where the prior does not vary, they are those of the prior mean."""
     log_link = _log_link(self.task)
     slope, bend = _derivatives(log_link)
     offset, rows = _margins(self.task, *zeroed(x, y, seen))
@@ -64,8 +64,8 @@ class MaximumAPosteriori(Baseline):
       root = _root_of_precision(rows, jnp.where(seen, bend(margins), 0))
       step = _solve(root, _solve(root, gradient, transposed=True))
       change = jnp.max(jnp.abs(rows @ step), initial=0)
-      # Far from the optimum, the best of the halved steps. Near it a whole step is
-      # right, and the density is too flat to tell.
+      # Far from the optimum, take the best of the halved steps. Near it a whole step is
+      # right, and the density is too flat to show that.
       best = jnp.argmax(density(z[None] + step_sizes[:, None] * step[None]))
       size = jnp.where(change < 0.1, 1.0, step_sizes[best]).astype(z.dtype)
       return i + 1, z + size * step, change
@@ -83,7 +83,7 @@ class MaximumAPosteriori(Baseline):
 class Bayes(Baseline):
   """The posterior probability of the label +1, by importance sampling.
 
-  For the links 'logistic' and 'probit'. The proposal is a multivariate Student
+  The link must be 'logistic' or 'probit'. The proposal is a multivariate Student
   distribution, a little wider than the Gaussian that expectation propagation fits to
   the posterior. All prompts share the draws of one fixed seed.
 
@@ -115,8 +115,8 @@ class Bayes(Baseline):
   def standard_error(self, prompt: Prompt) -> Float[Array, ' b']:
     """The standard error of the probability of the label +1 of each query.
 
-    It is too small for a probability so near 0 or 1 that samples may lack the other
-    label altogether.
+    It is too small if the probability is so near 0 or 1 that no sample may have the
+    other label.
     """
     seen = jnp.ones(prompt.x.shape[1], bool)
 
@@ -140,12 +140,12 @@ class Bayes(Baseline):
     offset, rows = _margins(self.task, *zeroed(x, y, seen))
     mean, root = _expectation_propagation(log_link, offset, rows, seen)
     freedom, width, d = 20, 1.1, x.shape[1]
-    # On the host: programs that draw take seconds more to compile.
+    # Drawn on the host, since compiling the draws would take seconds.
     draws = np.random.default_rng(0)
     normal = draws.normal(size=(self.num_samples, d))
     scale = draws.chisquare(freedom, (self.num_samples, 1))
     student = jnp.asarray(normal / np.sqrt(scale / freedom), x.dtype)
-    # To solve for all samples at once takes 20 times as long on a CPU.
+    # Solving for all samples at once takes 20 times as long on a CPU.
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
     z = mean[None] + width * student @ inverse.T
     proposal = -(freedom + d) / 2 * jnp.log1p(jnp.sum(student**2, axis=1) / freedom)
@@ -159,9 +159,9 @@ class Bayes(Baseline):
 class Averaging(Baseline):
   """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` (code of Garg et al., 2208.01066).
 
-  On average a is c w, with a c of the link, and each entry has the variance 1/k. The
-  logit is that of a Gaussian w with such a measurement, all weights having the prior
-  mean 0 and the same variance, and of the probit function that is closest to the link.
+  On average a is c w, where c depends on the link, and each entry has the variance 1/k.
+  The logit is that of a Gaussian w with this measurement, whose weights have the prior
+  mean 0 and equal variances, under the probit function that is closest to the link.
   """
 
   task: LogisticRegression
@@ -174,7 +174,7 @@ class Averaging(Baseline):
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
     x, y = zeroed(x, y, seen)
-    # The variance of the noise ε if a label is taken as the sign of w·x + ε.
+    # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
     d, root = self.task.num_features, self.task.prior_root()
     variance = (np.sum(self.task.prior_mean**2) + np.sum(root**2)) / d
@@ -188,7 +188,7 @@ class Averaging(Baseline):
 
 
 def _log_link(task: LogisticRegression) -> LogLink:
-  """The logarithm of the link; of the logistic one for 'sign'."""
+  """The logarithm of the link; for 'sign', that of the logistic link."""
   return log_ndtr if task.link == 'probit' else jax.nn.log_sigmoid
 
 
@@ -215,11 +215,11 @@ def _root_of_precision(
   rows: Float[Array, 'c d'], weights: Float[Array, ' c']
 ) -> Float[Array, 'd d']:
   """An upper triangular U with `Uᵀ U = I + Σ_i weights_i rows_i rows_iᵀ`."""
-  # Not by Cholesky's method: the product would square the condition number.
+  # Not by a Cholesky decomposition: the product would square the condition number.
   scaled = jnp.sqrt(weights)[:, None] * rows
   identity = jnp.eye(rows.shape[1], dtype=rows.dtype)
   root = jnp.linalg.qr(jnp.concatenate([scaled, identity]), mode='r')
-  # The signs of its rows depend on the number of examples, and with them the samples.
+  # The signs of the rows depend on the number of examples, and affect the samples.
   return root * jnp.where(jnp.diagonal(root) < 0, -1, 1).astype(root.dtype)[:, None]
 
 
@@ -237,8 +237,8 @@ def _expectation_propagation(
 ) -> tuple[Float[Array, ' d'], Float[Array, 'd d']]:
   """The mean, and the root U of the precision, of a Gaussian near the posterior of z.
 
-  Ten parallel updates, half of each (Rasmussen and Williams, Gaussian Processes for
-  Machine Learning, section 3.6); the moments by Gauss-Hermite quadrature.
+  Ten parallel updates, damped by half (Rasmussen and Williams, Gaussian Processes for
+  Machine Learning, section 3.6), with moments by Gauss–Hermite quadrature.
   """
   nodes, weights = np.polynomial.hermite_e.hermegauss(32)
   nodes = jnp.asarray(nodes, rows.dtype)

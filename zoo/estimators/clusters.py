@@ -1,4 +1,4 @@
-"""Baselines of the task of Gaussian clusters, whose labels are one-hot."""
+"""Baselines for Gaussian clusters, whose labels are one-hot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bayes(Baseline):
 
 @dataclasses.dataclass(frozen=True)
 class NearestMean(Baseline):
-  """The posterior of a class as if its mean were that of its examples; 0 without any.
+  """The posterior of a class as if its mean were that of its examples, 0 without any.
 
   The most likely class is that of the nearest mean.
   """
@@ -111,7 +111,7 @@ class GradientDescent(Baseline):
 def _counts_and_means(
   x: Float[Array, 'c d'], y: Float[Array, 'c k'], seen: Bool[Array, ' c']
 ) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
-  """How many examples each class has, and their mean; 0 for a class that has none."""
+  """The number of examples of each class, and their mean, 0 for a class without any."""
   x, y = zeroed(x, y, seen)
   counts = jnp.sum(y, axis=0)
   return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
@@ -121,8 +121,8 @@ def _log_mass(
   n: Float[Array, ' k #d'], mean: Float[Array, 'k d']
 ) -> Float[Array, 'k d']:
   """The logarithm of the probability of [−1, 1] under `N(mean, 1/n)`, for n ≥ 1."""
-  # By symmetry a mean ≥ 0 will do: of the two lower tails the first is then the larger,
-  # at least five times, so that nothing cancels, and each logarithm is finite.
+  # By symmetry the mean may be taken as ≥ 0. Of the two lower tails the first is then
+  # at least five times the second, so nothing cancels, and each logarithm is finite.
   root, mean = jnp.sqrt(n), jnp.abs(mean)
   large = jax.scipy.special.log_ndtr(root * (1 - mean))
   small = jax.scipy.special.log_ndtr(root * (-1 - mean))

@@ -14,12 +14,13 @@ from zoo.prompt import Prompt
 
 @dataclasses.dataclass(frozen=True)
 class ArcCosineKernel:
-  """The posterior mean of a network of two layers as its width goes to infinity.
+  """The posterior mean of a two-layer network as its width goes to infinity.
 
   The functions are then a Gaussian process with the arc-cosine kernel of order 1 (Cho &
-  Saul 2009, eq. 3 and 6), `k(x, x') = |x||x'| (sin t + (π − t) cos t)/π` with t the
-  angle between x and x'. So it is Bayes in that limit, and the affine predictor of
-  least risk at any width. One Cholesky decomposition serves all lengths.
+  Saul 2009, eqs. 3 and 6), `k(x, x') = |x||x'| (sin t + (π − t) cos t)/π` with t the
+  angle between x and x'. So this is the Bayes predictor in that limit, and at any width
+  the predictor affine in the labels with the least risk. One Cholesky decomposition
+  serves all lengths.
 
   With output weights of mean m the labels have the mean `m √(r/π) |x|`, since
   `E relu(w·x) = |x|/√(2π)`, and the covariance `(1 + m²) k(x, x') − m² |x||x'|/π`.
@@ -42,8 +43,8 @@ class ArcCosineKernel:
   def _predict_all(
     self, x: Float[Array, 't d'], y: Float[Array, ' t']
   ) -> Float[Array, ' t']:
-    # y = L z with independent z, and row i of L has the label i in terms of the z of
-    # the labels before it and its own, whose mean is 0.
+    # y = L z with independent z: row i of L gives label i from the z of earlier labels
+    # and its own z, whose mean is 0.
     lower = jnp.linalg.cholesky(self._covariance(x))
     scale = self.output_mean * math.sqrt(self.hidden_features / math.pi)
     mean = scale * jnp.sqrt(jnp.sum(x * x, axis=1))
@@ -51,13 +52,13 @@ class ArcCosineKernel:
     return mean + jnp.tril(lower, -1) @ independent
 
   def _covariance(self, x: Float[Array, 't d']) -> Float[Array, 't t']:
-    """The covariance of the labels, with some more variance against rounding errors.
+    """The covariance of the labels, with a little extra variance against rounding.
 
-    Divided by the norms, its entries and the steps of the decomposition have errors of
-    a few ε, since the entries' derivative by the cosine is at most 1; and so all
-    eigenvalues together have errors of at most a few t ε. Without noise the least
-    eigenvalue is about 0.04 for d = 20 and t = 101, to which 4 t ε = 5e-5 is nothing;
-    for d = 1 it is 0, and the decomposition would fail.
+    After division by the norms, the entries and the steps of the decomposition have
+    errors of a few ε, since the derivative of an entry by the cosine is at most 1; so
+    the eigenvalues have errors of at most a few t ε. Without noise the least eigenvalue
+    is about 0.04 for d = 20 and t = 101, far above 4 t ε = 5e-5; for d = 1 it is 0, and
+    the decomposition would fail.
     """
     norms = jnp.sqrt(jnp.sum(x * x, axis=1))
     products = norms[:, None] * norms[None]
@@ -70,6 +71,6 @@ class ArcCosineKernel:
     extra = 4 * len(x) * float(jnp.finfo(x.dtype).eps)
     share = (1 + square) * (1 + extra) - square / jnp.pi
     variances = share * norms**2 + self.noise_std**2
-    # Features that are 0 have a label that is 0, and tell nothing.
+    # Features of 0 have the label 0, which carries no information.
     variances = jnp.where(variances > 0, variances, 1)
     return jnp.where(jnp.eye(len(x), dtype=bool), jnp.diag(variances), kernel)

@@ -1,7 +1,7 @@
-"""Estimators of linear regression: called like a model, but not trained.
+"""Estimators for linear regression: called like a model, but not trained.
 
-Each is made by a function from a task, for which it gets the best parameters, or from
-the parameters themselves. All hold float64 and compute in the precision of the prompt.
+A function makes each from a task, for which it gets the best parameters, or from given
+parameters. All hold float64 and compute in the precision of the prompt.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Estimator:
     return self._fit(prompt, c, self._parameter(c))
 
   def _parameter(self, count: int) -> Float[np.ndarray, '*n']:
-    """What the fit to `count` examples depends on, if it is not always the same."""
+    """The parameter of the fit to `count` examples; 0 for a fit that has none."""
     return np.zeros(())
 
   def _fit(
     self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
   ) -> Float[Array, 'b d']:
-    """The weights fitted to `count` examples; the others are 0, labels included."""
+    """The weights fitted to `count` examples; all other examples and labels are 0."""
     raise NotImplementedError
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
@@ -72,7 +72,7 @@ class Estimator:
     return at_every_length(prompt, predict)
 
   def __eq__(self, other: object) -> bool:
-    """Whether both are of one kind with the same parameters."""
+    """Whether both have the same class and parameters."""
     if type(self) is not type(other):
       return NotImplemented
     return attribute_values(vars(self)) == attribute_values(vars(other))
@@ -87,7 +87,7 @@ class GradientDescent(Estimator):
 
   start: Float[np.ndarray, ' d']
   step_sizes: Float[np.ndarray, ' k']
-  # Its best step size is that of one step from a context of another length.
+  # At other context lengths the step size is the best for one step on this task.
   tuned_for: LinearRegression | None = None
 
   def _parameter(self, count: int) -> Float[np.ndarray, ' k']:
@@ -103,11 +103,11 @@ class GradientDescent(Estimator):
     return weights_bd
 
   def learning_rule(self) -> LearningRule:
-    """This estimator as a learning rule; UserError if it takes two steps or more."""
+    """This estimator as a learning rule; raises UserError for two steps or more."""
     if self.step_sizes.size > 1:
       raise UserError(
-        f'{self.step_sizes.size} steps of gradient descent are no learning rule: only '
-        'up to one step is affine in the second moment G'
+        f'{self.step_sizes.size} steps of gradient descent are no learning rule; only '
+        'zero or one step is affine in the second moment G'
       )
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
@@ -118,7 +118,7 @@ class GDBeta(Estimator):
 
   start: Float[np.ndarray, ' d']
   step_matrix: Float[np.ndarray, 'd d']
-  # Its best step matrix is that of a step from a context of another length.
+  # At other context lengths the step matrix is the best for this task.
   tuned_for: LinearRegression | None = None
 
   def _parameter(self, count: int) -> Float[np.ndarray, 'd d']:
@@ -170,8 +170,8 @@ def gradient_descent(
 ) -> GradientDescent:
   """Gradient descent from a start `[d]`, or from the prior mean of a task.
 
-  `step_size` is one number for every step, or one for each, `[num_steps]`; None is
-  `best_step_size` of the task. Raises UserError naming the argument that is wrong.
+  `step_size` is one number for all steps, or one for each, `[num_steps]`; it defaults
+  to `best_step_size` of the task. Raises UserError naming the argument that is wrong.
   """
   num_steps = check_count('num_steps', num_steps)
   start, task = _start(task_or_start)
@@ -189,7 +189,7 @@ def gd_beta(
 ) -> GDBeta:
   """GD-β from a start `[d]`, or from the prior mean of a task.
 
-  `step_matrix` None is `best_step_matrix` of the task. Raises UserError naming the
+  `step_matrix` defaults to `best_step_matrix` of the task. Raises UserError naming the
   argument that is wrong.
   """
   start, task = _start(task_or_start)
@@ -207,7 +207,7 @@ def gd_beta(
 def prior_mean(task: Task) -> GradientDescent:
   """Predicts with the prior mean, whatever the context: zero steps of descent.
 
-  Raises UserError for a task of another kind.
+  Raises UserError unless the task is a LinearRegression.
   """
   return GradientDescent(_regression(task).prior_mean, np.zeros(0))
 
@@ -215,8 +215,8 @@ def prior_mean(task: Task) -> GradientDescent:
 def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
   """Ridge regression towards a start `[d]`, or towards the prior mean of a task.
 
-  `penalty` is λ in `Σ_i (w·x_i − y_i)² + λ|w − start|²`; None is `best_penalty` of the
-  task. Raises UserError naming the argument that is wrong.
+  `penalty` is λ in `Σ_i (w·x_i − y_i)² + λ|w − start|²`; it defaults to `best_penalty`
+  of the task. Raises UserError naming the argument that is wrong.
   """
   start, task = _start(task_or_start)
   if penalty is None:
@@ -240,8 +240,8 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
 def bayes(task: Task) -> Ridge:
   """The posterior mean, the estimator of least risk.
 
-  Its penalty is the noise variance and its norm that of the prior. Raises UserError for
-  a task of another kind.
+  The penalty is the noise variance, and the norm that of the prior. Raises UserError
+  unless the task is a LinearRegression.
   """
   task = _regression(task)
   root = np.eye(task.num_features)
@@ -254,8 +254,8 @@ def bayes(task: Task) -> Ridge:
 def baselines(task: LinearRegression) -> dict[str, Predictor]:
   """The baselines of linear regression; `gd` and `gd_beta` are tuned for each length.
 
-  A task that exact theory does not cover has only those that need no tuning. `ridge` is
-  missing where no penalty is known to be the best.
+  A task that exact theory does not cover has only the baselines that need no tuning.
+  `ridge` is missing where no best penalty is known.
   """
   found: dict[str, Predictor] = {}
   if covers(task):
@@ -274,7 +274,7 @@ def baselines(task: LinearRegression) -> dict[str, Predictor]:
 
 
 def _of_length(task: LinearRegression | None, count: int) -> LinearRegression | None:
-  """The task with `count` examples, or None if it has as many already, or none."""
+  """The task with `count` examples; None if `count` is 0, or already its own."""
   if task is None or count in (0, task.context_length):
     return None
   task = copy.copy(task)
@@ -285,7 +285,7 @@ def _of_length(task: LinearRegression | None, count: int) -> LinearRegression | 
 def _start(
   task_or_start: Task | ArrayLike,
 ) -> tuple[Float[np.ndarray, ' d'], LinearRegression | None]:
-  """The start, which is a task's prior mean, and the task if there is one."""
+  """The start, for a task its prior mean, and the task if one is given."""
   if isinstance(task_or_start, Task):
     task = _regression(task_or_start)
     return task.prior_mean, task
@@ -305,7 +305,7 @@ def _regression(task: Task) -> LinearRegression:
 
 
 def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
-  """The start, once for each prompt and in its precision."""
+  """The start, repeated for each prompt in the prompts' precision."""
   prompt.check_features('estimator', start.size)
   shape = prompt.x.shape[0], start.size
   return jnp.broadcast_to(jnp.asarray(start, prompt.x.dtype), shape)

@@ -1,4 +1,4 @@
-"""Bayes for regression among outliers that are all alike."""
+"""The Bayes predictor for regression among identical outliers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from zoo.estimators.regression import LeastSquares
 class WithoutOnes(Baseline):
   """Least squares without the examples whose features are all 1, whose label is 1.
 
-  It is the posterior mean of the task `outlier_regression` of the kind `many`: other
+  This is the posterior mean of the task `outlier_regression` of the kind `many`: other
   examples have such features with probability 0, so that the outliers are known, and
-  they do not depend on w. The rest is linear regression without noise.
+  the outliers do not depend on w. The rest is linear regression without noise.
   """
 
   def predict(

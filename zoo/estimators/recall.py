@@ -15,7 +15,7 @@ from zoo.estimators.baseline import Baseline, zeroed
 class Recall(Baseline):
   """The value that the query's key had; for a new key all values are equally likely.
 
-  `own_values` leaves out the values of other keys, as each key has a value of its own.
+  `own_values` leaves out the values of other keys, as each key has its own value.
   """
 
   own_values: bool

@@ -1,4 +1,4 @@
-"""Baselines of regression that need no task."""
+"""Baselines for regression that need no parameters of a task."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LeastSquares(Baseline):
   """Ridge regression; a penalty of 0 is least squares with weights of least norm.
 
   `squares` fits weights of the squared features instead. With `center`, one number for
-  each weight, the norm is that of the weights minus it.
+  each weight, the norm is that of the weights minus `center`.
   """
 
   penalty: float = 0.0
@@ -86,7 +86,7 @@ class LeastSquares(Baseline):
       about = LeastSquares(self.penalty)
       return jnp.dot(x_query, center) + about.predict(x, y - x @ center, seen, x_query)
     x, y = zeroed(x, y, seen)
-    # Not by the normal equations: they would square the condition number.
+    # Not by the normal equations, which would square the condition number.
     u, s, vt = jnp.linalg.svd(x, full_matrices=False)
     # Below this a singular value is rounding error, as usual for a pseudo-inverse.
     noise_floor = s[0] * jnp.finfo(s.dtype).eps * max(x.shape)

@@ -1,4 +1,4 @@
-"""Minimises a function of one number."""
+"""Minimisation of a function of one number."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ from jaxtyping import Float
 def lowest_point(
   function: Callable[[float], float], grid: Float[np.ndarray, ' n']
 ) -> tuple[float, float]:
-  """Where a function is lowest, and its value there.
+  """The point where a function is lowest, and the value there.
 
-  The lowest point of the grid selects a valley, in which a local search continues.
+  A local search continues from the lowest point of the grid, between its neighbours.
   """
   values = [function(float(point)) for point in grid]
   lowest = int(np.argmin(values))

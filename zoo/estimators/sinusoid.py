@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float
 
 from zoo.estimators.baseline import Baseline, zeroed
 
-# Of the largest singular value of the examples, in ε. Below it the rounding errors of
-# the labels say more about the second weight than the function.
+# A threshold in ε times the largest singular value of the examples. Below it the
+# rounding errors of the labels affect the second weight more than the function does.
 _RANK_TOLERANCE = 4
 
 
@@ -20,13 +20,13 @@ class SinusoidPosterior(Baseline):
   """The posterior mean of `a sin(x + p)`, a and p uniform in their ranges, no noise.
 
   The function is `w·s(x)` with `s(x) = (sin x, cos x)` and `w = a (cos p, sin p)`: two
-  examples determine it, and of more it takes the least squares. One example determines
-  a for each p; the mean over p, with the density `|da/dy|`, is in closed form. Labels
-  that no function of the ranges has, give the mean of the prior.
+  examples determine it, and more are fitted by least squares. One example determines a
+  for each p; the mean over p, with the density `|da/dy|`, has a closed form. For a
+  label that no function within the ranges has, the prediction is that of the prior.
 
-  In float32 the error from one example is about 1e-7. From two whose distance is δ from
-  a multiple of π it is about 3e-8/δ; with probability 6e-7 δ is below 1e-6, and then
-  they count as one. So the risk after two examples is about 1e-8 instead of 0.
+  In float32 the error from one example is about 1e-7. From two examples whose distance
+  is δ from a multiple of π it is about 3e-8/δ; with probability 6e-7 δ is below 1e-6,
+  and the two then count as one. So the risk after two examples is about 1e-8, not 0.
   """
 
   amplitude_range: tuple[float, float]
@@ -39,13 +39,13 @@ class SinusoidPosterior(Baseline):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' 1'],
   ) -> Float[Array, '']:
-    # Two rows of zeros, so that there are two singular values.
+    # Two rows of zeros are added, so that there are two singular values.
     rows, y = zeroed(_waves(x[:, 0]), y, seen)
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
-    # The examples tell the weights along the first right singular vector s(x) as one
-    # example with the feature x would, and along the second unless all are multiples of
-    # π from each other.
+    # The examples determine the weights along the first right singular vector s(x), as
+    # one example with the feature x would; and along the second, unless all examples
+    # differ by multiples of π.
     positive = s > s[0] * _RANK_TOLERANCE * float(jnp.finfo(s.dtype).eps)
     along = jnp.where(positive, (y @ u) / jnp.where(positive, s, 1), 0)
     sine, cosine = vt[0]
@@ -60,15 +60,15 @@ class SinusoidPosterior(Baseline):
   def _one_example(
     self, x: Float[Array, ''], y: Float[Array, '']
   ) -> tuple[Float[Array, ''], Bool[Array, '']]:
-    """The mean of `a cos(x + p)` given `a sin(x + p) = y`, and whether any (a, p) is.
+    """The mean of `a cos(x + p)` given `a sin(x + p) = y`, and whether any (a, p) fits.
 
     With `u = x + p` and `v = log tan(u/2)`, so that `sin u = 1/cosh v` and `cot u =
     −sinh v`, the density `|da/dy| du = du/|sin u|` is uniform in v. The range of a
-    allows an interval of |v|, the range of p one or two of v.
+    allows an interval of |v|, the range of p one or two intervals of v.
     """
     (least, most), (first, last) = self.amplitude_range, self.phase_range
     eps = float(jnp.finfo(y.dtype).eps)
-    # Not 0, where v would be infinite.
+    # Not 0, for which v would be infinite.
     size = jnp.maximum(jnp.abs(y), 1e-12 * most)
     y = jnp.where(y < 0, -size, size)
     # Somewhat wider than the range, so that rounding excludes no function.
@@ -76,7 +76,7 @@ class SinusoidPosterior(Baseline):
     outer = _arccosh((1 + 8 * eps) * most / size)
     # The half turn makes a negative label positive.
     start = jnp.mod(x + first + jnp.where(y < 0, math.pi, 0.0), 2 * math.pi)
-    # The half waves on which the sine is positive, and both signs of v.
+    # The half-waves on which the sine is positive, and both signs of v.
     half_wave = 2 * math.pi * jnp.arange(2, dtype=y.dtype)[:, None]
     left = jnp.stack([-outer, inner])[None]
     right = jnp.stack([-inner, outer])[None]

@@ -1,4 +1,4 @@
-"""Baselines of regression with few weights that are not 0."""
+"""Baselines for regression with few non-zero weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jaxtyping import Array, Bool, Float, Int
 from zoo.errors import UserError
 from zoo.estimators.baseline import Baseline, zeroed
 
-MOST_SUPPORTS = 20_000  # of `SparseBayes`, whose cost grows with their number
+MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
 
 @dataclasses.dataclass(frozen=True)
 class SparseBayes(Baseline):
   """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
 
-  It is exact: the mean over all supports S (sets of coordinates) of the posterior mean
-  given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
+  This is exact: the mean over all supports S (sets of coordinates) of the posterior
+  mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
   examples than `num_nonzero` leave only the support that fits them. Raises UserError
   for more than 20,000 supports.
   """
@@ -47,7 +47,7 @@ class SparseBayes(Baseline):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
-    # One prompt at a time: there are thousands of fits to each.
+    # One prompt at a time, since each needs thousands of fits.
     posterior_mean = jax.custom_batching.sequential_vmap(self._posterior_mean)
     return posterior_mean(x, y, seen, x_query)
 
@@ -57,8 +57,8 @@ class SparseBayes(Baseline):
     overdetermined = jnp.sum(seen) > self.num_nonzero
     std = jnp.asarray(self.noise_std, x.dtype)
     if noiseless:
-      # The limit of small noise, where a support fits any few examples. Errors of
-      # rounding grow as 1/std², those of the limit as std².
+      # The limit of small noise, in which a support fits any few examples. Rounding
+      # errors grow as 1/std², those of the limit as std².
       eps = float(jnp.finfo(x.dtype).eps)
       std = jnp.where(overdetermined, eps, eps**0.25).astype(x.dtype)
     supports = _supports(self.num_features, self.num_nonzero)
@@ -66,7 +66,7 @@ class SparseBayes(Baseline):
     log_evidence = -misfit / (2 * std * std) - log_det
     if noiseless:
       # A support that fits all examples by chance has probability 0. The misfit of
-      # the true one is rounding error, so the smallest.
+      # the true support is rounding error, and so the smallest.
       fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
       log_evidence = jnp.where(overdetermined, fits, log_evidence)
     return jnp.dot(jax.nn.softmax(log_evidence), prediction)
@@ -85,19 +85,19 @@ def _ridge(
   x_query: Float[Array, ' d'],
   supports: Int[np.ndarray, 'n s'],
 ) -> tuple[Float[Array, ' n'], Float[Array, ' n'], Float[Array, ' n']]:
-  """For the features X of each support the least loss, `½ log|A|` and `w·x_q`.
+  """For the features X of each support, the least loss, `½ log|A|` and `w·x_q`.
 
   They are those of ridge regression, `A = XᵀX + std² I`: least squares on `[X; std I]`
-  by modified Gram–Schmidt, with the labels as one more column. It is backward stable,
-  so that the loss is off by rounding of y only, however badly conditioned X is (Björck,
-  Numerical Methods for Least Squares Problems, 2.4).
+  by modified Gram–Schmidt, with the labels as one more column. This is backward stable,
+  so that the loss is off only by the rounding of y, however badly conditioned X is
+  (Björck, Numerical Methods for Least Squares Problems, 2.4).
   """
   n, s = supports.shape
-  # Supports come last, since they are many: [c + s, n].
+  # Supports are the last axis, since there are many: [c + s, n].
   penalties = jnp.broadcast_to(std * jnp.eye(s, dtype=x.dtype)[:, :, None], (s, s, n))
   columns = [jnp.concatenate([x[:, supports[:, j]], penalties[j]]) for j in range(s)]
   residual = jnp.broadcast_to(jnp.pad(y, (0, s))[:, None], (len(y) + s, n))
-  # Taking from the query what it has of each direction substitutes backwards.
+  # Removing each direction from the query amounts to back substitution.
   query = [x_query[supports[:, j]] for j in range(s)]
   log_det = prediction = jnp.zeros(n, x.dtype)
   for j in range(s):
@@ -117,12 +117,12 @@ def _ridge(
 
 @dataclasses.dataclass(frozen=True)
 class Lasso(Baseline):
-  """Least squares with a penalty of the absolute weights, by FISTA.
+  """Least squares with an L1 penalty, by FISTA.
 
-  It minimises `L(w) = |y − Xw|² / (2k) + penalty |w|_1` (Tibshirani 1996; the default
-  penalty is the best from 10 examples on of those in Garg et al., arXiv 2208.01066),
-  until L is known to be within `tolerance |y|² / k` of its least value (accelerated
-  proximal gradients, Beck & Teboulle 2009; restarts, O'Donoghue & Candès 2015).
+  It minimises `L(w) = |y − Xw|² / (2k) + penalty |w|_1` (Tibshirani 1996) until L is
+  known to be within `tolerance |y|² / k` of its least value (accelerated proximal
+  gradients, Beck & Teboulle 2009; restarts, O'Donoghue & Candès 2015). The default
+  penalty is, from 10 examples on, the best of those in Garg et al. (arXiv 2208.01066).
   """
 
   penalty: float = 0.01
@@ -141,7 +141,7 @@ class Lasso(Baseline):
   def weights(
     self, x: Float[Array, 'c d'], y: Float[Array, ' c'], seen: Bool[Array, ' c']
   ) -> Float[Array, ' d']:
-    """The weights fitted to the examples that were seen; 0 before the first."""
+    """The weights fitted to the seen examples; 0 before the first."""
     x, y = zeroed(x, y, seen)
     d = x.shape[1]
     count = jnp.maximum(jnp.sum(seen), 1).astype(x.dtype)
@@ -151,7 +151,7 @@ class Lasso(Baseline):
     step_size = 1 / jnp.maximum(jnp.linalg.eigvalsh(gram)[-1], 1e-30)
 
     def duality_gap(w: Array) -> Array:
-      """At least what L(w) is above its minimum (Kim et al. 2007, eq. 10)."""
+      """An upper bound on L(w) minus its minimum (Kim et al. 2007, eq. 10)."""
       slopes = moment - gram @ w
       misfit = power - jnp.dot(w, moment + slopes)  # |y − Xw|² / k
       scale = jnp.minimum(1, self.penalty / jnp.maximum(jnp.abs(slopes).max(), 1e-30))

@@ -1,4 +1,4 @@
-"""Baselines for the next symbol of a Markov chain, whose prompts are one sequence."""
+"""Baselines for the next symbol of a Markov chain, whose prompt is one sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.estimators.baseline import Baseline, zeroed
 
 @dataclasses.dataclass(frozen=True)
 class Bigram(Baseline):
-  """How often each symbol followed the query's symbol, with 1 added to each count."""
+  """Predicts from the counts of symbols after the query's symbol, each plus 1."""
 
   def predict(
     self,
@@ -31,7 +31,7 @@ class Bigram(Baseline):
 
 @dataclasses.dataclass(frozen=True)
 class Unigram(Baseline):
-  """How often each symbol occurred, the query too, with 1 added to each count."""
+  """Predicts from the counts of all symbols, the query's too, each plus 1."""
 
   def predict(
     self,
@@ -46,11 +46,11 @@ class Unigram(Baseline):
 
 @dataclasses.dataclass(frozen=True)
 class TwoSymbolBayes(Baseline):
-  """The Bayes predictor for two symbols, with the first one from the stationary law.
+  """The Bayes predictor for two symbols, if the first one is from the stationary law.
 
-  With u and v the probabilities to leave the first symbol and the other one, the first
-  has the probability `v/(u + v)`, by which the Beta posteriors that the transitions
-  give are weighted. The integrals are sums over the nodes of Gauss and Legendre.
+  Let u and v be the probabilities of leaving the first symbol and the other one. The
+  first symbol then has the probability `v/(u + v)`, which weights the Beta posteriors
+  from the transitions. The integrals are computed by Gauss–Legendre quadrature.
   """
 
   def predict(
@@ -63,7 +63,7 @@ class TwoSymbolBayes(Baseline):
     first = jnp.concatenate([x, x_query[None]])[0]
     first = jnp.where(jnp.any(seen), first, x_query)
     x, y = zeroed(x, y, seen)
-    # Several nodes in the least standard deviation of a posterior, about 1/(2√c).
+    # Several nodes within the least standard deviation of a posterior, about 1/(2√c).
     nodes, weights = np.polynomial.legendre.leggauss(32 + 4 * math.isqrt(len(x)))
     leave, weights = (jnp.asarray(a, y.dtype) for a in ((1 + nodes) / 2, weights))
     law = leave[None] / (leave[:, None] + leave[None])

@@ -1,4 +1,4 @@
-"""The Bayes rule of a finite pool of tasks."""
+"""The Bayes predictor for a finite pool of tasks."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class DiscreteBayes(Baseline):
     if self.task.noise_std > 0:
       posterior = jax.nn.softmax(-misfit / (2 * self.task.noise_std**2))
     else:
-      # The misfit of the true weights is rounding error, so the smallest; before the
-      # first example all are 0.
+      # The misfit of the true weights is rounding error, and so the smallest; before
+      # the first example all misfits are 0.
       fits = (misfit == jnp.min(misfit)).astype(x.dtype)
       posterior = fits / jnp.sum(fits)
     return jnp.dot(posterior @ pool, x_query)

@@ -1,4 +1,4 @@
-"""Baselines of decision trees that scikit-learn fits: the extra `baselines`."""
+"""Tree baselines, which scikit-learn fits; they need the extra `baselines`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.estimators.baseline import HostBaseline
 
 @runtime_checkable
 class Regressor(Protocol):
-  """What is needed of scikit-learn's regressors."""
+  """The methods that are used of scikit-learn's regressors."""
 
   def fit(self, X: np.ndarray, y: np.ndarray) -> Regressor: ...
   def predict(self, X: np.ndarray) -> np.ndarray: ...
@@ -28,10 +28,10 @@ class _Trees(HostBaseline):
   Raises UserError where scikit-learn is not installed.
   """
 
-  signs: bool = True  # whether it sees the signs of the features instead of them
+  signs: bool = True  # whether features are replaced by their signs
 
   def regressor(self) -> Regressor:
-    """The regressor, not fitted yet."""
+    """A regressor that is not fitted yet."""
     raise NotImplementedError
 
   def fit_and_predict(
@@ -54,7 +54,7 @@ class GreedyTree(_Trees):
   max_depth: int | None = None
 
   def regressor(self) -> Regressor:
-    # The seed decides between equally good splits.
+    # The seed chooses between equally good splits.
     return _import('sklearn.tree').DecisionTreeRegressor(
       max_depth=self.max_depth, random_state=0
     )

@@ -15,13 +15,13 @@ from zoo.tasks.coverage import require_covered
 
 Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
 
-_NUM_STARTS = 12  # of the search for a schedule that attains no closed form
+_NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
 
 def second_moments(
   task: LinearRegression, start: ArrayLike | None = None
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` None is the prior mean.
+  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
 
   Raises UserError for a task that exact theory does not cover.
   """
@@ -52,7 +52,7 @@ def best_step_matrix(
 def best_step_size(
   task: LinearRegression, num_steps: int = 1, start: ArrayLike | None = None
 ) -> float:
-  """The constant step size of least risk; `start` None is the prior mean.
+  """The constant step size of least risk; `start` defaults to the prior mean.
 
   For one step there is a closed form on every task. Raises UserError for more steps
   unless the feature covariance is a multiple of the identity.
@@ -82,9 +82,8 @@ class PolynomialOptimum(NamedTuple):
 
   risk: float
   roots: Complex[np.ndarray, ' k']  # of P; none if the start is known to be right
-  steps: (
-    Float[np.ndarray, ' k'] | None
-  )  # a schedule that attains it, if P has real roots
+  # A schedule that attains the risk; None if P has complex roots.
+  steps: Float[np.ndarray, ' k'] | None
   coefficients: Float[np.ndarray, ' k']  # of Q, from that of S⁰ upwards
 
 
@@ -99,9 +98,9 @@ def polynomial_optimum(
       P(s) = (λ + s R(s)) / (s + λ),   R(s) = p_k(s) / p_k(−λ),   λ = σ² d / (C tr N)
 
   with N as in `second_moments` (docs/theory.md, section 6). k steps of gradient descent
-  are such weights with `P(s) = Π_j (1 − step_j s)`, so that no schedule has a lower
-  risk, and the inverse roots of P attain it where all of them are real. Raises
-  UserError unless the feature covariance is a multiple of the identity.
+  give such weights with `P(s) = Π_j (1 − step_j s)`, so that no schedule has a lower
+  risk, and the inverse roots of P attain it if all of them are real. Raises UserError
+  unless the feature covariance is a multiple of the identity.
   """
   degree = check_count('degree', degree)
   variance = feature_variance(task)
@@ -134,14 +133,13 @@ def polynomial_optimum(
 def best_schedule(
   task: LinearRegression, num_steps: int, start: ArrayLike | None = None
 ) -> Float[np.ndarray, ' k']:
-  """Step sizes, one a step, of least risk; `start` None is the prior mean.
+  """The step sizes of least risk, one per step; `start` defaults to the prior mean.
 
-  Their order does not matter. They are the steps of `polynomial_optimum` where it has
-  any, as it does without noise, and then no other schedule has a lower risk. Otherwise
-  they are the best of many local searches: no worse than the best constant step or the
-  best schedule of fewer steps, and above the risk of `polynomial_optimum`, which no
-  schedule attains. Raises UserError unless the feature covariance is a multiple of the
-  identity.
+  Their order does not matter. They are the steps of `polynomial_optimum` if it has any,
+  as it does without noise, and then no other schedule has a lower risk. Otherwise they
+  are the best of many local searches: no worse than the best constant step or the best
+  schedule of fewer steps, and above the risk of `polynomial_optimum`, which no schedule
+  attains. Raises UserError unless the feature covariance is a multiple of the identity.
   """
   num_steps = check_count('num_steps', num_steps)
   optimum = polynomial_optimum(task, num_steps, start)
@@ -165,7 +163,7 @@ def best_schedule(
 def _descend(
   residuals: Numbers, gradient: Numbers, steps: Float[np.ndarray, ' k']
 ) -> Float[np.ndarray, ' k']:
-  """The schedule at the end of a local search from another one."""
+  """The schedule that a local search finds from a starting schedule."""
   found = scipy.optimize.least_squares(
     residuals,
     steps,
@@ -181,7 +179,7 @@ def _descend(
 def gradient_descent_risk(
   task: LinearRegression, step_sizes: Float[np.ndarray, ' k'], start: ArrayLike | None
 ) -> float:
-  """The exact risk of steps of gradient descent; `start` None is the prior mean.
+  """The exact risk of steps of gradient descent; `start` defaults to the prior mean.
 
   Raises UserError unless the feature covariance is a multiple of the identity.
   """
@@ -190,11 +188,11 @@ def gradient_descent_risk(
 
 
 def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
-  """The ridge penalty of least risk, `σ² d / tr N`; `start` None is the prior mean.
+  """The ridge penalty of least risk, `σ² d / tr N`; `start` defaults to the prior mean.
 
   If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
-  is one, ridge is the posterior mean. Otherwise there is no closed form, and UserError
-  is raised; the posterior mean is then better than ridge with any penalty.
+  is a multiple, ridge is the posterior mean. Otherwise there is no closed form, and
+  UserError is raised; the posterior mean is then better than ridge with any penalty.
   """
   if task.noise_std == 0:
     return 0.0
@@ -229,7 +227,7 @@ def _normal_matrix(
 def _residuals(
   task: LinearRegression, num_steps: int, start: ArrayLike | None
 ) -> tuple[Numbers, Numbers]:
-  """Functions of the steps: numbers whose squares sum to the risk, their gradient.
+  """Functions of the steps: numbers whose squares sum to the risk, and their gradient.
 
   With `P(s) = Π_j (1 − η_j s)` and `Q(s) = (1 − P(s)) / s` the weights are off by
   `P(S)(start − ŵ) + Q(S) Xᵀn/C`. A rotation of the features does not change the law of
@@ -262,7 +260,7 @@ def _residuals(
 
 
 def feature_variance(task: LinearRegression) -> float:
-  """ς of the feature covariance ςI; UserError if it is not of that kind."""
+  """ς if the feature covariance is ςI; raises UserError if it is not of that kind."""
   features = task.feature_covariance
   if features is None:
     return 1.0

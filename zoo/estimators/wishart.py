@@ -83,7 +83,7 @@ def jacobi(
     moment(num_features, context_length, order) / context_length**order
     for order in range(power, power + 2 * size)
   ]
-  # Chebyshev's algorithm loses one or two digits a polynomial, so all in float64.
+  # Chebyshev's algorithm loses one or two digits per polynomial, too many for float64.
   with decimal.localcontext(prec=4 * size + 50):
     row = [decimal.Decimal(one.numerator) / one.denominator for one in moments]
     diagonal, squares = [row[1] / row[0]], []
@@ -125,7 +125,7 @@ def spectrum(
   diagonal, off_diagonal = jacobi(num_features, context_length, num_points, power)
   matrix = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
   points = np.linalg.eigvalsh(matrix)
-  # Not from the eigenvectors, whose small entries in the far tail are rounding errors.
+  # Not from the eigenvectors, whose small entries in the tail are mere rounding errors.
   weights = 1 / np.sum(np.square(polynomials(diagonal, off_diagonal, points)), axis=0)
   return points, weights
 
@@ -133,7 +133,7 @@ def spectrum(
 def spectrum_with_zero(
   num_features: int, context_length: int, num_points: int
 ) -> tuple[Float[np.ndarray, ' m'], Float[np.ndarray, ' m']]:
-  """As `spectrum`, with the point 0 beside `num_points` others (Gauss–Radau).
+  """Like `spectrum`, with the point 0 besides `num_points` others (Gauss–Radau).
 
   It is exact for polynomials of a degree up to `2 num_points`. If the derivatives of a
   function alternate in sign, as those of `1/(s + λ)`, the average lies between those of

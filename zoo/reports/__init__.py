@@ -1,4 +1,4 @@
-"""Reports as one self-contained HTML page."""
+"""Reports as single self-contained HTML pages."""
 
 from zoo.reports.page import Claim as Claim
 from zoo.reports.page import Figure as Figure

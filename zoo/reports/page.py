@@ -46,8 +46,8 @@ class Claim(TypedDict):
   """A claim with its numbers and verdict, as in `claims.json`.
 
   `calls` has the source code that computes each number; `holds_if` and `sharp_if` are
-  the source code of the rules, in terms of the numbers' names. A number that is not
-  measured is None.
+  the source code of the rules, in terms of the names of the numbers. A number that was
+  not measured is None.
   """
 
   key: str
@@ -81,9 +81,9 @@ class Section:
 def render(title: str, lead: str, sections: Sequence[Section]) -> str:
   """One HTML page without scripts that opens without a network.
 
-  It follows the light or dark mode of the reader's system, and is readable on a phone.
-  All texts are escaped, so they may be untrusted. Raises ValueError for a figure id
-  with characters other than letters, digits and underscores.
+  The page follows the light or dark mode of the reader's system, and is readable on a
+  phone. All texts are escaped, so they may be untrusted. Raises ValueError for a figure
+  id with characters other than letters, digits and underscores.
 
     reports.render(
       'Probe of yq_lsa',
@@ -128,7 +128,7 @@ def _svg(picture: Picture, prefix: str) -> str:
       f'{prefix!r} cannot be an id; it may have letters, digits and underscores'
     )
   text = io.StringIO()
-  # Matplotlib renders texts as paths, and escapes them in comments.
+  # Matplotlib draws texts as paths, and escapes them in comments.
   metadata = {'Date': None, 'Creator': None}
   picture.drawing.savefig(text, format='svg', metadata=metadata)
   svg = text.getvalue()

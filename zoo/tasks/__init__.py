@@ -1,4 +1,4 @@
-"""Tasks: distributions of prompts, each registered by name; one family per file."""
+"""Tasks: distributions of prompts, registered by name, with one family per file."""
 
 from zoo.tasks.associative_recall import AssociativeRecall as AssociativeRecall
 from zoo.tasks.base import BaseTask as BaseTask

@@ -16,16 +16,16 @@ from zoo.tasks.base import BaseTask, make_prompt
 class AssociativeRecall(BaseTask):
   """Keys, each paired with a value of its own; the pairing is new in each prompt.
 
-  Features are keys and labels values, both one-hot; the target is the key's value, even
-  of a key that was not in the context.
+  Features are keys and labels are values, both one-hot. The target is the value of the
+  query's key, even if that key was not in the context.
 
   Without `num_pairs` each key is drawn from all keys, with replacement (Lee et al.,
   arXiv 2310.08049, whose keys and values share one alphabet, of which a random half is
   the keys). With `num_pairs` = P the first P examples show P different keys, and each
-  later one, the query too, asks for one of these, drawn anew. This is multi-query
-  recall (Arora et al., arXiv 2312.04927) as a list of examples. Theirs is a sequence of
-  tokens that asks for each key once, after a gap from a power law that other tokens
-  fill. There may be fewer values than keys then, but not than P.
+  later example, like the query, has a random one of these; there may then be fewer
+  values than keys, but at least P. This is multi-query recall (Arora et al., arXiv
+  2312.04927) as a list of examples. Their prompt is a sequence of tokens that asks for
+  each key once, after a gap from a power law, which other tokens fill.
   """
 
   def __init__(
@@ -52,7 +52,7 @@ class AssociativeRecall(BaseTask):
     if self.num_values < least:
       raise UserError(
         f'num_values is {num_values}; it must be ≥ {name}, {least}, since each '
-        'key has a value of its own'
+        'key has its own value'
       )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -71,8 +71,8 @@ class AssociativeRecall(BaseTask):
       return jax.random.randint(key, (length,), 0, self.num_keys)
     pairs_key, questions_key = jax.random.split(key)
     shown = jax.random.permutation(pairs_key, self.num_keys)[: self.num_pairs]
-    # With replacement: were each key asked once a round, its value could be told from
-    # those of the round that are left, without a look at the key.
+    # With replacement: if each key were asked for once per round, the values still
+    # missing in a round would give away the answer without a look at the key.
     asked = jax.random.choice(questions_key, shown, (length - self.num_pairs,))
     return jnp.concatenate([shown, asked])
 
@@ -83,7 +83,7 @@ class AssociativeRecall(BaseTask):
     return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    """`nearest_neighbours` takes a key that is new for one whose value may be any."""
+    """`bayes` knows that a new key has a new value; `nearest_neighbours` does not."""
     # Imported here since the estimators import the tasks.
     from zoo.estimators import recall, regression
 

@@ -1,4 +1,4 @@
-"""What tasks have in common: everything but how a prompt is drawn."""
+"""Base classes of tasks, which have all but the sampling of a single prompt."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from zoo.protocols import Predictor, Task
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 
 # Compiled as a whole, since otherwise each operation would be compiled separately.
-# Equal tasks share programs. JAX keeps the task as a key of its cache: give it a copy,
-# since the caller may change attributes of the original.
+# Equal tasks share programs. JAX keeps the task as a key of its cache, so it needs a
+# copy: the caller may change attributes of the original.
 compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 
 
 class BaseTask:
-  """A task whose `sample_one` draws a single prompt; tasks are equal by attributes.
+  """A task whose `sample_one` draws a single prompt; equal attributes, equal tasks.
 
-  Attributes that are set after construction change the task, and so its hash.
+  Setting an attribute after construction changes the task, and so its hash.
   """
 
   num_features: int
@@ -38,16 +38,16 @@ class BaseTask:
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
 
-    Sum with `dot` wherever the result is a label: the order in which XLA adds up
-    depends on the shapes, and so on how many devices share a batch.
+    Sum with `dot` wherever the result is a label: the order in which XLA adds depends
+    on the shapes, and so on how many devices share a batch.
     """
     raise NotImplementedError(f'{type(self).__name__} has no sample_one')
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Samples `batch_size` ≥ 1 prompts on the device.
 
-    A prompt is a pure function of the key and of its position in the batch: the same
-    on any number of devices, and in a longer batch too.
+    A prompt is a pure function of the key and of its position in the batch: it is the
+    same on any number of devices, and in a larger batch.
     """
     task, draw = copy.copy(self), type(self)._prompts
     if _owner(type(self), '_prompts') is not BaseTask and _overrides(
@@ -64,20 +64,20 @@ class BaseTask:
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The loss of each prediction, a number; here the squared error."""
+    """The loss of each prediction; here the squared error."""
     return losses.squared_error(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    """Predictors without training to compare a model with, the one to beat first.
+    """Untrained predictors to compare a model with; the first is the one to beat.
 
-    The one named `bayes`, if there is one, has the least loss of all predictors.
+    A baseline named `bayes` has the least loss of all predictors.
     """
     return {}
 
   def shifts(self) -> dict[str, Task]:
-    """Tasks by name to test a model on that was trained on this one.
+    """Tasks, by name, on which to test a model that was trained on this one.
 
-    Here those with 2 to 32 times as many examples.
+    Here the same task with 2 to 32 times as many examples.
     """
     # Imported here since shifted tasks are tasks.
     from zoo.tasks.shifts import longer_contexts
@@ -95,7 +95,7 @@ class BaseTask:
 
 
 class FunctionClass(BaseTask):
-  """A task that draws a function for each prompt, and features independently of it.
+  """A task whose prompts are a random function at independent random features.
 
   (Garg et al., arXiv 2208.01066.) A subclass defines `sample_function` and `evaluate`.
   """
@@ -117,7 +117,7 @@ class FunctionClass(BaseTask):
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
-    """The labels of the targets; here the targets with Gaussian noise."""
+    """The labels, given the targets; here the targets with Gaussian noise."""
     if self.noise_std == 0:
       return targets
     return targets + self.noise_std * jax.random.normal(key, targets.shape)
@@ -130,17 +130,18 @@ class FunctionClass(BaseTask):
     return make_prompt(x, labels, None if labels is targets else targets)
 
   def shifts(self) -> dict[str, Task]:
-    """Tasks by name to test a model on that was trained on this one.
+    """Tasks, by name, on which to test a model that was trained on this one.
 
-    Here other distributions of the features, functions of other sizes, more noise, and
+    Here they have other distributions of the features, scaled functions, more noise, or
     more examples. A subclass whose features are not numbers of any sign and size should
-    return `BaseTask.shifts(self)`; one with a sampling of its own does so already.
+    return `BaseTask.shifts(self)`; one that overrides `sample` or `sample_one` does so
+    already.
     """
     from zoo.tasks.shifts import other_distributions
 
     longer = super().shifts()
     if _overrides(type(self), ('sample', 'sample_one'), than='evaluate'):
-      return longer  # its prompts are not made of these functions
+      return longer  # the prompts are not made of these functions
     return other_distributions(self) | longer
 
 
@@ -157,9 +158,9 @@ def num_outputs_of(task: Task) -> int:
 def baselines_of(task: Task) -> dict[str, Predictor]:
   """The baselines of a task; none for a class that has none.
 
-  A subclass inherits them, and may sample or measure differently: `bayes` then has the
-  name of the class whose Bayes predictor it is, unless the subclass has `baselines` of
-  its own, or sets `exact_theory = True`.
+  A subclass inherits baselines, and may sample or measure differently. `bayes` is then
+  renamed after the class whose Bayes predictor it is, unless the subclass defines
+  `baselines` or sets `exact_theory = True`.
   """
   baselines = getattr(task, 'baselines', dict)()
   kind = type(task)
@@ -187,7 +188,7 @@ _LAW = (*_PARTS, 'sample', 'loss', '_prompts', '_draw', '_examples')
 
 
 def _owner(kind: type, name: str) -> type:
-  """The class that defines an attribute of another one."""
+  """The class from which a class has an attribute."""
   return next(cls for cls in kind.__mro__ if name in vars(cls))
 
 
@@ -205,7 +206,7 @@ def make_prompt(
   labels: Float[Array, ' t *k'],
   targets: Float[Array, ' t *k'] | None,
 ) -> Prompt:
-  """One prompt, whose last example is the query; `targets` None are the labels."""
+  """One prompt, whose last example is the query; `targets` defaults to the labels."""
   return Prompt(
     x=x[:-1],
     y=labels[:-1],
@@ -226,12 +227,12 @@ def sample_signs(
 def dot(
   left: Float[Array, '*n'], right: Float[Array, '*m'], axis: int = -1
 ) -> Float[Array, '*k']:
-  """The dot product over an axis, added one by one in order.
+  """The dot product over an axis, summed in a fixed order.
 
-  So its bits do not depend on how many prompts, or devices, are computed together.
+  Its bits therefore do not depend on how many prompts or devices compute together.
   """
   d = left.shape[axis]
-  if right.shape[axis] != d:  # an index out of range would be that of the last entry
+  if right.shape[axis] != d:  # an index out of range would give the last entry
     found = right.shape[axis]
     raise UserError(f'vectors of {d} and {found} entries have no dot product')
   at = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
@@ -251,7 +252,7 @@ def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd
 
 
 def attribute_values(attributes: Mapping[str, object]) -> tuple:
-  """Attributes, arrays among them, as something that can be hashed and compared."""
+  """Attributes, possibly arrays, as a tuple that can be hashed and compared."""
   return tuple(
     (name, (value.shape, str(value.dtype), np.asarray(value).tobytes()))
     if isinstance(value, np.ndarray | jax.Array)

@@ -21,13 +21,13 @@ from zoo.protocols import Predictor, Task
 from zoo.registry import tasks
 from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt
 
-RELEVANT = 0.3  # probability that a conjunction, or a majority, has a feature
+RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
-_MOST_HYPOTHESES = 5_000  # that a baseline enumerates
+_MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
 
 
 class BooleanTask(FunctionClass):
-  """What the tasks share: features uniform on {−1, 1}^d, labels ±1 and the log loss."""
+  """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
   def __init__(self, num_features: int, context_length: int):
     """Raises UserError naming the argument that is out of its range."""
@@ -53,8 +53,8 @@ class BooleanTask(FunctionClass):
   def baselines(self) -> dict[str, Predictor]:
     from zoo.estimators import regression
 
-    # Features ±1 have equal norms: the cosine orders them as the distance does. The
-    # label of the neighbour is the logit, so its probability is 0.73.
+    # Features ±1 have equal norms, so the cosine orders them as the distance does. The
+    # prediction is the neighbour's label as a logit, so a probability of 0.73.
     return {
       'nearest_neighbours': regression.NearestNeighbours(1),
       'zero': regression.Zero(),
@@ -65,8 +65,9 @@ class BooleanTask(FunctionClass):
 class Conjunction(BooleanTask):
   """The label is +1 where `x_j = w_j` for all j with `w_j ≠ 0`.
 
-  Each `w_j` is 1 or −1 with probability 0.15 each, else 0; without a literal all labels
-  are +1. With probability 0.3 an example's features are changed so that it is positive.
+  Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0; without a literal
+  all labels are +1. With probability 0.3 an example's features are changed so that its
+  label is +1.
   """
 
   forced_label = 1
@@ -105,8 +106,9 @@ class Conjunction(BooleanTask):
 class Disjunction(Conjunction):
   """The label is +1 where `x_j = w_j` for some j with `w_j ≠ 0`.
 
-  w is that of a conjunction. With probability 0.3 an example's features are changed so
-  that it is negative. So both labels and features are those of a conjunction, negated.
+  w is drawn as for a conjunction. With probability 0.3 an example's features are
+  changed so that its label is −1. So labels and features are those of a conjunction,
+  negated.
   """
 
   forced_label = -1
@@ -130,8 +132,8 @@ class Disjunction(Conjunction):
 class Majority(BooleanTask):
   """The label is +1 where `w·x > 1/2`; each `w_j` is 1 with probability 0.3, else 0.
 
-  `baselines` has the Bayes predictor up to 12 features; beyond, 2^d functions are too
-  many to enumerate, and too few draws of w fit the labels.
+  `baselines` has the Bayes predictor for up to 12 features. With more, the 2^d
+  functions are too many to enumerate, and too few draws of w fit the labels.
   """
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -181,7 +183,7 @@ class Parity(BooleanTask):
 
 @tasks.register('sparse_parity')
 class SparseParity(Parity):
-  """The parity of `num_relevant` features, another set of them for each prompt.
+  """The parity of a random set of `num_relevant` features, a new set for each prompt.
 
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
@@ -211,23 +213,23 @@ class SparseParity(Parity):
     from zoo.estimators import boolean
 
     found = super().baselines()
-    del found['bayes']  # that of all parities
+    del found['bayes']  # it is for parities of any size
     few = math.comb(self.num_features, self.num_relevant) <= _MOST_HYPOTHESES
     return ({'bayes': boolean.VersionSpace(self)} if few else {}) | found
 
 
 @tasks.register('nearest_neighbour')
 class NearestNeighbour(BooleanTask):
-  """Each label is that of the nearest example before it, by the cosine.
+  """Each label is that of the nearest earlier example, by the cosine.
 
-  Among equals the first is nearest. The first `num_random` labels are fair coins, but
-  an example with the features of an earlier one has its label.
+  The first of equally near examples counts. The first `num_random` labels are fair
+  coins, except that an example with the features of an earlier one has the same label.
   """
 
   def __init__(
     self, num_features: int, context_length: int, num_random: int | None = None
   ):
-    """`num_random` None is a third of the context, at least 1.
+    """`num_random` defaults to a third of the context, but at least 1.
 
     Raises UserError naming the argument that is out of its range.
     """

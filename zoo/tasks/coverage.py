@@ -1,4 +1,4 @@
-"""Which tasks the exact formulas cover: theory, best step sizes, penalties."""
+"""The tasks that the exact formulas cover: for risks, best step sizes, penalties."""
 
 from typing import TypeGuard
 
@@ -10,16 +10,16 @@ from zoo.tasks.task_pool import TaskPool
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression with its own sampling.
+  """Whether exact theory covers a task: linear regression that no subclass changes.
 
-  A subclass may sample differently; it is covered only if its own body, and not that of
+  A subclass may sample differently, so it is covered only if its own body, not that of
   a parent class, sets `exact_theory = True`.
   """
   return isinstance(task, LinearRegression) and _samples_as(LinearRegression, task)
 
 
 def covers_pool(task: object) -> TypeGuard[TaskPool]:
-  """Whether a task is a pool of tasks with its own sampling, as `covers` has it."""
+  """Whether a task is a pool of tasks that no subclass changes; see `covers`."""
   return isinstance(task, TaskPool) and _samples_as(TaskPool, task)
 
 
@@ -28,7 +28,7 @@ def _samples_as(kind: type, task: object) -> bool:
 
 
 def require_covered(task: object) -> LinearRegression:
-  """The task, if exact theory covers it; UserError otherwise."""
+  """Returns the task if exact theory covers it; raises UserError otherwise."""
   if covers(task):
     return task
   hint = ''
@@ -41,9 +41,9 @@ def require_covered(task: object) -> LinearRegression:
 
 
 def require_isotropic(task: object) -> LinearRegression | TaskPool:
-  """The task, if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
+  """Returns the task if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
 
-  UserError otherwise.
+  Raises UserError otherwise.
   """
   if covers_pool(task):
     return task

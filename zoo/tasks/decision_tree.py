@@ -9,16 +9,16 @@ from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass
 
-_LARGEST_DEPTH = 20  # a million leaves a prompt
+_LARGEST_DEPTH = 20  # a million leaves per prompt
 
 
 @tasks.register('decision_tree')
 class DecisionTree(FunctionClass):
   """Prompts labelled by full binary decision trees (Garg et al., arXiv 2208.01066).
 
-  Each inner node goes right where one coordinate is positive, drawn uniformly and with
-  replacement, and the 2^depth leaves have values `~ N(0, 1)`; a fresh tree for each
-  prompt, features `~ N(0, I)`. Predicting 0 has the risk 1.
+  Each inner node goes right where one coordinate is positive; this coordinate is drawn
+  uniformly, with replacement. The 2^depth leaves have values `~ N(0, 1)`. The tree is
+  fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
   """
 
   def __init__(self, num_features: int = 20, context_length: int = 100, depth: int = 4):

@@ -1,4 +1,4 @@
-"""Classification of points from Gaussian clusters, new ones in every prompt."""
+"""Classification of points from Gaussian clusters that are new in every prompt."""
 
 import jax
 from jaxtyping import Array, Float, Key
@@ -15,9 +15,9 @@ from zoo.tasks.base import BaseTask, dot, make_prompt
 class GaussianClusters(BaseTask):
   """Prompts of points `x_i ~ N(μ_y, I)` with their class y (Lee et al., 2310.08049).
 
-  Fresh means `μ_1 … μ_K` for each prompt, each coordinate uniform on [−1, 1]; all
-  classes are equally likely. Labels are one-hot, and the target is the probability of
-  each class given x and the means.
+  The means `μ_1 … μ_K` are fresh for each prompt, with each coordinate uniform on
+  [−1, 1]; all classes are equally likely. Labels are one-hot, and the target is the
+  probability of each class given x and the means.
   """
 
   def __init__(

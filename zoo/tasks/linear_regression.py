@@ -72,7 +72,7 @@ class LinearRegression(FunctionClass):
 
   @property
   def statistics_key(self) -> tuple:
-    """Equal for tasks from which `sample_statistics` samples the same."""
+    """A key that is equal for tasks with the same samples of `sample_statistics`."""
     arrays = self.prior_covariance, self.feature_covariance
     contents = (None if array is None else array.tobytes() for array in arrays)
     return self.num_features, self.context_length, self.noise_std > 0, *contents
@@ -97,8 +97,8 @@ class LinearRegression(FunctionClass):
 
     return linear_regression.baselines(self)
 
-  # Not by `sample_one`: the statistics below are of the same prompts, which are sampled
-  # flat, and their bits are those of earlier releases.
+  # Not with `sample_one`: the statistics below are of the same prompts, which are
+  # sampled flat, and whose bits are those of earlier releases.
   @compiled
   def _prompts(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
@@ -116,9 +116,9 @@ class LinearRegression(FunctionClass):
   def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     """Samples the statistics of `batch_size` ≥ 1 prompts that the linear family uses.
 
-    They are the statistics of the prompts that `sample` gives. With `has_long_context`
-    they only have the same distribution, at a cost that does not depend on C.
-    `prior_mean` does not matter, and of `noise_std` only whether it is 0.
+    They are the statistics of the prompts that `sample` gives; with `has_long_context`
+    they only have the same distribution, at a cost that does not depend on C. They do
+    not depend on `prior_mean`, nor on `noise_std` except for whether it is 0.
     """
     return copy.copy(self)._statistics(key, check_count('batch_size', batch_size))
 
@@ -179,9 +179,9 @@ class LinearRegression(FunctionClass):
 
     They are the columns of Bartlett's factor: `T Tᵀ` has the distribution of
     `Σ_i v_i v_iᵀ` over C standard normal vectors if T is lower triangular with standard
-    normal entries and, on the diagonal, chi variables of C, C − 1, … degrees (Muirhead,
-    Aspects of Multivariate Statistical Theory, theorem 3.2.14). Noise is the last entry
-    of v.
+    normal entries and, on the diagonal, chi variables of C, C − 1, … degrees of freedom
+    (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14). The noise is
+    the last entry of v.
     """
     c, d = self.context_length, self.num_features
     below = d * (d - 1) // 2

@@ -24,10 +24,11 @@ _LINKS = {
 class LogisticRegression(FunctionClass):
   """Prompts of labels ±1 that are +1 with the probability `link(w·x_i)`.
 
-  A fresh `w ~ N(prior_mean, prior_covariance)` for each prompt, features `~ N(0, I)`.
-  The link is the logistic function (Bai et al., arXiv 2306.04637), the standard normal
-  distribution function ('probit'), or 1 for positive numbers and 0 for others ('sign';
-  code of Garg et al., arXiv 2208.01066). The target is that probability.
+  `w ~ N(prior_mean, prior_covariance)` is fresh for each prompt, features are
+  `~ N(0, I)`. The link is the logistic function (Bai et al., arXiv 2306.04637), the
+  standard normal distribution function ('probit'), or 1 for positive numbers and 0 for
+  others ('sign'; code of Garg et al., arXiv 2208.01066). The target is that
+  probability.
 
   Attributes, float64 on the host:
     prior_mean: `[d]`; a scalar argument is repeated.
@@ -78,10 +79,10 @@ class LogisticRegression(FunctionClass):
     return losses.log_loss(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    # There is no `bayes` for 'sign': the posterior is the prior cut off by a hyperplane
-    # for each example, which no estimate has reached at an acceptable cost (importance
+    # There is no `bayes` for 'sign'. The posterior is the prior cut off by a hyperplane
+    # for each example, which no method estimated at an acceptable cost: importance
     # sampling kept 1 sample of 100 for 20 features, and a particle filter was off by
-    # 0.1 in the probability after 40 examples).
+    # 0.1 in the probability after 40 examples.
     #
     # Imported here since the estimators import the tasks.
     from zoo.estimators import classification, regression

@@ -17,11 +17,11 @@ class MarkovChain(BaseTask):
   """The next symbol of a Markov chain (Edelman et al., arXiv 2402.11004).
 
   Each prompt has a fresh transition matrix, whose rows are Dirichlet(1, …, 1), and the
-  first symbol is from its stationary law. (For up to four symbols the authors' code
-  draws the first symbol uniformly instead.) With S = `num_symbols`, an example is a
-  transition: `x_i` is symbol i, one-hot `[S]`, and `y_i = x_{i+1}` the next one; the
-  query is the last symbol. So a prompt is one sequence of C + 1 symbols, and what has
-  seen k examples knows k + 1 of them. Targets are rows of the transition matrix.
+  first symbol is drawn from its stationary distribution. (For up to four symbols the
+  authors' code draws the first symbol uniformly instead.) An example is a transition:
+  `x_i` is symbol i, one-hot `[S]` with S = `num_symbols`, and `y_i = x_{i+1}` the next
+  one; the query is the last symbol. So a prompt is one sequence of C + 1 symbols, and
+  after k examples k + 1 of them are known. Targets are rows of the transition matrix.
   """
 
   def __init__(self, num_symbols: int = 2, context_length: int = 100):
@@ -62,11 +62,11 @@ class MarkovChain(BaseTask):
     return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    """Counts with 1 added; the exact Bayes predictor for two symbols alone.
+    """Counts with 1 added, and the exact Bayes predictor, only for two symbols.
 
     `bigram` would be the Bayes predictor if the first symbol said nothing about the
-    transitions. For two symbols its loss is too high by 0.016 nats before the first
-    example, by 0.0030 after 9, and by less than 0.0001 after 99.
+    transitions. For two symbols its loss exceeds that of Bayes by 0.016 nats before the
+    first example, by 0.0030 after 9, and by less than 0.0001 after 99.
     """
     # Imported here since the estimators import the tasks.
     from zoo.estimators import regression, symbols
@@ -81,7 +81,7 @@ class MarkovChain(BaseTask):
 
 
 def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
-  """The stationary law of a transition matrix, up to a factor.
+  """The stationary distribution of a transition matrix, up to a factor.
 
   States are eliminated one by one, without subtractions (Grassmann, Taksar & Heyman,
   Operations Research 33, 1985).
@@ -98,7 +98,7 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
 
   p = jax.lax.fori_loop(0, size - 1, eliminate, matrix)
   law = jnp.zeros_like(matrix[0]).at[0].set(1)
-  # The part of the law that is not known yet is 0.
+  # The entries that are not known yet are 0.
   return jax.lax.fori_loop(
     1, size, lambda n, law: law.at[n].set(dot(law, p[:, n])), law
   )

@@ -1,4 +1,4 @@
-"""Linear regression among outliers, which tell nothing of the labels."""
+"""Linear regression among outliers, which carry no information about the weights."""
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +17,19 @@ _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 class OutlierRegression(BaseTask):
   """Prompts of `y_i = w·x_i` among outliers (Park et al., arXiv 2402.04248).
 
-  A fresh `w ~ N(0, I)` for each prompt, features `~ N(0, I)`. Each example of the
-  context, but not the query, is an outlier with the `outlier_probability`:
+  `w ~ N(0, I)` is fresh for each prompt, features are `~ N(0, I)`. Each example of the
+  context, but not the query, is an outlier with probability `outlier_probability`:
 
-    many: its features are all 1, as are its label and its target.
+    many: an outlier's features are all 1, as are its label and its target.
     orthogonal: all outliers of a prompt have the same features and the same label. The
       features are `(a u + b v) / (a² + b²)` with u, v normal, then made orthogonal to w
-      and to each other, and a, b normal; the label is the first entry of another such
-      vector (the paper's label is the vector); the target is `w·x = 0`. Its variance is
-      infinite: compare medians.
+      and to each other, and a, b normal. The label is the first entry of another such
+      vector (in the paper it is the vector); its variance is infinite, so compare
+      medians. The target is `w·x = 0`.
 
-  For `many` there is a baseline `bayes`. For `orthogonal` there is none: a single
-  outlier cannot be told from other examples, only its repetition. A curve of the loss
-  has outliers as queries at all lengths but the last.
+  For `many` there is a baseline `bayes`. For `orthogonal` there is none: outliers can
+  be recognised only by their repetition. A curve of the loss has outliers as queries at
+  all lengths but the last.
   """
 
   def __init__(
@@ -39,7 +39,7 @@ class OutlierRegression(BaseTask):
     kind: str = 'many',
     outlier_probability: float | None = None,
   ):
-    """None is the paper's probability, 0.9 for `many` and 0.5 for `orthogonal`.
+    """The probability defaults to the paper's, 0.9 for `many`, 0.5 for `orthogonal`.
 
     Raises UserError naming the argument that is out of its range.
     """

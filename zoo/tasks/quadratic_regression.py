@@ -17,8 +17,8 @@ from zoo.tasks.base import FunctionClass, dot
 class QuadraticRegression(FunctionClass):
   """Prompts of `y_i = Σ_j w_j x_ij² / √3 + σ n_i` (code of Garg et al., 2208.01066).
 
-  A fresh `w ~ N(w*, I)` for each prompt, features `~ N(0, I)`. To predict the prior
-  mean `Σ_j w*_j x_j² / √3` has the risk d, and to predict 0 has
+  `w ~ N(w*, I)` is fresh for each prompt, features are `~ N(0, I)`. Predicting the
+  prior mean `Σ_j w*_j x_j² / √3` has the risk d, and predicting 0 has
   `(2 |w*|² + (Σ_j w*_j)²) / 3` more. Given w, the labels have the mean `Σ_j w_j / √3`,
   not 0.
 

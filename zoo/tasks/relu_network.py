@@ -1,4 +1,4 @@
-"""Regression on the outputs of random networks of two layers."""
+"""Regression on the outputs of random two-layer networks."""
 
 import math
 
@@ -15,8 +15,8 @@ from zoo.tasks.base import FunctionClass, dot
 class ReluNetwork(FunctionClass):
   """Prompts of `y_i = √(2/r) Σ_j a_j relu(w_j·x_i) + σ n_i` (Garg et al., 2208.01066).
 
-  Fresh weights `a_j ~ N(m, 1)` and `w_j ~ N(0, I)` of the r hidden features for each
-  prompt, features `~ N(0, I)`; m is `output_mean`. Predicting the prior mean
+  The weights `a_j ~ N(m, 1)` and `w_j ~ N(0, I)` of the r hidden features are fresh for
+  each prompt, features are `~ N(0, I)`; m is `output_mean`. Predicting the prior mean
   `m √(r/π) |x|` has the risk `d (1 + m² (1 − 1/π))`, which is d for m = 0, and
   predicting 0 has `d m² r/π` more.
   """

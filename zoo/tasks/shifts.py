@@ -1,4 +1,4 @@
-"""Tasks to test a model on that was trained on another one."""
+"""Tasks on which to test a model that was trained on another task."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
 
 class ShiftedTask(FunctionClass):
-  """A task with changed features or a scaled function; the noise stays as it is.
+  """A task with changed features or a scaled function, and the same noise.
 
-  The changed features are labelled by functions that are drawn as before.
+  The changed features are labelled by functions from the same distribution.
   """
 
   def __init__(
@@ -62,10 +62,10 @@ class ShiftedTask(FunctionClass):
     return self.task.loss(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    """Those of the task; its Bayes predictor is named `bayes_unshifted`.
+    """The baselines of the task, whose Bayes predictor is named `bayes_unshifted`.
 
-    That has the least loss only if `scale` is 1 and the predictor makes no use of how
-    the task's features are distributed.
+    That predictor has the least loss only if `scale` is 1 and it does not use the
+    distribution of the task's features.
     """
     return {
       'bayes_unshifted' if name == 'bayes' else name: predictor
@@ -77,12 +77,12 @@ class ShiftedTask(FunctionClass):
 
 
 def other_distributions(task: FunctionClass) -> dict[str, Task]:
-  """The tests out of distribution of Garg et al. (arXiv 2208.01066, and their code).
+  """The out-of-distribution tests of Garg et al. (arXiv 2208.01066, and their code).
 
   Features must be numbers of any sign and size. `random_quadrants`, `orthogonal_query`
-  and `repeated_query` are about the query after the whole context; an example of the
-  context is no such query for those before it. For labels that are numbers the function
-  is scaled, and a task with the argument `noise_std` is made with σ = 1, too.
+  and `repeated_query` concern only the query after the whole context, not an example of
+  the context as the query after those before it. If labels are numbers, the function is
+  also scaled, and a task with the argument `noise_std` also gets σ = 1.
   """
   d = task.num_features
   changes: dict[str, Change] = {
@@ -109,7 +109,7 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
 
 
 def longer_contexts(task: BaseTask) -> dict[str, Task]:
-  """The task with 2 to 32 times as long contexts (Lee et al., arXiv 2310.08049).
+  """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
 
   Lengths that the task refuses are left out.
   """
@@ -122,9 +122,9 @@ def longer_contexts(task: BaseTask) -> dict[str, Task]:
 
 
 def _remade(task: BaseTask, name: str, value: int | float) -> BaseTask:
-  """The task as constructed, but with another value of one argument.
+  """The task as constructed, but with another value for one argument.
 
-  A task whose arguments are not known gets the attribute of that name changed.
+  If the arguments of a task are not known, the attribute of that name is changed.
   """
   arguments = arguments_of(task)
   if arguments is not None and not arguments.unrecorded:
@@ -150,14 +150,14 @@ class Scale:
 class Stretch:
   """Multiplies the features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
 
-  So isotropic features get a covariance of eigenvalues λ².
+  Isotropic features thus get a covariance with the eigenvalues λ².
   """
 
   eigenvalues: tuple[float, ...]
 
   @classmethod
   def of(cls, eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
-    """With eigenvalues rescaled to `Σ λ² = d`, so that `E |x|²` stays the same."""
+    """A Stretch with eigenvalues rescaled to `Σ λ² = d`, so that it keeps `E |x|²`."""
     scale = np.sqrt(len(eigenvalues) / np.sum(np.square(eigenvalues)))
     return cls(tuple((scale * eigenvalues).tolist()))
 
@@ -173,22 +173,23 @@ class Stretch:
 def random_quadrants(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """The context in one random orthant of each prompt, the query anywhere."""
+  """Moves the context of each prompt into a random orthant, but not the query."""
   signs = jax.random.rademacher(key, x.shape[1:], x.dtype)
   return jnp.concatenate([jnp.abs(x[:-1]) * signs[None], x[-1:]])
 
 
 def repeated_query(key: Key[Array, ''], x: Float[Array, 't d']) -> Float[Array, 't d']:
-  """The query is a random example of the context."""
+  """Replaces the query by a random example of the context."""
   return x.at[-1].set(x[jax.random.randint(key, (), 0, len(x) - 1)])
 
 
 def orthogonal_query(
   key: Key[Array, ''], x: Float[Array, 't d']
 ) -> Float[Array, 't d']:
-  """The query without its part in the span of the context, rescaled to its norm.
+  """Removes the query's part in the span of the context, and keeps its norm.
 
-  If nothing is left of it, rounding errors choose a direction orthogonal to the span.
+  If nothing is left of the query, rounding errors choose a direction orthogonal to the
+  span.
   """
   q, r = jnp.linalg.qr(x.T)
   norm = jnp.sqrt(dot(x[-1], x[-1]))

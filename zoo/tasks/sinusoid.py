@@ -17,9 +17,9 @@ from zoo.tasks.base import FunctionClass
 class Sinusoid(FunctionClass):
   """Prompts of `y_i = a sin(x_i + p)` (von Oswald et al., arXiv 2212.07677).
 
-  A fresh amplitude a and phase p for each prompt, independent and uniform in their
-  ranges, one feature `x_i ~ U(−5, 5)`. The code of that paper draws a and p with the
-  same random key, so that there one determines the other.
+  The amplitude a and phase p are fresh for each prompt, independent and uniform in
+  their ranges; there is one feature `x_i ~ U(−5, 5)`. The code of that paper draws a
+  and p with the same random key, so that there one determines the other.
   """
 
   num_features = 1
@@ -39,7 +39,7 @@ class Sinusoid(FunctionClass):
       )
     self.phase_range = _check_range('phase_range', phase_range)
     low, high = self.phase_range
-    # Numbers near 2π are meant to be 2π.
+    # A rounded 2π is accepted.
     if high - low > 2 * math.pi + 1e-6:
       raise UserError(
         f'phase_range is {phase_range}; it must not be longer than 2π, a full turn'

@@ -1,4 +1,4 @@
-"""Linear regression whose weights are all 0 but a few."""
+"""Linear regression with few non-zero weights."""
 
 import math
 
@@ -14,11 +14,11 @@ from zoo.tasks.base import FunctionClass, dot
 
 @tasks.register('sparse_regression')
 class SparseRegression(FunctionClass):
-  """Prompts of `y_i = w·x_i + σ n_i` with few weights (Garg et al., 2208.01066).
+  """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
 
   For each prompt `num_nonzero` random coordinates of w are `N(0, 1)`, the others 0;
   features are `~ N(0, I)`. Predicting 0 has the risk `num_nonzero`. There is no
-  baseline `bayes` where there are more than 20,000 sets of so many coordinates.
+  baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
   """
 
   def __init__(

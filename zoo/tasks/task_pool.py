@@ -19,8 +19,8 @@ class TaskPool(FunctionClass):
   """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
 
   The pool of `num_tasks` weight vectors `~ N(0, I)` depends only on `seed`, and each
-  prompt draws one of them; features are `~ N(0, I)`, targets have no noise. Its shift
-  `new_tasks` has fresh weights for each prompt.
+  prompt draws one of them; features are `~ N(0, I)`, and targets have no noise. The
+  shift `new_tasks` has fresh weights for each prompt.
   """
 
   def __init__(
@@ -42,7 +42,7 @@ class TaskPool(FunctionClass):
 
   @property
   def pool(self) -> Float[np.ndarray, 'm d']:
-    """The weight vectors, float64 and read-only; each is as likely as the others."""
+    """The weight vectors, float64 and read-only; all are equally likely."""
     return _pool(self.seed, self.num_tasks, self.num_features)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -78,7 +78,7 @@ class TaskPool(FunctionClass):
 
 @functools.lru_cache(maxsize=8)
 def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm d']:
-  # NumPy guarantees the numbers of a RandomState for ever, those of a Generator not.
+  # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
   random = np.random.RandomState(seed)
   pool = random.standard_normal((num_tasks, num_features))
   pool.flags.writeable = False

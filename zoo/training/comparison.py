@@ -22,10 +22,11 @@ def compare_trained(
   members: Sequence[PyTree],
   mesh: Mesh,
 ) -> list[Comparison | None]:
-  """As `zoo.comparison.compare_all`, for models on a mesh; None if none is wanted.
+  """Like `zoo.comparison.compare_all`, for models on a mesh.
 
-  `members` are the arrays of each model. The config says whether, on how many prompts
-  and of which seed. Process 0 measures, on one of its devices.
+  `members` are the arrays of each model. The config sets the number of prompts and the
+  seed; with fewer than two prompts each comparison is None. Process 0 measures, on one
+  of its devices.
   """
   none: list[Comparison | None] = [None] * len(members)
   wanted = min(num_compared(config), config.eval.num_batches * config.train.batch_size)

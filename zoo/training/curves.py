@@ -25,7 +25,7 @@ class RiskCurve(NamedTuple):
   """The risk of a run at the steps where it was measured, at least one."""
 
   label: str
-  is_exact: bool  # else sampled
+  is_exact: bool  # False: sampled
   steps: list[int]
   risks: list[float]
 
@@ -84,9 +84,9 @@ def read_curve(workdir: pathlib.Path) -> RiskCurve:
 def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   """The loss of each run's model by the number of examples before the query.
 
-  The baselines are those of the first run's task. A run that is not finished has the
-  curve of its last evaluation, if its model predicts all examples in one pass. Raises
-  UserError for a run that has no curve. A folder may be in a bucket.
+  The baselines are those of the first run's task. An unfinished run has the curve of
+  its last evaluation, if its model predicts all examples in one pass. Raises UserError
+  for a run that has no curve. A folder may be in a bucket.
   """
   with contextlib.ExitStack() as stack:
     return _plot_examples([_local(workdir, stack) for workdir in workdirs])
@@ -102,7 +102,7 @@ def _plot_examples(folders: Sequence[pathlib.Path]) -> Figure:
 
 
 def _local(workdir: str | pathlib.Path, stack: contextlib.ExitStack) -> pathlib.Path:
-  """The folder of a run; of one in a bucket a copy of what is read here."""
+  """The folder of a run; for a run in a bucket, a local copy of the files read here."""
   if not is_url(workdir):
     return user_path(workdir)
   names = 'config.json', _METRICS, SUMMARY

@@ -1,8 +1,8 @@
-"""How the points of a sweep are divided into programs, and work among processes.
+"""Divides the points of a sweep into programs, and the work among processes.
 
 The processes share nothing but the workdir of the sweep. `parts.json` has the points of
-each part, and a process holds the lock of the part that it trains; when the process
-ends, however it ends, the lock ends too, so that another one can go on with the part.
+each part, and a process locks the part that it trains. The lock ends when the process
+ends, however it ends, so that another process can go on with the part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zoo.training.summary import SUMMARY, read_summary
 from zoo.workdir import PARTS, Hold, read_parts, try_lock
 
 _MAKING = '.parts.lock'
-_PAUSE = 1.0  # s, before looking again for what other processes hold
+_PAUSE = 1.0  # seconds before trying again the items that other processes hold
 
 _Item = TypeVar('_Item')
 
@@ -75,8 +75,8 @@ def divide(
 ) -> dict[int, list[int]]:
   """The parts by number, each the indices of points that one program trains.
 
-  Points that no part has yet, and that have no summary, are cut into a part for each
-  process, program by program; with several processes that is written into the workdir.
+  Points that have no part and no summary yet are divided, program by program, into a
+  part for each process. Several processes read these parts from the workdir.
   """
   known = read_parts(workdir)
   indices = {folder.name: i for i, folder in enumerate(folders)}
@@ -97,7 +97,7 @@ def divide(
 
 @contextlib.contextmanager
 def one_at_a_time(workdir: pathlib.Path, workers: Workers) -> Iterator[None]:
-  """Lets one worker after the other run the block."""
+  """Lets only one worker run the block at a time."""
   with workers.hold(workdir / _MAKING, True):
     yield
 
@@ -110,8 +110,8 @@ def in_turn(
 ) -> Iterator[_Item]:
   """Yields each item, while this process holds the item's lock.
 
-  Those that other workers hold come later. It ends early if a signal asks to stop
-  while it waits for them; `interruption` is that of the caller, if it has one.
+  Items that other workers hold come later. The iteration ends early if a signal asks
+  to stop while it waits for them; `interruption` is that of the caller, if any.
   """
   waiting = [*items]
   while waiting:
@@ -144,7 +144,7 @@ def lost_in(workdir: pathlib.Path, number: int, start: float) -> list[str]:
     note: dict[str, Any] = read_json(path) if path.exists() else {'time': 0.0}
     return note['lost'] if note['time'] > start else []
   except (UnreadableFile, KeyError, TypeError):
-    return []  # then they are trained once more
+    return []  # these points are then trained once more
 
 
 def _note(workdir: pathlib.Path, number: int) -> pathlib.Path:
@@ -152,14 +152,14 @@ def _note(workdir: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def _cut(points: Sequence[int], number: int) -> list[list[int]]:
-  """At most `number` parts, each of neighbours, whose sizes differ by one at most."""
+  """At most `number` parts of consecutive points, whose sizes differ by one at most."""
   number = min(number, len(points))
   ends = [len(points) * k // number for k in range(number + 1)]
   return [[*points[a:b]] for a, b in itertools.pairwise(ends)]
 
 
 def _free_fields(config: Config) -> tuple[str, ...]:
-  """The fields in which points may differ that are trained side by side."""
+  """The fields in which points that are trained side by side may differ."""
   if config.mesh.fsdp:  # a single model fills the devices
     return ()
   if can_be_stacked(config):

@@ -1,4 +1,4 @@
-"""The sampled and exact risk of a state, compared with one-step gradient descent."""
+"""The sampled and exact risks of models, compared with one-step gradient descent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from zoo.training.step import EVAL_STREAM, stream_key
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
 SampledMoments = dict[str, tuple[Array, Array]]
-# These and what exact risks are computed from, on the devices and on the host.
+# The moments and the rules that give exact risks, on the devices and on the host.
 Measured = tuple[SampledMoments, Rule | None]
 Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
 # The moments of a task and its gradient descent; None if theory does not cover it.
@@ -48,7 +48,7 @@ class Risks(NamedTuple):
 
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
-  sampled_gd: Estimate | None  # on the same prompts; None if theory lacks the task
+  sampled_gd: Estimate | None  # on the same prompts; None for tasks outside theory
   sampled_difference: Estimate | None  # model minus GD, prompt by prompt
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
@@ -58,7 +58,8 @@ class References(NamedTuple):
   """Stacked tasks that exact theory covers, and the risks that models should reach.
 
   Gradient descent takes one step of the best size from the prior mean. On the same
-  prompts, its difference from the model is far less noisy than either risk.
+  prompts, the difference between its risk and the model's is far less noisy than either
+  risk.
   """
 
   moments: theory.Moments
@@ -100,12 +101,12 @@ class Evaluation:
     sharding: PyTree,
     mesh: Mesh,
   ):
-    """Evaluates `n` models, one per task, with arrays in one state of this sharding.
+    """Evaluates `n` models, one per task, whose stacked arrays have this sharding.
 
-    `rules_of` returns their learning rules or exact forms, stacked along a first axis,
-    or None if they have none; only the tasks of learning rules may differ.
+    `rules_of` returns the models' learning rules or exact forms, stacked along a first
+    axis, or None if they have none; only the tasks of learning rules may differ.
     `sample_moments` takes the state, `keys`, and the moments and gradient descents of
-    the tasks, and samples all errors, also stacked along a first axis.
+    the tasks, and returns the moments of the losses, also stacked along a first axis.
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
@@ -141,9 +142,9 @@ class Evaluation:
     return moments, self._rules_of(model_state)
 
   def finish(self, fetched: Fetched) -> list[Risks]:
-    """The risks of each model, from the result of `start` after it is fetched.
+    """The risks of each model, from the fetched result of `start`.
 
-    Exact risks are computed here, by this machine while the devices train.
+    Exact risks are computed here, on the host while the devices train.
     """
     moments, rules = fetched
     exact = self._exact_risks(rules)
@@ -213,9 +214,9 @@ def model_sharding(layout: Layout) -> PyTree:
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
-  """The model's learning rule or exact form, in the highest precision.
+  """The model's learning rule or exact form, in the highest matmul precision.
 
-  None if it has none, or one whose risk on this task is not known exactly.
+  None if the model has neither, or if its risk on this task is not known exactly.
   """
   model = nnx.merge(graph, state)
   with jax.default_matmul_precision('highest'):
@@ -240,7 +241,7 @@ def sample_errors(
   key: Key[Array, ''],
   known: Known,
 ) -> SampledMoments:
-  """The losses of a model and of gradient descent on held-out prompts.
+  """The moments of the losses of a model and of gradient descent on held-out prompts.
 
   `known` has the moments of the task and its gradient descent, or is None. A model that
   predicts all examples in one pass is also measured at each of them.

@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-# A plain dict of two `nnx.State`s, or their graphs, shapes or shardings: 'model' and
-# 'optimizer' are separate because a reader of checkpoints needs only the model.
+# A plain dict of two `nnx.State`s, or their graphs, shapes or shardings. 'model' and
+# 'optimizer' are separate because loading a checkpoint needs only the model.
 State = dict[str, Any]
 
 
@@ -24,10 +24,10 @@ class Layout:
 
   By default they are those of the model, and all methods return their argument. When
   fully sharded, each array is also split over the mesh axis `data` between uses, along
-  the axis that needs the least padding; arrays that do not divide are padded with
-  zeros, which stay zeros. An array that the model itself splits over `data` is used as
-  it is kept; the others are gathered first, and trimmed. Checkpoints and evaluation use
-  arrays without padding.
+  the axis that needs the least padding. Arrays that cannot be divided evenly are padded
+  with zeros, which stay zero. An array that the model itself splits over `data` is used
+  as it is kept; the others are first gathered and trimmed. Checkpoints and evaluation
+  use arrays without padding.
   """
 
   def __init__(self, abstract: State, fully_sharded: bool = False):
@@ -43,9 +43,9 @@ class Layout:
 
   @property
   def keeps_shapes(self) -> bool:
-    """Whether an array is split along another axis than its first.
+    """Whether any array is split along another axis than its first.
 
-    To flatten such an array would gather it from all devices.
+    Flattening such an array would gather it from all devices.
     """
     return self.fully_sharded or any(
       _is_split(leaf.sharding, axis)
@@ -63,7 +63,7 @@ class Layout:
     return fitted(state, self.kept) if self.fully_sharded else state
 
   def gathered(self, model: nnx.Module) -> nnx.Module:
-    """The kept model with its arrays gathered for computing; for use under jit."""
+    """The kept model with its arrays gathered for use; to be called under jit."""
     if not self.fully_sharded:
       return model
     graph, state = nnx.split(model)
@@ -73,7 +73,7 @@ class Layout:
     return nnx.merge(graph, fitted(state, self.used['model']))
 
   def saveable(self, state: State) -> State:
-    """Some or all parts of a kept state, in the form of checkpoints and evaluation."""
+    """Parts or all of a kept state, in the form for checkpoints and evaluation."""
     wanted = {name: self.saved[name] for name in state}
     return _refit(state, wanted) if self.fully_sharded else state
 
@@ -98,7 +98,7 @@ def fitted(state: PyTree, abstract: PyTree) -> PyTree:
 
 
 def _refit(state: State, abstract: State) -> State:
-  # One by one, so that the extra memory for gathering is that of one array.
+  # One by one, so that gathering needs extra memory for only one array.
   return jax.tree.map(lambda leaf, wanted: _fitting(wanted)(leaf), state, abstract)
 
 

@@ -49,7 +49,7 @@ from zoo.workdir import locked, open_workdir
 
 
 class NotFiniteError(RunError):
-  """No model of a run has a finite loss, gradient and weights any longer."""
+  """No model of a run has a finite loss, gradient and weights any more."""
 
 
 def train(
@@ -57,14 +57,15 @@ def train(
 ) -> Summary | None:
   """Trains the model of a config, or resumes from the workdir.
 
-  `profile` are the first and the last of the steps to trace into `workdir/profile`.
+  `profile` holds the first and last step to trace into `workdir/profile`.
 
   Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
-  and after Ctrl-C it raises KeyboardInterrupt; everything is saved, and the same call
-  resumes. Raises UserError when the config or the workdir is invalid, before anything
-  is written; RunError when the loss is not finite or the disk is full. The workdir may
-  be in a bucket: gs://bucket/runs/a. If there are several processes, each must make the
-  same call, with a workdir that they share; process 0 writes the records.
+  and after Ctrl-C it raises KeyboardInterrupt; in both cases everything is saved, and
+  the same call resumes. Raises UserError if the config or the workdir is invalid,
+  before anything is written; RunError if the loss is not finite or the disk is full.
+  The workdir may be in a bucket: gs://bucket/runs/a. If there are several processes,
+  each must make the same call, with a workdir that they share; process 0 writes the
+  records.
   """
   _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
@@ -97,7 +98,7 @@ def train_locked(
   interruption: Interruption,
   profile: Steps | None = None,
 ) -> Summary | None:
-  """As `train`, in a workdir that belongs to this config and is locked."""
+  """Like `train`, in a workdir that belongs to this config and is locked."""
   checkpoints = Checkpoints(workdir, config.checkpoint.keep, run_metadata(config))
   return _train_with(config, workdir, checkpoints, interruption, profile)
 
@@ -127,7 +128,7 @@ def _train_with(
 
 
 def _validate_everywhere(config: Config) -> None:
-  """Checks the config in every process, and that it is the same in all."""
+  """Checks the config in every process, and that all processes have the same one."""
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
       f'this is one of {jax.process_count()} processes, which are not connected; '
@@ -135,7 +136,7 @@ def _validate_everywhere(config: Config) -> None:
     )
   with processes.propagate_errors():
     validate(config)
-    make_mesh(config)  # the devices may be unable to form it
+    make_mesh(config)  # raises UserError if the devices cannot form it
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
@@ -159,9 +160,9 @@ def _finished_summary(
 
 
 class TrainResult(NamedTuple):
-  """The summaries of models that were trained to the end, and their state."""
+  """The summaries of models after their last step, and the state."""
 
-  summaries: list[Summary | None]  # None for a model that stopped being finite
+  summaries: list[Summary | None]  # None for a model that became non-finite
   state: State
 
 
@@ -223,7 +224,7 @@ def run(
 class Training:
   """Models in training: prepared, advanced in several calls, and recorded."""
 
-  step: int  # up to which training was started
+  step: int  # the last one that was started
   state: State
   finite: np.ndarray  # [n]: which models are finite, as last recorded
   risks: list[Risks]  # of the models, as last recorded
@@ -242,7 +243,7 @@ class Training:
     self._progress = progress
 
   def prepare(self, step: int) -> None:
-    """Loads the state saved at a step, or makes the initial one, and compiles."""
+    """Loads the state saved at a step, or makes the initial state, and compiles."""
     self.step = self._saved = step
     self.state, self.finite = self._program.prepare(step, self._checkpoints)
     self.risks = []
@@ -259,7 +260,10 @@ class Training:
     return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
 
   def record(self, measured: dict[str, Any] | None) -> None:
-    """Waits for the result of `advance` and records it; RunError if none is finite."""
+    """Waits for a result of `advance` and records it.
+
+    Raises NotFiniteError if no model is finite.
+    """
     if measured is None:
       return
     fetched: dict[str, Any] = jax.device_get(measured)
@@ -284,9 +288,9 @@ class Training:
     self._progress.show(loss=shown['loss'], risk=risk)
 
   def waited_too_long(self) -> bool:
-    """Whether the last save is longer ago than `checkpoint.every_minutes`.
+    """Whether the last save was more than `checkpoint.every_minutes` ago.
 
-    All processes of a run must ask at the same step: the clock is that of process 0.
+    All processes of a run must call this at the same step; process 0 has the clock.
     """
     minutes = minutes_between_saves(self._config)
     if minutes is None:
@@ -310,7 +314,7 @@ class Training:
       self.save()
 
   def stop_clock(self) -> None:
-    """Takes the speed of this launch, and logs what the devices have computed."""
+    """Notes the speed of this launch, and logs how fast the devices have computed."""
     self._speed = self._progress.speed(self.step)
     rate, _ = self._speed
     if rate is not None:
@@ -350,7 +354,7 @@ class Training:
 
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
-  """The measurements of a model after its last step, for its records."""
+  """The line of a model's records, with measurements still to be filled in."""
   loss, grad_norm, finite = (
     np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm', 'finite')
   )
@@ -373,6 +377,6 @@ def _not_finite(line: dict[str, Any]) -> str:
 
 
 def _next_stop(step: int, config: Config) -> int:
-  """The next step to log, evaluate or save at, where the next call ends."""
+  """The step at which the next call ends: the next to log, evaluate or save at."""
   every = config.train.log_every, config.eval.every, config.checkpoint.every
   return min(config.train.num_steps, *((step // n + 1) * n for n in every))

@@ -1,4 +1,4 @@
-"""The objective of training: the in-context risk, over sampled prompts or exact."""
+"""The training objective: the in-context risk, over sampled prompts or exact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zoo.training.parts import mean_loss
 _Tree = TypeVar('_Tree')
 
 # From a model, the key of the step and the moments of the task to the loss. Tasks of
-# one program may differ only in their moments; None for a task that exact theory lacks.
+# one program may differ only in their moments, which are None outside exact theory.
 Objective = Callable[
   [Predictor, Key[Array, ''], theory.Moments | None], Float[Array, '']
 ]
@@ -59,8 +59,8 @@ def stack(trees: Iterable[_Tree]) -> _Tree:
 def uses_statistics(model: object, task: Task) -> bool:
   """Whether a model is trained and evaluated on sufficient statistics of prompts.
 
-  This holds if the model depends on no more, and if they are cheaper than the examples:
-  if the context is long, or the model has enough heads.
+  This holds if the model depends on the prompts only through them, and if they are
+  cheaper than the examples: if the context is long, or the model has enough heads.
   """
   if not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
@@ -68,8 +68,8 @@ def uses_statistics(model: object, task: Task) -> bool:
   if heads is None or task.has_long_context:
     return True
   c, e = task.context_length, task.num_features + 1
-  # Transforming them costs e⁴ for any batch size, which devices cannot share, and a
-  # large triangle takes long to compile.
+  # Transforming statistics costs e⁴ for any batch size, which devices cannot share, and
+  # a large triangle takes long to compile.
   if e > 256:
     return False
   # Multiplications per prompt; those of statistics are about five times as cheap.
@@ -81,8 +81,8 @@ def sample(
 ) -> Prompt | Statistics:
   """A batch of prompts, split over the mesh axis `data`, or of their statistics.
 
-  Each device draws a part of its own. Statistics stay split over `model` too; prompts
-  are gathered over it, since there devices share the heads.
+  Each device draws its own part. Statistics stay split over `model` too; prompts are
+  gathered over `model`, along which devices share the heads.
   """
   mesh = jax.sharding.get_abstract_mesh()
   everywhere = tuple(name for name in ('data', 'model') if name in mesh.axis_names)
@@ -112,7 +112,7 @@ def query_losses(
   if isinstance(batch, Prompt):
     predictions = predictor(batch).astype(batch.y_query.dtype)
     return loss_of(task)(predictions, batch.y_query)
-  assert moments is not None  # statistics are of tasks that exact theory covers
+  assert moments is not None  # only tasks that exact theory covers have statistics
   rule = predictor if isinstance(predictor, LearningRule) else _rule_of(predictor)
   noise_std = jnp.sqrt(moments.noise_variance)
   return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
@@ -145,12 +145,12 @@ def make_objective(
   """The objective that a config names.
 
   `sampled` is the mean loss over fresh prompts, at the query or at every example, or
-  with `statistics` over their statistics; `exact` is the expectation of the loss at the
-  query, the exact risk, and samples nothing; `low_variance` estimates it from as many
-  contexts as a batch has prompts, with the query integrated, as
-  `theory.deep.sampled_risk`. For a looped model `sampled` is also the mean over its
-  trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts of a batch are
-  computed at the same time.
+  over their statistics with `statistics`. `exact` is the expectation of the loss at the
+  query, the exact risk, and samples nothing. `low_variance` estimates the exact risk
+  from as many contexts as a batch has prompts, with the query integrated out, as
+  `theory.deep.sampled_risk` does. For a looped model `sampled` is also the mean over
+  the trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts of a batch
+  are computed at the same time.
   """
   at_all = positions(config) == 'every'
 
@@ -199,7 +199,7 @@ def make_objective(
 
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
-  """A model and what it sees of prompts in another type; the targets stay exact."""
+  """A model and its inputs from prompts in another type; the targets keep theirs."""
 
   def cast(array: Array) -> Array:
     return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

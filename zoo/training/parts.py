@@ -1,9 +1,9 @@
 """The gradient of a mean loss over a batch, computed in parts of the batch.
 
 Parts one after the other need less memory. Parts at the same time keep the cores of a
-CPU busy: XLA divides each operation among them, but at the sizes of in-context learning
-four cores compute an operation only about twice as fast as one, and operations that do
-not depend on each other it computes at the same time.
+CPU busy: XLA divides each operation among the cores, but at the sizes of in-context
+learning four cores compute an operation only about twice as fast as one. Independent
+operations, as of several parts, run at the same time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Loss = Callable[[Any, PyTree], Float[Array, '']]
 
 _NUM_LANES = 4
 # Products of a weight and an example in a step. With fewer, operations are so short
-# that more of them cost more than other cores save.
+# that having more of them costs more than the other cores save.
 _LEAST_WORK = 1e8
 
 
 def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
-  """The parts of a batch to compute at the same time; 1 but for large steps on a CPU.
+  """The parts of a batch to compute at the same time; 1 except for large CPU steps.
 
   `weights` are those of all models that the program trains.
   """
@@ -50,9 +50,9 @@ def mean_loss(
   """The mean loss over a batch, whose gradient is a sum over parts of the batch.
 
   The batch is computed in `num_parts` parts one after the other, so that the
-  activations of only one exist at a time, and each of them in `num_lanes` parts at the
-  same time. Each part has equally many prompts of each device. The gradient is that of
-  the weights, `nnx.Param`; a derivative with respect to anything else is 0.
+  activations of only one exist at a time, and each of these in `num_lanes` parts at the
+  same time. Each part has equally many prompts of each device. Only the weights,
+  `nnx.Param`, get a gradient; the derivative with respect to anything else is 0.
   """
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 

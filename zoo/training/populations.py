@@ -1,7 +1,7 @@
 """Many models of one architecture in one program, each with its own seed and numbers.
 
-They differ in their weights at step 0, their prompts and their learning rates. Each is
-trained as it would be alone; only sums are added in another order.
+The models differ in their weights at step 0, their prompts and their learning rates.
+Each is trained as it would be alone, except that sums are added in another order.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def make_population(configs: Sequence[Config]) -> Program:
     if theory.covers(task):
       moments = stacked_moments([task] * len(configs))
     keys, axis = stream_key(config, TRAIN_STREAM), None
-    if len({config.seed for config in configs}) > 1:  # else all share the prompts
+    if len({config.seed for config in configs}) > 1:  # otherwise all share the prompts
       keys, axis = stream_keys(configs, TRAIN_STREAM), 0
     return Program(
       configs=configs,
@@ -84,7 +84,7 @@ def make_population(configs: Sequence[Config]) -> Program:
 def _compare_all(
   configs: Sequence[Config], task: Task, graph: nnx.GraphDef, models: PyTree, mesh: Mesh
 ) -> list[Comparison | None]:
-  """The comparison of each model; those of one seed see the same prompts."""
+  """The comparison of each model; models with the same seed get the same prompts."""
   found: dict[int, Comparison | None] = {}
   for seed in {config.seed: None for config in configs}:
     same = [i for i, config in enumerate(configs) if config.seed == seed]

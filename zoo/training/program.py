@@ -39,7 +39,7 @@ from zoo.utilisation import product_flops
 
 
 class Plan(NamedTuple):
-  """The plan of a config's training on a mesh, before anything is compiled or made."""
+  """The plan for training a config on a mesh, before anything is compiled or made."""
 
   task: Task
   graphs: State  # of model and optimizer
@@ -54,7 +54,7 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
   graphs, abstract = abstract_state(config, mesh)
   layout = Layout(abstract, config.mesh.fsdp)
   model = nnx.merge(graphs['model'], abstract['model'])
-  # Statistics are neither computed in parts nor in another type.
+  # Statistics can be computed neither in parts nor in another type.
   plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
   at_query = positions(config) == 'query'
   statistics = plain and at_query and uses_statistics(model, task)
@@ -73,11 +73,11 @@ class Program:
   mesh: Mesh
   layout: Layout
   train_steps: jax.stages.Wrapped
-  key: Key[Array, '*n']  # of the prompts to train on, for all models or for each
-  numbers: Numbers  # of all models, or along a first axis of each
+  key: Key[Array, '*n']  # of the training prompts, for all models or for each
+  numbers: Numbers  # of one model, or of each along a first axis
   evaluation: Evaluation
   init: Callable[[], State]  # makes the state at step 0
-  # Compares each model with the baselines of its task; None if that is not done.
+  # Compares each model with the baselines of its task; None: no comparison.
   comparisons: Callable[[State], list[Comparison | None]] | None = None
 
   def prepare(self, step: int, checkpoints: AnyCheckpoints) -> tuple[State, np.ndarray]:
@@ -101,12 +101,12 @@ class Program:
   def advance(
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
-    """Starts the steps from `start` to `stop`; donates the given state."""
+    """Starts the steps after `start`, up to `stop`; donates the given state."""
     return self.train_steps(*self._arguments(state, start, stop))
 
   def flops_per_step(self, state: State) -> int:
-    """The operations of a step of all models in products of matrices."""
-    # JAX keeps what it has traced, so that this costs nothing beside `advance`.
+    """The floating-point operations in the matrix products of a step of all models."""
+    # JAX caches the trace, so that this costs nothing extra.
     traced = self.train_steps.trace(*self._arguments(state, 0, 0))
     return product_flops(traced.jaxpr.jaxpr)
 
@@ -116,7 +116,7 @@ class Program:
     return self.evaluation.start(model, sampled)
 
   def compare(self, state: State) -> list[Comparison | None]:
-    """Each model and the baselines of its task on the same prompts, if that is done."""
+    """The comparison of each model with the baselines of its task; None if not done."""
     if self.comparisons is None:
       return [None] * len(self.configs)
     return self.comparisons(self.layout.saveable({'model': state['model']})['model'])
@@ -164,12 +164,12 @@ def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
 
 
 def log_unused_axis(config: Config, layout: Layout) -> None:
-  """Warns of devices on the mesh axis `model` that no weight is split over."""
+  """Warns if no weight is split over the mesh axis `model`."""
   specs = (leaf.sharding.spec for leaf in jax.tree.leaves(layout.used['model']))
   if config.mesh.model > 1 and not any('model' in spec for spec in specs):
     logging.warning(
-      'config.mesh.model is %d, but no weight of %r is split over it: these devices '
-      'repeat the same work; use config.mesh.data',
+      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
+      'devices repeat the same work; use config.mesh.data',
       *(config.mesh.model, config.model.name),
     )
 

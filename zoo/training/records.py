@@ -30,7 +30,7 @@ event_pb2: Any = _event_pb2  # its names are created at run time
 _FIELDS = (
   *('loss', 'eval_risk', 'exact_risk', 'grad_norm', 'steps_per_second', 'wall_time'),
 )
-# The loss after 0, 1, …, C examples, of a model that predicts all of them in one pass.
+# The loss after 0, 1, …, C examples; only for models that predict all in one pass.
 _CURVE = 'curve'
 _MAX_BYTES = 2**30  # of a log: five million lines
 
@@ -61,12 +61,12 @@ class Progress:
     self._bar.close()
 
   def start_clock(self, step: int) -> None:
-    """Starts to measure the speed after compiling, at `step`."""
+    """Starts to measure the speed, at `step`, after compilation."""
     self._compiled = step, time.monotonic(), time.process_time()
     self._bar.unpause()  # so that its estimate excludes compiling
 
   def speed(self, step: int) -> tuple[float | None, float | None]:
-    """Steps per second and CPU-ms per step, without compiling; None if unknown.
+    """Steps per second and CPU-ms per step, without compilation; None if unknown.
 
     The CPU time is that of all threads of this process.
     """
@@ -82,7 +82,7 @@ class Progress:
     self._bar.update(step - self._bar.n)
 
   def show(self, **values: float | None) -> None:
-    """Shows the values after the bar, except None."""
+    """Shows the values that are not None after the bar."""
     self._bar.set_postfix(
       {name: f'{value:.4f}' for name, value in values.items() if value is not None},
       refresh=False,
@@ -93,8 +93,8 @@ class Records:
   """The records of one run in its workdir, for one launch; a context manager.
 
   Lines after the step from which a run resumes are dropped, since they will be written
-  again; the wall time continues from the last remaining line. Only process 0 writes,
-  and only with `tensorboard` for TensorBoard.
+  again; the wall time continues from the last remaining line. Only process 0 writes;
+  without `tensorboard` it writes no files for TensorBoard.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
@@ -130,7 +130,7 @@ class Records:
     try:
       self._stack.close()
     except OSError:
-      # An exception that is already being raised must not be replaced by this one.
+      # This exception must not replace one that is already being raised.
       if exception == (None, None, None):
         raise
 
@@ -163,10 +163,9 @@ class Records:
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of a `metrics.jsonl`, whose last line may be incomplete after a kill.
 
-  Each has a step and a wall time; the other fields are numbers, or None if missing, and
-  `curve` is a list of numbers or None.
-  Damaged lines are skipped with a warning. Raises UserError for a file that cannot be
-  read.
+  Each line has a step and a wall time; the other fields are numbers, or None if
+  missing, and `curve` is a list of numbers or None. Damaged lines are skipped with a
+  warning. Raises UserError for a file that cannot be read.
   """
   if not path.exists():
     return []

@@ -1,8 +1,9 @@
 """Many models in one program, with their states stacked along a first axis.
 
-Models that differ only in numbers – the prior mean, the noise, a fixed guess – are one
-computation over a first axis. Models with fewer heads are padded with heads of zeros,
-which stay zero: if all matrices of a head are zero, so is its gradient.
+Models that differ only in numbers, such as the prior mean, the noise or a fixed guess,
+are trained by one computation over a first axis. Models with fewer heads are padded
+with heads of zeros, which stay zero: if all matrices of a head are zero, so is its
+gradient.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ STACKED = (
   'model.initial_bias',
   'model.num_heads',
 )
-# Training on the exact risk samples no prompts, so these may differ as well: they
-# affect only the shapes and bits of prompts.
+# Training on the exact risk samples no prompts, so fields that only affect the shapes
+# and bits of prompts may differ as well.
 STACKED_IF_EXACT = (
   *STACKED,
   'seed',
@@ -88,9 +89,10 @@ def can_be_stacked(config: Config) -> bool:
 
 
 def make_stacked_program(configs: Sequence[Config]) -> Program:
-  """The program that trains a model for each config, whose shared parts are equal.
+  """The program that trains a model for each config; they differ in STACKED.
 
-  All models are trained on prompts with the same random numbers.
+  With the exact objective they may also differ in STACKED_IF_EXACT. All models are
+  trained on prompts with the same random numbers.
   """
   config = max(configs, key=num_heads)
   mesh = make_mesh(config)
@@ -134,7 +136,7 @@ def _cut(i: int, leaf: jax.ShapeDtypeStruct, stacked: np.ndarray) -> jax.Array:
 
 
 def _mesh_axis(config: Config, num_models: int) -> str | None:
-  """The mesh axis that models are split over; None if prompts need `data`."""
+  """The mesh axis that models are split over; None if `data` is needed for prompts."""
   data, _ = mesh_shape(config)
   exact = config.objective.name == 'exact'
   return 'data' if exact and num_models % data == 0 else None
@@ -155,8 +157,8 @@ def stack_abstract(abstract: State, num_models: int, axis: str | None) -> State:
 def init_stacked(configs: Sequence[Config], abstract: State) -> State:
   """The stacked states at step 0, with zeros for the heads that a model lacks.
 
-  A model has the first heads of the model with the most heads from the same key. To
-  sample each number of heads separately would compile as many programs.
+  A model gets the first heads of the model that has the most heads and the same key.
+  Sampling each number of heads separately would compile as many programs.
   """
   most = max(map(num_heads, configs))
   shapes: dict[int, State] = {}
@@ -177,7 +179,7 @@ def init_stacked(configs: Sequence[Config], abstract: State) -> State:
 
 
 def _first_entries(whole: Any, shape: jax.ShapeDtypeStruct) -> np.ndarray:
-  """The first entries along each axis, as many as in the shape; zeros elsewhere."""
+  """The entries of `whole` within a smaller shape, and zeros elsewhere."""
   padded = np.zeros(whole.shape, whole.dtype)
   first = tuple(map(slice, shape.shape))
   padded[first] = np.asarray(whole)[first]
@@ -210,7 +212,7 @@ def _sample_stacked(
   keys: Any,
   known: Any,
 ) -> SampledMoments:
-  """As `sample_errors` for each model; models with the same prompts share them."""
+  """Like `sample_errors`, for each model; models with the same prompts share them."""
   groups: dict[Any, list[int]] = {}
   for i, task in enumerate(tasks):
     groups.setdefault(task.statistics_key, []).append(i)

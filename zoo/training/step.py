@@ -26,9 +26,9 @@ INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 
 
 class Numbers(NamedTuple):
-  """What a compiled step is given besides the key: its program fits any of them."""
+  """Inputs of a compiled step besides the state and the key; none is compiled in."""
 
-  moments: theory.Moments | None  # of the task; None where exact theory lacks it
+  moments: theory.Moments | None  # of the task; None if exact theory does not cover it
   learning_rate: Any = None  # a number for each model; None: that of the config
 
 
@@ -58,7 +58,7 @@ def create(config: Config, key: Key[Array, '']) -> dict[str, Model | nnx.Optimiz
 
 
 def _split_heads(model: Model) -> None:
-  """Splits heads that do not depend on each other over all devices of the mesh."""
+  """Splits the heads of a model that allows it over all devices of the mesh."""
   # With fewer heads than devices most of them would be padding.
   devices = jax.sharding.get_abstract_mesh().size
   if isinstance(model, SplitsHeads) and model.num_heads >= devices:
@@ -66,7 +66,7 @@ def _split_heads(model: Model) -> None:
 
 
 def _splits_inner_axes(model: Model) -> bool:
-  """Whether a parameter asks to be split along another axis than its first."""
+  """Whether any parameter asks to be split along another axis than its first."""
   for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
     axes = variable.get_metadata().get('out_sharding') or ()
     if any(axis is not None for axis in axes[1:]):
@@ -98,7 +98,7 @@ def make_init(config: Config, layout: Layout) -> Callable[[], State]:
   """Compiles the initialization of the state."""
 
   def init() -> State:
-    # The key is made here, so that every process of a pod can make the same call.
+    # The key is made inside, so that every process of a pod can make the same call.
     return layout.keep(states(create(config, stream_key(config, INIT_STREAM))))
 
   return jax.jit(init, out_shardings=layout.shardings)
@@ -109,7 +109,7 @@ def make_step(
 ) -> Step:
   """One step of training: loss, gradient, update.
 
-  The optimizer is that of the graph, or has the learning rate that the step is given.
+  A learning rate in the step's `numbers` replaces that of the config.
   """
 
   def loss_of(
@@ -144,9 +144,9 @@ def make_train_steps(step: Step, layout: Layout, mesh: Mesh) -> jax.stages.Wrapp
 
   The state is donated. The number of steps is not compiled in: however a run is divided
   into calls, each step is the same program and gives the same bits. The loop ends early
-  after a step whose loss or gradient is not finite, which must hold for every model if
-  `step` takes several. `metrics['step']` is the number of steps done by then, and
-  `metrics['finite']` says which models are finite, weights included.
+  after a step whose loss or gradient is not finite, for several models only once this
+  holds for every one of them. `metrics['step']` is the number of steps done by then,
+  and `metrics['finite']` says which models are finite, weights included.
   """
   run_steps = functools.partial(_train_steps, step, layout.keeps_shapes)
   replicated = NamedSharding(mesh, P())
@@ -168,8 +168,8 @@ def _train_steps(
   numbers: Numbers,
 ) -> tuple[State, dict[str, Array]]:
   abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, numbers)
-  # Between steps the arrays are flat: XLA:CPU computes elementwise operations on `[h,
-  # e, e]` in rows of e, which makes Adam eight times as slow.
+  # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
+  # `[h, e, e]` in rows of e, which makes Adam eight times as slow.
   flat: Callable[[State], State] = flattened
   shaped = functools.partial(with_shapes_of, abstract_state)
   if keep_shapes:
@@ -196,7 +196,7 @@ def _train_steps(
 
 
 def _fold_in(key: Key[Array, '*n'], step: Array) -> Key[Array, '*n']:
-  """The key of a step, or the keys of several models."""
+  """The key of a step, or one key for each of several models."""
   fold_in = jax.random.fold_in
   return jax.vmap(fold_in, (0, None))(key, step) if key.ndim else fold_in(key, step)
 

@@ -47,7 +47,7 @@ class Summary(TypedDict):
   steps_per_second: float | None
   cpu_ms_per_step: float | None
   flops_per_second: float | None  # of all devices and models of the program
-  share_of_peak: float | None  # as zoo.utilisation counts it; None if not known
+  share_of_peak: float | None  # by zoo.utilisation; None if the peak is unknown
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -66,7 +66,7 @@ def summarise(
 ) -> Summary:
   """The summary of the i-th model of a program.
 
-  `speed` is from `Progress.speed`, and `flops` those of a step of the program.
+  `speed` is from `Progress.speed`; `flops` is the number per step of the program.
   """
   config, references = program.configs[i], program.evaluation.references
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
@@ -77,7 +77,7 @@ def summarise(
   difference, difference_stderr = risks.sampled_difference or unknown
   optimum = references and references.optimal_risks[i]
   excess = None
-  # Models outside of the linear family may be below its optimum.
+  # Models outside the linear family may be below its optimum.
   in_family = isinstance(model, FollowsRule)
   if in_family and risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
@@ -112,7 +112,7 @@ def summarise(
 
 
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
-  """Writes `summary.json`; only process 0 does."""
+  """Writes `summary.json`, on process 0 only."""
   if jax.process_index() == 0:
     write_atomically(workdir / SUMMARY, json.dumps(summary, indent=2) + '\n')
 
@@ -131,7 +131,7 @@ def _is_summary(content: object) -> bool:
   if not isinstance(content, dict):
     return False
   for name in ('comparison', 'flops_per_second', 'share_of_peak'):
-    content.setdefault(name, None)  # summaries of earlier versions lack it
+    content.setdefault(name, None)  # missing in summaries of earlier versions
   if not Summary.__annotations__.keys() <= content.keys():
     return False
 
@@ -173,7 +173,7 @@ def table(summary: Summary) -> str:
   if summary['optimal_risk'] is not None:
     optimum = format_exact(summary['optimal_risk'])
     rows.append(['optimum of the linear family', '', '', optimum])
-  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model minus it', 'exact']
+  header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model − this', 'exact']
   text = format_table(rows, header=header)
   if summary['comparison']:
     header, rows = table_of(summary['comparison'])

@@ -1,4 +1,4 @@
-"""Sweeps: many points of a config trained at once, and one table of their results."""
+"""Sweeps: training a config at many points, with one table of the results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 
 class LostPointsError(NotFiniteError):
-  """Points of a sweep that stopped being finite; `rows` are those of all others."""
+  """Points of a sweep have become non-finite; `rows` has all other points."""
 
   def __init__(self, message: str, rows: Sequence[Row] = ()):
     super().__init__(message)
@@ -66,28 +66,28 @@ def sweep(
 ) -> list[Row] | None:
   """Trains the config at each point, or resumes from the workdir.
 
-  Points that differ only in some fields are trained side by side in one program: for
+  Points that differ only in certain fields are trained side by side in one program: for
   linear attention the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with the exact
   objective, for other models `populations.POPULATION`. Other points are trained one
-  after the other. Each has its own folder, like an ordinary run.
+  after the other. Each point has its own folder, like an ordinary run.
 
-  With `num_processes` n the same call, made by n processes that share the workdir and
-  nothing else, divides the points: each program is cut into n parts, and a process
-  trains a part that no other one trains, until all are done. If a process is lost, the
-  others train its parts. The parts stay as they are when another number resumes.
+  If `num_processes` processes, which share only the workdir, make the same call, they
+  divide the points: each program is cut into as many parts, and each process trains
+  parts that no other process holds until all are done. If a process is lost, the others
+  train its parts. The parts stay as they are when another number of processes resumes.
 
-  Returns a row for each point: its fields, `workdir`, and its summary; they are also in
-  `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C it
-  raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything is
-  written, when the config, a point or the workdir is invalid; LostPointsError when a
-  point stopped being finite, with all others done; RunError when the disk is full. The
-  workdir may be in a bucket, gs://bucket/sweeps/a.
+  Returns a row for each point: its fields, `workdir`, and its summary; the rows are
+  also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
+  it raises KeyboardInterrupt; the same call resumes. Raises UserError, before anything
+  is written, if the config, a point or the workdir is invalid; LostPointsError, after
+  all other points are done, if a point has become non-finite; RunError if the disk is
+  full. The workdir may be in a bucket, gs://bucket/sweeps/a.
   """
   check_count('num_processes', num_processes)
   if jax.process_count() > 1:
     raise UserError(
-      f'the processes of a sweep do not communicate, and this is one of '
-      f'{jax.process_count()} that do; give num_processes to each instead'
+      f'the processes of a sweep must not be connected, and this is one of '
+      f'{jax.process_count()} that are; give num_processes to each instead'
     )
   _check_points(config, points)
   patience = 60 * minutes_of_patience(config)
@@ -164,7 +164,7 @@ def at_point(config: Config, point: Point) -> Config:
 
 
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
-  """The rows for a terminal: the fields of the points, and their risks."""
+  """The rows as a table for a terminal: the fields of the points, and their risks."""
   shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
   shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
   cells = [
@@ -196,10 +196,10 @@ def _train_missing(
   workers: Workers,
   interruption: Interruption,
 ) -> set[pathlib.Path] | None:
-  """Trains the points that have no summary yet; None if it was interrupted.
+  """Trains the points that have no summary yet; returns None if interrupted.
 
-  It trains the parts that no other worker does, and waits for these. Returns the
-  folders of points that stopped being finite.
+  It trains the parts that no other worker holds, and waits for the rest. Returns the
+  folders of points that have become non-finite.
   """
   lost: set[pathlib.Path] = set()
   start = time.time()
@@ -248,7 +248,7 @@ def _train_group(
 def _train_alone(
   config: Config, folder: pathlib.Path, interruption: Interruption
 ) -> list[pathlib.Path] | None:
-  """Trains one point; returns its folder in a list if it failed, None to stop."""
+  """Trains one point; returns it in a list if it failed, None if interrupted."""
   try:
     return None if train_locked(config, folder, interruption) is None else []
   except NotFiniteError:
@@ -261,7 +261,7 @@ def _train_stacked(
   label: str,
   interruption: Interruption,
 ) -> list[pathlib.Path] | None:
-  """Trains points in one program; returns those that failed, None if interrupted."""
+  """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
   digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
   unfinished = workdir / 'unfinished' / digest
@@ -320,7 +320,7 @@ def _write_table(
 
 
 def _flat(row: Row) -> Row:
-  """A row of numbers: of a comparison, the loss of each baseline at the query."""
+  """A row of numbers, with the loss of each baseline at the query for a comparison."""
   row = dict(row)
   for name, one in (row.pop('comparison', None) or {}).items():
     if name != MODEL:

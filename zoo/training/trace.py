@@ -11,11 +11,11 @@ from absl import logging
 from zoo import processes
 from zoo.errors import RunError, UserError
 
-Steps = tuple[int, int]  # the first and the last one, counted from 1
+Steps = tuple[int, int]  # the first and the last step, counted from 1
 
 
 def check_steps(steps: Steps | None, num_steps: int) -> None:
-  """Raises UserError unless the steps are some of a training of `num_steps` steps."""
+  """Raises UserError unless the steps are among the `num_steps` steps of a run."""
   if steps is not None and not 1 <= steps[0] <= steps[1] <= num_steps:
     raise UserError(
       f'profile is {steps[0]}:{steps[1]}; it must be FIRST:LAST with 1 ≤ FIRST ≤ LAST '
@@ -26,12 +26,12 @@ def check_steps(steps: Steps | None, num_steps: int) -> None:
 class Trace:
   """Traces steps of one launch into `folder`; a context manager.
 
-  Only process 0 writes a trace, of its devices and its host. The others end their calls
-  at the same steps, since all processes must run the same programs.
+  Only process 0 writes a trace, of its devices and its host. The other processes end
+  their calls at the same steps, since all must run the same programs.
   """
 
   def __init__(self, folder: pathlib.Path, steps: Steps | None, start: int):
-    """Traces `steps`, or those that are left of them after the step `start`."""
+    """Traces `steps`, or those of them after the step `start`."""
     self._folder = folder
     self._running = False
     if steps is not None and start >= steps[1]:
@@ -44,7 +44,7 @@ class Trace:
 
   def __exit__(self, *exception: object) -> None:
     if exception == (None, None, None):
-      self.end()  # at an interruption, before the last step
+      self.end()  # after an interruption before the last step to trace
     elif self._running:
       with contextlib.suppress(jax.errors.JaxRuntimeError):
         jax.profiler.stop_trace()
@@ -58,16 +58,16 @@ class Trace:
     return self._steps is not None and step == self._steps[1]
 
   def next_stop(self, step: int, stop: int) -> int:
-    """Where a call that starts after `step` ends: at `stop`, or before if need be."""
+    """The end of a call that starts after `step`: `stop`, or earlier for the trace."""
     if self._steps is None:
       return stop
     ends = self._steps[0] - 1, self._steps[1]
     return min([stop, *(end for end in ends if end > step)])
 
   def start(self) -> None:
-    """Starts the trace; all earlier steps must be done, so as not to be in it.
+    """Starts the trace; earlier steps must be done, so that they are not traced.
 
-    Raises OSError if there can be no such folder.
+    Raises OSError if the folder cannot be made.
     """
     if processes.index() == 0 and self._steps is not None:
       self._folder.mkdir(exist_ok=True)
@@ -91,5 +91,5 @@ class Trace:
 
 
 def log_no_trace(steps: Steps, reason: str) -> None:
-  """Warns that a launch does not run the steps it should trace."""
+  """Warns that a launch does not run the steps that it should trace."""
   logging.warning('steps %d to %d are not traced: %s', *steps, reason)
