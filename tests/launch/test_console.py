@@ -137,7 +137,9 @@ def test_what_jax_cannot_use_is_one_line(
 
 def test_each_script_is_a_command():
   files = [*(ROOT / 'launch').glob('[!_]*.py')]
-  scripts = [path.stem for path in files if "__name__ == '__main__'" in path.read_text()]
+  scripts = [
+    path.stem for path in files if "__name__ == '__main__'" in path.read_text()
+  ]
   assert sorted(scripts) == sorted(COMMANDS)
 
 
