@@ -109,7 +109,7 @@ def project_back(
 
 def split(*axes: str | None) -> dict:
   """The metadata of a parameter whose axes the mesh axes of these names split."""
-  # Not eager, so that a model can also be made without a mesh.
+  # Eager sharding would require a mesh.
   return {'out_sharding': axes, 'eager_sharding': False}
 
 
