@@ -23,11 +23,10 @@ _HIDDEN = 64  # hidden features of the network that gives the filters
 class Hyena(Mixer):
   """Hyena of order 2 (Poli et al., arXiv 2302.10866, section 3).
 
-  v, x_1, x_2 = short_convolution(W u); the output is out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗
-  v)))) with h(t) = e^(−α t/T) ∘ network(t/T). α runs from log(100)/1.5 to log(100)/0.3
-  over the channels. The network has two hidden layers of sines and takes the position
-  and its sines and cosines at 8 frequencies. There are no heads: `num_heads` has no
-  effect.
+  v, x_1, x_2 = short_convolution(W u); out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v)))),
+  h(t) = e^(−α t/T) ∘ network(t/T). α runs from log(100)/1.5 to log(100)/0.3 over the
+  channels. The network has two hidden layers of sines and takes the position and its
+  sines and cosines at 8 frequencies. There are no heads: `num_heads` has no effect.
   """
 
   def __init__(

@@ -56,9 +56,9 @@ class Delta(HeadState):
 class GatedDelta(Delta):
   """The gated delta rule (Yang et al., arXiv 2412.06464).
 
-  S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = e^(g_t) S_{t−1}, g_t = −e^A softplus(W
-  x_t + b) for each head; the rest as in the delta rule, but with a gate: out(norm(o_t)
-  ∘ silu(W_g x_t)).
+  S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = e^(g_t) S_{t−1},
+  g_t = −e^A softplus(W x_t + b) for each head; the rest as in the delta rule, but with
+  a gate: out(norm(o_t) ∘ silu(W_g x_t)).
   """
 
   gated = True

@@ -27,11 +27,11 @@ _LEAST = 0.25  # the least Λ, as in the authors' code
 class Mesa(HeadState):
   """The mesa layer (von Oswald et al., arXiv 2309.05858 and 2506.05233).
 
-  H_t = γ_t H_{t−1} + β_t k_tᵀ k_t, G_t = γ_t G_{t−1} + β_t k_tᵀ v_t, o_t = q_t (H_t +
-  Λ)⁻¹ G_t, solved exactly, by Cholesky. β_t and γ_t are sigmoids of a linear map of the
-  token, one each per head; Λ ≥ 1/4 is diagonal and learned. q and k go through a short
-  convolution and SiLU and are scaled to length 1; out(norm(o_t)), with the RMS norm of
-  each head.
+  H_t = γ_t H_{t−1} + β_t k_tᵀ k_t, G_t = γ_t G_{t−1} + β_t k_tᵀ v_t,
+  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky. β_t and γ_t are sigmoids of a
+  linear map of the token, one each per head; Λ ≥ 1/4 is diagonal and learned. q and k
+  go through a short convolution and SiLU and are scaled to length 1; out(norm(o_t)),
+  with the RMS norm of each head.
   """
 
   def __init__(

@@ -23,9 +23,9 @@ class Mixer(nnx.Module):
   causal: a token sees itself and those before it. With `causal=False` every token sees
   the context, which is all tokens but the last.
 
-  For `zoo.probing` a mixer may have `attention(tokens)`, the attention weights `[b, h,
-  n, n]` by query and key, and `initial_state(batch)` with `step(token, state)`, which
-  takes tokens `[b, w]` one by one.
+  For `zoo.probing` a mixer may have `attention(tokens)`, the attention weights
+  `[b, h, n, n]` by query and key, and `initial_state(batch)` with `step(token, state)`,
+  which takes tokens `[b, w]` one by one.
   """
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:

@@ -164,10 +164,10 @@ class _Diagonal(NamedTuple):
 class S4D(Mixer):
   """S4D-Lin (Gu et al., arXiv 2206.11893, section 4), one system per channel.
 
-  x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t, with Ā = e^(ΔA), B̄ = (Ā − 1)/A
-  (zero-order hold, B = 1), and A_n = −1/2 + iπn for n < N/2 at the start;
-  out(gelu(y_t)). A, C, D and Δ are learned. The tokens are convolved with 2 Re(C Ā^t
-  B̄). There are no heads: `num_heads` has no effect.
+  x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t, with Ā = e^(ΔA),
+  B̄ = (Ā − 1)/A (zero-order hold, B = 1), and A_n = −1/2 + iπn for n < N/2 at the start;
+  out(gelu(y_t)). A, C, D and Δ are learned. The tokens are convolved with
+  2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
   """
 
   def __init__(
