@@ -9,16 +9,16 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
 
-# A predictor counts as gradient descent if a step of it leaves at most this share of
-# the predictor unexplained.
+# A predictor counts as gradient descent if the nearest step leaves at most this share
+# of the context's effect unexplained.
 UNEXPLAINED = 0.01
-_SIGNIFICANT = 2  # standard errors, as `judge_by_baselines` says
+_SIGNIFICANT = 2  # standard errors; `judge_by_baselines` writes this number out
 
 
 def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
-  """Whether an algorithm is one step of gradient descent, and a sentence with reasons.
+  """Whether an algorithm is one step of gradient descent, and a sentence that says why.
 
-  `task` gives the prior mean, to which the start of the nearest step is compared.
+  The start of the nearest step is compared with the prior mean of `task`.
   """
   nearest, matrix = found.nearest_gd, found.nearest_gd_beta
   if nearest.unexplained is None:
@@ -90,5 +90,5 @@ def judge_by_baselines(comparison: Comparison) -> str:
 
 
 def percent(share: float) -> str:
-  """A share in per cent, to three digits."""
+  """A share as a percentage, to three digits."""
   return f'{100 * share:.3g} %'

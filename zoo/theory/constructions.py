@@ -1,7 +1,7 @@
 """Weights of models that realise a given learning rule.
 
-Every function returns a trainable model with float32 parameters. In a block `with
-jax.enable_x64(True):` they are float64, as exact numbers require.
+Every function returns a trainable model with float32 parameters. In a block
+`with jax.enable_x64(True):` they are float64, as exact numbers require.
 """
 
 from collections.abc import Sequence
@@ -142,10 +142,10 @@ def gd_plus_plus(
 
   `steps` are the c `[L]` and `preconditions` the b `[L − 1]` of
   `theory.deep.gd_plus_plus_risk`, which gives the model's risk if the start is the
-  prior mean. The layers are dense with `W_P W_V = diag(b I, c)` and `W_Kᵀ W_Q = diag(I,
-  0)`, and the prediction is the guess plus `readout` times the label entry of the
-  query's token after the last layer. Raises UserError naming the argument that is
-  wrong.
+  prior mean. The layers are dense with `W_P W_V = diag(b I, c)` and
+  `W_Kᵀ W_Q = diag(I, 0)`, and the prediction is the guess plus `readout` times the
+  label entry of the query's token after the last layer. Raises UserError naming the
+  argument that is wrong.
   """
   start, steps = _vector('start', start), _vector('steps', steps)
   d, size = start.size, steps.size
@@ -180,10 +180,10 @@ def _vector(name: str, value: ArrayLike | Sequence[float]) -> Float[np.ndarray, 
 def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
   """Multi-head LSA with `y_q = 0` that predicts as a yq-LSA if all labels are ±1.
 
-  It has one more head: since `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and `A =
-  e_{d+1} [w; 0]ᵀ` adds `w·x_q`. The others have `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`, which
-  puts the guess into their queries although the query token lacks it. With other labels
-  the predictions differ.
+  It has one more head: since `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and
+  `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. The others have `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`,
+  which puts the guess into their queries although the query token lacks it. With other
+  labels the predictions differ.
   """
   d, dtype = model.num_features, model.w.dtype
   guess = model.w[...]

@@ -112,9 +112,10 @@ def _direction_moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """`E c`, `p = E (1 − c²)/(d − 1)`, `q = E c (1 − c²)/(d − 1)` of a cosine c.
 
-  The density of c is `∝ exp(κc) (1 − c²)^((d−3)/2)`. With `s_ν = I_{ν+1}(κ) / (κ
-  I_ν(κ))` and `ν = d/2 − 1` the moments are `κ s_ν`, `s_ν` and `κ s_ν s_{ν+1}`, which
-  avoids a division by d − 1 or κ; `s_ν = 1/(2ν + 2 + κ² s_{ν+1})`.
+  The density of c is `∝ exp(κc) (1 − c²)^((d−3)/2)`. With
+  `s_ν = I_{ν+1}(κ) / (κ I_ν(κ))` and `ν = d/2 − 1` the moments are `κ s_ν`, `s_ν` and
+  `κ s_ν s_{ν+1}`, which avoids a division by d − 1 or κ;
+  `s_ν = 1/(2ν + 2 + κ² s_{ν+1})`.
   """
   # An error at the order ν + n is reduced by a factor exp(−n²/κ) at ν.
   steps = 40 + math.ceil(math.sqrt(40 * kappa.max()))

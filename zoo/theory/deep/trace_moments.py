@@ -23,9 +23,10 @@ def lower_bound(task: Task, degree: int) -> Fraction:
 
   L layers of linear attention with any weights, any number of heads and any affine
   guess have at most the degree `(3^L − 1)/2` (`deep.degree`), so none has a lower risk.
-  The best polynomial is a sum of the terms `Sᵏ r Π_j tr S^(t_j)` with `k + 1 + Σ_j t_j
-  ≤ degree`, and the risk is a fraction (docs/theory.md, section 8). It takes seconds up
-  to degree 6. Raises UserError unless ΣΛ is a positive multiple of the identity.
+  The best polynomial is a sum of the terms `Sᵏ r Π_j tr S^(t_j)` with
+  `k + 1 + Σ_j t_j ≤ degree`, and the risk is a fraction (docs/theory.md, section 8). It
+  takes seconds up to degree 6. Raises UserError unless ΣΛ is a positive multiple of the
+  identity.
   """
   degree = check_count('degree', degree)
   task = require_covered(task)
