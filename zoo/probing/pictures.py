@@ -57,7 +57,7 @@ def pictures(
 def attention_of(
   subject: Predictor, task: Task
 ) -> dict[str, Float[np.ndarray, 'h q k']]:
-  """The mean attention of a model on 256 prompts, by layer; of others nothing."""
+  """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
   if not isinstance(subject, nnx.Module):
     return {}
   prompt = task.sample(jax.random.key(0), 256)

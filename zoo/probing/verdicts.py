@@ -66,7 +66,7 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
 
 
 def judge_by_baselines(comparison: Comparison) -> str:
-  """What a model's loss is worth on a task without theory, beside its baselines."""
+  """A sentence that compares a model's loss with the baselines of its task."""
   own = comparison[MODEL]
   better, worse, equal = [], [], []
   for name, one in comparison.items():
