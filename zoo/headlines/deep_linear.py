@@ -113,11 +113,11 @@ HEADLINE = Headline(
     'of gradient descent.'
   ),
   note=(
-    'L = 1, 2 and the matrices are as expected. L = 3 and 4 end above after half the '
-    'steps of the source, with a fortieth of its batch, and with an Adam of β_2 = '
-    '0.999, which the source calls very slow. For L = 4 the mean over all prompts is '
-    'not what a sample shows: the prediction is a polynomial of degree 40 in the '
-    'eigenvalues of the context, and explodes in contexts so rare that training hardly '
+    'L = 1, 2 and the matrices are as expected. L = 3 and 4 end above their ranges '
+    'after half the steps of the source, with a fortieth of its batch, and with Adam '
+    'at β_2 = 0.999, which the source calls very slow. For L = 4 a sample does not '
+    'show the mean over all prompts: the prediction, a polynomial of degree 40 in the '
+    'eigenvalues of the context, explodes in contexts so rare that training hardly '
     'sees them.'
   ),
 )
