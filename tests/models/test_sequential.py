@@ -129,7 +129,7 @@ def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
 
 def test_more_examples_than_numbers_are_refused():
   model = _model()
-  with refuses('6 examples', f'numbers for {C}'):
+  with refuses('6 examples', f'for at most {C}'):
     model(bodies.prompt(context=6))
   with refuses('examples at most', '6'):
     theory.exact_risk(model, isotropic(D, 6))
