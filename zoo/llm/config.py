@@ -101,7 +101,7 @@ def _check_inputs(inputs: object) -> None:
 def _check_guess(guess: GuessConfig) -> None:
   if abs(check_number('config.guess.bias', guess.bias)) > MAX_LABEL:
     raise UserError(
-      f'config.guess.bias is {guess.bias:g}; it must be ≤ {MAX_LABEL:g} in size'
+      f'config.guess.bias is {guess.bias:g}; its size must be ≤ {MAX_LABEL:g}'
     )
   if check_number('config.guess.noise', guess.noise, minimum=0.0) > MAX_LABEL:
     raise UserError(

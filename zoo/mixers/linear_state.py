@@ -73,7 +73,7 @@ def step(
 def scan(
   inputs: Inputs, state: Float[Array, 'b h k v']
 ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-  """The outputs of all tokens, one after the other, and the last state."""
+  """The outputs of all tokens, computed one after another, and the last state."""
   return over_tokens(step, inputs, state)
 
 

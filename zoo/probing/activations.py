@@ -78,7 +78,7 @@ def _intermediates(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array
   # Otherwise a TPU, or a GPU with tf32, would round the products.
   with jax.default_matmul_precision('highest'):
     found = _captured(nnx.merge(graph, state), prompt)
-    return found | dict(_beside(model, prompt, found))
+    return found | dict(_extra_values(model, prompt, found))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -167,7 +167,7 @@ def _recording(cls: type, trace: Any) -> type:
   return type(cls.__name__, (base,), methods)
 
 
-def _beside(
+def _extra_values(
   model: nnx.Module, prompt: Prompt, found: dict[str, Array]
 ) -> Iterator[tuple[str, Array]]:
   """Values that only the probe needs, computed from those of the forward pass."""

@@ -83,7 +83,7 @@ def judge_by_baselines(comparison: Comparison) -> str:
   parts = [f'{where} {", ".join(names)}' for where, names in groups if names]
   if equal:
     parts.append(f'like that of {", ".join(equal)} within two standard errors')
-  beside = f' is {"; ".join(parts)}' if parts else ' has no baseline beside it'
+  beside = f' is {"; ".join(parts)}' if parts else ' has no baseline to compare with'
   return (
     f'Unknown: no theory covers its task. Its loss, {own["mean"][-1]:.4g},{beside}.'
   )
