@@ -71,7 +71,7 @@ def check_prediction(
 def check_predictions(
   name: str, model: PredictsAll, prompt: Prompt, task: Task, prediction: Array
 ) -> None:
-  """Raises UserError unless `predictions` are causal and agree with `__call__`."""
+  """Checks that `predictions` agree with `__call__`, are causal and read no targets."""
   what = f'{name}.predictions(prompt)'
   b, c = prompt.x.shape[:2]
   # Compiled as one program; otherwise each operation would be compiled for each length.

@@ -13,7 +13,7 @@ from zoo.mixers.linear_state import Inputs, chunkwise
 from zoo.prompt import Prompt
 from zoo.registry import models
 
-# For each rule: whether the decays α are trained beside the writes K, and whether a
+# For each rule: whether the decays α are trained as well as the writes K, and whether a
 # step erases what the weights predicted before it (H ≠ 0).
 RULES = {
   'linear': (False, False),  # linear attention (arXiv 2006.16236): α = 1, H = 0

@@ -162,7 +162,7 @@ def _recording(cls: type, trace: Any) -> type:
     outside = get_opaque_trace_state(convention='nnx') == trace
     return outside and cls.sow(self, *given)  # pyright: ignore
 
-  # In a base class of its own: otherwise `sow` would be recorded too.
+  # In a separate base class: otherwise `sow` would be recorded too.
   base = type(cls.__name__, (cls,), {'sow': sow})
   return type(cls.__name__, (base,), methods)
 

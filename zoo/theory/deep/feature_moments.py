@@ -18,7 +18,7 @@ def feature_moments(
 
   `variances` are the eigenvalues of Σ, and k counts its eigenvectors. Along these axes
   `E Sⁱ Σ Sʲ` is diagonal, since the distribution does not change if a feature changes
-  sign. All moments are sums of positive terms, some hundred for `size` 5.
+  sign. All moments are sums of positive terms; `size` 5 needs several hundred of them.
   """
   expected = _expectation(variances, context_length)
 

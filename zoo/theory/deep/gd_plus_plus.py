@@ -25,7 +25,7 @@ _NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
 
 
 class GDPlusPlus(NamedTuple):
-  """Weights of the family: a step and a precondition a layer, and the readout."""
+  """Weights of the family: a step and a precondition per layer, and the readout."""
 
   steps: Float[np.ndarray, ' l']  # c of each layer, < 0 for descent
   preconditions: Float[np.ndarray, ' l-1']  # b of each layer but the last
