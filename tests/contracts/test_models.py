@@ -122,7 +122,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   ),
   'not deterministic': (
     lambda: _Random(rngs=nnx.Rngs(0)),
-    ['_Random(prompt) is another one at each call'],
+    ['_Random(prompt) differs from call to call'],
   ),
   'cannot be compiled': (
     lambda: _model(lambda self, prompt, f: f if f[0] > -1e9 else -f),
@@ -130,7 +130,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   ),
   'other values where compiled': (
     lambda: _model(lambda self, prompt, f: f + isinstance(prompt.x, Tracer) * 1.0),
-    ['Own(prompt) is another one if compiled'],
+    ['Own(prompt) changes if compiled'],
   ),
   'an exception': (
     lambda: _model(lambda self, prompt, f: {}['a\nb']),
@@ -150,7 +150,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
     )(),
     ['Own has no nnx.Param'],
   ),
-  'state that is lost': (_lost, ['_Lost(prompt) is another one after nnx.split']),
+  'state that is lost': (_lost, ['_Lost(prompt) changes after nnx.split']),
   'a wrong rule': (
     lambda: _OtherRule(num_features=D, rngs=nnx.Rngs(0)),
     ['_OtherRule.learning_rule() does not predict the same'],

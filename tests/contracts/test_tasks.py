@@ -178,7 +178,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     _sampled(lambda prompt, key, b: jax.tree.map(jnp.ones_like, prompt)),
     ['the same prompts from every key'],
   ),
-  'depends on a counter': (_Counts, ['other prompts at each call from one key']),
+  'depends on a counter': (_Counts, ['other prompts for the same key']),
   'depends on random numbers of NumPy': (_TracedOnce, ['_TracedOnce.sample()']),
   'an exception': (
     _sampled(lambda prompt, key, b: {}['a\nb']),

@@ -101,7 +101,7 @@ def test_a_linear_guess_and_a_network_are_their_equations():
 def test_guesses_that_do_not_exist_are_refused():
   with refuses("unknown guess 'liner'", 'linear'):
     _guess('liner', 1)
-  with refuses("those of guess='fixed'; guess is 'linear'"):
+  with refuses("only for guess='fixed'; guess is 'linear'"):
     _guess('linear', 1, weights=1.0)
   with refuses('guess_weights', 'bias'):
     _guess('zero', 1, bias=1.0)

@@ -1,6 +1,6 @@
 """The losses of models and baselines on the same prompts of a task.
 
-They are measured after several numbers of examples, up to twice those of training.
+Losses are measured after several numbers of examples, up to twice those in training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks.base import baselines_of
 
 NUM_PROMPTS = 4096
-# Of the context length; the model is compiled for each.
+# Fractions of the context length; the model is compiled for each.
 _PARTS = 0, 0.25, 0.5, 1, 1.5, 2
 
 
@@ -38,7 +38,7 @@ def model_losses(
 ) -> Float[np.ndarray, 's p n']:
   """The losses of the models of some runs on p prompts, at n lengths.
 
-  They are nan where a model cannot take so many examples.
+  A loss is NaN where a model cannot take so many examples.
   """
   task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
   return np.stack([_losses(load(folder).model, task, lengths) for folder in folders])
@@ -47,8 +47,8 @@ def model_losses(
 def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
   """The losses of the baselines of a config's task, on the prompts of `model_losses`.
 
-  The baselines know the context length of training. Those of other libraries, which
-  cannot be compiled, are left out.
+  The baselines are those for the context length of training. Baselines of other
+  libraries, which cannot be compiled, are left out.
   """
   task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
   return {
@@ -63,10 +63,10 @@ def kept(
   config: AnyConfig | Section,
   measure: Callable[[], Mapping[str, Float[np.ndarray, '*n']]],
 ) -> dict[str, Float[np.ndarray, '*n']]:
-  """What was measured, from a file if it is of the same config, or else into it."""
+  """The result of `measure`, read from a file of the same config if there is one."""
   text = f'{to_json(config)}, {NUM_PROMPTS} prompts, lengths {_PARTS}'
   try:
-    # Opened here, since NumPy leaves a damaged file open.
+    # Opened here, since NumPy does not close a damaged file.
     with path.open('rb') as opened, np.load(opened, allow_pickle=False) as file:
       if str(file['config']) == text:
         return {name: file[name] for name in file.files if name != 'config'}
@@ -93,7 +93,7 @@ def _losses(
 ) -> Float[np.ndarray, 'p n']:
   try:
     return sample_losses({'': predictor}, task, NUM_PROMPTS, lengths=lengths)['']
-  except UserError:  # a model of a fixed number of examples, that of training
+  except UserError:  # a model for a fixed number of examples
     short = [length for length in lengths if length <= lengths[-1] // 2]
     found = np.full((NUM_PROMPTS, len(lengths)), np.nan)
     losses = sample_losses({'': predictor}, task, NUM_PROMPTS, lengths=short)['']

@@ -15,13 +15,13 @@ from matplotlib.ticker import FormatStrFormatter, NullFormatter
 from zoo.atlas.results import Change, Result, changes
 from zoo.plots import BLACK, PALETTE
 
-_LEAST = 1e-3  # of what can be learned; below it colours do not differ
-_SHOWN = 'gd', 'ridge', 'least_squares', 'bayes'  # baselines beside the models
+_LEAST = 1e-3  # the least share that has its own colour
+_SHOWN = 'gd', 'ridge', 'least_squares', 'bayes'  # baselines shown with the models
 _STYLES = {'bayes': '-', 'gd': '--', 'zero': ':'}
 
 
 def heat_map(results: Sequence[Result]) -> Figure:
-  """What is not learned of what can be, architecture by task and guess."""
+  """The share of the learnable loss that is not learned, by architecture and task."""
   columns = list(dict.fromkeys(map(_column, results)))
   by_place = {(one.cell.model, _column(one)): one for one in results}
   models = _by_mean_excess(results)
@@ -51,12 +51,12 @@ def heat_map(results: Sequence[Result]) -> Figure:
   axes.xaxis.tick_top()
   axes.set_yticks(range(len(models)), models)
   bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.8)
-  bar.set_label('what is not learned of what can be')
+  bar.set_label('share of the learnable loss that is not learned')
   return figure
 
 
 def losses(results: Sequence[Result]) -> Figure:
-  """The losses of one task: a row a model, a mark a guess, a line a baseline."""
+  """The losses of one task: a row per model, a mark per guess, a line per baseline."""
   ordered = sorted(results, key=lambda one: one.loss.mean)
   models = list(dict.fromkeys(one.cell.model for one in ordered))
   figure = Figure(figsize=(8, 1.5 + 0.28 * len(models)), layout='constrained')
@@ -65,7 +65,7 @@ def losses(results: Sequence[Result]) -> Figure:
     of = [one for one in results if one.cell.guess == guess]
     if of:
       rows = [models.index(one.cell.model) for one in of]
-      label = 'no choice of a guess' if guess is None else f'guess: {guess}'
+      label = 'no choice of guess' if guess is None else f'guess: {guess}'
       means, errors = [one.loss.mean for one in of], [one.loss.stderr for one in of]
       axes.errorbar(means, rows, xerr=errors, fmt=marker, label=label, alpha=0.75)
   most = max(one.loss.mean for one in results)
@@ -83,7 +83,7 @@ def losses(results: Sequence[Result]) -> Figure:
 
 
 def curves(results: Sequence[Result]) -> Figure:
-  """The losses of one task by number of examples, a panel for each model."""
+  """The losses of one task by number of examples, in one panel per model."""
   models = list(dict.fromkeys(one.cell.model for one in results))
   width = 4
   height = math.ceil(len(models) / width)
@@ -110,7 +110,7 @@ def curves(results: Sequence[Result]) -> Figure:
   panels.flat[0].set_ylim(least / 2, most)
   panels.flat[0].yaxis.set_major_formatter(FormatStrFormatter('%g'))
   panels.flat[0].yaxis.set_minor_formatter(NullFormatter())
-  figure.supxlabel('examples before the query; the line marks those of training')
+  figure.supxlabel('examples before the query; the line marks the number in training')
   figure.supylabel('loss (log scale)')
   entries = _entries(panels.flat)
   figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=6)
@@ -118,7 +118,7 @@ def curves(results: Sequence[Result]) -> Figure:
 
 
 def gains(found: Sequence[Change]) -> Figure:
-  """What guesses change in the losses of one task, with intervals of two errors."""
+  """How guesses change the losses of one task, with two standard errors."""
   ordered = sorted(found, key=lambda one: one.reference.loss.mean)
   models = list(dict.fromkeys(one.result.cell.model for one in ordered))
   names = list(dict.fromkeys(one.guess for one in found))
@@ -140,16 +140,16 @@ def gains(found: Sequence[Change]) -> Figure:
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
   axes.set_xscale('symlog', linthresh=0.1)
-  axes.set_xlabel('loss minus that with the guess 0; below 0 it helps')
+  axes.set_xlabel('loss minus the loss with the guess 0; below 0 the guess helps')
   axes.grid(alpha=0.3)
   figure.legend(loc='outside right upper')
   return figure
 
 
 def shares(found: Sequence[Change]) -> Figure:
-  """What guesses change in percent of the loss with the guess 0, a panel for each task.
+  """How guesses change the loss, in % of that with the guess 0, in one panel per task.
 
-  The intervals are of two standard errors.
+  The intervals are two standard errors.
   """
   tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
   models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
@@ -177,7 +177,7 @@ def shares(found: Sequence[Change]) -> Figure:
     axes.grid(alpha=0.3)
   panels[0].set_yticks(range(len(models)), models)
   figure.supxlabel(
-    'change of the loss, in % of that with the guess 0; below 0 it helps'
+    'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   )
   entries = _entries(panels)
   figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=5)
@@ -185,9 +185,9 @@ def shares(found: Sequence[Change]) -> Figure:
 
 
 def contexts(results: Sequence[Result]) -> Figure:
-  """The losses of one task by the context length of training, and ratios below them.
+  """The losses of one task by the context length of training, above their ratios.
 
-  A panel for each model; models of linear attention, whose guess is their own, share
+  Each model has a panel. Models of linear attention, each with its own guess, share
   one, with their exact infima as lines.
   """
   linear = [one for one in results if one.cell.guess is None]
@@ -228,13 +228,13 @@ def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
     if all(name in one.baselines for one in by_length.values()):
       lines[name] = [one.baseline(name) for one in by_length.values()]
   for (name, values), style in zip(lines.items(), (':', '--', '-'), strict=False):
-    if min(values) > 1e-6 * max(values):  # a loss of 0 has no place
+    if min(values) > 1e-6 * max(values):  # a log axis cannot show a loss of 0
       axes.plot([*by_length], values, style, color='0.5', lw=1, label=name)
   for colour, (label, of) in zip(PALETTE, _series(results).items(), strict=False):
     lengths = [one.context_length for one in of]
     infima = [one.infimum for one in of if one.infimum is not None]
     line = 'o-'
-    if infima:  # then these are the line
+    if infima:  # then the infima are the line
       axes.plot(lengths, infima, lw=1, color=colour)
       line = 'o'
     axes.errorbar(
@@ -250,7 +250,7 @@ def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
 
 
 def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
-  """The losses with a guess over those with the guess 0."""
+  """The losses with a guess divided by those with the guess 0."""
   found = changes(sorted(results, key=_length))
   for colour, label in zip(PALETTE, _series(results), strict=False):
     of = [one for one in found if _label(one.result) == label]
@@ -290,7 +290,7 @@ def _length(result: Result) -> int:
 
 
 def _entries(panels: Iterable[Axes]) -> dict[str, Any]:
-  """What a legend of several panels shows, by label."""
+  """The legend entries of several panels, by label."""
   return {
     label: line
     for axes in panels
@@ -305,7 +305,7 @@ def guesses(results: Sequence[Result]) -> list[str]:
 
 
 def by_prompts(results: Sequence[Result]) -> Mapping[str, list[Result]]:
-  """The results of each task, at each context length that was asked for."""
+  """The results of each task at each requested context length."""
   names = dict.fromkeys(one.cell.prompts for one in results)
   return {name: [one for one in results if one.cell.prompts == name] for name in names}
 
@@ -325,7 +325,7 @@ def _column(result: Result) -> str:
 
 
 def _by_mean_excess(results: Sequence[Result]) -> list[str]:
-  """The models, those that learn most first."""
+  """The models, the one with the least mean excess first."""
   excess: dict[str, list[float]] = {}
   for one in results:
     excess.setdefault(one.cell.model, []).append(math.log(max(one.excess, _LEAST)))

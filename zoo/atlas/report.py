@@ -22,7 +22,7 @@ from zoo.files import write_atomically
 
 
 def write(found: Results, command: str, out: pathlib.Path) -> None:
-  """Writes the pictures, and `report.html` with all of them, into a folder."""
+  """Writes the pictures, and `report.html` with all of them, to a folder."""
   results = trained_cells(found)
   if not results:
     return
@@ -34,15 +34,15 @@ def write(found: Results, command: str, out: pathlib.Path) -> None:
 
 
 def _figures(results: list[Result]) -> dict[str, reports.Figure]:
-  """The figures by the names of their files."""
+  """The figures by file name."""
   figures = {
     'atlas': _figure(
       'What each architecture learns',
       pictures.heat_map(results),
-      '0 is the loss of Bayes, or of the best line where Bayes is not known; 1 is its '
-      'loss without examples. An arrow: the loss on held-out prompts still fell by '
-      'more than its standard error in the last tenth of training. The learning rate '
-      'decays to 0, so longer training can reach more where there is no arrow, too.',
+      '0 is the loss of Bayes, or of the best baseline where Bayes is not known; 1 is '
+      'the loss without examples. An arrow marks a loss on held-out prompts that '
+      'still fell by more than its standard error in the last tenth of training. The '
+      'learning rate decays to 0, so longer training may help without an arrow, too.',
     )
   }
   found_changes = changes(results)
@@ -52,7 +52,7 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       'What a guess changes',
       pictures.shares(found_changes),
       'Differences on the same prompts, in percent of the loss with the guess 0. The '
-      'bars are two standard errors, of prompts and of seeds.',
+      'bars are two standard errors, over prompts and seeds.',
     )
   for task in dict.fromkeys(one.cell.task for one in results):
     of = [one for one in results if one.cell.task == task]
@@ -61,8 +61,8 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
         f'By the context length of training: {task}',
         pictures.contexts(of),
         'Each dot was trained and measured at its own context length. Lines of linear '
-        'attention are exact infima. The ratio is that of the losses with a guess and '
-        'with the guess 0 on the same prompts; its bars are two standard errors.',
+        'attention are exact infima. A ratio is the loss with a guess divided by that '
+        'with the guess 0 on the same prompts; bars are two standard errors.',
       )
   for task, of in pictures.by_prompts(results).items():
     on_task = [one for one in of_guesses if one.result.cell.prompts == task]
@@ -71,7 +71,7 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
         f'What the guess changes: {task}',
         pictures.gains(on_task),
         'Differences of losses on the same prompts. The bars are two standard errors, '
-        'of prompts and of seeds.',
+        'over prompts and seeds.',
       )
     figures[f'losses_{task}'] = _figure(
       f'Losses: {task}', pictures.losses(of), 'After as many examples as in training.'
@@ -80,7 +80,7 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       f'By number of examples: {task}',
       pictures.curves(of),
       'Trained on prompts of one length, measured on shorter and longer ones. Models '
-      'of a fixed number of examples cannot take more.',
+      'for a fixed number of examples cannot take more.',
     )
   return figures
 
@@ -100,8 +100,8 @@ def _page(
   tasks = pictures.by_prompts(results)
   lead = (
     f'{len(models)} architectures, tasks {", ".join(tasks)}. Each cell has '
-    f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the best of some '
-    f'learning rates on held-out prompts; losses are on other prompts. '
+    f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the learning '
+    f'rate that is best on held-out prompts; losses are on other prompts. '
     f'In {sum(one.still_falls for one in results)} of {len(results)} cells the loss '
     'still fell at the end.'
   )
@@ -131,9 +131,9 @@ def _page(
       reports.Section('Pictures', figures=figures),
       reports.Section(
         'Cells',
-        'Errors are those of the sample of prompts; the column seeds has the least and '
+        'Errors are standard errors over prompts; the column seeds has the least and '
         'the largest loss of a seed. The command trains the cell alone, and gives the '
-        'same numbers. The time is that of all seeds and learning rates together.',
+        'same numbers. The time is for all seeds and learning rates together.',
         {'atlas.csv': 'atlas.csv'},
         tables=tables,
       ),

@@ -1,4 +1,4 @@
-"""The cells of an atlas, what came out of them, and the table."""
+"""The cells of an atlas, their results, and tables of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from zoo.tables import format_estimate, format_table
 
 
 class Cell(NamedTuple):
-  """A model on a task, with a guess unless the model has no choice.
+  """A model on a task, with a guess unless the model has no choice of one.
 
-  `context_length` None is that of the task.
+  `context_length` None means the task's own.
   """
 
   model: str
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The parts that are given, with commas between them."""
+    """The parts of the cell that are not None, separated by commas."""
     return ','.join(str(part) for part in self if part is not None)
 
   @property
@@ -39,12 +39,12 @@ class Cell(NamedTuple):
     return f'{self.task}_c{self.context_length}'
 
 
-# Why a cell has no result: what its model cannot do, or that training diverged.
+# Why a cell has no result: its model does not fit the task, or training diverged.
 Reason = str
 
 
 class Result(NamedTuple):
-  """What came out of a cell: losses of its seeds and of the baselines of its task.
+  """The result of a cell: the losses of its seeds and of its task's baselines.
 
   All losses are on the same p prompts, at n numbers of examples.
   """
@@ -57,9 +57,9 @@ class Result(NamedTuple):
   still_falls: bool  # in the last tenth of training, by more than the standard error
   context_length: int  # of training
   lengths: tuple[int, ...]
-  losses: Float[np.ndarray, 's p n']  # nan where the model cannot take so many examples
+  losses: Float[np.ndarray, 's p n']  # NaN where there are too many examples
   baselines: Mapping[str, Float[np.ndarray, 'p n']]
-  infimum: float | None = None  # exact, of the model's kind; None if it is not known
+  infimum: float | None = None  # exact, for this kind of model; None if unknown
 
   @property
   def trained(self) -> int:
@@ -73,7 +73,7 @@ class Result(NamedTuple):
 
   @property
   def loss(self) -> Estimate:
-    """The loss after as many examples as in training, the mean of the seeds."""
+    """The mean loss of the seeds after as many examples as in training."""
     return self.at(self.trained)
 
   @property
@@ -83,7 +83,7 @@ class Result(NamedTuple):
     return None if math.isnan(longest.mean) else longest
 
   def at(self, index: int) -> Estimate:
-    """The loss at a number of examples; its error is that of the sample of prompts."""
+    """The loss at a number of examples, with its standard error over prompts."""
     return estimate(self.losses[:, :, index].mean(axis=0))
 
   def baseline(self, name: str) -> float:
@@ -92,24 +92,24 @@ class Result(NamedTuple):
 
   @property
   def best_baseline(self) -> str:
-    """Bayes where it is known, otherwise the baseline of the least loss."""
+    """Bayes where it is known, otherwise the baseline with the least loss."""
     if 'bayes' in self.baselines:
       return 'bayes'
     return min(self.baselines, key=self.baseline)
 
   @property
   def excess(self) -> float:
-    """What is not learned from examples: 0 as the best line, 1 as without examples.
+    """The share of the learnable loss that is not learned from examples.
 
-    Without examples the loss is that of the best line before any, which for Bayes is
-    that of predicting the mean of the prior.
+    It is 0 at the loss of the best baseline, and 1 at the least loss of a baseline
+    without examples, which for Bayes is the loss of predicting the prior mean.
     """
     best, without = self.baseline(self.best_baseline), self.without_examples
     return (self.loss.mean - best) / (without - best)
 
   @property
   def without_examples(self) -> float:
-    """The loss of the best line before any example."""
+    """The loss of Bayes, or else the least loss of a baseline, before any example."""
     lines = [self.best_baseline] if 'bayes' in self.baselines else self.baselines
     return min(float(self.baselines[name][:, 0].mean()) for name in lines)
 
@@ -125,8 +125,8 @@ def trained_cells(found: Results) -> list[Result]:
 def difference(one: Result, other: Result) -> Estimate:
   """The loss of a cell minus that of another on the same prompts.
 
-  The standard error is that over prompts, of the difference of the seeds' means, and
-  that over seeds, if there are several, added as independent errors are.
+  The standard error combines two independent errors: over prompts, of the difference of
+  the seeds' means, and, with several seeds, over seeds.
   """
   losses = [result.losses[:, :, result.trained] for result in (one, other)]
   of_prompts = estimate(losses[0].mean(axis=0) - losses[1].mean(axis=0))
@@ -138,31 +138,31 @@ def difference(one: Result, other: Result) -> Estimate:
 
 
 class Change(NamedTuple):
-  """What a guess changes: a cell, and the same one with the guess 0."""
+  """The effect of a guess: a cell, and the same cell with the guess 0."""
 
   result: Result
   reference: Result
 
   @property
   def guess(self) -> str:
-    """The guess; that of linear attention, which has no choice, is linear."""
+    """The guess; for linear attention, which has no choice, `linear`."""
     return self.result.cell.guess or 'linear'
 
   @property
   def loss(self) -> Estimate:
-    """The loss minus that with the guess 0, as `difference`."""
+    """The loss minus that with the guess 0, by `difference`."""
     return difference(self.result, self.reference)
 
   @property
   def share(self) -> Estimate:
-    """The same as a share of the loss with the guess 0, whose error is left out."""
+    """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
     mean, stderr = self.loss
     whole = self.reference.loss.mean
     return Estimate(mean / whole, stderr / whole)
 
 
 def changes(results: Sequence[Result]) -> list[Change]:
-  """What guesses change, of all cells whose model was also trained with the guess 0."""
+  """The effect of each guess, where the model was also trained with the guess 0."""
   by_cell = {one.cell: one for one in results}
   found = []
   for one in results:
@@ -173,13 +173,13 @@ def changes(results: Sequence[Result]) -> list[Change]:
 
 
 def _with_guess_zero(cell: Cell) -> Cell:
-  if cell.model == 'yq_lsa':  # it is LSA with a trained guess (Definition 3)
+  if cell.model == 'yq_lsa':  # LSA with a trained guess (Definition 3)
     return cell._replace(model='lsa')
   return cell if cell.guess is None else cell._replace(guess='zero')
 
 
 def table(found: Results) -> str:
-  """The cells for a terminal, with the best baseline that is known for each."""
+  """The cells as a table for a terminal, each with its best known baseline."""
   reasons = [
     f'{cell.name}: {one}' for cell, one in found.items() if isinstance(one, str)
   ]
@@ -231,7 +231,7 @@ def row_of_change(change: Change) -> list[str]:
 
 
 def to_csv(found: Results) -> str:
-  """All cells: their losses by number of examples, and those of the baselines."""
+  """All cells as CSV: their losses by number of examples, and the baselines' losses."""
   trained = trained_cells(found)
   names = dict.fromkeys(name for one in trained for name in one.baselines)
   lengths = sorted({length for one in trained for length in one.lengths})

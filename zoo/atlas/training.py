@@ -1,8 +1,8 @@
-"""Trains the cells of an atlas, measures them, and writes what came out.
+"""Trains the cells of an atlas, measures them, and writes the results.
 
-A cell is a sweep over seeds and learning rates. Its learning rate is that of the least
-loss on held-out prompts; the cell's losses are measured on other prompts, which all
-cells of a task share.
+A cell is a sweep over seeds and learning rates. The learning rate with the least loss
+on held-out prompts is chosen; the cell's losses are measured on other prompts, which
+all cells of a task share.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from zoo.training import sweeps
 from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
 from zoo.training.records import read_lines
 
-# From the fields of a cell: the names of a model, a task and a guess, and a length.
+# The config for the fields of a cell: model, task, guess and context length.
 GetConfig = Callable[[str, str, str | None, int | None], Config]
 
 
 class Grid(NamedTuple):
-  """What is trained: each cell once for each seed, 0, 1, …, and learning rate."""
+  """The cells to train, each once for each seed 0, 1, … and learning rate."""
 
   cells: Sequence[Cell]
   num_seeds: int
@@ -47,16 +47,16 @@ def run(
   command: str,
   num_processes: int = 1,
 ) -> dict[Cell, Result | Reason] | None:
-  """Trains the cells that are not in the folder `out` yet, one after the other.
+  """Trains the cells that are not in the folder `out` yet, one after another.
 
-  With `num_processes` n the same call, made by n processes that share the folder and
-  nothing else, divides the cells.
+  With `num_processes` n, n processes that make the same call and share only the folder
+  divide the cells among them.
 
-  Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is what
-  trains this grid, but for the names of a cell; the report shows it. Returns None after
-  SIGTERM; the same call resumes. Raises UserError for a folder of another grid, and
-  otherwise the errors of `sweeps.sweep`. The folder may be in a bucket,
-  gs://bucket/atlas.
+  Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is the
+  command that trains this grid, without the options that name a cell; the report shows
+  it. Returns None after SIGTERM; the same call then resumes. Raises UserError for a
+  folder of another grid, and otherwise the errors of `sweeps.sweep`. The folder may be
+  in a bucket, such as gs://bucket/atlas.
   """
   check_count('num_processes', num_processes)
   with shared_folder(out, num_processes) as (local, workers):
@@ -127,8 +127,8 @@ def _planned(
   config.optimizer.warmup_steps = min(
     config.optimizer.warmup_steps, grid.num_steps // 10
   )
-  # Ten times on the way, to see whether the loss still falls; the comparison with the
-  # baselines is made here, on the same prompts for all cells.
+  # Evaluated ten times during training, to see whether the loss still falls. The
+  # comparison with baselines is made here, on the same prompts for all cells.
   config.eval.every, config.eval.num_compared = max(config.train.num_steps // 10, 1), 0
   axes = {
     'seed': list(range(grid.num_seeds)),
@@ -150,7 +150,7 @@ def _result(
   by_rate: dict[float, list[sweeps.Row]] = {}
   for row in rows:
     by_rate.setdefault(row['optimizer.learning_rate'], []).append(row)
-  # A learning rate for which a seed was lost is none to choose.
+  # A learning rate at which a seed diverged is not chosen.
   by_rate = {r: found for r, found in by_rate.items() if len(found) == grid.num_seeds}
   if not by_rate:
     return 'a seed stopped being finite at each learning rate'
@@ -180,23 +180,23 @@ def _result(
 
 
 def _infimum(config: Config) -> float | None:
-  """The least risk of one layer of linear attention with the guess that it has."""
-  if 'guess' in config.model:  # that of linear attention is its own
+  """The least risk of one layer of linear attention with its kind of guess."""
+  if 'guess' in config.model:  # only other models have this field
     return None
   task = build_task(config)
   return cards.infimum(config, task) if covers(task) else None
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:
-  """The mean loss of the seeds on held-out prompts; infinite if one has none."""
+  """The mean loss of the seeds on held-out prompts; infinite if a seed has none."""
   risks = [row['eval_risk'] for row in rows]
   return math.inf if None in risks else float(np.mean(risks))
 
 
 def _still_falls(rows: Sequence[sweeps.Row]) -> bool:
-  """Whether the held-out loss fell by more than its error in the last tenth.
+  """Whether the held-out loss fell by more than its error in the last tenth of steps.
 
-  Both losses are on the same prompts, so the error is rather too large.
+  Both losses are on the same prompts, so this error is an overestimate.
   """
   falls = []
   for row in rows:

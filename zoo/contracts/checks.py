@@ -1,4 +1,4 @@
-"""What the contracts of models and of tasks have in common."""
+"""Checks shared by the contracts of models and of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.protocols import Predictor, PredictsAll, Task
 from zoo.tasks.base import num_outputs_of
 
 NUM_PROMPTS = 8
-# Relative to the largest prediction: the same sums in another order, in float32.
+# Relative to the largest prediction; allows for float32 sums in another order.
 _REORDERED = 1e-3
 
 
@@ -40,14 +40,14 @@ def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
 
 
 def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array, which may be abstract, has a shape."""
+  """Raises UserError unless an array, which may be abstract, has the given shape."""
   if getattr(array, 'shape', None) != shape:
     found = getattr(array, 'shape', type(array).__name__)
     raise UserError(f'{what} has the shape {found}; it must be {shape}')
 
 
 def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array is finite floating-point numbers of a shape."""
+  """Raises UserError unless an array has finite floats and the given shape."""
   check_shape(what, array, shape)
   assert isinstance(array, jax.Array | np.ndarray)
   if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -64,17 +64,17 @@ def check_prediction(
     prediction, again = predictor(prompt), predictor(prompt)
   check_form(what, prediction, label_shape(task, len(prompt.x)))
   if not np.array_equal(prediction, again):
-    raise UserError(f'{what} is another one at each call; it must be deterministic')
+    raise UserError(f'{what} differs from call to call; it must be deterministic')
   return prediction
 
 
 def check_predictions(
   name: str, model: PredictsAll, prompt: Prompt, task: Task, prediction: Array
 ) -> None:
-  """`predictions` agree with `__call__`, and look neither ahead nor at targets."""
+  """Checks that `predictions` agree with `__call__`, are causal and read no targets."""
   what = f'{name}.predictions(prompt)'
   b, c = prompt.x.shape[:2]
-  # Compiled, since otherwise each operation would be compiled for each length.
+  # Compiled as one program; otherwise each operation would be compiled for each length.
   predictions = jax.jit(lambda prompt: model.predictions(prompt))
   predict = jax.jit(lambda prompt: model(prompt))
   with one_line(what):
@@ -85,7 +85,7 @@ def check_predictions(
   )
   check_reads_no_target(what, predictions, prompt, everywhere)
   for k in sorted({c // 3, c - 1}):
-    # Example k is the query of prediction k: its label and all that follows may change.
+    # Prediction k may use all before example k and its features, and nothing else.
     later = dataclasses.replace(
       prompt,
       x=prompt.x.at[:, k + 1 :].add(1),

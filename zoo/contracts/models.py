@@ -30,11 +30,12 @@ from zoo.theory.trust import check_rule, compare_rule
 
 
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
-  """Raises UserError unless a model keeps its contract on the prompts of a task.
+  """Raises UserError unless a model keeps the contract on the prompts of a task.
 
   The message says in one line what is wrong. A class declares `order_invariant = True`
-  if the order of the examples does not matter, and `nested_heads = True` if with fewer
-  heads it has the first of more from the same key; both are checked if declared.
+  if the order of the examples does not matter, and `nested_heads = True` if, for one
+  key, a model with fewer heads has the first heads of one with more. Both are checked
+  if declared.
   """
   name = type(model).__name__
   if not isinstance(model, Predictor):
@@ -45,7 +46,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   predict = jax.jit(lambda prompt: model(prompt))
   with one_line(f'compiling {name}'):
     compiled = predict(prompt)
-  check_close(f'{name}(prompt) is another one if compiled', compiled, prediction)
+  check_close(f'{name}(prompt) changes if compiled', compiled, prediction)
   check_reads_no_target(f'{name}(prompt)', predict, prompt, compiled)
   part = jax.tree.map(lambda array: array[2:5], prompt)
   with one_line(f'{name}(prompt) of three prompts'):
@@ -69,7 +70,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
 def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   """Raises UserError unless predictions and losses of a task have the right shapes.
 
-  The model may be abstract: nothing is computed.
+  The model may be abstract, since nothing is computed.
   """
   kind, name = type(task).__name__, type(model).__name__
   with one_line(f'{kind}.sample(key, {NUM_PROMPTS})'):
@@ -89,14 +90,16 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   with one_line(f'{kind}.loss'):
     loss = jax.eval_shape(loss_of(task), prediction, prompt.y_query)
   if loss.shape != (NUM_PROMPTS,):
-    raise UserError(f'{kind}.loss has the shape {loss.shape}; it must be one a prompt')
+    raise UserError(
+      f'{kind}.loss has the shape {loss.shape}; it must be one number per prompt'
+    )
 
 
 def check_before_training(model: Predictor, task: Task) -> None:
   """Raises UserError if a model reads targets, or its methods contradict each other.
 
-  That is what training and evaluation rely on without noticing: a few prompts are
-  predicted by `__call__`, `predictions` and the learning rule, as far as they exist.
+  Training and evaluation rely on this without noticing. A few prompts are predicted by
+  `__call__`, and by `predictions` and the learning rule if they exist.
   """
   name = type(model).__name__
   predict = jax.jit(lambda prompt: model(prompt))
@@ -112,7 +115,7 @@ def check_before_training(model: Predictor, task: Task) -> None:
 def _check_module(
   name: str, model: nnx.Module, prompt: Prompt, task: Task, prediction: Array
 ) -> None:
-  """Splitting and merging keep the prediction; gradients are finite, and not all 0."""
+  """Checks that split and merge keep predictions, and that gradients can train."""
   with one_line(f'splitting {name}'):
     graph, parameters, rest = nnx.split(model, nnx.Param, ...)
 
@@ -124,7 +127,7 @@ def _check_module(
     merged: Any = nnx.merge(graph, parameters, rest)
     same = np.array_equal(merged(prompt), prediction)
   if not same:
-    raise UserError(f'{name}(prompt) is another one after nnx.split and nnx.merge')
+    raise UserError(f'{name}(prompt) changes after nnx.split and nnx.merge')
   with one_line(f'the gradient of {name}'):
     leaves = jax.tree.leaves(jax.jit(jax.grad(loss))(parameters))
   if not leaves:
@@ -151,7 +154,7 @@ def _check_order_invariant(
 
 
 def _check_nested_heads(name: str, model: Predictor) -> None:
-  """Sweeps sample the most heads of their points once, and cut them."""
+  """Checks what sweeps rely on: they sample the most heads once, and take the first."""
   arguments = registry.arguments_of(model)
   if arguments is None or 'num_heads' not in arguments.values():
     return

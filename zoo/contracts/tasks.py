@@ -31,8 +31,8 @@ from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task, predicts_all
 from zoo.tasks.base import Loss, baselines_of, loss_of, num_outputs_of, shifts_of
 
-_NUM_PAIRED = 512  # on which the Bayes predictor is compared with the other baselines
-# Five standard errors: once in three million comparisons by chance.
+_NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
+# Standard errors: by chance exceeded once in three million comparisons.
 _SIGNIFICANT = 5
 
 
@@ -40,7 +40,7 @@ def check_task(task: Task) -> None:
   """Raises UserError unless a task, its loss, baselines and shifts keep the contract.
 
   The message says in one line what is wrong. `bayes` is compared with the other
-  baselines on 512 prompts: it may not be worse than one of them by more than five
+  baselines on 512 prompts; it may not be worse than any of them by more than five
   standard errors of the difference.
   """
   name = type(task).__name__
@@ -99,10 +99,10 @@ def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
 def _check_sampling(
   name: str, sample: Callable[[Array, int], Prompt], prompt: Prompt
 ) -> None:
-  """A prompt is a pure function of the key and of its position in the batch."""
+  """Checks that a prompt is a pure function of the key and of its batch position."""
   key = jax.random.key(0)
   if not _same(sample(key, NUM_PROMPTS), prompt):
-    raise UserError(f'{name}.sample() gives other prompts at each call from one key')
+    raise UserError(f'{name}.sample() gives other prompts for the same key')
   longer = sample(key, 2 * NUM_PROMPTS)
   if not _same(jax.tree.map(lambda array: array[:NUM_PROMPTS], longer), prompt):
     raise UserError(
@@ -121,7 +121,7 @@ def _same(one: Prompt, other: Prompt) -> bool:
 
 
 def _check_equality(name: str, task: Task) -> None:
-  """Equal tasks share compiled programs, which takes an equality by value."""
+  """Checks equality by value, by which equal tasks share compiled programs."""
   with one_line(f'comparing {name} with its copy'):
     other = copy.copy(task)
     if (arguments := registry.arguments_of(task)) is not None:
@@ -185,7 +185,7 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
   for one, other in losses.items():
     gap = losses['bayes'] - other
     stderr = gap.std(axis=0, ddof=1) / np.sqrt(len(gap))
-    # A difference that is all rounding has no error to speak of.
+    # A difference that is only rounding has almost no standard error.
     rounding = 1e-5 * np.abs(other).mean(axis=0)
     if (worse := gap.mean(axis=0) > _SIGNIFICANT * stderr + rounding).any():
       at = int(np.argmax(worse))
@@ -197,7 +197,7 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
 
 
 def _check_shift(what: str, shifted: Task, task: Task) -> None:
-  """A shift has prompts of the task's form; they are not sampled here."""
+  """Checks the form of a shift's prompts, without sampling them."""
   with one_line(what):
     prompt = jax.eval_shape(lambda key: shifted.sample(key, 2), jax.random.key(0))
   check_shape(f'x_query of {what}', prompt.x_query, (2, task.num_features))

@@ -21,7 +21,7 @@ from zoo.evaluation_sets.sets import (
 
 
 class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
-  """Prompts of linear regression, each with a weight vector of its own."""
+  """Prompts of linear regression, each with its own weight vector."""
 
   RELEASE_NOTES = {VERSION: 'The first sets.'}  # noqa: RUF012
   VERSION = tfds.core.Version(VERSION)
@@ -64,7 +64,7 @@ class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
 
 
 class _SortedWriter(writer.ExampleWriter):
-  """Writes the fields of an example in a fixed order, which protobuf does not."""
+  """Writes the fields of an example in a fixed order, unlike protobuf."""
 
   def write(
     self,

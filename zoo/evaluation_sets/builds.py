@@ -39,10 +39,10 @@ def open_builder(
   data_dir: str | os.PathLike[str] | None,
   config: str | None = None,
 ) -> tuple[_Builder, bool]:
-  """The builder of a data set in `data_dir`, and whether it is built there already.
+  """The builder of a data set in `data_dir`, and whether the set is built there.
 
-  `data_dir` None is TFDS's own folder. Raises UnreadableFile for metadata that are too
-  large or not JSON, and whatever TFDS raises for other damage.
+  `data_dir` None means TFDS's own folder. Raises UnreadableFile for metadata that are
+  too large or not JSON, and any error of TFDS for other damage.
   """
   root = user_path(DATA_DIR if data_dir is None else data_dir)
   for path in (root / builder_class.name).rglob('*.json'):
@@ -57,9 +57,9 @@ def open_builder(
 
 
 def read_split(builder: tfds.core.DatasetBuilder, split: str) -> Sequence[Example]:
-  """All examples of a split; ValueError if the metadata give another number of them.
+  """All examples of a split; raises ValueError if the metadata's count is another.
 
-  Raises whatever TFDS and ArrayRecord raise for damaged files.
+  Raises any error of TFDS and ArrayRecord for damaged files.
   """
   info = builder.info.splits[split]
   if info.num_shards != 1:
@@ -79,7 +79,7 @@ def read_split(builder: tfds.core.DatasetBuilder, split: str) -> Sequence[Exampl
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-  """Hides TFDS's messages about downloads and about a folder that is not there yet."""
+  """Hides TFDS's messages about downloads and about a folder that does not exist."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   nowhere = io.StringIO()

@@ -2,12 +2,12 @@
 
 Sets are sampled from a fixed seed when a machine first loads them, and stay in TFDS's
 data_dir. Prompts are sampled in float64 and rounded to float32 at the end. A processor
-that rounds the last bits of a double differently, as one with fused multiply-add does,
+that rounds the last bits of a double differently, for example with fused multiply-add,
 then changes about one number in a hundred million: those very near the middle of two
-floats. So the bits are the same nearly everywhere, but this is not guaranteed. The
-content is compared with the checksum recorded here. If they differ, it is compared with
-the sample that the seed gives on this machine, and that sample with a recorded sketch
-that holds on any machine.
+floats. So the bits are nearly always the same, but this is not guaranteed. The content
+is compared with the checksum recorded here. If the checksums differ, the content is
+compared with the sample that the seed gives on this machine, and that sample with a
+recorded sketch that holds on any machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zoo.files import user_path
 from zoo.prompt import Prompt
 from zoo.tasks import LinearRegression
 
-VERSION = '1.0.0'  # raised whenever the content of a set changes
+VERSION = '1.0.0'  # increased whenever the content of a set changes
 _SEED = 251204268
 _FIELDS = 'x', 'y', 'x_query', 'y_query'
 
@@ -126,7 +126,7 @@ def find_spec(name: str) -> SetSpec:
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> EvaluationSet:
-  """Loads a set from TFDS's `data_dir`, and builds it there first if it is missing.
+  """Loads a set from TFDS's `data_dir`, after building it there if it is missing.
 
   Logs a warning if some numbers are rounded differently from the recorded set. Raises
   UserError for an unknown name, and if the extra `data` is not installed; RunError if
@@ -152,7 +152,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
     }
   except OSError as error:
     raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
-  except Exception as error:  # whatever TFDS and ArrayRecord make of damaged files
+  except Exception as error:  # TFDS and ArrayRecord raise many kinds for damaged files
     raise _damaged(folder, f'{type(error).__name__}: {error}') from error
   same_bits = _verify(spec, content, folder)
   return EvaluationSet(
@@ -194,9 +194,9 @@ def export(
 
 
 def sample_prompts(spec: SetSpec) -> dict[str, np.ndarray]:
-  """Samples the prompts of a set: float32 arrays by field, prompts first."""
+  """Samples the prompts of a set, as float32 arrays by field."""
   with jax.enable_x64(True):
-    # The generator is explicit, since a user may have chosen another default in JAX.
+    # The generator is explicit, since a user may have changed JAX's default.
     key = jax.random.key(_SEED, impl='threefry2x32')
     prompt = spec.task.sample(key, spec.num_prompts)
     arrays = {field: np.asarray(getattr(prompt, field)) for field in _FIELDS}
@@ -212,10 +212,10 @@ def checksum(content: Mapping[str, np.ndarray]) -> str:
 
 
 def sketch(content: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
-  """A weighted sum of each array, and by how much its rounding can change it.
+  """A weighted sum of each array, and how much rounding of the array can change it.
 
   The weights depend on the position, so that prompts in another order are detected. A
-  number that is rounded to its other neighbour moves by one ulp, 2⁻²³ of it at most.
+  number that is rounded to its other neighbour moves by one ulp, at most 2⁻²³ of it.
   """
   sums = []
   for field in _FIELDS:
@@ -229,7 +229,7 @@ def sketch(content: Mapping[str, np.ndarray]) -> list[tuple[float, float]]:
 
 
 def _verify(spec: SetSpec, content: Mapping[str, np.ndarray], folder: str) -> bool:
-  """Whether the content has the recorded bits; RunError if it is another set."""
+  """Whether the content has the recorded bits; raises RunError for other content."""
   shapes = {field: array.shape for field, array in content.items()}
   wanted = {field: (spec.num_prompts, *shape) for field, shape in spec.shapes.items()}
   if shapes != wanted:

@@ -1,4 +1,4 @@
-"""The headline numbers of in-context learning, each in a file of its own.
+"""The headline numbers of in-context learning, one per file.
 
 To add one, write a file with a `Headline` and list it here.
 """

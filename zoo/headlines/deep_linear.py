@@ -1,4 +1,4 @@
-"""Deep linear attention goes beyond gradient descent, by known amounts."""
+"""Deep linear attention beats gradient descent by known amounts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIELDS = {
   'train.num_steps': 10000,
   'train.batch_size': 512,
   'eval.num_batches': 64,
-  # As in the source, which clips each matrix: few prompts have most of the gradient.
+  # The source clips each matrix too: a few prompts dominate the gradient.
   'model.init_scale': 1e-4,
   'optimizer.learning_rate': 0.01,
   'optimizer.clip_norm': 0.01,
@@ -68,7 +68,7 @@ def _matrices(model) -> list[np.ndarray]:
 
 
 def _distance(matrix: np.ndarray) -> float:
-  """How far a matrix is from the nearest multiple of the identity, over its norm."""
+  """A matrix's relative distance from the nearest multiple of the identity."""
   nearest = np.trace(matrix) / len(matrix) * np.eye(len(matrix))
   return float(np.linalg.norm(matrix - nearest) / np.linalg.norm(matrix))
 
@@ -77,8 +77,8 @@ def _between(lower: float, trained: float) -> Expected:
   return Expected(
     lower,
     1.1 * trained,
-    f'not below what is proved (docs/theory.md, section 8); not above {trained:g}, an '
-    'independent training of 4000 steps, and a tenth for its sampling error',
+    f'not below the proved bound (docs/theory.md, section 8); not above {trained:g}, '
+    'from an independent training of 4000 steps, plus a tenth for sampling error',
   )
 
 
@@ -108,16 +108,16 @@ HEADLINE = Headline(
   minutes=8,
   measure=measure,
   caption=(
-    'The risk by number of layers, over all prompts and on a sample. Beyond one layer, '
-    'layers that also change the features are far below as many steps of gradient '
-    'descent.'
+    'The risk by number of layers, over all prompts and on a sample. From two on, '
+    'layers that also change the features have a far lower risk than as many steps '
+    'of gradient descent.'
   ),
   note=(
-    'L = 1, 2 and the matrices are as expected. L = 3 and 4 end above after half the '
-    'steps of the source, with a fortieth of its batch, and with an Adam of β_2 = '
-    '0.999, which the source calls very slow. For L = 4 the mean over all prompts is '
-    'not what a sample shows: the prediction is a polynomial of degree 40 in the '
-    'eigenvalues of the context, and explodes in contexts so rare that training hardly '
+    'L = 1, 2 and the matrices are as expected. L = 3 and 4 end above their ranges '
+    'after half the steps of the source, with a fortieth of its batch, and with Adam '
+    'at β_2 = 0.999, which the source calls very slow. For L = 4 a sample does not '
+    'show the mean over all prompts: the prediction, a polynomial of degree 40 in the '
+    'eigenvalues of the context, explodes in contexts so rare that training hardly '
     'sees them.'
   ),
 )

@@ -26,7 +26,7 @@ def measure(
   fields: Mapping[str, object],
   points: Sequence[Point],
 ) -> Found:
-  """Normalised errors of the trained model and of averaging at some lengths."""
+  """Normalised errors of the trained model and of averaging at several lengths."""
   c = max(lengths)
   task = LinearRegression(d, c)
   sizes = {'task.num_features': d, 'task.context_length': c, 'eval.num_compared': 0}
@@ -59,7 +59,7 @@ def measure(
 
 
 def _averaging(d: int, k: int):
-  # Squared errors spread by about twice their mean: four standard errors.
+  # Squared errors spread by about twice their mean; the range is four standard errors.
   value = (d + 1) / k
   return near(value, 0.13 * value, '(d + 1)/k in theory; four standard errors')
 
@@ -72,7 +72,7 @@ TOY = Headline(
   name='garg_toy',
   statement='A small transformer is nearer to least squares than to any simpler rule.',
   setting=(
-    'Noiseless linear regression, d = 5, 11 points a prompt, weights and features '
+    'Noiseless linear regression, d = 5, 11 points per prompt, weights and features '
     '~ N(0, I), the loss at every point: the task of toy.yaml, 5000 steps of 64 '
     'prompts. 3 layers, width 64, 2 heads (Garg’s tiny size; toy.yaml has the '
     'standard one), the better of the rates 0.001 and '
@@ -81,9 +81,9 @@ TOY = Headline(
   source=_SOURCE + ', Fig. 2, and toy.yaml',
   expected={
     # The source has no number for d = 5. Its figure orders the predictors at d and 2d
-    # examples: least squares, the transformer beside it, then the others from afar.
+    # examples: least squares, the transformer close to it, then the others far above.
     'model_10': at_most(
-      _gd(5, 10) / 2, 'Fig. 2: beside least squares (0); half of one GD step, the next'
+      _gd(5, 10) / 2, 'Fig. 2: near least squares (0); half of one GD step, the next'
     ),
     'model_5': at_most(_gd(5, 5), 'Fig. 2: below one GD step at k = d, too'),
     'averaging_10': _averaging(5, 10),
@@ -135,8 +135,8 @@ LOOPED = Headline(
   name='looped',
   statement='One looped layer learns linear functions with a twelfth of the weights.',
   setting=(
-    'As garg, with one layer of width 256, 8 heads, 20 times, the loss after each of '
-    'the last 15.'
+    'As garg, with one layer of width 256, 8 heads, applied 20 times, and the loss '
+    'after each of the last 15.'
   ),
   source=_LOOPED,
   expected={

@@ -1,4 +1,4 @@
-"""What a headline is: its setting, the numbers expected, and how they are measured."""
+"""Headlines: their settings, expected numbers, and how the numbers are measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Number = int | float
 
 
 class Expected(NamedTuple):
-  """The range that a number must be in, its ends included, and where it is from."""
+  """The range that a number must be in, ends included, and the source of the range."""
 
   low: float
   high: float
@@ -33,7 +33,7 @@ class Expected(NamedTuple):
     return f'{self.low:.5g} … {self.high:.5g}'
 
   def holds(self, number: float) -> bool:
-    """Whether a number is in the range; NaN is in none."""
+    """Whether a number is in the range; NaN is in no range."""
     return self.low <= number <= self.high
 
 
@@ -53,7 +53,7 @@ def at_most(bound: Number, source: str) -> Expected:
 
 
 class Found(NamedTuple):
-  """What a headline measured: the numbers that are expected, and a picture of them."""
+  """The measured numbers of a headline, and a picture of them."""
 
   numbers: Mapping[str, float]
   panels: tuple[Panel, ...]
@@ -61,11 +61,11 @@ class Found(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-  """Numbers of the literature that a credible implementation reproduces.
+  """Numbers from the literature that a credible implementation reproduces.
 
-  It holds if every number that `measure` finds is in its expected range. Expected
-  ranges are written down before anything is measured; if one is missed, `note` says
-  why, and the range stays.
+  A headline holds if every number that `measure` finds is in its expected range.
+  Expected ranges are written down before anything is measured; if a range is missed,
+  `note` says why, and the range does not change.
   """
 
   name: str  # letters, digits and underscores
@@ -73,8 +73,9 @@ class Headline:
   setting: str
   source: str
   expected: Mapping[str, Expected]
-  minutes: Number  # about so many on 2 CPU cores; on one accelerator if it needs one
-  # Trains what it needs with the trainer. A picture is wanted even if all is computed.
+  minutes: Number  # about, on 2 CPU cores, or on an accelerator if needed
+  # Trains what it needs with the trainer. It returns a picture even if nothing is
+  # trained.
   measure: Callable[[Trainer], Found]
   caption: str  # of the picture
   note: str = ''
@@ -82,7 +83,7 @@ class Headline:
 
 
 def verdict(headline: Headline, numbers: Mapping[str, float] | None) -> str:
-  """The verdict that follows from the numbers; they are None if it was not run."""
+  """The verdict that follows from the numbers, which are None if it was not run."""
   if numbers is None:
     return NOT_RUN
   held = [range_.holds(numbers[name]) for name, range_ in headline.expected.items()]

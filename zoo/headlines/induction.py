@@ -11,7 +11,7 @@ from zoo.headlines.headline import Found, Headline, at_least, at_most, near
 from zoo.headlines.trainer import Trainer, history
 from zoo.plots import BLACK, PALETTE, Panel, series
 
-_WIDTH = 0.05  # nats, of the band that is a plateau, on both sides
+_WIDTH = 0.05  # nats: a plateau is a band of ± this width
 _SEEDS = [{'seed': seed} for seed in range(3)]
 _FIELDS = {
   'task.num_keys': 50,
@@ -63,10 +63,11 @@ def measure(train: Trainer) -> Found:
 
 
 def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float]:
-  """The loss at which training waits longest, and the share of its time.
+  """The loss at which training waits longest, and the share of steps that it waits.
 
-  The longest run of logged losses in a band of ± 0.05 around their middle, before the
-  loss first halves ln 2; the share is of the steps until then, or of all.
+  The plateau is the longest run of logged losses within ± 0.05 of their middle before
+  the loss first falls below ln 2 / 2. The share is of the steps until then, or of all
+  steps if it never falls.
   """
   below = np.flatnonzero(np.asarray(losses) < math.log(2) / 2)
   end = int(below[0]) if below.size else len(losses)
@@ -101,7 +102,7 @@ HEADLINE = Headline(
       'one of the two labels at random costs ln 2; the loss at which it waits longest',
     ),
     'share': at_least(
-      0.1, 'a wait, not a passage: a tenth of the steps until the drop'
+      0.1, 'it waits and does not just pass: a tenth of the steps until the drop'
     ),
     'end': at_most(math.log(2) / 10, 'then it drops: a tenth of the plateau'),
   },
@@ -112,8 +113,8 @@ HEADLINE = Headline(
     'learned that the label is one of the two in the context, but not which.'
   ),
   note=(
-    'The loss slows down at ln 2, by the rule, but it is a shoulder more than a '
-    'plateau; with one-hot classes in place of images the drop is not over after the '
-    'steps of the source, and the loss still falls.'
+    'By the rule the loss slows down at ln 2, but this is more a shoulder than a '
+    'plateau. With one-hot classes in place of images the drop is not complete after '
+    'as many steps as in the source, and the loss is still falling.'
   ),
 )

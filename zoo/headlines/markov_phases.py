@@ -1,4 +1,4 @@
-"""On Markov chains a transformer is uniform at first, then unigram, then bigram."""
+"""On Markov chains a transformer goes from uniform to unigram to bigram predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.tasks import MarkovChain
 _TASK = MarkovChain(num_symbols=2, context_length=100)
 _PHASES = {'zero': 'uniform', 'unigram': 'unigram', 'bigram': 'bigram'}
 _COLOURS = GREEN, VERMILION, BLUE
-# The first steps are trained twice, the same bits, to save more checkpoints of them.
+# The first steps are trained twice, bit-identically, to save more checkpoints of them.
 _PARTS = {'start': (50, 5), 'whole': (2000, 50)}  # steps, and between checkpoints
 _NUM_PROMPTS = 4096
 _FIELDS = {
@@ -26,7 +26,7 @@ _FIELDS = {
   'model.feed_forward': 'none',
   'model.positions': 'rotary',
   'model.tokens': 'shifted',
-  'model.init_scale': 0.02,  # minGPT's, by which the first predictions are uniform
+  'model.init_scale': 0.02,  # minGPT's; the first predictions are then uniform
   'train.batch_size': 64,
   'optimizer.learning_rate': 1e-3,
   'optimizer.schedule': 'constant',
@@ -121,12 +121,12 @@ _LINES = 'measured independently; five standard errors of this sample'
 
 HEADLINE = Headline(
   name='markov_phases',
-  statement='A transformer on Markov chains is uniform, then unigram, then bigram.',
+  statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
   setting=(
     'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
-    'layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3. Kullback-Leibler '
-    'divergences of the next symbol after all others, from the true row; which of the '
-    'three strategies is nearest at every 5th, then every 50th step.'
+    'layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3. The '
+    'numbers are Kullback–Leibler divergences from the true row for the last symbol, '
+    'and the nearest of the three strategies at every 5th, then every 50th step.'
   ),
   source='Edelman et al., arXiv 2402.11004, Fig. 1',
   expected={
@@ -139,17 +139,17 @@ HEADLINE = Headline(
       'no better than the bigram counts, .0092 ± .001, and at most as far from them as '
       'they are from the truth; unigram counts are nine times as far',
     ),
-    'phases': near(3, 0, 'all three in this order; 0 if it goes back to one'),
+    'phases': near(3, 0, 'all three in this order; 0 if it returns to an earlier one'),
     'unigram_phase': at_most(
       0.5,
-      'the least KL from unigram to the model, over that to uniform: a phase is near',
+      'the least KL from unigram to the model, over that to uniform: it comes near',
     ),
   },
   minutes=2,
   measure=measure,
   caption=(
-    '(a) The divergence of the model from the truth while it trains, after '
-    '100 transitions, with those of the strategies. (b) Its divergence from each '
-    'strategy: the lowest line is the phase.'
+    '(a) The divergence of the model from the truth during training, after '
+    '100 transitions, and those of the strategies. (b) The divergence of the model '
+    'from each strategy: the lowest line is the phase.'
   ),
 )

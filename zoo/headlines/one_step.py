@@ -26,7 +26,7 @@ def measure(train: Trainer) -> Found:
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
   steps, risks = zip(*(history(row, 'exact_risk') for row in rows), strict=True)
-  # All but the first logged step, where a model of small weights predicts 0.
+  # Without the first logged step, where a model with small weights predicts 0.
   learning = Panel(
     'a',
     'training step',
@@ -64,8 +64,8 @@ HEADLINE = Headline(
   setting=(
     'Linear regression, d = 10, C = 10, weights ~ N(0, I); lsa, 5000 steps of 2048 '
     'prompts, Adam 5e-3 decaying to 0; the worst of 3 seeds against the best single '
-    'step from 0. Features are normal, where theory has the optimum; the source has '
-    'them uniform, so its loss is no number to compare with.'
+    'step from 0. Features are normal, for which theory has the optimum; in the source '
+    'they are uniform, so its loss is not comparable.'
   ),
   source='von Oswald et al., arXiv 2212.07677',
   expected={
@@ -80,7 +80,7 @@ HEADLINE = Headline(
   minutes=1,
   measure=measure,
   caption=(
-    '(a) The exact risk of the layer while it trains. (b) Its predictions against '
+    '(a) The exact risk of the layer during training. (b) Its predictions against '
     'those of gradient descent, prompt by prompt.'
   ),
 )

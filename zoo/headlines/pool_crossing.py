@@ -1,4 +1,4 @@
-"""A transformer knows a small pool of tasks, and does ridge after a large one."""
+"""A transformer learns a small pool of tasks by heart, and ridge from a large one."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ HEADLINE = Headline(
   ),
   source='Raventós et al., arXiv 2306.15063, section 3.1',
   expected={
-    # The threshold itself, between 2^14 and 2^15 in the source, moves with the size
-    # and the training; on which side a tiny and a huge pool are does not.
+    # The threshold itself, between 2^14 and 2^15 in the source, moves with model size
+    # and training; which side of it a tiny and a huge pool are on does not.
     'smallest_pool': at_most(1, _FIGURE + 'below the threshold it is nearer to dMMSE'),
     'largest_pool': at_least(1, _FIGURE + 'above the threshold it is nearer to ridge'),
     'crossings': near(1, 0, _FIGURE + 'there is one threshold'),
@@ -67,7 +67,7 @@ HEADLINE = Headline(
   minutes=6,
   measure=measure,
   caption=(
-    'How far a trained transformer is from the posterior mean over its pool, and from '
-    'ridge, on tasks that are not in the pool.'
+    'The distance of a trained transformer from the posterior mean over its pool, and '
+    'from ridge, on tasks that are not in the pool.'
   ),
 )

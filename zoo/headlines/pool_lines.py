@@ -42,7 +42,7 @@ def measure(train: Trainer) -> Found:
 
 @functools.cache
 def _mean(name: str, size: int, new: bool, num_prompts: int = _NUM_PROMPTS) -> float:
-  """The error per feature of a baseline, on average over 0 to 15 examples."""
+  """The error of a baseline per feature, averaged over 0 to 15 examples."""
   pool = TaskPool(num_tasks=size)
   task = pool.shifts()['new_tasks'] if new else pool
   found = sample_losses({name: pool.baselines()[name]}, task, num_prompts)[name]
@@ -50,7 +50,7 @@ def _mean(name: str, size: int, new: bool, num_prompts: int = _NUM_PROMPTS) -> f
 
 
 def _pool(value: float, spread: float) -> Expected:
-  """Three standard errors of a difference between two pools."""
+  """The range `value` ± three standard deviations of the difference of two pools."""
   return near(
     value,
     3 * math.sqrt(2) * spread,
@@ -68,7 +68,7 @@ HEADLINE = Headline(
   source='Raventós et al., arXiv 2306.15063, section 2',
   expected={
     'ridge': near(
-      0.3458, 3 * 0.0008 * math.sqrt(2), 'measured independently, ± 0.0008; 3 errors'
+      0.3458, 3 * 0.0008 * math.sqrt(2), 'measured independently, ± 0.0008; 3 s.e.'
     ),
     'one_task': at_most(1e-10, 'a pool of one task is known: 0'),
     'new_tasks_64': _pool(0.87, 0.017),
@@ -79,7 +79,7 @@ HEADLINE = Headline(
   minutes=1,
   measure=measure,
   caption=(
-    'What knows the pool is better than ridge on the pool and worse on new tasks; the '
-    'lines meet as the pool grows.'
+    'The posterior mean over the pool is better than ridge on the pool and worse on '
+    'new tasks; the lines meet as the pool grows.'
   ),
 )

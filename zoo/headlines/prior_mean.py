@@ -1,4 +1,4 @@
-"""With a prior mean, a layer of linear attention needs a start that is trained."""
+"""With a prior mean, a layer of linear attention needs a trained initial guess."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEADLINE = Headline(
   ),
   source='Zhang, Wu and Bartlett, arXiv 2402.14951',
   expected={
-    # Two per cent above what is proved: the paper's schedule leaves less than that.
+    # Two per cent above the proved value; the paper's schedule ends closer than that.
     'lsa': Expected(
       14.4305, 1.02 * 14.4306, 'the infimum for one head, 14.4306 (docs/theory.md)'
     ),
@@ -48,7 +48,7 @@ HEADLINE = Headline(
   minutes=1.5,
   measure=measure,
   caption=(
-    'The exact risks while LSA, whose guess is fixed at 0, and LTB, whose linear MLP '
-    'can hold the prior mean, are trained.'
+    'The exact risks during training of LSA, whose guess is fixed at 0, and of LTB, '
+    'whose linear MLP can hold the prior mean.'
   ),
 )

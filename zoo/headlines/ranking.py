@@ -1,4 +1,4 @@
-"""Architectures differ by far in how well they learn a linear function in context."""
+"""Architectures differ widely in how well they learn a linear function in context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.plots import BLACK, PALETTE, Panel, series
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
-# Config, its fields, and the error of the source at d = 20 after 31 examples.
+# The config, its fields, and the source's error at d = 20 after 31 examples.
 _MODELS = {
   'softmax': ('transformer', {'model.positions': 'rotary'}, 0.01),
   'retention': ('transformer', {'model.positions': 'rotary'}, 0.02),
@@ -48,7 +48,7 @@ def measure(train: Trainer) -> Found:
   }
   known = [error for _, _, error in _MODELS.values()]
   good, poor = ('softmax', 'retention', 'mamba2'), ('lstm', 'gru', 's4d')
-  # The result is a pair, or has the field `statistic`: the types of SciPy do not say.
+  # SciPy's types do not say that the result unpacks into a pair.
   spearman, _ = np.asarray(stats.spearmanr(known, [*at_end.values()]))
   numbers = {
     'rank_correlation': float(spearman),

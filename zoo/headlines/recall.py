@@ -1,4 +1,4 @@
-"""Attention of one head recalls values by their keys."""
+"""One-head attention recalls values by their keys."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ HEADLINE = Headline(
   name='recall',
   statement='Two layers of one-head attention solve multi-query recall at T = 64.',
   setting=(
-    '4 keys with their values, then 28 questions, each for one of these keys, drawn '
-    'anew, and answered: 64 tokens. Softmax attention, 2 layers without feed-forward '
+    '4 keys with their values, then 28 queries, each for one of these keys at random, '
+    'with its value: 64 tokens. Softmax attention, 2 layers without feed-forward '
     'networks, width 64, 1 head; 2000 steps of 64 prompts, the better of the rates '
-    '4.6e-4 and 2.2e-3. 64 keys and 64 values; the source has 8192 words, one question '
-    'a key and fixed data.'
+    '4.6e-4 and 2.2e-3. 64 keys and 64 values; the source has 8192 words, one query '
+    'per key and fixed data.'
   ),
   source='Arora et al. (zoology), arXiv 2312.04927, Fig. 2',
   expected={
     'accuracy': at_least(
       0.99, 'Fig. 2: > .99 at width 64; an independent run on a CPU has .9917'
     ),
-    # Three standard errors of 4096 draws of a rate of 1/64.
-    'new_keys': near(1 / 64, 0.006, 'chance: a key that was not shown yet'),
+    # Three standard errors of 4096 draws with probability 1/64.
+    'new_keys': near(1 / 64, 0.006, 'chance: the key has not been shown yet'),
   },
   minutes=2,
   measure=measure,
   caption=(
-    '(a) How many answers are right, by the number of pairs before: the first four '
-    'keys are new, so that nobody can know their values. (b) The loss while it trains.'
+    '(a) The share of right answers by number of pairs before the query: the first '
+    'four keys are new, so their values cannot be known. (b) The loss in training.'
   ),
 )

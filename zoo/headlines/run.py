@@ -1,4 +1,4 @@
-"""Measures headlines, judges them by their rules, and reports."""
+"""Measures headlines, judges them by their rules, and writes the report."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _RESULT = 'result.json'
 
 
 class Result(NamedTuple):
-  """A headline with what was measured; None if it was not run here."""
+  """A headline and its measured numbers, which are None if it was not run here."""
 
   headline: Headline
   numbers: dict[str, float] | None
-  minutes: float | None  # of the call that measured it
+  minutes: float | None  # that measuring it took
   plot: Plot | None
 
   @property
@@ -53,10 +53,10 @@ def run(
 ) -> list[Result] | None:
   """Measures the `wanted` headlines that the folder `out` does not have yet.
 
-  Headlines that need an accelerator are measured only where there is one. Writes for
-  each headline a folder with its runs and `result.json`, a figure (CSV, SVG, PNG), and
-  over all `known` ones `headlines.json` and `report.html`. After SIGTERM it returns
-  None, after Ctrl-C it raises KeyboardInterrupt; the same call goes on. Raises
+  Headlines that need an accelerator are measured only where there is one. Writes, for
+  each headline, a folder with its runs and `result.json`, and a figure (CSV, SVG, PNG);
+  and, for all `known` headlines, `headlines.json` and `report.html`. Returns None after
+  SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call then resumes. Raises
   UserError, before anything is written, for an `out` that cannot be a folder; RunError
   if it cannot be written; and otherwise the errors of `zoo.training.sweep`.
   """
@@ -85,7 +85,7 @@ def run(
 
 
 def table(results: Sequence[Result]) -> str:
-  """The numbers for a terminal, one in a row."""
+  """The numbers as a table for a terminal, one per row."""
   rows = [
     [one.headline.name if first else '', *row, one.verdict if first else '']
     for one in results
@@ -95,7 +95,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result]) -> str:
-  """The report: pictures first, then verdicts, then every number with its source."""
+  """The HTML report: pictures first, then verdicts, then all numbers and sources."""
   verdicts = [one.verdict for one in results]
   counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
   figures = {
@@ -108,7 +108,7 @@ def page(results: Sequence[Result]) -> str:
   facts = {'Versions': versions(), 'Machine': machine()}
   return reports.render(
     'Numbers that in-context learning must reproduce',
-    'Results of the literature, measured again by ICL Zoo, beside the ranges in which '
+    'Results of the literature, measured again by ICL Zoo, with the ranges in which '
     'they were expected before they were measured. Verdicts: ' + '; '.join(counts),
     [
       reports.Section('Pictures', figures=figures),
@@ -135,13 +135,13 @@ def _measure(headline: Headline, get_config: GetConfig, out: pathlib.Path) -> No
   folder.mkdir(parents=True, exist_ok=True)
   write_plot(Plot(headline.name, found.panels), out)
   minutes = (time.monotonic() - start) / 60
-  # Last, since a headline with it is not measured again.
+  # Last, since a headline with a result file is not measured again.
   result = {'numbers': numbers, 'minutes': minutes}
   write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
 
 
 def _read(headline: Headline, out: pathlib.Path) -> Result:
-  """What the folder has of a headline; nothing if it was measured for other numbers."""
+  """The result of a headline in a folder; empty if there is none for these numbers."""
   nothing = Result(headline, None, None, None)
   try:
     found = read_json(out / headline.name / _RESULT)

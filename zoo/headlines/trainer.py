@@ -19,10 +19,10 @@ from zoo.protocols import Predictor, Task
 from zoo.training import sweeps
 from zoo.training.records import read_lines
 
-# From the name of a file in configs/ and a variant.
+# The config of a file name in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]
 
-# Fields of a training that takes two cores about a minute.
+# Fields of a training that takes about a minute on two cores.
 SHORT = {
   'model.num_layers': 2,
   'train.num_steps': 4000,
@@ -37,11 +37,11 @@ _BATCH_SIZE = 512  # prompts at a time
 
 
 class Stopped(Exception):
-  """SIGTERM during training: all is saved, and the same call goes on from there."""
+  """SIGTERM during training: everything is saved, and the same call resumes."""
 
 
 class Trainer:
-  """Trains by sweeps in one folder: what is finished there is not trained again."""
+  """Trains sweeps in one folder; runs that are finished there are not trained again."""
 
   def __init__(self, folder: pathlib.Path, get_config: GetConfig):
     self._folder, self._get_config = folder, get_config
@@ -53,13 +53,13 @@ class Trainer:
     fields: Mapping[str, object],
     points: Sequence[sweeps.Point] = ({'seed': 0},),
   ) -> list[sweeps.Row]:
-    """The rows of a sweep: each has the fields of its point, a summary, a `workdir`.
+    """The rows of a sweep: each has the fields of its point, a summary and a `workdir`.
 
-    `config` is the name of a file in configs/, with a variant behind a colon;
-    `fields` of it are set for all points, by names such as `task.noise_std`. `name` is
-    a folder of this sweep's own. Several seeds, learning rates or initial scales are
-    trained in one program; a point alone saves its checkpoints on the way. Raises
-    Stopped after SIGTERM, and otherwise as `zoo.training.sweep`.
+    `config` is the name of a file in configs/, with a variant after a colon; `fields`,
+    such as `task.noise_std`, are set in the config for all points. `name` is the folder
+    of this sweep alone. Several seeds, learning rates or initial scales are trained in
+    one program; a single point saves checkpoints during training. Raises Stopped after
+    SIGTERM, and otherwise the errors of `zoo.training.sweep`.
     """
     file, _, variant = config.partition(':')
     whole = sweeps.at_point(self._get_config(file, variant), fields)
@@ -90,9 +90,9 @@ def load(row: sweeps.Row, step: int | None = None) -> Any:
 def predictions(
   predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int = 1
 ) -> dict[str, Float[np.ndarray, 'p t *k']]:
-  """What predictors say of every example of the same prompts, and the `target`.
+  """The predictions of every example of the same prompts, and their `target`.
 
-  All of them predict in one pass.
+  Every predictor must predict all examples in one pass.
   """
 
   names = [*predictors]
@@ -111,7 +111,7 @@ def predictions(
 def _predict(
   statics: tuple[Static, ...], arrays: tuple[PyTree, ...], prompt: Prompt
 ) -> list[Array]:
-  """The targets, and the predictions of each predictor, in the parts of `split`."""
+  """The targets, and the predictions of each predictor, given in parts by `split`."""
   found = [prompt.targets]
   for static, array in zip(statics, arrays, strict=True):
     predict = one_pass(merge(static, array))

@@ -1,4 +1,4 @@
-"""Language models: a decoder of our own, its weights, its tokens, sentence embeddings.
+"""Language models: a decoder in JAX, its weights and tokens, and sentence embeddings.
 
 model = zoo.language_models.LanguageModel.load('SmolLM2-135M-Instruct.gguf')
 model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)

@@ -1,11 +1,10 @@
 """Chat templates: programs that come with a model, run within limits.
 
-Jinja's sandbox protects the machine from a template, but limits neither its time nor
-its memory. Here the value of each expression is charged, by its size, to a budget; a
-value that can be far larger than its operands (`*`, `**`, `%`, `join`, `replace`,
-`indent`, …) is charged before it is made. Iterations, calls and tests are charged too,
-and check a deadline. Filters, methods and globals that are not listed here do not
-exist.
+Jinja's sandbox protects the machine from a template, but limits neither time nor
+memory. Here the size of each expression's value is charged to a budget; a value that
+can be far larger than its operands (`*`, `**`, `%`, `join`, `replace`, `indent`, …) is
+charged before it is computed. Iterations, calls and tests are charged too, and check a
+deadline. Filters, methods and globals that are not listed here do not exist.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from jinja2.visitor import NodeTransformer
 
 from zoo.errors import UserError, in_one_line
 
-MAX_SOURCE = 2**17  # characters of a template; those of real models have 20,000 at most
-MAX_SECONDS = 5.0  # a real one takes a millisecond
-_BUDGET, _BUDGET_OF_CHARACTER = 2**22, 2**8  # the second for each of the user's text
-_OBJECT, _STEP = 2**4, 2**8  # for an item of a list; for an iteration, call or test
+MAX_SOURCE = 2**17  # characters of a template; real models have at most 20,000
+MAX_SECONDS = 5.0  # real templates take a millisecond
+_BUDGET, _BUDGET_OF_CHARACTER = 2**22, 2**8  # the second per character of the user
+_OBJECT, _STEP = 2**4, 2**8  # per item of a list; per iteration, call or test
 _MAX_BITS = 2**12  # of an integer
 
 _FILTERS = (
@@ -62,10 +61,10 @@ _BUILT_IN = str, bytes, int, float, list, tuple, set, frozenset, Mapping
 
 
 class ChatTemplate:
-  """A chat template in Jinja's language, as transformers renders it."""
+  """A Jinja chat template, rendered as by the library transformers."""
 
   def __init__(self, source: str, name: str):
-    """`name` is that of the model, for messages."""
+    """`name` is the model's name, for messages."""
     self._source, self._name = source, name
 
   def render(self, user_text: str, special_tokens: Mapping[str, str]) -> str:
@@ -84,7 +83,7 @@ class ChatTemplate:
         add_generation_prompt=True,
         **special_tokens,
       )
-    except Exception as error:  # a template may raise whatever Python does
+    except Exception as error:  # a template may raise any error
       kind = '' if isinstance(error, jinja2.TemplateError) else type(error).__name__
       said = ': '.join(filter(None, (kind, in_one_line(error))))
       raise UserError(f'the chat template of {self._name} fails: {said}') from None
@@ -155,7 +154,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       trim_blocks=True,
       lstrip_blocks=True,
       extensions=['jinja2.ext.loopcontrols'],
-      optimized=False,  # so that nothing is computed while compiling
+      optimized=False,  # otherwise constants would be computed while compiling
     )
     self._budget, self._deadline = 0, 0.0
     self.globals = {
@@ -178,7 +177,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     }
 
   def start(self, budget: int) -> None:
-    """Starts a rendering."""
+    """Starts the budget and the deadline of one rendering."""
     self._budget, self._deadline = budget, time.monotonic() + MAX_SECONDS
 
   def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
@@ -236,7 +235,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
       raise jinja2.TemplateError(f'an integer has more than {_MAX_BITS} bits')
 
   def _size(self, value: object) -> int:
-    """Characters and objects, each counted as often as it would be written."""
+    """The size in characters and objects, counting repeated parts each time."""
     total, values = 0, [value]
     while values:
       value = values.pop()
@@ -318,7 +317,7 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
   def _to_json(
     self, value: object, ensure_ascii: bool = False, indent: int | None = None
   ) -> str:
-    """As in transformers: Jinja's own filter would escape quotes and brackets."""
+    """JSON as in transformers; Jinja's own filter would escape quotes and brackets."""
     if indent is not None and not 0 <= indent <= 16:
       raise jinja2.TemplateError(f'tojson has the indent {indent}; it must be 0 to 16')
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent)

@@ -1,11 +1,12 @@
-"""Programs for a padded batch: prompts are read into a cache, and continued from it.
+"""Programs for padded batches that read prompts into a cache and continue from it.
 
-No program changes the cache that it is given, so that several can continue from one.
-`positions` say which token of its prompt a slot holds, or PADDING, which is after all
-tokens: a token attends to the slots whose position is not after its own.
+No program changes the cache that it is given, so several can continue from one cache.
+`positions` gives the position in the prompt of the token in each slot, or PADDING,
+which is after all tokens; a token attends to the slots whose position is not after its
+own.
 
-Shape letters are those of the decoder: `s` slots of the given cache, `t` tokens that
-follow them. Besides, `m` new tokens, and `n` nodes of a tree.
+Shape letters are those of the decoder, with `s` slots of the given cache and `t` tokens
+that follow them, and also `m` new tokens and `n` nodes of a tree.
 """
 
 import jax
@@ -56,7 +57,7 @@ def greedy(
   *,
   num_new: int,
 ) -> Int[Array, 'b m']:
-  """Appends the likeliest next token to each row until it is an end token.
+  """Appends the likeliest next token to each row until an end token.
 
   The tokens are padded on the left. Returns m = `num_new` tokens, with −1 after an end
   token.
@@ -110,8 +111,8 @@ def tree_log_probabilities(
 ) -> Float[Array, 'b pairs']:
   """log p(token | node) of each pair, in a tree that follows each row's tokens.
 
-  The tokens are padded on the left. Node 0 is their last, and the others are those of
-  `nodes`, each of which attends to its ancestors (arXiv 2305.09781, section 4).
+  The tokens are padded on the left. Node 0 is the last token, and `nodes` has the
+  others, each of which attends to its ancestors (arXiv 2305.09781, section 4).
   """
   (b, s), t = positions.shape, tokens.shape[1]
   node_positions = token_positions[:, -1:] + 1 + depths[None]
@@ -135,12 +136,12 @@ def tree_log_probabilities(
 def _seen(
   positions: list[Int[Array, 'b _']], of: Int[Array, 'b t']
 ) -> Bool[Array, 'b t s']:
-  """Which slots the tokens at some positions attend to."""
+  """The slots that tokens at the positions `of` attend to."""
   return jnp.concatenate(positions, axis=1)[:, None] <= of[:, :, None]
 
 
 def _with_slots(cache: Cache, rows: int, used: int, free: int) -> Cache:
-  """Each row's used slots, and free ones; a single row is repeated."""
+  """The first `used` slots of each row, then `free` ones; a single row is repeated."""
 
   def resized(part: Array, axis: int) -> Array:
     part = jax.lax.slice_in_dim(part, 0, used, axis=axis)

@@ -21,7 +21,7 @@ from zoo.language_models.encoder import Encoder, EncoderConfig, load_encoder
 from zoo.language_models.tokenizer import guarded, largest_token, read_tokenizer
 
 _BATCH = 64  # sentences of similar length in one call
-_LENGTHS = 16, 32, 64, 128, 256, 512  # in tokens, to which sentences are padded
+_LENGTHS = 16, 32, 64, 128, 256, 512  # tokens; sentences are padded to one of these
 
 
 class SentenceEmbedder:
@@ -30,7 +30,7 @@ class SentenceEmbedder:
   def __init__(self, encoder: Encoder, tokenizer: Tokenizer, max_length: int):
     """Texts are truncated to `max_length` tokens.
 
-    Raises UserError if the tokens around each text leave none for the text.
+    Raises UserError if special tokens leave no room for the text.
     """
     around = tokenizer.num_special_tokens_to_add(is_pair=False)
     if max_length <= around:
@@ -45,10 +45,10 @@ class SentenceEmbedder:
 
   @classmethod
   def load(cls, folder: str | os.PathLike[str]) -> SentenceEmbedder:
-    """Reads `config.json`, `tokenizer.json` and `model.safetensors` of a folder.
+    """Reads `config.json`, `tokenizer.json` and `model.safetensors` from a folder.
 
-    `max_seq_length` of `sentence_bert_config.json`, if it exists, bounds a text. Raises
-    UserError if a file is missing, damaged or not of a BERT encoder.
+    `max_seq_length` of `sentence_bert_config.json`, if it exists, limits the tokens of
+    a text. Raises UserError if a file is missing, damaged or not of a BERT encoder.
     """
     folder = user_path(folder)
     names = 'config.json', 'tokenizer.json', 'model.safetensors'
@@ -105,7 +105,7 @@ class SentenceEmbedder:
     encodings = guarded("the sentence encoder's tokenizer fails", encode, texts)
     tokens = [encoding.ids for encoding in encodings]
     for ids in tokens:
-      # Tokens around the text need not be in the vocabulary.
+      # Special tokens need not be in the vocabulary.
       if not 0 < len(ids) <= self._max_length or max(ids) >= self._vocab_size:
         raise UserError(
           f"the sentence encoder's tokenizer makes {len(ids)} tokens of a text, the "
@@ -119,7 +119,7 @@ class SentenceEmbedder:
     longest = len(tokens[-1])
     padded = next((length for length in _LENGTHS if length >= longest), longest)
     ids = np.zeros((_BATCH, min(padded, self._max_length)), np.int32)
-    lengths = np.ones(_BATCH, np.int32)  # 1 for padding rows, too
+    lengths = np.ones(_BATCH, np.int32)  # 1 also for padding rows
     for row, of_text in enumerate(tokens):
       ids[row, : len(of_text)] = of_text
       lengths[row] = len(of_text)

@@ -35,7 +35,7 @@ _LAYER = {
   'outer': ('output.dense', 'wi'),
   'norm': ('output.LayerNorm', 'w'),
 }
-# Tensors of the file that the mean of the last layer does not need.
+# Tensors in files that the mean of the last layer does not need.
 _UNUSED = 'pooler.dense.weight', 'pooler.dense.bias', 'embeddings.position_ids'
 
 
@@ -56,7 +56,7 @@ class EncoderConfig:
   def from_hf(cls, config: object, source: str) -> EncoderConfig:
     """Reads a Hugging Face `config.json`, which `source` names in messages.
 
-    Raises UserError for another architecture, and for a field of another type or range.
+    Raises UserError for another architecture, and for a field of a wrong type or range.
     """
     fields = Fields(config, source)
     fields.choice('model_type', ['bert'])
@@ -100,7 +100,7 @@ class EncoderConfig:
 
 
 class _Layer(nnx.Module):
-  """One layer: attention, then the perceptron, each with its sum normalised.
+  """One layer: attention, then an MLP, each added to its input and normalised.
 
   Equations (1) and (2) of Vaswani et al., arXiv 1706.03762, with GELU.
   """
@@ -132,7 +132,7 @@ class _Layer(nnx.Module):
 
 
 class Encoder(nnx.Module):
-  """BERT (Devlin et al., arXiv 1810.04805), with the mean over tokens at the end."""
+  """BERT (Devlin et al., arXiv 1810.04805), followed by the mean over tokens."""
 
   def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
     width, eps = config.width, config.norm_eps
@@ -148,7 +148,7 @@ class Encoder(nnx.Module):
   def __call__(
     self, tokens: Int[Array, 'b t'], lengths: Int[Array, ' b']
   ) -> Float[Array, 'b w']:
-    """The mean of the last layer over each sentence's tokens, of norm 1."""
+    """The mean of the last layer over each sentence's tokens, scaled to norm 1."""
     positions = jnp.arange(tokens.shape[1])[None]
     x = self.word(tokens) + self.position(positions)
     x = self.norm(x + self.token_type(jnp.zeros_like(positions)))
@@ -161,7 +161,7 @@ class Encoder(nnx.Module):
 
 
 def load_encoder(config: EncoderConfig, path: pathlib.Path) -> Encoder:
-  """Reads `model.safetensors`; UserError for tensors that do not fit the config."""
+  """Reads `model.safetensors`; raises UserError if tensors do not fit the config."""
   with contextlib.ExitStack() as stack:
     file = SafetensorsFiles([path], stack)
     found = {name: file.shapes[name] for name in file.shapes if name not in _UNUSED}

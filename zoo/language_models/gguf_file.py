@@ -1,8 +1,8 @@
 """GGUF files of llama.cpp: metadata and tensors, checked before memory is allocated.
 
-The reader of the gguf package trusts the counts and lengths of a file. This one follows
-https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, and bounds
-them first; the package dequantises.
+The reader of the gguf package trusts the counts and lengths in a file. This reader,
+which follows https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and
+3, checks them first; the package is used to dequantise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SCALARS = dict(enumerate('BbHhIif?')) | {10: 'Q', 11: 'q', 12: 'd'}  # as in st
 
 
 class Tensor(NamedTuple):
-  """A tensor as it is stored: bytes `[..., bytes of a row]`, mapped from the file."""
+  """A stored tensor: bytes `[..., bytes of a row]`, memory-mapped from the file."""
 
   name: str
   shape: tuple[int, ...]  # in numbers, the length of rows last
@@ -35,7 +35,7 @@ class Tensor(NamedTuple):
   data: np.ndarray
 
   def read(self) -> np.ndarray:
-    """The numbers, float32; UserError for integers and unknown quantisations."""
+    """The numbers, float32; raises UserError for integers and unknown quantisations."""
     try:
       return gguf.dequantize(self.data, self.kind)
     except NotImplementedError:
@@ -109,7 +109,7 @@ class _Entry(NamedTuple):
 
 
 class _Header:
-  """Reads values one after another, and none beyond the end of the header."""
+  """Reads values one after another, and never beyond the end of the header."""
 
   def __init__(self, data: np.ndarray):
     self._data = data.data[:MAX_HEADER]
@@ -163,5 +163,5 @@ class _Header:
     shape = tuple(self.integer('Q') for _ in range(dims))
     if not all(shape):
       raise _Damaged(f'{name!r} has the shape {shape}')
-    # Dimensions are counted from the innermost.
+    # The file lists dimensions from the innermost.
     return _Entry(name, shape[::-1], self.integer('I'), self.integer('Q'))

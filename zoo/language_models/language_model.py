@@ -1,4 +1,4 @@
-"""A language model from a folder or a GGUF file: it generates and scores answers."""
+"""A language model from a folder or a GGUF file, which generates and scores answers."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from zoo.language_models.decoding import (
 from zoo.language_models.weights import GGUFWeights, Path, load_decoder, open_weights
 
 _DTYPES = {'float32': jnp.float32, 'bfloat16': jnp.bfloat16}
-# Prompts are read in chunks that end at a multiple of this many slots, and trees of
+# Prompts are read in chunks that end at multiples of _CHUNK slots, and trees of
 # continuations are padded to multiples of nodes and pairs, so that prompts of all
-# lengths share few programs. A chunk attends to the slots that there are so far, which
-# halves the time of attention.
+# lengths share few programs. A chunk attends only to the slots so far, which halves the
+# time of attention.
 _CHUNK, _TREE_BLOCK, _PAIR_BLOCK = 128, 32, 128
 
 
 @dataclasses.dataclass(frozen=True)
 class Past:
-  """The keys and values of prompts, which `LanguageModel.read` has computed."""
+  """The keys and values of prompts, computed by `LanguageModel.read`."""
 
   prompts: Sequence[Sequence[int]]  # their tokens
   cache: Cache
-  positions: np.ndarray  # of each row's slots; PADDING in those without a token
+  positions: np.ndarray  # of each row's slots; PADDING where there is no token
 
 
 class LanguageModel:
@@ -71,7 +71,7 @@ class LanguageModel:
     self.name = tokenizer.name
     self.cache_length = check_count('cache_length', cache_length)
     self._tokenizer = tokenizer
-    # Batches are filled up to a multiple of the devices that they are split over.
+    # Batches are padded to a multiple of the devices that they are split over.
     self.batch_multiple = mesh.shape['data']
     self._mesh = mesh
     self._graph, self._state = nnx.split(decoder)
@@ -93,8 +93,8 @@ class LanguageModel:
   ) -> LanguageModel:
     """Loads a Hugging Face folder, a GGUF file, or its parts (a list or a folder).
 
-    The mesh has the axes `data` and `model`; None is one device. Raises UserError for
-    files that are damaged, do not fit, or are of another architecture.
+    The mesh has the axes `data` and `model`; None means one device. Raises UserError
+    for files that are damaged, do not fit each other, or are of another architecture.
     """
     check_name('dtype', dtype, _DTYPES)
     if mesh is None:
@@ -127,14 +127,14 @@ class LanguageModel:
   def read(self, prompts: Sequence[str], past: Past | None = None) -> Past:
     """Computes the keys and values of prompts, from which the other methods start.
 
-    `past` is what was read of as many prompts, or of one: what a prompt has in common
-    with it at the beginning is not computed again. Raises UserError if a prompt does
-    not fit the cache.
+    `past` is the result of reading as many prompts, or one prompt; the beginning that a
+    prompt shares with it is not computed again. Raises UserError if a prompt does not
+    fit the cache.
     """
     return self._read([self._encode(prompt) for prompt in prompts], past)
 
   def read_beginning(self, prompts: Sequence[str]) -> Past | None:
-    """What all prompts have in common at the beginning, as the past of one prompt."""
+    """The common beginning of all prompts, read as one prompt."""
     common = _common([self._encode(prompt) for prompt in prompts])
     return self._read([common], None) if common else None
 
@@ -163,12 +163,12 @@ class LanguageModel:
     continuations: Sequence[str],
     past: Past | None = None,
   ) -> Float64[np.ndarray, 'b n']:
-    """log p(continuation | prompt), added up over each continuation's own tokens.
+    """log p(continuation | prompt), summed over each continuation's tokens.
 
     The continuations follow each prompt as one tree, in which they share common
-    prefixes, and no branch attends to another. `past` is as in `read`. Raises UserError
-    if a prompt and a continuation do not fit the cache, and RunError if a probability
-    is not finite.
+    prefixes and branches do not attend to each other. `past` is as in `read`. Raises
+    UserError if a prompt and a continuation do not fit the cache, and RunError if a
+    probability is not finite.
     """
     tree = _Tree([self._tokenizer.encode(text) for text in continuations])
     longest = max(map(len, tree.paths), default=0)
@@ -232,11 +232,11 @@ class LanguageModel:
   def _fork(
     self, prompts: Sequence[list[int]], past: Past | None
   ) -> tuple[Cache, np.ndarray, list[list[int]]]:
-    """A cache, the positions of its slots that the prompts share, and other tokens.
+    """A cache with the shared slots, their positions, and each prompt's other tokens.
 
-    The last token of a prompt is always among these, since its logits are needed.
+    The other tokens always include a prompt's last one, since its logits are needed.
     """
-    # Rows that fill up the batch repeat the first prompt.
+    # Rows that pad the batch repeat the first prompt.
     rows = _rounded_up(len(prompts), self.batch_multiple)
     tokens = [*prompts, *[prompts[0]] * (rows - len(prompts))]
     if past is None:
@@ -277,7 +277,7 @@ class LanguageModel:
 
 
 class _Tree:
-  """Continuations as a tree, whose nodes are the tokens that others follow."""
+  """Continuations as a tree, whose nodes are the tokens that are followed by others."""
 
   def __init__(self, paths: Sequence[Sequence[int]]):
     self.paths: list[list[int]] = []  # the indices of each continuation's pairs
@@ -302,12 +302,12 @@ class _Tree:
       self.paths.append(indices)
 
   def arrays(self) -> tuple[np.ndarray, ...]:
-    """Tokens, depths and ancestors of the nodes; and the pairs; padded with zeros."""
+    """The nodes' tokens, depths and ancestors, and the pairs, padded with zeros."""
     count, num_pairs = len(self._tokens), len(self._pairs)
     n = _rounded_up(count, _TREE_BLOCK)
     nodes = np.zeros((2, n), np.int32)
     nodes[:, :count] = self._tokens, self._depths
-    # Each node attends to itself, and to all between it and the root.
+    # Each node attends to itself, and to all nodes between it and the root.
     ancestors = np.eye(n, dtype=bool)
     for node, parent in enumerate(self._parents):
       if parent:
@@ -320,7 +320,7 @@ class _Tree:
 def _padded(
   rest: Sequence[Sequence[int]], seen: np.ndarray, width: int, *, left: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Tokens and their positions, which follow those that are seen, as arrays."""
+  """Arrays of tokens and of their positions, which continue those seen before."""
   tokens = np.zeros((len(rest), width), np.int32)
   positions = np.full((len(rest), width), PADDING, np.int32)
   firsts = (seen < PADDING).sum(axis=1)
@@ -331,7 +331,7 @@ def _padded(
 
 
 def _common(prompts: Sequence[Sequence[int]]) -> list[int]:
-  """The tokens that all prompts have in common at the beginning."""
+  """The tokens at the beginning that all prompts share."""
   places = zip(*prompts, strict=False)
   return [
     tokens[0]

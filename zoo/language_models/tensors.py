@@ -20,7 +20,7 @@ class SafetensorsFiles:
   """The tensors of one or several `*.safetensors`, read one at a time."""
 
   def __init__(self, paths: Sequence[pathlib.Path], stack: contextlib.ExitStack):
-    """Opens the files until the stack is closed; UserError for a damaged one."""
+    """Opens the files until the stack is closed; raises UserError if one is damaged."""
     self.shapes: dict[str, tuple[int, ...]] = {}
     self._files: dict[str, safetensors.safe_open] = {}
     for path in paths:
@@ -35,7 +35,7 @@ class SafetensorsFiles:
         ) from None
 
   def read(self, name: str) -> np.ndarray:
-    """One tensor; UserError unless it holds floating-point numbers."""
+    """One tensor; raises UserError unless it holds floating-point numbers."""
     file = self._files[name]
     kind = file.get_slice(name).get_dtype()
     if kind not in FLOATS:
@@ -51,7 +51,7 @@ def check_shapes(
   found: Mapping[str, tuple[int, ...]],
   expected: Mapping[str, tuple[int, ...]],
 ) -> None:
-  """Raises UserError, which names a few of the tensors, unless all fit."""
+  """Raises UserError, which names a few of the tensors, unless all shapes fit."""
   faults = {
     'missing': sorted(set(expected) - set(found)),
     'surplus': sorted(set(found) - set(expected)),

@@ -1,4 +1,4 @@
-"""The ablation: guesses × numbers of examples × benchmarks, each cell an experiment."""
+"""The ablation: an experiment for each guess, number of examples and benchmark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Answers
 from zoo.workdir import locked
 
-ORACLE = 'oracle'  # one guess for each size of its noise
-# The fields of the section `guess`; a shift makes sense for numbers alone.
+ORACLE = 'oracle'  # becomes one guess for each size of its noise
+# The fields of the section `guess`; a bias makes sense only for numbers.
 GUESSES: dict[str, dict[str, Any]] = {
   'network': {'model': 'network'},
   'cosine': {'model': 'cosine'},
@@ -49,14 +49,14 @@ def run(
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Results | None:
-  """Completes all cells of an ablation, and writes the table and the page.
+  """Completes all cells of an ablation, and writes its table and page.
 
-  Each cell is a run of `experiment` in a folder of its own below `out/cells`. Cells
-  that differ in the guess alone ask the arm without guesses once. The same call resumes
-  after an interruption, and with more names adds their cells; after SIGTERM it returns
-  None. `data` has a folder for each source: stsb, sick, trec_qa.
+  Each cell is a run of `experiment` in its own folder below `out/cells`. Cells that
+  differ only in the guess share one arm without guesses. The same call resumes after an
+  interruption, and adds cells if given more names; after SIGTERM it returns None.
+  `data` has a folder for each source: stsb, sick, trec_qa.
 
-  Raises the errors of `experiment.run`, and nothing is written before all cells are
+  Raises the errors of `experiment.run`; nothing is written before all cells are
   checked.
   """
   planned = [*plan(config)]
@@ -73,7 +73,7 @@ def run(
     with locked(out), Interruption() as interruption:
       for of_cell in prepared.values():
         if of_cell.finished is None:
-          experiment.begin(of_cell)  # so that no guess is made again after a stop
+          experiment.begin(of_cell)  # so that a restart need not make the guesses again
       measured = _complete_all(prepared, interruption)
       interruption.raise_if_ctrl_c()
       if measured is None:
@@ -86,7 +86,7 @@ def run(
 
 
 def plan(config: AblationConfig) -> Iterator[_Planned]:
-  """The cells of an ablation, each with its config; UserError for a bad field."""
+  """The cells of an ablation, each with its config; raises UserError for bad fields."""
   _validate(config)
   section = config.ablation
   for benchmark in section.benchmarks:
@@ -103,7 +103,7 @@ def plan(config: AblationConfig) -> Iterator[_Planned]:
 
 
 def guess_fields(config: AblationConfig, benchmark: str) -> dict[str, dict[str, Any]]:
-  """The section `guess` of each guess by name, as far as it differs."""
+  """The fields of the config section `guess` to change, for each guess by name."""
   section = config.ablation
   of_classes = config.benchmarks[benchmark].low is None
   fields = {}
@@ -166,7 +166,7 @@ def _config_of(
 
 
 def _data_folder(data: pathlib.Path, benchmark: str) -> pathlib.Path:
-  """The folder of a benchmark's files; UserError if there is none."""
+  """The folder of a benchmark's files; raises UserError if there is none."""
   name = PUBLISHED[benchmark].source if benchmark in PUBLISHED else benchmark
   if not (data / name).is_dir():
     raise UserError(
@@ -190,7 +190,7 @@ def _check_folder(out: pathlib.Path) -> None:
 def _complete_all(
   prepared: dict[Cell, experiment.Run], interruption: Interruption
 ) -> list[Measured] | None:
-  """The lines of all cells; None if it is interrupted."""
+  """The lines of all cells; None after an interruption."""
   measured = []
   for number, (cell, of_cell) in enumerate(prepared.items(), start=1):
     logging.info('cell %d of %d: %s', number, len(prepared), cell.name)
@@ -209,7 +209,7 @@ def _complete_all(
 
 
 def _without_guess(shared: Sequence[experiment.Run]) -> list[Answers] | None:
-  """The answers without guesses, if one of these runs is whole."""
+  """The answers without guesses, if one of these runs is complete."""
   for one in shared:
     if (lines := one.lines()) is not None:
       return [line['arms']['without_guess'] for line in lines]

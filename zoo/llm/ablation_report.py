@@ -43,7 +43,7 @@ def write(found: Results, out: pathlib.Path) -> None:
   for benchmark, metric in found['metrics'].items():
     for readout, name in READOUTS.items():
       plot, figures = _plot(found, benchmark, readout), {}
-      if plot.panels:  # there are none if no answer could be parsed
+      if plot.panels:  # it has none if no answer could be parsed
         plots.write_plot(plot, out)
         title = f'{benchmark}, {name}'
         figures[plot.name] = reports.figure_of(plot, title, _caption(metric))
@@ -55,7 +55,7 @@ def write(found: Results, out: pathlib.Path) -> None:
 
 
 def table(found: Results) -> str:
-  """For a terminal: the expected value in each cell, and where curves cross."""
+  """Tables for a terminal: the expected value in each cell, and where curves cross."""
   parts = []
   for benchmark, metric in found['metrics'].items():
     rows = _rows_of(found, benchmark, 'expected')
@@ -69,7 +69,7 @@ def table(found: Results) -> str:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-  """All rows, one per line; the fields of comparisons are columns of their own."""
+  """All rows as CSV; each field of a comparison is a column."""
   text = io.StringIO()
   flat = [
     {
@@ -130,22 +130,22 @@ def _overview(found: Results) -> reports.Section:
         [*map(_crossing, found['curves'])],
         header=_CROSSING,
         title='Where the curve of the oracle meets the diagonal',
-        note='The error of the guess from which on the answer is better than the '
-        'guess. A model that ignores the guess crosses at its own error, so compare '
-        'with the error without guess. The interval is that of 2000 bootstrap '
-        'resamples of the prompts; an open end is beyond the curve. The last column is '
-        'the share of resamples that cross.',
+        note='The error of the guess above which the answer is better than the guess. '
+        'A model that ignores the guess crosses at its own error, so compare with the '
+        'error without guess. The interval is from 2000 bootstrap resamples of the '
+        'prompts; an open end is beyond the curve. The last column is the share of '
+        'resamples that cross.',
       )
     )
   return reports.Section(
     'How to read it',
-    'Copying is a weight of 1 for the guess and 0 for the own answer: these are the '
-    'coefficients of a least-squares fit of the answer to the guess and to the answer '
-    'without it, with standard errors; a dash is where they cannot be told apart, as '
-    'for a constant guess. Intervals of differences hold together, with 95 % for all '
-    'comparisons of a readout; p is that of the paired t test after Holm’s '
-    'correction among them. Copied are the answers that equal the guess, with classes '
-    'also where the model would have said the same by itself.',
+    'The weights are coefficients of a least-squares fit of the answer to the guess '
+    'and to the model’s own answer without the guess, with standard errors. Copying '
+    'is a weight of 1 for the guess and 0 for the own answer; a dash means that the '
+    'two cannot be told apart, as for a constant guess. Intervals of differences '
+    'are simultaneous, with 95 % for all comparisons of a readout; p is from the '
+    'paired t test, with Holm’s correction over them. Answers that equal the guess '
+    'count as copied; with classes the model may have said the same by itself.',
     files={name: name for name in (TABLE, NUMBERS)},
     tables=tables,
   )
@@ -222,9 +222,9 @@ def _caption(metric: str) -> str:
   return (
     f'(a) {metric.capitalize()} of the answer against that of the guess, which is the '
     'label with growing noise; below the diagonal the model refines the guess. (b) '
-    'With each kind of guess, by the number of examples, and without. (c) The weight '
-    'of the guess in the answer, with two standard errors; 1 is a copy if that of the '
-    'own answer is 0.'
+    'The same with each kind of guess and without, by number of examples. (c) The '
+    'weight of the guess in the answer, with two standard errors; 1 means a copy if '
+    'the weight of the own answer is 0.'
   )
 
 
@@ -293,7 +293,7 @@ def _cycle(count: int) -> list[str]:
 
 
 def _lengths(rows: Sequence[Row]) -> tuple[str, ...]:
-  """The numbers of examples, the ticks of an axis."""
+  """The numbers of examples, as ticks of an axis."""
   return tuple(map(str, sorted({row['num_examples'] for row in rows})))
 
 
@@ -303,9 +303,9 @@ def _by_kind(
   style: str,
   read: Callable[[Row], tuple[float | None, float]],
 ) -> list[plots.Series]:
-  """A series for each kind of guess over the numbers of examples, dots side by side.
+  """A series for each kind of guess over the numbers of examples, with shifted dots.
 
-  `read` gives a value, None where there is none, and half its bar.
+  `read` returns a value, or None, and half the length of its bar.
   """
   ticks, found = _lengths(rows), []
   for i, (kind, colour) in enumerate(zip(kinds, _cycle(len(kinds)), strict=True)):

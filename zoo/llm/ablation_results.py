@@ -23,7 +23,7 @@ from zoo.llm.summary import (
   losses_of,
 )
 
-LEVEL = 0.05  # of all comparisons of a readout together
+LEVEL = 0.05  # for all comparisons of a readout together
 
 
 class Cell(NamedTuple):
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
   @property
   def is_oracle(self) -> bool:
-    """Whether it is a point of the curve over sizes of noise."""
+    """Whether the cell is a point of the curve over sizes of noise."""
     return self.guess.startswith('oracle')
 
 
@@ -57,8 +57,9 @@ class Measured(NamedTuple):
 class Comparison(TypedDict):
   """A mean difference on the same prompts; negative is better.
 
-  The interval has a level of 1 − 0.05/m, so that all m of a readout hold together with
-  95 %; `p` is Holm's. None for fewer than two prompts.
+  The interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold
+  together with 95 %; `p` is adjusted by Holm's method. All are None for fewer than two
+  prompts.
   """
 
   num: int
@@ -96,8 +97,8 @@ class Row(TypedDict):
 class CurveRow(TypedDict):
   """The curve of the oracle: guesses' errors, answers' errors, and the crossing.
 
-  `at` is None if the curve does not cross the diagonal: `side` says where it is.
-  `low` and `high` are None beyond the ends of the curve.
+  `at` is None if the curve does not cross the diagonal; `side` then says on which side
+  it is. `low` and `high` are None beyond the ends of the curve.
   """
 
   benchmark: str
@@ -165,7 +166,7 @@ def _guess_losses(one: Measured) -> Float64[np.ndarray, ' n']:
 def _comparisons(
   differences: Sequence[Float64[np.ndarray, ' n']],
 ) -> list[Comparison]:
-  """Each with its simultaneous interval, and with Holm's p among all."""
+  """The comparisons, with simultaneous intervals and Holm's adjusted p."""
   p_values = [p_value(values) for values in differences]
   known = [p for p in p_values if p is not None]
   adjusted = iter(holm(known))
@@ -222,9 +223,9 @@ def _row(
 
 
 def _encoded(one: Measured, readout: ReadoutName) -> list[Float[np.ndarray, 'n k']]:
-  """Guess, own answer and answer, where all are known: numbers, or one per class.
+  """Guess, own answer and answer, where all three exist: a number, or one per class.
 
-  A class is 1 for itself and 0 for others; the expected value has probabilities.
+  A class is a one-hot vector; for the expected value it is the probabilities.
   """
   rows = []
   for line in one.lines:

@@ -1,4 +1,4 @@
-"""The parser of answers: finds the label that a text states."""
+"""The parser of answers, which finds the label that a text states."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def parse_answer(
 ) -> float | str | None:
   """The label that a free answer states for the query with these texts, or None.
 
-  Models repeat the prompt, and continue it with items of their own. So the parser looks
-  for an answer before the first item, and otherwise in the first item that repeats the
-  query. It ignores inputs, the bounds of the scale, guesses, the list of classes and
-  statements about other items. In the rest the answer is the first of: a value at the
-  start that fills a line; the first value after the label's name; the only value. Two
-  different values without the name are not an answer, nor is a value out of bounds.
+  Models repeat the prompt, and continue it with items that they invent. So the parser
+  looks for an answer before the first item, and otherwise in the first item that
+  repeats the query. It ignores inputs, the bounds of the scale, guesses, the list of
+  classes and statements about other items. In the remaining text the answer is the
+  first that exists of: a value at the start that fills a line; the first value after
+  the label's name; the only value. Neither two different values without the name nor a
+  value out of bounds is an answer.
   """
   before, *items = re.split(rf'(?im)^(?={_start_of(wording.inputs[0])})', answer)
   found = _parse_part(before, wording)
@@ -62,7 +63,7 @@ def parse_forced(answer: str, wording: Wording) -> float | str | None:
 
 
 def _restates(item: str, wording: Wording, texts: Sequence[str]) -> bool:
-  """Whether an item has the inputs of the query."""
+  """Whether an item repeats the inputs of the query."""
   for name, text in zip(wording.inputs, texts, strict=True):
     given = re.search(rf'(?im)^{_start_of(name)}(.*)$', item)
     if given is None or _plain(given[1]) != _plain(text):

@@ -1,4 +1,4 @@
-"""Benchmarks: splits of examples, which are texts with a number or class as label."""
+"""Benchmarks: splits of examples, each with texts and a number or class as label."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Example:
 class Benchmark:
   """Examples by split; `classes` is empty where labels are numbers.
 
-  `sha256` is that of the files they were read from.
+  `sha256` is the checksum of the files that they were read from.
   """
 
   splits: dict[str, list[Example]]
@@ -40,8 +40,8 @@ class Benchmark:
 def read_jsonl(folder: pathlib.Path) -> Benchmark:
   """Reads a user's own `train.jsonl`, `test.jsonl` and, if it exists, `dev.jsonl`.
 
-  A line is `{"inputs": ["text", …], "label": 3.5}`, where the label may be the name of
-  a class instead. Raises UserError, with file and line, for anything else.
+  A line is `{"inputs": ["text", …], "label": 3.5}`; the label may also be the name of a
+  class. Raises UserError, with file and line, for anything else.
   """
   splits = {}
   for split, path in files_of(
@@ -69,7 +69,7 @@ def files_of(
   names: dict[str, str],
   needed: Sequence[str] = ('train', 'test'),
 ) -> dict[str, pathlib.Path]:
-  """The files in a folder by split; UserError if one of a `needed` split is missing."""
+  """The files in a folder by split; raises UserError if a `needed` one is missing."""
   if not folder.is_dir():
     raise UserError(f'the data folder {folder} does not exist')
   found = {split: folder / name for split, name in names.items()}

@@ -26,7 +26,7 @@ _CHOICES = {
   'guess.optimizer.schedule': SCHEDULES,
   'prompts.context_split': SPLITS[:2],
 }
-# The least and the largest value.
+# The least and the largest value of each field.
 _COUNTS = {
   'seed': (0, 2**32 - 1),  # a larger one would be cut to 32 bits
   'model.cache_length': (1, 2**24),
@@ -101,7 +101,7 @@ def _check_inputs(inputs: object) -> None:
 def _check_guess(guess: GuessConfig) -> None:
   if abs(check_number('config.guess.bias', guess.bias)) > MAX_LABEL:
     raise UserError(
-      f'config.guess.bias is {guess.bias:g}; it must be ≤ {MAX_LABEL:g} in size'
+      f'config.guess.bias is {guess.bias:g}; its size must be ≤ {MAX_LABEL:g}'
     )
   if check_number('config.guess.noise', guess.noise, minimum=0.0) > MAX_LABEL:
     raise UserError(
@@ -116,7 +116,7 @@ def _check_guess(guess: GuessConfig) -> None:
 
 
 def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
-  """The wording of a benchmark, with its scale; UserError if they do not fit it."""
+  """The wording of a benchmark, with its scale; raises UserError if they do not fit."""
   section = config.benchmark
   inputs = tuple(section.inputs)
   num_texts = len(benchmark.splits['train'][0].texts)
@@ -164,13 +164,13 @@ def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
 
 
 def weights_path(field: str, value: str) -> pathlib.Path:
-  """The file or folder that a field names; `package:NAME/PATH` is in a package.
+  """The file or folder that a field names; `package:NAME/PATH` is inside a package.
 
   Raises UserError if it does not exist.
   """
   if not value.startswith('package:'):
     path = pathlib.Path(os.path.expanduser(value))
-    if not os.path.exists(path):  # unlike Path.exists, False for too long a name
+    if not os.path.exists(path):  # unlike Path.exists, False if the name is too long
       raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
     return path
   name, _, inside = value.removeprefix('package:').partition('/')

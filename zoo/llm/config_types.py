@@ -1,4 +1,4 @@
-"""The type of the experiment's config, which config files can import alone."""
+"""The types of the experiments' configs, which config files import without the rest."""
 
 from __future__ import annotations
 

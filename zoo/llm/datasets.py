@@ -1,9 +1,9 @@
-"""Published benchmarks as TensorFlow Datasets, from the files that the user provides.
+"""Published benchmarks as TensorFlow Datasets, built from files of the user.
 
 Importing this module registers the builders `stsb`, `sick` and `trec_qa`, and needs the
-extra `data`. TFDS's own `glue/stsb` has no labels for its test split, its own `sick`
-downloads, and both need TensorFlow to build. Here files are ArrayRecord, written and
-read without TensorFlow.
+extra `data`. TFDS's own `glue/stsb` lacks labels for the test split, its own `sick`
+must download, and building either needs TensorFlow. Here files are ArrayRecord, written
+and read without TensorFlow.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def load(
   """Loads a published benchmark from TFDS's `data_dir`, and builds it if missing.
 
   `folder` has the published files. Raises UserError if there is neither a build nor
-  such a folder, if a file of it is not as published, and if the build is of other
-  files; RunError if `data_dir` cannot be written or is damaged.
+  such a folder, if a file in it is not as published, or if the build is of other files;
+  RunError if `data_dir` cannot be written or is damaged.
   """
   published = PUBLISHED[name]
   source = SOURCES[published.source]
@@ -109,7 +109,8 @@ def load(
         f'there is no {source.title} in {builder.data_path}; --data must name a folder '
         f'with {", ".join(source.files.values())} ({source.origin})'
       )
-    # TFDS begins to write before it has read all, so all is read here first.
+    # TFDS starts writing before it has read everything, so everything is read here
+    # first.
     published.benchmark({split: [*source.rows(files[split])] for split in files}, '')
     _build(builder, folder)
   with _as_damaged(published.source):
@@ -137,7 +138,7 @@ def _build(builder: _Builder, folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _as_damaged(source: str) -> Iterator[None]:
-  """Turns whatever TFDS and ArrayRecord raise for damaged files into a RunError."""
+  """Turns any error of TFDS and ArrayRecord about damaged files into a RunError."""
   try:
     yield
   except Exception as error:

@@ -47,7 +47,7 @@ _KIND = 'language-model experiment'  # of the workdir
 
 
 class Run(NamedTuple):
-  """A run that was checked: what is asked, and where the answers go."""
+  """A checked run: its prompts, its model, and the folder of the answers."""
 
   config: ExperimentConfig
   benchmark: Benchmark
@@ -72,15 +72,15 @@ def run(
 ) -> Summary | None:
   """Asks a language model with and without initial guesses; returns the summary.
 
-  The folder `out` gets `guesses.json`, a line in `prompts.jsonl` as soon as a prompt is
-  answered, and at the end `summary.json` and figure 6. Prompts that have a line are not
-  asked again, so that the same call resumes after an interruption; after SIGTERM it
-  returns None. `data` is the folder of a JSONL benchmark, or of the files of a
-  published one, which are not needed once they are built into TFDS's data folder.
+  Writes to the folder `out`: `guesses.json`, a line in `prompts.jsonl` as soon as a
+  prompt is answered, and at the end `summary.json` and figure 6. Prompts that have a
+  line are not asked again, so the same call resumes after an interruption; after
+  SIGTERM it returns None. `data` is the folder of a JSONL benchmark, or of the files of
+  a published one; these are not needed once they are built into TFDS's data folder.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
-  the weights, for prompts that do not fit into the cache, and for an `out` that holds
-  something else; RunError if `out` is damaged or cannot be written.
+  the weights, for prompts that do not fit into the cache, and for an `out` with other
+  content; RunError if `out` is damaged or cannot be written.
   """
   return complete(prepare(config, out, data, Loaded()))
 
@@ -91,7 +91,7 @@ def prepare(
   data: str | os.PathLike[str] | None,
   loaded: Loaded,
 ) -> Run:
-  """The run that `run` would complete; raises its errors, and writes nothing."""
+  """The run that `run` would complete; raises the same errors, and writes nothing."""
   validate(config)
   out = user_path(out)
   benchmark = loaded.benchmark(config, data)
@@ -101,7 +101,7 @@ def prepare(
   config = _with_checksum(config, benchmark)
   guesses = None
   if (out / 'config.json').is_file():
-    open_workdir(out, config, _KIND)  # raises before anything takes time
+    open_workdir(out, config, _KIND)  # raises before the slow steps
     guesses = read_guesses(out / GUESSES, benchmark, wording.scale)
     if guesses is not None:
       prompts = _prompts(config, benchmark, wording, guesses)
@@ -124,10 +124,10 @@ def begin(prepared: Run) -> None:
 def complete(
   prepared: Run, without_guess: Sequence[Answers] | None = None
 ) -> Summary | None:
-  """Asks what a run has not asked yet; as `run`.
+  """Asks the prompts that a run has not asked yet, and returns and raises as `run`.
 
-  `without_guess` are the answers to all prompts without guesses, if they are known from
-  a run whose prompts differ in the guesses alone: then only the other arm is asked.
+  `without_guess` has the answers to all prompts without guesses, if they are known from
+  a run whose prompts differ only in the guesses; then only the other arm is asked.
   """
   if prepared.finished is not None:
     return prepared.finished
@@ -176,7 +176,7 @@ def _ask_all(
 
 
 def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
-  """The config with the checksum of the data, so that other data is another run."""
+  """The config with the checksum of the data, so that other data make another run."""
   config = copy.deepcopy(config)
   with config.unlocked():
     config.benchmark.sha256 = benchmark.sha256
@@ -201,7 +201,7 @@ def _prompts(
 def _finished(
   config: ExperimentConfig, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
 ) -> Summary | None:
-  """The summary of a finished run; None if there are prompts left to ask."""
+  """The summary of a finished run; None if prompts are left to ask."""
   facts = read_model_facts(out / SUMMARY)
   if facts is None:
     return None

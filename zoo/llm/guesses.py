@@ -37,8 +37,8 @@ else:
   from ml_collections import ConfigDict as GuessConfig
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
-EMBEDDING = 'network', 'cosine'  # of embeddings of the texts
-FITTED = *EMBEDDING, 'constant'  # to the train split
+EMBEDDING = 'network', 'cosine'  # use embeddings of the texts
+FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
 MODELS = *FITTED, 'oracle', 'wrong'
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
@@ -81,7 +81,7 @@ class Scale:
     )
 
   def loss(self, answer: float | str, label: float | str) -> float:
-    """The squared error; with classes, 0 for the right one and 1 for a wrong one."""
+    """The squared error; with classes, 0 for the right class and 1 for a wrong one."""
     if self.classes:
       return float(answer != label)
     return (float(answer) - float(label)) ** 2
@@ -93,14 +93,14 @@ class Scale:
     return round(float(answer), 2) == round(float(guess), 2)
 
   def middle(self, labels: Sequence[float | str]) -> float | str:
-    """The mean, or the most frequent class; of ties, the first in the alphabet."""
+    """The mean, or the most frequent class, ties broken alphabetically."""
     if self.classes:
       return max(self.classes, key=list(labels).count)
     return float(np.mean(np.asarray(labels, np.float64)))
 
 
 class GuessNetwork(nnx.Module):
-  """Embeddings side by side → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
+  """Concatenated embeddings → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
 
   def __init__(self, num_features: int, num_outputs: int, rngs: nnx.Rngs):
     self.hidden = nnx.Linear(num_features, HIDDEN, rngs=rngs)
@@ -113,8 +113,8 @@ class GuessNetwork(nnx.Module):
 class Guesses(NamedTuple):
   """A guess for each example, by split.
 
-  `probabilities` are those of the classes, in the order of the scale; None for labels
-  that are numbers, and for guesses that were not fitted.
+  `probabilities` has those of the classes, in the order of the scale; it is None for
+  labels that are numbers, and for guesses that were not fitted.
   """
 
   labels: dict[str, list[float | str]]
@@ -128,9 +128,9 @@ def make_guesses(
 
   The models `network` and `cosine` call `embed`. A `bias` is added to all guesses,
   which are then clipped to the bounds; `shuffled` permutes them among the examples of a
-  split. The oracle is the label with `noise`: a normal number of that standard
-  deviation, or with that probability any other class. `wrong` is the end of the scale
-  that is farther from the label, or another class. Raises UserError for a guess that
+  split. The oracle is the label with `noise`: plus a normal number of that standard
+  deviation, or replaced with that probability by another class. `wrong` is the end of
+  the scale farther from the label, or another class. Raises UserError for a guess that
   does not fit the benchmark, and RunError if the training of the guess network
   diverges.
   """
@@ -187,9 +187,9 @@ def _from_labels(
   examples: Sequence[Example],
   rng: np.random.Generator,
 ) -> Float[np.ndarray, 'n k']:
-  """The oracle with its noise, or what is wrong on purpose.
+  """The oracle with its noise, or guesses that are wrong on purpose.
 
-  The draws are the same for each size of noise.
+  The random draws are the same for each size of noise.
   """
   labels = scale.encode(examples).astype(np.float64)
   wrong = config.model == 'wrong'
@@ -250,7 +250,7 @@ def _softmax(logits: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
 
 
 def _as_probabilities(fitted: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
-  """Lines fitted to indicators add up to 1, but may leave the range of 0 to 1."""
+  """Clips and normalises linear fits of class indicators, which may leave [0, 1]."""
   clipped = np.clip(fitted, 0, 1)
   return clipped / clipped.sum(axis=1, keepdims=True)
 
@@ -276,8 +276,8 @@ def _network(
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """The paper's network, trained on the mean squared error for `num_epochs`.
 
-  With classes its outputs are logits, and the loss is the cross-entropy. The last
-  examples of an epoch that do not fill a batch are left out.
+  With classes the outputs are logits, and the loss is the cross-entropy. The last
+  examples of an epoch are left out if they do not fill a batch.
   """
   x, y = jnp.asarray(features['train']), jnp.asarray(targets)
   batch_size = min(config.batch_size, len(x))

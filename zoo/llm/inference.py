@@ -1,4 +1,4 @@
-"""Statistics of the ablation: weights of the guess, many comparisons, a crossing."""
+"""Statistics of the ablation: weights of the guess, comparisons, and crossings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESAMPLES = 2000
 
 
 class Weights(NamedTuple):
-  """How much an answer follows the guess, and the answer without it."""
+  """The weights of the guess, and of the answer without it, in an answer."""
 
   guess: float
   guess_stderr: float
@@ -32,21 +32,22 @@ def weights(
 ) -> Weights | None:
   """The least-squares fit `answer = a·guess + b·own + c_k` over prompts and outputs.
 
-  A number is one output; classes are one each, with their own constants. Copying is
+  A number is one output; each class is one output, with its own constant. Copying means
   a = 1 and b = 0. For numbers the standard errors are those of least squares with equal
-  variances; for classes, whose outputs depend on each other, those of clusters by
-  prompt with the correction `n/(n−1) · (nk−1)/(nk−k−2)`. None if the two weights cannot
-  be told apart: one of both does not vary, or both vary alike, or prompts are too few.
+  variances; for classes, whose outputs depend on each other, they are clustered by
+  prompt, with the correction `n/(n−1) · (nk−1)/(nk−k−2)`. The result is None if the two
+  weights cannot be told apart: if guess or own answer does not vary, if both vary
+  alike, or if there are too few prompts.
   """
   n, k = answer.shape
   num_parameters = k + 2
   if n <= num_parameters:
     return None
-  # Constants per output are the same as deviations from the mean of each output.
+  # A constant per output amounts to subtracting the mean of each output.
   x = np.stack([guess - guess.mean(axis=0), own - own.mean(axis=0)], axis=2)
   y = answer - answer.mean(axis=0)
   spread = np.sqrt(np.square(x).sum(axis=(0, 1)))
-  # Rounding may leave a constant column with differences of 1e-15.
+  # Rounding may leave differences of 1e-15 in a constant column.
   if (spread <= 1e-9 * max(float(np.abs([guess, own]).max()), 1e-300)).any():
     return None
   scaled = (x / spread).reshape(n * k, 2)
@@ -91,8 +92,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 class Crossing(NamedTuple):
   """Where a curve of answers' errors against guesses' errors meets the diagonal.
 
-  ∞ stands for a curve that is nowhere below it, −∞ for one that begins below.
-  `share` is that of resamples with a finite crossing.
+  ∞ stands for a curve that is nowhere below the diagonal, −∞ for one that begins below
+  it. `share` is the share of resamples with a finite crossing.
   """
 
   at: float
@@ -108,8 +109,9 @@ def crossing(
 ) -> Crossing:
   """The crossing of a curve over s sizes of noise and n prompts, with a 95 % interval.
 
-  Errors are means over prompts, those without an answer (NaN) left out of both. The
-  interval has the 2.5 % and 97.5 % points of 2000 bootstrap resamples of the prompts.
+  Errors are means over prompts; prompts without an answer (NaN) are left out of both.
+  The interval is between the 2.5 % and 97.5 % points of 2000 bootstrap resamples of the
+  prompts.
   """
   _, n = answer_losses.shape
   rng = np.random.default_rng(seed)
@@ -119,7 +121,7 @@ def crossing(
   )
   known = ~np.isnan(answer_losses)
   count = drawn @ known.T
-  # A size without answers is put where it crosses nothing: on the diagonal, at the end.
+  # A size without answers is put on the diagonal at the end, where it crosses nothing.
   end = np.finfo(np.float64).max
   means = [
     np.where(count, drawn @ np.where(known, losses, 0.0).T / np.maximum(count, 1), end)
@@ -127,7 +129,7 @@ def crossing(
   ]
   at, *resampled = first_crossings(*means).tolist()
   found = np.array(resampled)
-  # Without interpolation, which would be between infinities.
+  # Without interpolation, which would mix infinities.
   low = np.quantile(found, 0.025, method='lower')
   high = np.quantile(found, 0.975, method='higher')
   share = float(np.isfinite(found).mean())
@@ -137,9 +139,9 @@ def crossing(
 def first_crossings(
   x: Float[np.ndarray, 'r s'], y: Float[np.ndarray, 'r s']
 ) -> Float[np.ndarray, ' r']:
-  """The least x at which the line through s points goes below the diagonal, r times.
+  """The least x at which a line through s points goes below the diagonal, for r lines.
 
-  ∞ if no point is below it, −∞ if the first one already is.
+  It is ∞ if no point is below the diagonal, and −∞ if the first point is.
   """
   order = np.argsort(x, axis=1, kind='stable')
   x, above = (np.take_along_axis(of, order, axis=1) for of in (x, y - x))

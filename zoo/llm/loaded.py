@@ -1,4 +1,4 @@
-"""What a run loads: its data, the language model and the sentence encoder."""
+"""Loads the data, the language model and the sentence encoder of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.mesh import make_mesh
 
 
 class Loaded:
-  """Loads each thing once, for all runs of a program that share model and encoder."""
+  """Loads everything once, for all runs of a process that share model and encoder."""
 
   def __init__(self):
     self._benchmarks: dict[tuple[str, object], Benchmark] = {}
@@ -42,7 +42,7 @@ class Loaded:
     if config.guess.model in EMBEDDING:  # checked before the slow loading
       weights_path('encoder.weights', config.encoder.weights)
     if self._model is None:
-      # Imported here since only asking needs the extra `llm`.
+      # Imported here since only asking a model needs the extra `llm`.
       from zoo.language_models import LanguageModel
 
       self._model = LanguageModel.load(
@@ -56,7 +56,7 @@ class Loaded:
   def guesses(
     self, config: ExperimentConfig, benchmark: Benchmark, scale: Scale
   ) -> Guesses:
-    """The guesses of a config for all examples; raises as `make_guesses`."""
+    """The guesses of a config for all examples; raises as `make_guesses` does."""
     key = benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'
     if key not in self._guesses:
       embed = functools.partial(self._embed, config)

@@ -22,7 +22,7 @@ class Indices:
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-  """The words of a benchmark, for the prompts and for the parser of answers."""
+  """The wording of a benchmark, for its prompts and for the parser of answers."""
 
   instruction: str
   inputs: tuple[str, ...]  # the name of each text
@@ -45,7 +45,7 @@ def sample_indices(
   """The query and the examples of a prompt, a pure function of the arguments.
 
   No two prompts of a seed share a query. A shorter context has the first examples of a
-  longer one.
+  longer context.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
@@ -60,8 +60,8 @@ def prompt_text(
 ) -> str:
   """The user's message: the task, the examples, the query, and what to answer.
 
-  `guesses` are those of the examples, followed by that of the query. None leaves out
-  the guesses and all sentences about them.
+  `guesses` has the guesses of the examples, then that of the query. None leaves out the
+  guesses and all sentences about them.
   """
   label = wording.label.lower()
   blocks = [wording.instruction]

@@ -1,6 +1,7 @@
-"""Published benchmarks: their files, and the examples that are made of their rows.
+"""Published benchmarks: their files, and how rows become examples.
 
-None of their sentences ship: the user provides the files, whose licences bind.
+The library ships none of their sentences: the user provides the files, under their
+licences.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Source:
   header: tuple[str, ...]
   delimiter: str
   quoted: bool  # whether cells may be in quotation marks
-  features: dict[str, type]  # of a row, str or float
-  row: Callable[[Sequence[str]], Row]  # from a line's cells; ValueError
+  features: dict[str, type]  # the type of each value in a row: str or float
+  row: Callable[[Sequence[str]], Row]  # from a line's cells; raises ValueError
   needed: str  # what a line must be, in words
 
   def paths(self, folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -39,7 +40,7 @@ class Source:
     return files_of(folder, self.files, needed=SPLITS)
 
   def rows(self, path: pathlib.Path) -> Iterator[Row]:
-    """The rows of a file; UserError, with file and line, if it is anything else."""
+    """The rows of a file; raises UserError, with file and line, if it is malformed."""
     text = io.StringIO(read_text(path, MAX_BYTES), newline='')
     quoting = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
     reader = csv.reader(text, delimiter=self.delimiter, quoting=quoting)
@@ -59,7 +60,7 @@ class Source:
             f'{self.delimiter.join(cells)[:80]!r}; it must be {self.needed}'
           ) from None
         yield found
-    except csv.Error as error:  # a field of more than 131,072 characters
+    except csv.Error as error:  # for example a cell of more than 131,072 characters
       raise UserError(
         f'{path}, line {reader.line_num} cannot be read: {error}'
       ) from None
@@ -172,12 +173,12 @@ SOURCES = {
 def balanced(
   examples: Sequence[Example], classes: tuple[str, ...], one_each: bool
 ) -> list[Example]:
-  """Examples of which no class, and no question, has more than its share.
+  """A subset of examples with as many of each class, for every question.
 
-  Of the first texts, the questions, those are kept that have examples of each of the
-  two classes: of either class as many as the rarer one has, drawn at random. With
-  `one_each` every question has one example: of the one class for the first question, of
-  the other for the second, and so on. The draws are the same in each call.
+  An example's first text is its question. Only questions with examples of both classes
+  are kept; from the more frequent class as many examples as the rarer class has are
+  drawn at random. With `one_each` every question has one example, and the class
+  alternates from question to question. The draws are the same in each call.
   """
   rng = np.random.default_rng(0)
   by_question: dict[str, dict[str, list[Example]]] = {}
@@ -197,7 +198,7 @@ def balanced(
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-  """How the rows of a source become examples: their features by role."""
+  """The features of a source's rows that become the texts and labels of examples."""
 
   source: str
   texts: tuple[str, ...]
@@ -208,7 +209,7 @@ class Published:
   def benchmark(self, rows: dict[str, list[Row]], sha256: str) -> Benchmark:
     """The benchmark of all rows by split.
 
-    Raises UserError for an unknown class, and where no question has both classes.
+    Raises UserError for an unknown class, and if no question has both classes.
     """
     splits = {split: [*map(self._example, found)] for split, found in rows.items()}
     if self.by_question:

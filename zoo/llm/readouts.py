@@ -90,10 +90,10 @@ def read_all(
   wording: Wording,
   config: ReadoutConfig,
 ) -> list[Answers]:
-  """Sends the model the message of each query, and reads its answers in three ways.
+  """Sends the model the message for each query, and reads its answers in three ways.
 
-  A prompt is computed once for all three, and what all prompts have in common at the
-  beginning once for all. The shorter and the longer half are a batch each.
+  Each prompt is computed once for all three readouts, and the common beginning of all
+  prompts only once. The shorter and the longer half of the prompts are a batch each.
   The readout `expected` is the expected value over `grid_points` scores of the scale,
   or the most probable class.
   """
@@ -125,7 +125,7 @@ def read_all(
 
 
 def _written(wording: Wording, grid_points: int) -> list[str]:
-  """The labels whose probabilities are read, as they follow an answer's prefix."""
+  """The labels whose probabilities are read, as text after an answer's prefix."""
   scale = wording.scale
   if scale.classes:
     return [f' {name}' for name in scale.classes]

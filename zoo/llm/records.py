@@ -1,4 +1,4 @@
-"""The files of a run: written as it proceeds, and checked when they are read again."""
+"""The files of a run, written as the run proceeds, and checked when read again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from zoo.llm.readouts import Answers, Model, Readout, ReadoutConfig, read_all
 from zoo.llm.summary import ARMS, PARSED, Line, ModelFacts
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
-_PROBABILITIES = 'probabilities'  # beside the splits, in the file of the guesses
+_PROBABILITIES = 'probabilities'  # a key beside the splits in the file of guesses
 _MAX_BYTES = 2**10 * MIB
 
 
@@ -46,8 +46,8 @@ def ask(
   """Asks the prompts that have no line in the file, appends theirs, and returns all.
 
   Each call of the model has `batch_size` prompts in both arms, or, if the answers to
-  all prompts `without_guess` are known, twice as many in the other one. Returns None if
-  it is interrupted.
+  all prompts `without_guess` are known, twice as many prompts with guesses. Returns
+  None after an interruption.
   """
   if without_guess is not None:
     batch_size *= 2
@@ -89,7 +89,7 @@ def _ask_batch(
   batch: Sequence[int],
   without_guess: Sequence[Answers] | None,
 ) -> list[dict[str, Answers]]:
-  """The answers to some prompts by arm; an arm that is known is not asked."""
+  """The answers to some prompts by arm; an arm with known answers is not asked."""
   places = range(len(ARMS)) if without_guess is None else [ARMS.index('with_guess')]
   texts = [prompts.texts(index)[place] for index in batch for place in places]
   queries = [prompts.query(index) for index in batch for _ in places]
@@ -149,7 +149,7 @@ def read_guesses(
   try:
     labels = read_json(path, _MAX_BYTES)
     probabilities = labels.pop(_PROBABILITIES, None)
-  except (UserError, AttributeError, TypeError):  # the latter two: it is no object
+  except (UserError, AttributeError, TypeError):  # the latter two: not a JSON object
     pass
   if not _has_all(labels, benchmark, scale.has) or not (
     probabilities is None
@@ -187,7 +187,7 @@ def _is_distribution(found: object, scale: Scale) -> bool:
 def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
   """The model's part of a `summary.json`; None if there is no such file yet.
 
-  All other numbers of a summary follow from the lines. Raises RunError if it is
+  All other numbers of a summary follow from the lines. Raises RunError if the file is
   damaged.
   """
   if not path.is_file():
@@ -226,7 +226,7 @@ def _read_line(fields: Fields, prompts: Prompts) -> Line:
 def _read_answers(fields: Fields, scale: Scale) -> Answers:
   free, forced = (_read_parsed(fields.nested(name), scale) for name in PARSED)
   expected = fields.nested('expected')
-  mass = expected.number('mass', 0.0, 2.0)  # at most 1, except for rounding
+  mass = expected.number('mass', 0.0, 2.0)  # at most 1, up to rounding
   if scale.classes:
     value = expected.choice('value', scale.classes)
     probabilities = expected.nested('probabilities')

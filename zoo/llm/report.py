@@ -18,7 +18,7 @@ _BASELINES = {
 
 
 def table(summary: Summary) -> str:
-  """The summary for a terminal."""
+  """The summary as a table for a terminal."""
   losses = [
     [name]
     + [
@@ -130,7 +130,7 @@ def _points(
 
 
 def _baseline(key: str, metric: str) -> str:
-  """The name of a baseline; for classes the majority takes the place of the mean."""
+  """The name of a baseline; for classes, `majority` replaces `mean`."""
   name = _BASELINES[key]
   return name.replace('mean', 'majority') if metric == 'error rate' else name
 

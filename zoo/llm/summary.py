@@ -18,7 +18,7 @@ ARMS = 'without_guess', 'with_guess'
 PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # answers may copy the guess
 BASELINES = 'guess', 'context_mean', 'constant'
 
-Losses = Float64[np.ndarray, ' n']  # of each prompt, NaN if no answer was parsed
+Losses = Float64[np.ndarray, ' n']  # one per prompt, NaN if no answer was parsed
 
 
 class Line(Record):
@@ -71,7 +71,7 @@ class Results(TypedDict):
   baselines: dict[str, Loss]
   context_guess_loss: float | None
   arms: dict[str, dict[ReadoutName, ReadoutLoss]]
-  # Of classes: the arms' expected value, the guess, the frequencies in train.
+  # For classes: of the arms' expected values, the guess and the frequencies in train.
   log_losses: dict[str, Loss] | None
   paired: dict[ReadoutName, Difference]
   against_guess: dict[ReadoutName, Difference]
@@ -109,9 +109,9 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
 
   A loss is a squared error, or with classes 0 or 1. `paired` is the loss with the guess
   minus that without it, on prompts where both answers were parsed; `against_guess` is
-  the loss with the guess minus that of the guess itself. Negative is better. Means come
-  with standard errors and Student's t intervals: a loss is bounded, so its mean over
-  dozens of prompts is nearly normal.
+  the loss with the guess minus that of the guess itself. Negative differences are
+  better. Means have standard errors and Student's t intervals: losses are bounded, so
+  their mean over dozens of prompts is nearly normal.
   """
   losses: dict[str, dict[ReadoutName, Losses]] = {
     arm: {readout: losses_of(lines, scale, arm, readout) for readout in READOUTS}
@@ -154,7 +154,7 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
 def losses_of(
   lines: Sequence[Line], scale: Scale, arm: str, readout: ReadoutName
 ) -> Losses:
-  """The loss of each answer of an arm, NaN where none was parsed."""
+  """The loss of each answer of an arm; NaN where no answer was parsed."""
   answers = [line['arms'][arm][readout]['value'] for line in lines]
   return np.array(
     [

@@ -1,4 +1,4 @@
-"""Attention whose scores are not linear: softmax and ReLU."""
+"""Attention with softmax or ReLU weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.registry import mixers
 
 
 class _Attention(Mixer):
-  """Queries, keys and values of each head, and the projection of the heads' outputs."""
+  """Multi-head attention, whose subclass turns scores into weights."""
 
   def __init__(
     self,
@@ -36,9 +36,9 @@ class _Attention(Mixer):
     *,
     rngs: nnx.Rngs,
   ):
-    """`rotary` turns queries and keys by their positions (arXiv 2104.09864).
+    """`rotary` rotates queries and keys by their positions (arXiv 2104.09864).
 
-    Raises UserError for a width that the heads cannot share.
+    Raises UserError if `width` is not a multiple of `num_heads`.
     """
     size = head_size(width, num_heads)
     if rotary:
@@ -52,19 +52,19 @@ class _Attention(Mixer):
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     query, key, value = self._in_heads(tokens, (self.query, self.key, self.value))
     weights, totals = self._weigh(query, key)
-    # Divided after the product, which is smaller than the weights.
+    # Dividing the outputs is cheaper than dividing the weights, a larger array.
     outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
     return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
-    """The weights of the values, query by key."""
+    """The attention weights, query by key."""
     weights, totals = self._weigh(*self._in_heads(tokens, (self.query, self.key)))
     return weights / totals
 
   def weigh(
     self, scores: Float[Array, 'b h n n']
   ) -> tuple[Float[Array, 'b h n n'], Float[Array, '*b n 1']]:
-    """The weights of the values, up to a factor, and what to divide each query's by.
+    """The attention weights before normalisation, and the divisor for each query.
 
     The scores are `q·k / √s`, query by key.
     """
@@ -73,9 +73,9 @@ class _Attention(Mixer):
   def _in_heads(
     self, tokens: Float[Array, 'b n w'], layers: Sequence[nnx.Linear]
   ) -> list[Float[Array, 'b h n s']]:
-    """Queries, keys and, if given, values: the heads side by side.
+    """Queries, keys and, if given, values, with the heads' axis before the tokens'.
 
-    In the order of `in_heads` XLA:CPU would transpose the scores.
+    With the axes as `in_heads` returns them, XLA:CPU would transpose the scores.
     """
     query, key, *value = in_heads(tokens, layers, self.num_heads)
     if self.rotary:
@@ -94,8 +94,8 @@ class _Attention(Mixer):
 class SoftmaxAttention(_Attention):
   """Softmax attention (Vaswani et al., arXiv 1706.03762, eq. 1).
 
-  o_t = Σ_i softmax_i(q_t·k_i / √s) v_i, s features a head; i ≤ t if causal, else all
-  tokens of the context, and t itself for the query.
+  o_t = Σ_i softmax_i(q_t·k_i / √s) v_i, with s features per head, over i ≤ t if causal,
+  else over the context and t itself.
   """
 
   def weigh(
@@ -114,7 +114,7 @@ class ReLUAttention(_Attention):
   """ReLU attention (Bai et al., arXiv 2306.04637, eq. 2).
 
   o_t = (1/n_t) Σ_i relu(q_t·k_i / √s) v_i over the n_t tokens i ≤ t if causal, else
-  over those of the context.
+  over the n_t tokens of the context.
   """
 
   def weigh(
@@ -133,12 +133,12 @@ def causal_mask(n: int) -> Bool[np.ndarray, 'n n']:
 
 
 def context_mask(n: int) -> Bool[np.ndarray, 'n n']:
-  """Whether query t sees key i: i is not the last token, as W_M of arXiv 2512.04268."""
+  """Whether query t sees key i: all but the last token, as W_M of arXiv 2512.04268."""
   return np.broadcast_to(np.arange(n) < n - 1, (n, n))
 
 
 def check_rotary(size: int) -> None:
-  """Raises UserError unless heads of this many features can be rotated."""
+  """Raises UserError unless the number of features per head is even."""
   if size % 2:
     raise UserError(f'the heads have {size} features; rotary needs an even number')
 
@@ -146,10 +146,10 @@ def check_rotary(size: int) -> None:
 def rotate(
   features: Float[Array, 'b n h s'], before: Int[Array, ''] | None = None
 ) -> Float[Array, 'b n h s']:
-  """Turns the pairs (j, j + s/2) of token t by the angle t · 10000^(−2j/s).
+  """Rotates the pairs (j, j + s/2) of token t by the angle t · 10000^(−2j/s).
 
-  (Su et al., arXiv 2104.09864, eq. 34; the pairs as in GPT-NeoX.) `before` is
-  the number of tokens before these; None is 0.
+  Rotary positions of Su et al., arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX.
+  `before` is the number of tokens before these, 0 if None.
   """
   n, half = features.shape[1], features.shape[-1] // 2
   speed = 10000.0 ** (-np.arange(half)[None] / half)

@@ -1,4 +1,4 @@
-"""Hyena, and the causal convolution of long kernels."""
+"""Hyena, and causal convolution with long kernels."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from zoo.mixers.mixer import Init, Mixer, project, project_back
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 from zoo.registry import mixers
 
-_BANDS = 8  # frequencies of the positions
-_HIDDEN = 64  # hidden features of the network of the filters
+_BANDS = 8  # frequencies of the features of a position
+_HIDDEN = 64  # hidden features of the network that gives the filters
 
 
 @mixers.register('hyena')
 class Hyena(Mixer):
   """Hyena of order 2 (Poli et al., arXiv 2302.10866, section 3).
 
-  v, x_1, x_2 = convolve(W u), short; out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v)))),
-  h(t) = e^(−α t/T) ∘ network(t/T): α runs through the channels from log(100)/1.5 to
-  log(100)/0.3, and the network, of positions and 8 of their Fourier features, has two
-  hidden layers of sines. There are no heads: `num_heads` makes no difference.
+  v, x_1, x_2 = short_convolution(W u); out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v)))),
+  h(t) = e^(−α t/T) ∘ network(t/T). α runs from log(100)/1.5 to log(100)/0.3 over the
+  channels. The network has two hidden layers of sines and takes the position and its
+  sines and cosines at 8 frequencies. There are no heads: `num_heads` has no effect.
   """
 
   def __init__(
@@ -38,9 +38,9 @@ class Hyena(Mixer):
     *,
     rngs: nnx.Rngs,
   ):
-    """`horizon` is T in tokens, the authors' length of sequences.
+    """`horizon` is T in tokens, the sequence length in the authors' code.
 
-    Raises UserError unless it is > 0.
+    Raises UserError unless `horizon` is > 0.
     """
     self.width, self.horizon = width, check_number('horizon', horizon, above=0.0)
     self.projections = nnx.List(
@@ -66,7 +66,7 @@ class Hyena(Mixer):
     return self.out(two * causal_convolution(value, second))
 
   def kernels(self, n: int, dtype: jnp.dtype) -> list[Float[Array, 'n w']]:
-    """h_1 and h_2 at the distances 0, …, n − 1; longer ones begin with shorter ones."""
+    """h_1 and h_2 at the distances 0, …, n − 1; their values do not depend on n."""
     t = np.arange(n)[:, None] / self.horizon
     angle = 2 * np.pi * t * np.arange(1, _BANDS + 1)[None]
     features = np.concatenate([t, np.cos(angle), np.sin(angle)], axis=1)
@@ -81,9 +81,9 @@ class Hyena(Mixer):
 def causal_convolution(
   features: Float[Array, 'b n w'], kernels: Float[Array, 'n w']
 ) -> Float[Array, 'b n w']:
-  """y_t = Σ_{i ≤ t} h_{t−i} x_i, one kernel a channel, by the Fourier transform.
+  """y_t = Σ_{i ≤ t} h_{t−i} x_i, one kernel per channel, by the Fourier transform.
 
-  Later tokens reach earlier outputs by rounding, and no more.
+  Later tokens affect earlier outputs only through rounding errors.
   """
   n, dtype = features.shape[1], np.promote_types(features.dtype, 'float32')
   one, other = (

@@ -1,4 +1,4 @@
-"""Members of the linear-state family that forget but do not erase."""
+"""Linear-state mixers without erasing, most of which decay."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from zoo.registry import mixers
 
 @mixers.register('linear')
 class LinearAttention(HeadState):
-  """Linear attention (Katharopoulos et al., arXiv 2006.16236), without feature map.
+  """Linear attention (Katharopoulos et al., arXiv 2006.16236), without a feature map.
 
-  o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over those of
-  the context, as in arXiv 2512.04268, eq. 3; there is no other scale and no normalizer.
+  o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over the n_t
+  tokens of the context, as in arXiv 2512.04268, eq. 3; there is no other scale and no
+  normaliser.
   """
 
   def __init__(
@@ -47,7 +48,7 @@ class LinearAttention(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(width, num_heads, init, rngs=rngs)
     self.causal = causal
 
@@ -86,10 +87,10 @@ class LinearAttention(HeadState):
 
 @mixers.register('retention')
 class Retention(HeadState):
-  """Retention of many scales (Sun et al., arXiv 2307.08621, section 2).
+  """Multi-scale retention (Sun et al., arXiv 2307.08621, section 2).
 
   S_t = γ_h S_{t−1} + k_tᵀ v_t / √k, γ_h = 1 − 2^(−5−h) for head h = 0, 1, …;
-  out(norm(o_t) ∘ silu(W_g x_t)), the norm by root mean square, head by head.
+  out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm of each head.
   """
 
   def __init__(
@@ -101,9 +102,9 @@ class Retention(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """`rotary` turns queries and keys by their positions, as the paper's e^(inθ).
+    """`rotary` rotates queries and keys by their positions, the paper's e^(inθ).
 
-    Raises UserError for a width that the heads cannot share.
+    Raises UserError if `width` is not a multiple of `num_heads`.
     """
     if rotary:
       check_rotary(head_size(width, num_heads))
@@ -127,8 +128,8 @@ class GatedLinearAttention(HeadState):
   """Gated linear attention (Yang et al., arXiv 2312.06635, section 4).
 
   S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, log α_t = logsigmoid(W_2 W_1 x_t + b)/16, W_1 of
-  rank 16 at most; o_t = q_t S_t / √k; out(norm(o_t) ∘ silu(W_g x_t)), the norm by root
-  mean square, head by head.
+  rank 16 at most; o_t = q_t S_t / √k; out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm
+  of each head.
   """
 
   def __init__(
@@ -139,7 +140,7 @@ class GatedLinearAttention(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(width, num_heads, init, norm=True, gate=True, rngs=rngs)
     rank = min(16, width)
     self.decay_in = Linear(
@@ -158,12 +159,12 @@ class GatedLinearAttention(HeadState):
 
 @mixers.register('mamba2')
 class Mamba2(LinearState):
-  """Mamba-2 (Dao & Gu, arXiv 2405.21060, section 7), 2 · width inner channels.
+  """Mamba-2 (Dao & Gu, arXiv 2405.21060, section 7), with 2 · width inner channels.
 
-  S_t = e^(−Δ_t e^A) S_{t−1} + Δ_t B_tᵀ x_t, Δ_t = softplus(W_Δ u_t + b) a head, A and b
-  learned; y_t = C_t S_t + D x_t; out(norm(y_t ∘ silu(z_t))), the norm by root mean
-  square. x, B and C go through a short convolution and SiLU; B and C, of `state_size`
-  features, are the same for all heads.
+  S_t = e^(−Δ_t e^A) S_{t−1} + Δ_t B_tᵀ x_t, with Δ_t = softplus(W_Δ u_t + b) for each
+  head, A and b learned; y_t = C_t S_t + D x_t; out(norm(y_t ∘ silu(z_t))), with an RMS
+  norm. x, B and C go through a short convolution and SiLU; B and C, of `state_size`
+  features, are shared by all heads.
   """
 
   def __init__(
@@ -175,7 +176,7 @@ class Mamba2(LinearState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     size = check_count('state_size', state_size)
     inner = 2 * width
     super().__init__(
@@ -213,10 +214,10 @@ class Mamba2(LinearState):
 
 
 class Rate(nnx.Module):
-  """The rate Δ = softplus(W x + b) of each head, and its log decay −Δ e^A."""
+  """The rate Δ = softplus(W x + b) of each head, and the log decay −Δ e^A."""
 
   def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs):
-    # Not scaled as a model's projections: Δ and e^A start where the papers have them.
+    # Independent of a model's `init`, so that Δ and e^A start as in the papers.
     kernel = Init().kernel()
     self.linear = Linear(
       width, num_heads, use_bias=False, kernel_init=kernel, rngs=rngs
@@ -233,13 +234,13 @@ class Rate(nnx.Module):
 
 
 def rate_bias(size: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
-  """b so that softplus(b) is log-uniform from 0.001 to 0.1."""
+  """Samples b so that softplus(b) is log-uniform from 0.001 to 0.1."""
   rate = jnp.exp(log_rates(size, rngs))
   return rate + jnp.log(-jnp.expm1(-rate))
 
 
 def log_rates(size: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
-  """Logarithms, uniform, of rates from 0.001 to 0.1, as S4D and Mamba start."""
+  """Samples uniform logarithms of rates from 0.001 to 0.1, as S4D and Mamba start."""
   return jax.random.uniform(
     rngs.params(), (size,), minval=math.log(0.001), maxval=math.log(0.1)
   )

@@ -1,4 +1,4 @@
-"""Members of the linear-state family that erase: rules of online regression."""
+"""Linear-state mixers that erase: the delta rule, with and without a gate."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from zoo.registry import mixers
 class Delta(HeadState):
   """The delta rule (Schlag et al., arXiv 2102.11174; as in Yang et al., 2406.06484).
 
-  S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), β_t = sigmoid(W_β x_t) a head: a step of
-  gradient descent on |k_t S − v_t|²/2. q, k and v go through a short convolution and
-  SiLU, q and k are divided by their lengths; out(norm(o_t)), the norm by root mean
-  square, head by head.
+  S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), with β_t = sigmoid(W_β x_t) for each
+  head: a step of gradient descent on |k_t S − v_t|²/2. q, k and v go through a short
+  convolution and SiLU; q and k are scaled to length 1; out(norm(o_t)), with the RMS
+  norm of each head.
   """
 
   gated = False
@@ -32,7 +32,7 @@ class Delta(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(
       width,
       num_heads,
@@ -57,8 +57,8 @@ class GatedDelta(Delta):
   """The gated delta rule (Yang et al., arXiv 2412.06464).
 
   S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = e^(g_t) S_{t−1},
-  g_t = −e^A softplus(W x_t + b) a head; all else as the delta rule, and a gate:
-  out(norm(o_t) ∘ silu(W_g x_t)).
+  g_t = −e^A softplus(W x_t + b) for each head; the rest as in the delta rule, but with
+  a gate: out(norm(o_t) ∘ silu(W_g x_t)).
   """
 
   gated = True
@@ -71,7 +71,7 @@ class GatedDelta(Delta):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(width, num_heads, init, rngs=rngs)
     self.rate = Rate(width, num_heads, rngs=rngs)
 

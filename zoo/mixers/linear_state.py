@@ -1,14 +1,14 @@
 """The recurrence that linear attention, delta rules and state-space models share.
 
-Row vectors; each head has a state S of keys × values:
+Vectors are rows, and each head has a state S `[k, v]`:
 
   S'_t = exp(g_t) ∘ S_{t−1}                 it decays,
   u_t  = β_t v_t − ε_t k_t S'_t             the value to write, less what is erased,
   S_t  = S'_t + k_tᵀ u_t,   o_t = q_t S_t.
 
-A mixer says what q, k, v, g, β and ε are (`LinearState.inputs`). Shape letters here:
-`k` size of a key, `v` size of a value, `g` size of a decay (k, or 1 for a number),
-`l` tokens of a chunk.
+A mixer defines q, k, v, g, β and ε (`LinearState.inputs`). Shape letters here: `k` size
+of a key, `v` size of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of
+a chunk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from zoo.mixers.short_convolution import PAST, ShortConvolution
 
 
 class Inputs(NamedTuple):
-  """What tokens do to the states of the heads, and what they read from them.
+  """How tokens change the heads' states, and the queries that read the states.
 
   The arrays of one token lack the axis n.
   """
@@ -73,14 +73,14 @@ def step(
 def scan(
   inputs: Inputs, state: Float[Array, 'b h k v']
 ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-  """The outputs of all tokens, one after the other, and the last state."""
+  """The outputs of all tokens, computed one after another, and the last state."""
   return over_tokens(step, inputs, state)
 
 
 def over_tokens(function, inputs, state):
   """Outputs `[b, n, …]` and the last state of `function(inputs, state)` of one token.
 
-  `function` returns the output of the token and the next state.
+  `function` takes the inputs of one token, and returns its output and the next state.
   """
 
   def body(state, inputs):
@@ -96,16 +96,16 @@ def over_tokens(function, inputs, state):
 def chunkwise(
   inputs: Inputs, state: Float[Array, 'b h k v'], chunk_size: int = 16
 ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-  """What `scan` returns, by products of matrices within chunks of tokens.
+  """Computes what `scan` returns, by matrix products within chunks of tokens.
 
   With G the cumulative log decay in a chunk and S the state before it,
 
     U = (I + diag(ε) tril(K Kᵀ, −1))⁻¹ (diag(β) V − diag(ε) (K ∘ e^G) S),
     O = (Q ∘ e^G) S + tril(Q Kᵀ) U,
 
-  in which the products of row i and column j have the factor e^{G_i − G_j} ≤ 1, so that
-  nothing overflows (the forms of arXiv 2406.06484 and 2412.06464). `chunk_size` must be
-  a power of 2 where there is erasing.
+  in which entry (i, j) of each product with Kᵀ has the factor e^{G_i − G_j} ≤ 1, so
+  that nothing overflows (the forms of arXiv 2406.06484 and 2412.06464). `chunk_size`
+  must be a power of 2 if `inputs.erase` is given.
   """
   n = inputs.query.shape[1]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
@@ -157,7 +157,7 @@ def in_chunks(array: Float[Array, 'b n *f'], size: int) -> Float[Array, 'm b l *
 
 
 def joined(chunks: Float[Array, 'm b l *f'], n: int) -> Float[Array, 'b n *f']:
-  """The n tokens of chunks, without what they are padded with."""
+  """The n tokens of chunks, without the padding."""
   m, b, size, *features = chunks.shape
   return jnp.moveaxis(chunks, 0, 1).reshape(b, m * size, *features)[:, :n]
 
@@ -170,9 +170,9 @@ def _to_write(inputs: Inputs) -> Array:
 
 
 def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']:
-  """(I + L)⁻¹ for L below the diagonal, its size a power of 2, by halves.
+  """(I + L)⁻¹ for L below the diagonal, of a size that is a power of 2, by halving.
 
-  Many small triangular systems are slow on CPUs, and their compilation is.
+  On CPUs many small triangular solves are slow to run and to compile.
   """
   size = lower.shape[-1]
   if size <= 2:  # L² = 0
@@ -198,7 +198,7 @@ def _products(
 
 
 class State(NamedTuple):
-  """What a mixer remembers of the tokens that it has seen."""
+  """A mixer's memory of the tokens that it has seen."""
 
   memory: Float[Array, 'b h k v']  # the state S of each head
   past: tuple[Float[Array, 'b p c'], ...]  # the last inputs of each short convolution
@@ -206,16 +206,16 @@ class State(NamedTuple):
 
 
 class LinearState(Mixer):
-  """A mixer that is the recurrence; a subclass defines `inputs` and sets `out`."""
+  """A mixer that runs the recurrence; a subclass defines `inputs` and sets `out`."""
 
-  # Values of size 1 have nothing to multiply in chunks: they are scanned. All else is
+  # Values of size 1 gain nothing from matrix products, and are scanned. Larger ones are
   # faster in chunks, on a CPU 2 to 7 times for 16 tokens.
   chunked: bool = True
 
   def __init__(
     self, num_heads: int, key_size: int, value_size: int, convolved: Sequence[int] = ()
   ):
-    """`convolved` are the channels of each short convolution."""
+    """`convolved` has the number of channels of each short convolution."""
     self.num_heads, self.sizes = num_heads, (key_size, value_size)
     self.convolved = tuple(convolved)
     self.out: Linear
@@ -229,13 +229,13 @@ class LinearState(Mixer):
   def outputs(
     self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
-    """What is added to each token, from what the heads read."""
+    """The mixer's output for each token, from what the heads read."""
     return self.out(merge_heads(read))
 
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-    """What the heads read, and the last memory."""
+    """The outputs of the heads, and the last memory."""
     one = inputs.query.shape[1] == 1
     return (scan if one or not self.chunked else chunkwise)(inputs, memory)
 
@@ -245,16 +245,16 @@ class LinearState(Mixer):
   def run(
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Float[Array, 'b n w'], State]:
-    """The outputs of tokens that follow those of a state, and the next state."""
+    """The outputs of the tokens that come after a state, and the next state."""
     inputs, past = self.inputs(tokens, state)
     read, memory = self.recur(inputs, state.memory)
     position = state.position + tokens.shape[1]
     return self.outputs(read, inputs, tokens), State(memory, past, position)
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
-    """The weights a of the values in what the heads read, `o_t = Σ_i a_ti v_i`.
+    """The weights a of the values in the heads' outputs, `o_t = Σ_i a_ti v_i`.
 
-    What is read is linear in the values: that of the unit vectors is the weights.
+    The outputs are linear in the values, so unit vectors as values give the weights.
     """
     b, n, _ = tokens.shape
     inputs, _ = self.inputs(tokens, self.initial_state(b))
@@ -288,10 +288,10 @@ class LinearState(Mixer):
 
 
 class HeadState(LinearState):
-  """The recurrence of heads with queries, keys and values of the same size.
+  """The recurrence for heads with queries, keys and values of the same size.
 
-  Those named in `convolved` go through a short convolution and SiLU. What a head reads
-  is divided by its root mean square if `norm`, and multiplied by silu(W_g x) if `gate`.
+  Those named in `convolved` go through a short convolution and SiLU. The output of each
+  head goes through an RMS norm if `norm`, and is multiplied by silu(W_g x) if `gate`.
   """
 
   def __init__(
@@ -305,7 +305,7 @@ class HeadState(LinearState):
     gate: bool = False,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     size = head_size(width, num_heads)
     super().__init__(num_heads, size, size, [width] * len(convolved))
     self.query = project(width, width, init, rngs=rngs)
@@ -343,6 +343,6 @@ class HeadState(LinearState):
 
 
 def normalize(features: Float[Array, '*n k']) -> Float[Array, '*n k']:
-  """Vectors of length 1: x / √(|x|² + 10⁻⁶), whose gradient at 0 is finite."""
+  """Scales vectors to length 1: x / √(|x|² + 10⁻⁶), with a finite gradient at 0."""
   squares = jnp.sum(jnp.square(features), axis=-1, keepdims=True)
   return features * jax.lax.rsqrt(squares + 1e-6)

@@ -1,4 +1,4 @@
-"""The mesa layer: ridge regression on the tokens seen, solved at each of them."""
+"""The mesa layer: ridge regression on the tokens so far, solved at each token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zoo.mixers.linear_state import (
 from zoo.mixers.mixer import Init, head_size, project, split
 from zoo.registry import mixers
 
-_LEAST = 0.25  # of Λ, as in the authors' code
+_LEAST = 0.25  # the least Λ, as in the authors' code
 
 
 @mixers.register('mesa')
@@ -28,10 +28,10 @@ class Mesa(HeadState):
   """The mesa layer (von Oswald et al., arXiv 2309.05858 and 2506.05233).
 
   H_t = γ_t H_{t−1} + β_t k_tᵀ k_t, G_t = γ_t G_{t−1} + β_t k_tᵀ v_t,
-  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky; β_t and γ_t are sigmoids of
-  the token, a head each, Λ ≥ 1/4 is diagonal and learned. q and k go through a short
-  convolution and SiLU and are divided by their lengths; out(norm(o_t)), the norm by
-  root mean square, head by head.
+  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky. β_t and γ_t are sigmoids of a
+  linear map of the token, one each per head; Λ ≥ 1/4 is diagonal and learned. q and k
+  go through a short convolution and SiLU and are scaled to length 1; out(norm(o_t)),
+  with the RMS norm of each head.
   """
 
   def __init__(
@@ -42,7 +42,7 @@ class Mesa(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(
       width, num_heads, init, convolved=('query', 'key'), norm=True, rngs=rngs
     )
@@ -69,7 +69,7 @@ class Mesa(HeadState):
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
-    # In float32 at least: long sums lose digits, and no library solves in bfloat16.
+    # In float32 at least: long sums lose digits, and no solver takes bfloat16.
     dtype = memory.dtype
     wide = jnp.float32 if dtype == jnp.bfloat16 else dtype
     ridge = jax.nn.softplus(self.ridge[...].astype(wide)) + _LEAST
@@ -81,7 +81,7 @@ class Mesa(HeadState):
 def regress(
   ridge: Float[Array, 'h k'], inputs: Inputs, memory: Float[Array, 'b h k v']
 ) -> tuple[Float[Array, 'b h s'], Float[Array, 'b h k v']]:
-  """q (H + Λ)⁻¹ G after one token, and the memory [H, G]; the values are [k, v]."""
+  """q (H + Λ)⁻¹ G after one token, and the memory [H, G], for the values [k, v]."""
   memory = update(inputs, memory)
   size = ridge.shape[-1]
   moment, cross = memory[..., :size], memory[..., size:]

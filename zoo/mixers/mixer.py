@@ -1,4 +1,4 @@
-"""What a mixer is, and the layers that mixers and networks are made of."""
+"""The base class of mixers, and the layers that mixers and networks are made of."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from zoo.errors import UserError, check_number
 class Mixer(nnx.Module):
   """A layer that moves information between tokens.
 
-  The constructor is given `width`, `num_heads` and `rngs`, and of `causal`, `rotary`
-  and `init` those that it names, beside the options of the config. A mixer that does
-  not name `causal` must be causal: a token sees itself and those before it. With
-  `causal=False` every token sees the context, which is all tokens but the last.
+  The constructor takes `width`, `num_heads` and `rngs`, the options of the config, and
+  any of `causal`, `rotary` and `init`. A mixer whose constructor lacks `causal` must be
+  causal: a token sees itself and those before it. With `causal=False` every token sees
+  the context, which is all tokens but the last.
 
-  For `zoo.probing` a mixer may have `attention(tokens)`, the weights of the values
-  `[b, h, n, n]` by query and key, and `initial_state(batch)` with
-  `step(token, state)`, which take tokens `[b, w]` one by one.
+  For `zoo.probing` a mixer may have `attention(tokens)`, the attention weights
+  `[b, h, n, n]` by query and key, and `initial_state(batch)` with `step(token, state)`,
+  which takes tokens `[b, w]` one by one.
   """
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    """What is added to each token."""
+    """The output for each token, which a model adds to the token."""
     raise NotImplementedError(f'{type(self).__name__} has no __call__')
 
 
 class Linear(nnx.Linear):
-  """A linear layer on the last axis, the others as rows of one matrix.
+  """A linear layer that flattens all axes but the last into the rows of one matrix.
 
-  With more axes XLA:CPU copies a transpose of the outputs' gradient to compute that of
-  the kernel, which doubles the time of the backward pass.
+  With more axes XLA:CPU copies a transpose of the outputs' gradient to compute the
+  kernel's gradient, which doubles the time of the backward pass.
   """
 
   def __call__(
@@ -50,7 +50,7 @@ class Linear(nnx.Linear):
 
 @dataclasses.dataclass(frozen=True)
 class Init:
-  """How the kernels of a model start: from N(0, scale²), biases from 0."""
+  """The initialisation of a model: kernels from N(0, scale²), biases 0."""
 
   scale: float | None = None  # None: 1/√(number of inputs) of each kernel
   # Factor of kernels whose outputs are added to the tokens; GPT-2 has 1/√(2 layers).
@@ -76,7 +76,7 @@ def project(
   use_bias: bool = True,
   rngs: nnx.Rngs,
 ) -> Linear:
-  """A linear layer whose outputs, heads for example, the mesh axis `model` splits."""
+  """A linear layer whose outputs are split over the mesh axis `model`."""
   return Linear(
     inputs,
     outputs,
@@ -96,7 +96,7 @@ def project_back(
   use_bias: bool = True,
   rngs: nnx.Rngs,
 ) -> Linear:
-  """A linear layer whose inputs are split, and whose outputs join the tokens."""
+  """A linear layer from inputs split over `model` to outputs added to the tokens."""
   return Linear(
     inputs,
     outputs,
@@ -108,15 +108,15 @@ def project_back(
 
 
 def split(*axes: str | None) -> dict:
-  """The metadata of a parameter whose axes the mesh axes of these names split."""
-  # Not eager, so that a model can also be made without a mesh.
+  """The metadata of a parameter whose axes are split over these mesh axes."""
+  # Eager sharding would require a mesh.
   return {'out_sharding': axes, 'eager_sharding': False}
 
 
 class RMSNorm(nnx.Module):
   """x / √(mean of x² + 10⁻⁶) ∘ scale (Zhang & Sennrich, arXiv 1910.07467, eq. 4).
 
-  That of Flax refuses float64 where promotion is strict.
+  The one of Flax refuses float64 under strict dtype promotion.
   """
 
   def __init__(self, size: int):
@@ -138,25 +138,25 @@ def head_size(width: int, num_heads: int) -> int:
 
 
 def split_heads(features: Float[Array, 'b n w'], num_heads: int) -> Array:
-  """`[b, n, h, w / h]`."""
+  """Splits the last axis into heads: `[b, n, h, w / h]`."""
   return features.reshape(*features.shape[:-1], num_heads, -1)
 
 
 def in_heads(
   tokens: Float[Array, 'b n w'], layers: Iterable[nnx.Linear], num_heads: int
 ) -> list[Float[Array, 'b n h v']]:
-  """What layers such as those of query, key and value make of tokens, head by head."""
+  """The outputs of several layers for the same tokens, each split into heads."""
   return [split_heads(layer(tokens), num_heads) for layer in layers]
 
 
 def for_heads(
   features: Float[Array, 'b n k'], num_heads: int
 ) -> Float[Array, 'b n h k']:
-  """The same features for each head."""
+  """Repeats the features for each head."""
   b, n, k = features.shape
   return jnp.broadcast_to(features[:, :, None], (b, n, num_heads, k))
 
 
 def merge_heads(features: Float[Array, 'b n h v']) -> Float[Array, 'b n w']:
-  """The heads of each token side by side."""
+  """Concatenates the heads of each token."""
   return features.reshape(*features.shape[:-2], -1)

@@ -1,4 +1,4 @@
-"""State-space models whose states belong to channels."""
+"""State-space models with a state for each channel."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from zoo.registry import mixers
 
 
 class _Channels(LinearState):
-  """The block of Mamba, whose 2 · width inner channels each have a state of their own.
+  """The block of Mamba, in which each of 2 · width inner channels has its own state.
 
-  x = silu(convolve(W_x u)), z = W_z u; in the recurrence each channel is a head with
-  values of size 1, and B_t and C_t, linear in x_t, are the keys and queries of all;
-  out((o + D ∘ x) ∘ silu(z)). There are no heads: `num_heads` makes no difference.
+  x = silu(convolve(W_x u)), z = W_z u. In the recurrence each channel is a head with
+  values of size 1; B_t and C_t, linear in x_t, are the keys and queries of all
+  channels. The output is out((o + D ∘ x) ∘ silu(z)). There are no heads: `num_heads`
+  has no effect.
   """
 
   chunked = False
@@ -48,7 +49,7 @@ class _Channels(LinearState):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a `state_size`, N in the paper, that is not ≥ 1."""
+    """Raises UserError unless `state_size`, N in the paper, is ≥ 1."""
     size = check_count('state_size', state_size)
     inner, rank = 2 * width, math.ceil(width / 16)
     super().__init__(inner, size, 1, [inner])
@@ -68,13 +69,13 @@ class _Channels(LinearState):
     self.out = project_back(inner, width, init, rngs=rngs)
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
-    """The bias of the rates at the start."""
+    """The initial bias of the rates."""
     raise NotImplementedError(f'{type(self).__name__} has no first_rates')
 
   def forget(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n h k']
   ) -> tuple[Float[Array, 'b n h k'], Float[Array, 'b n h']]:
-    """The log decay, and the strength of writing; `rate` has no bounds."""
+    """The log decay and the write strength β; `rate` is any real number."""
     raise NotImplementedError(f'{type(self).__name__} has no forget')
 
   def inputs(
@@ -134,8 +135,7 @@ class Longhorn(_Channels):
 
   For each inner channel S_t = (1 − D_t k_t²) ∘ S_{t−1} + D_t x_t k_t, o_t = q_t·S_t,
   D_t = β_t/(1 + β_t |k_t|²), β_t = sigmoid(W_2 W_1 x_t + b): the closed form of
-  argmin_S |S − S_{t−1}|² + β_t (k_t·S − x_t)², of whose matrix k_tᵀ k_t the diagonal is
-  kept.
+  argmin_S |S − S_{t−1}|² + β_t (k_t·S − x_t)², with k_tᵀ k_t reduced to its diagonal.
   """
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
@@ -150,7 +150,7 @@ class Longhorn(_Channels):
 
 
 class _Diagonal(NamedTuple):
-  """Complex numbers of each channel and state, as real and imaginary parts."""
+  """A complex number for each channel and state, as real and imaginary parts."""
 
   real: Float[Array, '*n w s']
   imaginary: Float[Array, '*n w s']
@@ -162,12 +162,12 @@ class _Diagonal(NamedTuple):
 
 @mixers.register('s4d')
 class S4D(Mixer):
-  """S4D-Lin (Gu et al., arXiv 2206.11893, section 4), a system for each channel.
+  """S4D-Lin (Gu et al., arXiv 2206.11893, section 4), one system per channel.
 
   x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t, with Ā = e^(ΔA),
   B̄ = (Ā − 1)/A (zero-order hold, B = 1), and A_n = −1/2 + iπn for n < N/2 at the start;
   out(gelu(y_t)). A, C, D and Δ are learned. The tokens are convolved with
-  2 Re(C Ā^t B̄). There are no heads: `num_heads` makes no difference.
+  2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
   """
 
   def __init__(

@@ -1,4 +1,4 @@
-"""Test-time training: a layer whose state is the weights of a model that it trains."""
+"""Test-time training: a layer whose state is a model that it trains on the tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zoo.registry import mixers
 
 
 class State(NamedTuple):
-  """The weights [W; b] of each head's model, `k` of keys with a 1, `v` of values."""
+  """The weights [W; b] of each head's model; `k` counts key features and the bias."""
 
   start: Float[Array, 'b h k v']  # at the start of the mini-batch
   now: Float[Array, 'b h k v']
@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 
 class _Examples(NamedTuple):
-  """What the inner models see: [q, 1], [k, 1], the target v − k, and the rate η."""
+  """The inner models' data: [q, 1], [k, 1], the target v − k and the rate η."""
 
   query: Float[Array, '... h k']
   key: Float[Array, '... h k']
@@ -50,11 +50,12 @@ class TTT(Mixer):
 
     [W; b]_t = [W; b]_{t−1} − η_t [k_t, 1]ᵀ ∇_t,   o_t = q_t + f_t(q_t),
 
-  with ∇_t the gradient with respect to k_t W + b at the weights of the start of the
+  with ∇_t the gradient with respect to k_t W + b at the weights at the start of the
   mini-batch of `mini_batch_size` tokens, and η_t = sigmoid(W_η x_t + b_η)/s for heads
-  of s features. The first weights and the norm are learned; out(o_t). The authors' code
-  has rotary positions in mini-batches, a factor of η by the position in them and a
-  second norm, which are not in the equations.
+  of s features; the output is out(o_t). The initial weights and the norm are learned.
+  The authors' code also has rotary positions within mini-batches, a factor of η that
+  depends on the position within the mini-batch, and a second norm, which are not in the
+  equations.
   """
 
   def __init__(
@@ -66,7 +67,7 @@ class TTT(Mixer):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError for a width that the heads cannot share."""
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
     size = head_size(width, num_heads)
     self.num_heads = num_heads
     self.mini_batch_size = check_count('mini_batch_size', mini_batch_size)
@@ -92,7 +93,7 @@ class TTT(Mixer):
 
     examples = self._examples(tokens)
     start = self.initial_state(b).start
-    # The padding has the rate 0.
+    # Padded tokens have the rate 0, and so change no weights.
     batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
     _, read = jax.lax.scan(body, start, batches)
     return self._outputs(examples, joined(read, n))

@@ -1,4 +1,4 @@
-"""Layers of linear self-attention: of the paper's, or of gradient descent and GD++."""
+"""Stacked linear self-attention: dense, gradient-descent, GD++ or scalar layers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class DeepLSA(TokenModel):
 
   Z ← Z + (1/C) Σ_h W_P W_V Z W_M Zᵀ W_Kᵀ W_Q Z   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  That is the form `dense`, four matrices per head; SparseLayer has the others. Sparse
-  layers add L steps of preconditioned gradient descent from 0 to the guess. There, as
-  in its sources, the query's token holds minus the guess and at last minus the
-  prediction, since descent takes from the labels of the context what it adds to the
-  prediction. One sparse layer predicts as a dense one with W_Kᵀ W_Q = diag(A, 0).
+  This is the form `dense`, with four matrices per head; SparseLayer defines the others.
+  L sparse layers add L steps of preconditioned gradient descent from 0 to the guess. In
+  the forms of SparseLayer, as in their sources, the label entry of the query's token
+  starts as minus the guess and ends as minus the prediction, because each step
+  subtracts from the context's labels what it adds to the prediction. One sparse layer
+  predicts the same as a dense layer with W_Kᵀ W_Q = diag(A, 0).
   """
 
   order_invariant = True
@@ -52,11 +53,11 @@ class DeepLSA(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """All matrices start from N(0, init_scale²); `shared` layers have the same ones.
+    """All matrices start from N(0, init_scale²); with `shared` all layers share theirs.
 
-    The prediction is the label in the query's last token, or with `readout='linear'` a
-    trained map of that token, which starts as that. Raises UserError naming the
-    argument that is out of its range.
+    The prediction is the label entry of the query's token after the last layer; with
+    `readout='linear'` it is a trained linear map of that token, which starts by reading
+    that entry. Raises UserError naming the argument that is out of its range.
     """
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
@@ -69,7 +70,7 @@ class DeepLSA(TokenModel):
 
     def layer() -> LinearAttention | SparseLayer:
       if form == 'dense':
-        features = self.token_width - 1  # its tokens have one label
+        features = self.token_width - 1  # LinearAttention adds one
         return LinearAttention(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
@@ -83,19 +84,19 @@ class DeepLSA(TokenModel):
     return self._read(self._layers(tokens)[-1])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t e']]:
-    """The tokens, and the tokens after each layer."""
+    """The tokens before the first layer and after each layer."""
     return self._layers(self.embed(prompt))
 
   def read(
     self, tokens: Float[Array, 'b t e'], prompt: Prompt
   ) -> Float[Array, 'b 1 *k']:
-    """What the readout would predict of the query from the tokens of any layer."""
+    """The readout's prediction for the query, from the tokens of any layer."""
     return self._finish(self._read(tokens), prompt)
 
   def exact_form(self) -> DeepRule:
-    """This model, if its form is `scalar`, for `zoo.theory`.
+    """The exact form of a `scalar` model, from which `zoo.theory` computes its risk.
 
-    Raises UserError for other forms, several outputs, and a guess that is a network.
+    Raises UserError for other forms, several outputs, or a network as the guess.
     """
     for name, value, wanted in (
       ('form', self.form, 'scalar'),
@@ -147,13 +148,14 @@ class DeepLSA(TokenModel):
 class SparseLayer(nnx.Module):
   """Z + (1/C) Σ_h P_h Z W_M Zᵀ Q_h Z with P_h = diag(B_h, I), Q_h = −diag(A_h, 0).
 
-  The layers of Ahn et al. (arXiv 2306.00297). In `sparse` B_h is 0, and a layer is a
-  step of gradient descent, preconditioned by Σ_h A_hᵀ: y_i is what is left of a label.
-  `gd_plus_plus` has B_h: with A = I, B = γ·I it also takes γ XᵀX/C of the features away
-  (GD++ of von Oswald et al., arXiv 2212.07677). In `scalar` it has A_h and B_h that are
-  multiples of the identity: the family whose exact risk is known.
+  The layers of Ahn et al. (arXiv 2306.00297). In the form `sparse`, B_h is 0, and a
+  layer is a step of gradient descent, preconditioned by Σ_h A_hᵀ, that leaves y_i as
+  the residual of a label. The form `gd_plus_plus` also has B_h: with A = I and B = γ·I
+  a layer multiplies the features by I − γ XᵀX/C (GD++ of von Oswald et al., arXiv
+  2212.07677). In the form `scalar`, A_h and B_h are multiples of the identity; this is
+  the family whose exact risk is known.
 
-  Parameters: `a`, and of gd_plus_plus `b`, `[h, d, d]`; of scalar both, `[h]`.
+  Parameters: `a`, and except in `sparse` `b`, both `[h, d, d]`, or `[h]` in `scalar`.
   """
 
   def __init__(
@@ -172,7 +174,7 @@ class SparseLayer(nnx.Module):
 
     def matrices() -> nnx.Param:
       normal = jax.random.normal(rngs.params(), (num_heads, *entries))
-      # Not eager, so that a model can also be made without a mesh.
+      # Eager sharding would require a mesh.
       axes = 'model', *(None for _ in entries)
       return nnx.Param(init_scale * normal, out_sharding=axes, eager_sharding=False)
 
@@ -181,20 +183,20 @@ class SparseLayer(nnx.Module):
       self.b = matrices()
 
   def matrices(self, name: str) -> Float[Array, 'h d d']:
-    """`a` or `b` as matrices."""
+    """The parameter `a` or `b` as matrices, also in the form `scalar`."""
     value = getattr(self, name)[...]
     if value.ndim == 3:
       return value
     return value[:, None, None] * jnp.eye(self.num_features, dtype=value.dtype)[None]
 
   def scores(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h c t']:
-    """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is no key."""
+    """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is not a key."""
     d, c = self.num_features, tokens.shape[1] - 1
     x, keys = tokens[..., :d], tokens[:, :-1, :d]
     return -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices('a'), x) / max(c, 1)
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
-    """The updated tokens."""
+    """The tokens after this layer."""
     d, scores = self.num_features, self.scores(tokens)
     x, keys, labels = tokens[..., :d], tokens[:, :-1, :d], tokens[:, :-1, d:]
     labels = jnp.einsum('bck,bhct->btk', labels, scores)

@@ -1,4 +1,4 @@
-"""Deep sets: a network of the mean of what another one says about each example."""
+"""Deep sets: a network applied to the mean of an embedding of each example."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zoo.registry import models
 
 @models.register('deep_set')
 class DeepSet(TokenModel):
-  """Deep set (Zaheer et al., arXiv 1703.06114, Theorem 2; with a mean for the sum).
+  """Deep set (Zaheer et al., arXiv 1703.06114, Theorem 2; a mean replaces the sum).
 
   ŷ = ρ(mean_i φ([x_i; y_i]), x_q, guess)   (in context: Ahuja & Lopez-Paz, 2305.16704)
 
-  φ and ρ have `num_layers` layers gelu(W z + b), ρ then a linear one. The mean over no
-  examples is 0.
+  φ and ρ each have `num_layers` layers gelu(W z + b), and ρ a final linear layer. The
+  mean over no examples is 0.
   """
 
   order_invariant = True
@@ -38,7 +38,7 @@ class DeepSet(TokenModel):
     rngs: nnx.Rngs,
   ):
     """Raises UserError naming the argument that is out of its range."""
-    # A shifted token has what is asked of an example, and the label before it.
+    # A shifted token has the features of an example and the label of the one before it.
     super().__init__(
       num_features, num_outputs, 'shifted', guess, guess_weights, guess_bias, rngs=rngs
     )

@@ -1,4 +1,4 @@
-"""The initial guess of a label, before any example is seen."""
+"""The initial guess of a label, made before any example is seen."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.errors import UserError, check_name, check_number, check_vector
 from zoo.models.linear_attention import Constant
 
-# By name, the guess of the label of features x.
+# The kinds of guess by name: the guessed label of features x.
 GUESSES = {
   'zero': '0',
   'fixed': 'g·x + β, given and not trained (arXiv 2512.04268, eq. 6)',
   'linear': 'w·x, trained from w = 0 (arXiv 2512.04268, Definition 3)',
   'network': 'a network of one hidden layer, trained with the model from the guess 0',
-  'residual': 'w·x, trained from w = 0, outside of the model: it sees the labels '
-  'y − w·x, and w·x_q is added to its prediction',
+  'residual': 'w·x, trained from w = 0, outside the model, which sees the labels '
+  'y − w·x; w·x_q is added to its prediction',
   'residual_network': 'the same with a network of one hidden layer in place of w·x',
 }
 _HIDDEN = 32  # hidden features of the network
@@ -39,9 +39,10 @@ class InitialGuess(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """`weights` is g, a number or `[d]`, and `bias` is β, both for `fixed` alone.
+    """`weights` is g, a number or `[d]`, and `bias` is β; both are for `fixed` only.
 
-    Raises UserError for an unknown kind, and for g or β with another one.
+    Raises UserError for an unknown kind, and for a g or β other than 0 with other
+    kinds.
     """
     check_name('guess', kind, GUESSES)
     d, k = num_features, num_outputs
@@ -49,7 +50,7 @@ class InitialGuess(nnx.Module):
     bias = check_number('guess_bias', bias)
     if kind != 'fixed' and (guess.any() or bias):
       raise UserError(
-        f"guess_weights and guess_bias are those of guess='fixed'; guess is {kind!r}"
+        f"guess_weights and guess_bias are only for guess='fixed'; guess is {kind!r}"
       )
     self.kind, self.num_features, self.num_outputs = kind, d, num_outputs
     if kind == 'fixed':
@@ -64,16 +65,16 @@ class InitialGuess(nnx.Module):
 
   @property
   def is_affine(self) -> bool:
-    """Whether it is affine in the features: no network."""
+    """Whether the guess is affine in the features, rather than a network."""
     return self.kind not in ('network', 'residual_network')
 
   @property
   def is_residual(self) -> bool:
-    """Whether it is outside of the model, which sees what is left of the labels."""
+    """Whether the guess is added outside the model, which then sees only residuals."""
     return self.kind in ('residual', 'residual_network')
 
   def affine(self) -> tuple[Float[Array, 'd k'], Float[Array, ' k']]:
-    """The weights and the offset of a guess that is affine in the features."""
+    """The weights and the offset of an affine guess."""
     zeros = jnp.zeros(self.num_outputs)
     if self.kind == 'zero':
       return jnp.zeros((self.num_features, self.num_outputs)), zeros

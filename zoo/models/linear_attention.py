@@ -23,21 +23,21 @@ class LinearAttention(nnx.Module):
 
   E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  Tokens are columns in the paper and rows here. A model defines with `initial_guess`
-  the label of the query's token, and with `readout` how it predicts from the query's
-  updated token; everything else follows.
+  Tokens are columns in the paper and rows here. A subclass defines `initial_guess`, the
+  label entry of the query's token, and may override `readout`, the linear map from the
+  query's updated token to the prediction.
   """
 
   order_invariant = True  # the order of the examples does not matter
-  nested_heads = True  # with fewer heads, they are the first of more from the same key
+  nested_heads = True  # for one key, fewer heads are the first ones of a larger model
 
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
   ):
     """Samples the matrices from N(0, init_scale²), head by head.
 
-    A model with fewer heads has the first heads of one with more from the same key.
-    Raises UserError for an invalid value.
+    For one key, a model with fewer heads has the first heads of a larger one. Raises
+    UserError for an invalid value.
     """
     self.num_features = check_count('num_features', num_features)
     self.num_heads = check_count('num_heads', num_heads)
@@ -46,7 +46,7 @@ class LinearAttention(nnx.Module):
 
     def matrices() -> nnx.Param:
       normal = jax.random.normal(rngs.params(), (num_heads, e, e))
-      # Not eager, so that a model can also be made without a mesh.
+      # Eager sharding would require a mesh.
       return nnx.Param(
         init_scale * normal, out_sharding=('model', None, None), eager_sharding=False
       )
@@ -55,10 +55,10 @@ class LinearAttention(nnx.Module):
     self.w_v, self.w_p = matrices(), matrices()
 
   def split_heads(self, *axes: str) -> None:
-    """Splits the heads over these axes of the mesh, of which `model` is the first.
+    """Splits the heads over these mesh axes, of which `model` is the first.
 
-    Each head is computed by itself until predictions are added up, and heads of zeros
-    may be appended to fill the devices.
+    The heads are independent until their predictions are summed, so heads of zeros may
+    be appended to fill the devices.
     """
     for matrices in (self.w_k, self.w_q, self.w_v, self.w_p):
       matrices.set_metadata(out_sharding=(axes, None, None))
@@ -76,7 +76,7 @@ class LinearAttention(nnx.Module):
   def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
     """The embedding matrix E (eq. 2) with this model's initial guess in it.
 
-    Raises UserError for a prompt of another number of features.
+    Raises UserError for a prompt with the wrong number of features.
     """
     prompt.check_features('model', self.num_features)
     guess, bias = self.initial_guess()
@@ -99,7 +99,7 @@ class LinearAttention(nnx.Module):
     t = tokens.shape[1]
     mask_t = (jnp.arange(t) < t - 1).astype(tokens.dtype)
     keys, queries = self.keys(tokens), self.queries(tokens)
-    # Without examples the mask leaves nothing to divide.
+    # At C = 0 the mask makes all scores 0, so any divisor but 0 will do.
     scores = jnp.einsum('bhki,bhqi->bhkq', keys, queries) / max(t - 1, 1)
     return scores * mask_t[None, None, :, None]
 
@@ -111,21 +111,21 @@ class LinearAttention(nnx.Module):
     """The whole updated embedding matrix; the prediction is its last entry."""
     return tokens + self.update(tokens)
 
-  # The same prediction, without the parts that do not affect it.
+  # The same prediction, computed without the parts that do not affect it.
 
   def head_algebra(self) -> tuple[Float[Array, 'h e'], Float[Array, 'h e e']]:
-    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`: predictions depend on no more."""
+    """`b_h = W_Vᵀ W_Pᵀ r` and `A_h = W_Kᵀ W_Q`, on which alone predictions depend."""
     b_he = jnp.einsum('i,hij,hjk->hk', self.readout(), self.w_p[...], self.w_v[...])
     a_hee = jnp.einsum('hij,hik->hjk', self.w_k[...], self.w_q[...])
     return b_he, a_hee
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query, by whichever exact path is cheaper.
+    """The prediction for each prompt's query, by the cheaper of two exact paths.
 
     The cost in multiplications per prompt, divided by e, is H·(2C + e) head by head,
-    and (C + d)·e through the learning rule for any number of heads. Devices that share
-    the heads share the first, and each repeats the second. Raises UserError for a
-    prompt of another number of features.
+    and (C + d)·e through the learning rule for any number of heads. Devices that the
+    heads are split over share the first cost; each repeats the second. Raises UserError
+    for a prompt with the wrong number of features.
     """
     prompt.check_features('model', self.num_features)
     c, d = prompt.x.shape[1:]
@@ -134,7 +134,7 @@ class LinearAttention(nnx.Module):
       return self.learning_rule()(prompt)
     guess, bias = self.initial_guess()
     b_he, a_hee = self.head_algebra()
-    # First where the weights are, then gathered for the devices that share the batch.
+    # Computed where the weights are, then gathered along the axes that split the batch.
     for axes in (self.w_k.get_metadata('out_sharding')[0], 'model'):
       b_he, a_hee = _split_heads(b_he, axes), _split_heads(a_hee, axes)
     query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
@@ -144,7 +144,7 @@ class LinearAttention(nnx.Module):
     return query_be @ self.readout() + jnp.sum(scores_bch * values_bch, axis=(1, 2))
 
   def learning_rule(self) -> LearningRule:
-    """This model as a point of the space of learning rules (exact)."""
+    """The learning rule that predicts exactly as this model does."""
     guess, bias = self.initial_guess()
     b_he, a_hee = self.head_algebra()
     readout = self.readout()
@@ -161,7 +161,7 @@ class LinearAttention(nnx.Module):
 def _split_heads(
   array: Float[Array, 'h ...'], axes: str | Sequence[str]
 ) -> Float[Array, 'h ...']:
-  """The array with its heads split over axes of the mesh, if they divide them."""
+  """The array with its heads split over mesh axes, if the axes divide their number."""
   mesh = jax.sharding.get_abstract_mesh()
   names = (axes,) if isinstance(axes, str) else axes
   if not {*names} <= {*mesh.axis_names} or not mesh.are_all_axes_auto:

@@ -25,7 +25,7 @@ class LSA(MultiHeadLSA):
     *,
     rngs: nnx.Rngs,
   ):
-    """As MultiHeadLSA, without `num_heads`."""
+    """Takes the arguments of MultiHeadLSA except `num_heads`."""
     super().__init__(
       num_features, 1, initial_guess, initial_bias, init_scale, rngs=rngs
     )

@@ -28,7 +28,7 @@ class LTB(LinearAttention):
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is the MLP's width f ≥ d + 1; None is d + 1.
+    """`hidden_features` is the MLP's width f ≥ d + 1; it is d + 1 if None.
 
     All six matrices start from N(0, init_scale²). Raises UserError naming the argument
     that is out of its range.

@@ -1,4 +1,4 @@
-"""Networks of a fixed number of tokens: all side by side, or mixed by turns."""
+"""Networks for a fixed number of tokens: an MLP of all of them, and MLP-Mixer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GELULayers(nnx.Module):
   """Layers `z ← gelu(W z + b)`."""
 
   def __init__(self, inputs: int, width: int, num_layers: int, *, rngs: nnx.Rngs):
-    """Raises UserError for less than one layer, or a width below 1."""
+    """Raises UserError for fewer than one layer, or a width below 1."""
     width = check_count('width', width)
     sizes = [inputs] + [width] * (check_count('num_layers', num_layers) - 1)
     self.layers = nnx.List([project(size, width, rngs=rngs) for size in sizes])
@@ -36,17 +36,17 @@ class GELULayers(nnx.Module):
 
 
 class _FixedLength(TokenModel):
-  """A model of joint tokens that has a place for each of `context_length` examples."""
+  """A model of joint tokens with a place for each of `context_length` examples."""
 
   context_length: int
 
   @property
   def places(self) -> int:
-    """The number of tokens that it takes."""
+    """The number of tokens that the model takes, the query's included."""
     return num_tokens('joint', self.context_length)
 
   def padded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b p m']:
-    """Tokens of 0 in the first places that a prompt leaves empty.
+    """Pads shorter prompts with tokens of zeros at the start.
 
     Raises UserError for more tokens than there are places.
     """
@@ -57,10 +57,10 @@ class _FixedLength(TokenModel):
 
 @models.register('mlp')
 class MLP(_FixedLength):
-  """A network of all tokens `[x_1; y_1; …; x_C; y_C; x_q; guess]` side by side.
+  """A network of the concatenated tokens `[x_1; y_1; …; x_C; y_C; x_q; guess]`.
 
-  `num_layers` layers gelu(W z + b), then a linear one. In shorter prompts the first
-  tokens are 0.
+  `num_layers` layers gelu(W z + b), then a linear one. Shorter prompts are padded with
+  tokens of zeros at the start.
   """
 
   def __init__(
@@ -98,8 +98,8 @@ class MLPMixer(_FixedLength):
   Z ← Z + gelu(norm(Z) W_3) W_4 over the channels of a token, with biases,
 
   and a linear readout of the norm of the query's token. As in the paper's models, the
-  hidden layers have width / 2 and 4 · width features. In shorter prompts the first
-  tokens are 0.
+  hidden layers have width / 2 and 4 · width features. Shorter prompts are padded with
+  tokens of zeros at the start.
   """
 
   def __init__(

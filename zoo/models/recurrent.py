@@ -1,4 +1,4 @@
-"""Recurrent networks: LSTM and GRU, which read one token after the other."""
+"""Recurrent networks, which read one token after another: LSTM and GRU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.registry import models
 
 
 class _Recurrent(TokenModel):
-  """Layers of a cell, each reading the states of the one before, and a readout."""
+  """Layers of a cell, each reading the states of the layer below, and a readout."""
 
   def __init__(
     self,
@@ -46,11 +46,11 @@ class _Recurrent(TokenModel):
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
-    """The cell of a layer."""
+    """A new cell for one layer with this many inputs."""
     raise NotImplementedError(f'{type(self).__name__} has no cell')
 
   def start(self, zeros: Float[Array, 'b w']) -> Array | tuple[Array, Array]:
-    """What the cell carries to the first token."""
+    """The carry of the cell before the first token."""
     return zeros
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
@@ -61,7 +61,7 @@ class _Recurrent(TokenModel):
     return self.read_out(jnp.swapaxes(states, 0, 1))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
-    """What each layer carries after each token; the last of it is its output."""
+    """The carry of each layer after each token, as arrays; the last is the output."""
     start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
     states, found = jnp.swapaxes(tokens, 0, 1), []
     for cell in self.layers:
@@ -81,7 +81,7 @@ class _Recurrent(TokenModel):
 class LSTM(_Recurrent):
   """Long short-term memory (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
-  i, f, o = σ(W z_t + U h_{t−1} + b), g = tanh(…), each with weights of its own;
+  i, f, o = σ(W z_t + U h_{t−1} + b), g = tanh(…), each with its own weights;
   c_t = f ∘ c_{t−1} + i ∘ g, h_t = o ∘ tanh(c_t); flax.nnx.OptimizedLSTMCell.
   """
 
@@ -96,8 +96,8 @@ class LSTM(_Recurrent):
 class GRU(_Recurrent):
   """Gated recurrent unit (Cho et al., arXiv 1406.1078; Chung et al., arXiv 1412.3555).
 
-  r, u = σ(W z_t + b + U h_{t−1}), n = tanh(W z_t + b + r ∘ U h_{t−1}), each with
-  weights of its own; h_t = (1 − u) ∘ n + u ∘ h_{t−1}; flax.nnx.GRUCell.
+  r, u = σ(W z_t + b + U h_{t−1}), n = tanh(W z_t + b + r ∘ U h_{t−1}), each with its
+  own weights; h_t = (1 − u) ∘ n + u ∘ h_{t−1}; flax.nnx.GRUCell.
   """
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:

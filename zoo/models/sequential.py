@@ -1,4 +1,4 @@
-"""A linear learner that sees one example at a time: linear-state mixers, laid bare."""
+"""The recurrence of linear-state mixers alone: a learner that sees examples in turn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from zoo.mixers.linear_state import Inputs, chunkwise
 from zoo.prompt import Prompt
 from zoo.registry import models
 
-# By name, what the recurrence trains beside the writes K: the decays α, and whether it
-# erases what the weights said before.
+# For each rule: whether the decays α are trained as well as the writes K, and whether a
+# step erases what the weights predicted before it (H ≠ 0).
 RULES = {
   'linear': (False, False),  # linear attention (arXiv 2006.16236): α = 1, H = 0
   'retention': (True, False),  # RetNet (arXiv 2307.08621): H = 0
@@ -26,16 +26,17 @@ GUESSES = 'zero', 'linear'
 
 @models.register('sequential')
 class SequentialLearner(nnx.Module):
-  """Weights that learn from each example by numbers of its position.
+  """Weights updated at each example, by coefficients that depend on its position.
 
   w_i = α_i w_{i−1} − H_i x_i x_iᵀ w_{i−1} + K_i x_i y_i, and the prediction is w_i·x
 
-  The recurrence of `zoo.mixers` with the features as keys and queries and the labels as
-  values, by numbers that no prompt changes; one of RULES. Its risk after each number of
-  examples is known exactly (`zoo.theory.exact_curve`).
+  This is the recurrence of `zoo.mixers` with the features as keys and queries, the
+  labels as values, and coefficients that do not depend on the prompt. The rule is one
+  of RULES. The risk after each number of examples is known exactly
+  (`zoo.theory.exact_curve`).
 
-  Parameters: `write [c]`, K; with a decay `log_decay [c]`, log α from 0; with the guess
-  `linear` the first weights `start [d]`, which start at 0.
+  Parameters: `write [c]`, K; for rules that decay `log_decay [c]`, log α, from 0; with
+  the guess `linear` the first weights `start [d]`, from 0.
   """
 
   def __init__(
@@ -65,37 +66,37 @@ class SequentialLearner(nnx.Module):
       self.start = nnx.Param(jnp.zeros(num_features))
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
-    """The prediction for each prompt's query; raises UserError as `predictions`."""
+    """The prediction for each prompt's query; UserError as in `predictions`."""
     return self.predictions(prompt)[:, -1]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
     """The prediction for each example from those before it, that for the query last.
 
-    Raises UserError for prompts of another number of features, or of more examples.
+    Raises UserError for the wrong number of features, or for too many examples.
     """
     prompt.check_features('model', self.num_features)
     b, c, d = prompt.x.shape
     if c > self.context_length:
       raise UserError(
-        f'the prompt has {c} examples; the model has numbers for {self.context_length}'
+        f'the prompt has {c} examples; the model is for at most {self.context_length}'
       )
     write = self.write[:c]
-    # A token reads after it has written: the first writes nothing, and those after it
-    # write an example and read with the features of the next.
+    # A token reads after it has written. The first token writes nothing; each later one
+    # writes an example and reads with the features of the next.
     inputs = Inputs(
       query=prompt.features[:, :, None],
       key=jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
       value=jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
       log_decay=_for_tokens(self.log_decay[:c], b)[..., None] if self.decays else None,
       write=_for_tokens(write, b),
-      # Of what is left after the decay, so that H = αK.
+      # The mixer erases after the decay, so this gives H = αK.
       erase=_for_tokens(write, b) if self.erases else None,
     )
     state = jnp.broadcast_to(self._start()[None, None, :, None], (b, 1, d, 1))
     return chunkwise(inputs, state)[0][:, :, 0, 0]
 
   def exact_form(self) -> Recurrence:
-    """This model for `zoo.theory`."""
+    """The exact form from which `zoo.theory` computes the risk."""
     write = self.write[...]
     decay = jnp.exp(self.log_decay[...]) if self.decays else jnp.ones_like(write)
     erase = decay * write if self.erases else jnp.zeros_like(write)
@@ -108,7 +109,7 @@ class SequentialLearner(nnx.Module):
 
 
 def _for_tokens(numbers: Float[Array, ' c'], b: int) -> Float[Array, 'b t 1']:
-  """The number of each token of each prompt; 0 for the first token."""
+  """The coefficient of each token of each prompt; 0 for the first token."""
   return jnp.broadcast_to(
     jnp.pad(numbers, (1, 0))[None, :, None], (b, len(numbers) + 1, 1)
   )

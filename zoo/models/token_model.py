@@ -1,4 +1,4 @@
-"""Models that read prompts as tokens, with an initial guess of each label in them."""
+"""The base of models that read tokens with an initial guess of each label."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from zoo.prompt import Prompt
 
 
 class TokenModel(nnx.Module):
-  """A model that defines `body`, from the tokens of a prompt to outputs at each token.
+  """A model whose subclass defines `body`, from a prompt's tokens to outputs at each.
 
-  All else follows: the tokens, one of `zoo.models.tokens.LAYOUTS`; the initial guess of
-  the labels in them, one of `zoo.models.initial_guess.GUESSES`; and, unless the layout
-  is `joint` or the body is not causal, the predictions of all examples in one pass.
+  This class adds the rest: the tokens, in one of `zoo.models.tokens.LAYOUTS`; their
+  initial guess of the labels, one of `zoo.models.initial_guess.GUESSES`; and, if the
+  body is causal and the layout is not `joint`, the predictions for all examples in one
+  pass.
   """
 
   def __init__(
@@ -49,20 +50,20 @@ class TokenModel(nnx.Module):
     )
     self.token_width = token_width(tokens, num_features, num_outputs)
     if tokens == 'joint' or not causal:
-      # The tokens of examples see their own labels.
+      # The outputs at examples would depend on their own labels.
       self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    """The outputs at each token; only those at features that ask are read.
+    """The outputs at each token, of which only those at features are read.
 
-    With `joint` tokens, the query's output alone will do.
+    With `joint` tokens it may return the query's output alone.
     """
     raise NotImplementedError(f'{type(self).__name__} has no body')
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b n m']:
-    """The tokens of prompts, with this model's guess in them.
+    """The tokens of prompts, with this model's guess of each label.
 
-    Raises UserError for prompts of another number of features or outputs.
+    Raises UserError for prompts with the wrong number of features or outputs.
     """
     prompt.check_features('model', self.num_features)
     k = prompt.labels.shape[-1]
@@ -76,7 +77,7 @@ class TokenModel(nnx.Module):
     return lay_out(prompt, guess, self.layout)
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
-    """The prediction for each prompt's query; raises UserError as `embed`."""
+    """The prediction for each prompt's query; raises UserError as `embed` does."""
     return self._finish(self.body(self.embed(prompt)), prompt)[:, -1]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
@@ -92,7 +93,7 @@ class TokenModel(nnx.Module):
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:
-    """Raises UserError for more tokens than a context of `context_length` has."""
+    """Raises UserError for more tokens than `context_length` examples make."""
     if prompt_tokens > num_tokens(self.layout, context_length):
       raise UserError(
         f'the prompt has {prompt_tokens} tokens; the model has places for '

@@ -1,4 +1,4 @@
-"""Prompts as tokens, each with a place for the initial guess of its label.
+"""Prompts as tokens: how a layout holds features, labels and initial guesses.
 
 Shape letters: `n` tokens of a layout, `m` their width, `w` the width of a body.
 """
@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from zoo.prompt import Prompt
 
-# By name, the tokens of a layout. `joint` has labels beside the features that they
-# belong to, so only the query, whose label is missing, can be predicted from it.
+# The tokens of each layout. `joint` puts each label beside its own features, so only
+# the query, whose label is missing, can be predicted.
 LAYOUTS = {
   'joint': '[x_1; y_1], …, [x_C; y_C], [x_q; guess]',
   'interleaved': '[x_1; guess_1], [0; y_1], [x_2; guess_2], …, [x_q; guess_q]',
@@ -32,7 +32,7 @@ def num_tokens(layout: str, context_length: int) -> int:
 def lay_out(
   prompt: Prompt, guess: Float[Array, 'b t k'], layout: str
 ) -> Float[Array, 'b n m']:
-  """The tokens of prompts; `guess` is the guess of each label, the query's last."""
+  """The tokens of prompts; `guess` holds the guess of each label, the query's last."""
   if layout == 'joint':
     return prompt.tokens(guess[:, -1])
   x = prompt.features
@@ -42,12 +42,12 @@ def lay_out(
   asked = jnp.concatenate([x, guess], axis=-1)
   told = jnp.concatenate([jnp.zeros_like(x), before], axis=-1)
   b, t, m = asked.shape
-  # Pairs (label of the example before, example); the first has no example before it.
+  # Pairs (label of the previous example, example), without the first one's label.
   return jnp.stack([told, asked], axis=2).reshape(b, 2 * t, m)[:, 1:]
 
 
 def at_examples(tokens: Float[Array, 'b n w'], layout: str) -> Float[Array, 'b t w']:
-  """The tokens at which the examples, and the query last, are predicted."""
+  """The tokens at which the labels of the examples and the query are predicted."""
   return tokens[:, ::2] if layout == 'interleaved' else tokens
 
 

@@ -27,9 +27,9 @@ POSITIONS = 'none', 'learned', 'rotary'
 class Transformer(TokenModel):
   """Layers `z ← z + mixer(norm(z))`, `z ← z + feed_forward(norm(z))`, then a readout.
 
-  Pre-norm as in GPT-2 (Radford et al., 2019), with any of `zoo.list_mixers()`. Looped
-  (Yang et al., arXiv 2311.12424): `Y_0 = 0`, `Y_{i+1} = layers(Y_i + E)` with the
-  embedded prompt E, `num_loops` times with the same weights.
+  Pre-norm as in GPT-2 (Radford et al., 2019), with any of `zoo.list_mixers()`. The
+  layers may be looped (Yang et al., arXiv 2311.12424): `Y_0 = 0`, then `num_loops`
+  times `Y_{i+1} = layers(Y_i + E)`, with the embedded prompt E and the same weights.
   """
 
   def __init__(
@@ -58,14 +58,15 @@ class Transformer(TokenModel):
     *,
     rngs: nnx.Rngs,
   ):
-    """Several mixers, a list or joined by commas, take turns layer by layer.
+    """Several mixers, in a list or joined by commas, alternate from layer to layer.
 
-    `mixer_options` go to each mixer that names them. `hidden_features` None is
-    4 · width. The loss is that after each of the last `num_trained_loops` loops; None
-    is all. Kernels start from N(0, init_scale²), None from N(0, 1/inputs); those that
-    write to the tokens are divided by √(2 · num_layers) as GPT-2's. With `remat` the
-    backward pass computes each layer again, which saves memory. Raises UserError
-    naming the argument that is out of its range.
+    Each of `mixer_options` goes to every mixer that has an argument of that name.
+    `hidden_features` is 4 · width if None. The loss is taken after each of the last
+    `num_trained_loops` loops, or after all if None. Kernels start from
+    N(0, init_scale²), or N(0, 1/inputs) if None; kernels whose outputs are added to the
+    tokens are divided by √(2 · num_layers), as in GPT-2. With `remat` the backward pass
+    computes each layer again, which saves memory. Raises UserError naming the argument
+    that is out of its range.
     """
     super().__init__(
       *(num_features, num_outputs, tokens, guess, guess_weights, guess_bias, causal),
@@ -97,12 +98,12 @@ class Transformer(TokenModel):
     return self._read(self._loops(self._embedded(tokens))[-1])
 
   def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
-    """`predictions` after each of the trained loops; no gradient goes beyond them."""
+    """`predictions` after each trained loop; gradients stop before the first."""
     each = self._loops(self._embedded(self.embed(prompt)))
     return jnp.stack([self.read(tokens, prompt) for tokens in each])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
-    """The embedded tokens, and the tokens after each layer of each loop."""
+    """The embedded tokens, then the tokens after each layer of each loop."""
     embedded = self._embedded(self.embed(prompt))
     tokens = jnp.zeros_like(embedded)
     each = [embedded]
@@ -116,7 +117,7 @@ class Transformer(TokenModel):
   def read(
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    """What the readout would predict from the tokens of any layer."""
+    """The readout's predictions from the tokens of any layer."""
     return self._finish(self._read(tokens), prompt)
 
   def _embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
@@ -204,9 +205,9 @@ class FeedForward(nnx.Module):
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` None is 4 · width.
+    """`hidden_features` is 4 · width if None.
 
-    Raises UserError for an unknown kind, or no hidden features.
+    Raises UserError for an unknown kind, or for `hidden_features` below 1.
     """
     check_name('feed_forward', kind, FEED_FORWARDS[1:])
     hidden = 4 * width if hidden_features is None else hidden_features
@@ -227,7 +228,7 @@ class FeedForward(nnx.Module):
 
 
 def make_norm(kind: str, width: int, rngs: nnx.Rngs) -> nnx.Module | None:
-  """A layer norm or RMS norm of tokens; None for `none`; UserError for others."""
+  """A layer norm or RMS norm; None for `none`; raises UserError for an unknown kind."""
   check_name('norm', kind, NORMS)
   if kind == 'layer':
     return nnx.LayerNorm(width, epsilon=1e-5, rngs=rngs)
@@ -243,10 +244,11 @@ def make_mixers(
   given: Mapping[str, object],
   rngs: nnx.Rngs,
 ) -> Iterator[Mixer]:
-  """The mixer of each layer; several, listed or joined by commas, take turns.
+  """The mixer of each layer; several names, listed or joined by commas, alternate.
 
-  Each gets what it names of the arguments. Raises UserError for what one of them cannot
-  do, and for an option that none names.
+  Each mixer gets those of the `given` arguments and options that its constructor names.
+  Raises UserError for an argument that one of them does not support, and for an option
+  that none of them has.
   """
   options = options or {}
   names = mixer.split(',') if isinstance(mixer, str) else list(mixer)

@@ -14,8 +14,8 @@ class YqLSA(LinearAttention):
 
   f = [E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = w·x_q
 
-  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, `w [d]`, which starts at 0. The paper has
-  one head; more heads do not lower the risk that it can reach.
+  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, and `w [d]`, which starts at 0. The paper
+  has one head; more heads do not lower the least risk.
   """
 
   def __init__(

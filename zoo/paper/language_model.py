@@ -52,7 +52,7 @@ class _Fields:
     return _Fields(self._get(name), f'{self._path}: {name}')
 
   def items(self) -> list[tuple[str, _Fields]]:
-    """The fields of an object of objects; UserError if they cannot be shown."""
+    """The fields of an object of objects; raises UserError if they cannot be shown."""
     if len(self._fields) > _MAX_FIELDS or not all(map(_is_text, self._fields)):
       raise UserError(
         f'{self._path} has the fields {_shown(list(self._fields))}; it must have at '
@@ -78,7 +78,7 @@ class _Fields:
     value = check_number(f'{self._path}: {name}', self._get(name))
     if abs(value) > _MAX_NUMBER:
       raise UserError(
-        f'{self._path}: {name} is {value:g}; it must be at most {_MAX_NUMBER:g} in size'
+        f'{self._path}: {name} is {value:g}; its size must be at most {_MAX_NUMBER:g}'
       )
     return value
 

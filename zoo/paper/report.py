@@ -31,7 +31,7 @@ def page(
   return reports.render(
     _TITLE,
     'The synthetic figures and the claims of arXiv 2512.04268, reproduced by ICL Zoo, '
-    f'with exact results beside trained models. Verdicts: {"; ".join(counts)}.',
+    f'with exact results and trained models. Verdicts: {"; ".join(counts)}.',
     [
       reports.Section(
         'Claims',

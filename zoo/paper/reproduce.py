@@ -40,15 +40,15 @@ def reproduce(
   llm_run: str | os.PathLike[str] | None = None,
   num_processes: int = 1,
 ) -> list[reports.Claim] | None:
-  """Makes the figures and judges the claims; returns them as they are in `claims.json`.
+  """Makes the figures and judges the claims; returns what it writes to `claims.json`.
 
-  The folder `out` gets the runs, `figure_NAME.csv`, `.svg` and `.png` for each figure,
-  `claims.json` and `report.html`. Models that are already trained there are not trained
-  again, so the same call resumes after an interruption; after SIGTERM it returns None,
-  and after Ctrl-C it raises KeyboardInterrupt. `get_config` returns the config of a
-  model by its name and variant. Figure 6 is read from the folder `llm_run`, which
-  `launch.llm` wrote. With `num_processes` n the same call, made by n processes that
-  share `out` and nothing else, divides the runs. `out` may be in a bucket,
+  The runs, `figure_NAME.csv`, `.svg` and `.png` for each figure, `claims.json` and
+  `report.html` are written to the folder `out`. Models that are already trained there
+  are not trained again, so the same call resumes after an interruption; it returns None
+  after SIGTERM, and raises KeyboardInterrupt after Ctrl-C. `get_config` returns the
+  config of a model by its name and variant. Figure 6 is read from the folder `llm_run`,
+  which `launch.llm` wrote. With `num_processes` n, n processes that make the same call
+  and share only `out` divide the runs among them. `out` may be in a bucket, such as
   gs://bucket/paper.
 
   Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
@@ -132,7 +132,7 @@ def _reproduce(
 def _plot_and_judge(
   request: _Request, runs: Runs, interruption: Interruption, bar: tqdm
 ) -> tuple[dict[str, Plot], list[reports.Claim]] | None:
-  """The plots, which it writes, and the judged claims; None after an interruption."""
+  """Writes the plots and judges the claims; returns both, or None if interrupted."""
   plots: dict[str, Plot] = {}
   for name in request.figures:
     if interruption.due():

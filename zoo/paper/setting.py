@@ -51,7 +51,7 @@ def task(
 def stretched(ratio: float) -> Float[np.ndarray, 'd d']:
   """A feature covariance of trace d with variances in geometric progression.
 
-  `ratio` is the largest variance over the smallest.
+  `ratio` is the largest variance divided by the smallest.
   """
   variances = np.geomspace(1, ratio, NUM_FEATURES)
   return np.diag(variances * NUM_FEATURES / variances.sum())
@@ -65,7 +65,7 @@ def gd_risk(subject: LinearRegression) -> float:
 def best_risk(
   subject: LinearRegression, guess: float | None = 0.0, bias: float = 0.0
 ) -> float:
-  """The infimum of the risk of multi-head LSA with a fixed guess and enough heads.
+  """The least risk of multi-head LSA with a fixed guess and enough heads.
 
   `guess` None leaves it free, which gives the infimum of yq-LSA and of LTB.
   """
@@ -73,7 +73,7 @@ def best_risk(
 
 
 def head_limit(heads: int, c: int = CONTEXT_LENGTH, norm: float = NORM) -> float:
-  """The infimum of the risk for a number of heads and `y_q = 0`; `norm` is |w*|²."""
+  """The least risk for a number of heads and `y_q = 0`; `norm` is |w*|²."""
   return theory.isotropic_head_limit(NUM_FEATURES, c, heads, math.sqrt(norm))
 
 
@@ -88,7 +88,7 @@ def gd_transformer(step_size: float) -> YqLSA:
 
 
 def best_heads(subject: LinearRegression) -> MultiHeadLSA:
-  """Multi-head LSA with `y_q = 0` and the weights that attain its infimum."""
+  """Multi-head LSA with `y_q = 0` and weights that attain its least risk."""
   return constructions.multi_head_lsa(theory.optimal_rule(subject, 0.0))
 
 
@@ -119,7 +119,7 @@ def ltb_without_labels(model: YqLSA) -> LTB:
 
 
 def distance(one: LinearAttention, other: LinearAttention) -> float:
-  """The distance of two models' predictions: 0 if they agree on all prompts.
+  """The distance of two models' learning rules: 0 if they agree on all prompts.
 
   It is `LearningRule.distance`, divided by the Euclidean norm of the first rule.
   """
@@ -128,7 +128,7 @@ def distance(one: LinearAttention, other: LinearAttention) -> float:
 
 
 def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
-  """`|∂R/∂U|`: the gradient of the exact risk in the update U, a sum over heads."""
+  """`|∂R/∂U|`: the norm of the exact risk's gradient in the update U."""
 
   def risk(update: jax.Array) -> jax.Array:
     return jnp.asarray(

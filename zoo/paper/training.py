@@ -16,15 +16,15 @@ from zoo.training.records import read_lines
 from zoo.training.sweeps import at_point, sweep_in
 
 GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
-Field = int | float | tuple  # of a config, as a point sets it
-Row = dict[str, Any]  # of a sweep: the fields of a run, its summary and its workdir
+Field = int | float | tuple  # the value of a config's field in a point
+Row = dict[str, Any]  # one run of a sweep: its fields, summary and workdir
 
 
 class Study(NamedTuple):
   """Runs that differ only in the fields of their points: one sweep."""
 
   config: str
-  variant: str  # of the config; '' is the one that converges
+  variant: str  # of the config; '' trains to convergence
   evaluations: int = 1  # how often the risk is sampled during training
   eval_batches: int = 4
   checkpoints: int = 1  # number of checkpoints, spread evenly to the end of training
@@ -84,10 +84,10 @@ def train_all(
 ) -> Runs | None:
   """Trains every point once for each seed, unless it is finished in `workdir`.
 
-  The same call, made by all workers, divides the runs.
+  The workers make the same call, and divide the runs among them.
 
-  `bar` shows what is running, and advances by one for each run. After SIGTERM saves
-  everything and returns None; raises as `zoo.training.sweep` does.
+  `bar` shows what is running, and advances by one for each run. After SIGTERM
+  everything is saved and the result is None. Raises the errors of `zoo.training.sweep`.
   """
   studies: dict[Study, list[Point]] = {}
   for one in dict.fromkeys(points):
@@ -130,7 +130,7 @@ def _one_by_one(
   changes: Sequence[Mapping[str, Field]],
   workers: Workers,
 ) -> list[Row] | None:
-  """Like a sweep, but with ordinary runs, which save checkpoints during training."""
+  """Trains as a sweep does, but in separate runs, which save checkpoints on the way."""
   fields_of = {
     ','.join(f'{field}={value}' for field, value in fields.items()): fields
     for fields in changes

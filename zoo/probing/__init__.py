@@ -1,4 +1,4 @@
-"""Probing: compares what a model has learned with what it could learn in theory."""
+"""Probing: compares what a model has learned with what theory says it could learn."""
 
 from zoo.probing.activations import attention_maps as attention_maps
 from zoo.probing.activations import intermediates as intermediates

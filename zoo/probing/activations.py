@@ -26,21 +26,21 @@ from zoo.protocols import Layered, Predictor
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
   """The return value of each method in one forward pass, by the method's name.
 
-  Methods of submodules are named by their path, as `layers.0.mixer.attention`, and
-  `__call__` by the path alone, as `layers.0`; further calls have the suffix `@2`, `@3`,
-  …, as in a loop; parts of a value follow after a dot. Beside them a model has:
+  Methods of submodules are named by their path, such as `layers.0.mixer.attention`, and
+  `__call__` by the path alone, such as `layers.0`. Later calls, as in a loop, have the
+  suffix `@2`, `@3`, …; parts of a value follow after a dot. There are also:
 
-  - linear attention, the terms of the paper's equation: `embed`, `keys`, `queries`,
+  - for linear attention, the terms of the paper's equation: `embed`, `keys`, `queries`,
     `values`, `scores` (key by query), `update` and `forward_tokens`;
-  - a model with layers, `layer_tokens.0`, … before the first and after each of them;
-  - a mixer, `tokens`, which it reads; `attention [b, h, n, n]`, query by key; and
-    `state`, whose parts are as after each token, `[b, n, …]`. A mixer has the last two
-    if it has the methods that `zoo.mixers.Mixer` names;
-  - `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
-  - `lstm` and `gru`, `carries.0`, … of each layer after each token `[b, n, w]`.
+  - for a model with layers, `layer_tokens.0`, …, before the first and after each layer;
+  - for a mixer, its input `tokens`; `attention [b, h, n, n]`, query by key; and
+    `state`, the parts of its state after each token, `[b, n, …]`. The last two require
+    the methods that the docstring of `zoo.mixers.Mixer` names;
+  - for `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
+  - for `lstm` and `gru`, `carries.0`, …, of each layer after each token `[b, n, w]`.
 
-  The model itself does not change, and computes nothing more when it is called. Values
-  inside a compiled loop have no names. Raises UserError unless the model is an NNX
+  The model itself does not change, and its later calls compute nothing extra. Values
+  inside a compiled loop are not returned. Raises UserError unless the model is an NNX
   module.
   """
   return _intermediates(*_split(model), prompt)
@@ -49,10 +49,10 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
 def attention_maps(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'b h q k']]:
-  """The attention of each layer that has such, query by key, by the layer's name.
+  """The attention weights of each layer that has any, query by key, by layer name.
 
-  These are the mixers with `attention`, and the layers of `deep_lsa`. Raises UserError
-  as `intermediates`.
+  These layers are the mixers with `attention`, and the layers of `deep_lsa`. Raises
+  UserError as `intermediates` does.
   """
   return in_order(_attention_maps(*_split(model), prompt))
 
@@ -75,10 +75,10 @@ def _split(model: Predictor) -> tuple[Any, PyTree]:
 @functools.partial(jax.jit, static_argnums=0)
 def _intermediates(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
   model = nnx.merge(graph, state)
-  # A TPU, and tf32 on a GPU, would otherwise round the products.
+  # Otherwise a TPU, or a GPU with tf32, would round the products.
   with jax.default_matmul_precision('highest'):
     found = _captured(nnx.merge(graph, state), prompt)
-    return found | dict(_beside(model, prompt, found))
+    return found | dict(_extra_values(model, prompt, found))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -98,13 +98,13 @@ def _attention_maps(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Arra
 
 @functools.partial(jax.jit, static_argnums=0)
 def _mean_attention(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
-  # One program with the rest, so that what no map needs is not computed.
+  # In the same program as the model, so that XLA drops all that no map needs.
   maps = _attention_maps(graph, state, prompt)
   return {name: jnp.abs(value).mean(axis=0) for name, value in maps.items()}
 
 
 def in_order(maps: dict[str, Array]) -> dict[str, Array]:
-  """By layers and calls, as numbers: a program returns a dict by the letters."""
+  """Sorts names by layer and call numbers: a program returns dicts in string order."""
 
   def key(name: str) -> list[tuple[int, str]]:
     parts = name.replace('@', '.').split('.')
@@ -114,7 +114,7 @@ def in_order(maps: dict[str, Array]) -> dict[str, Array]:
 
 
 def _captured(model: Any, prompt: Prompt) -> dict[str, Array]:
-  """The values of all methods in a forward pass of a model, which is used up."""
+  """The values of all methods in a forward pass; the model must not be used again."""
   trace = get_opaque_trace_state(convention='nnx')
   recording = functools.cache(functools.partial(_recording, trace=trace))
   for _, module in nnx.iter_modules(model):
@@ -139,10 +139,10 @@ def _forward(model: Predictor, prompt: Prompt) -> Array:
 
 
 def _recording(cls: type, trace: Any) -> type:
-  """A subclass that nnx.capture records in full, outside of the loops of a trace.
+  """A subclass that nnx.capture records in full, except inside loops of the trace.
 
-  Its own methods are all that `cls` adds to nnx.Module, since inherited ones are not
-  recorded. A mixer also records the tokens that it is called on.
+  All methods that `cls` adds to nnx.Module become its own, since inherited methods are
+  not recorded. A mixer also records the tokens that it is called on.
   """
   inherited = set(dir(nnx.Module))
   methods: dict[str, Any] = {
@@ -162,15 +162,15 @@ def _recording(cls: type, trace: Any) -> type:
     outside = get_opaque_trace_state(convention='nnx') == trace
     return outside and cls.sow(self, *given)  # pyright: ignore
 
-  # A class of its own, as sow would be recorded, too.
+  # In a separate base class: otherwise `sow` would be recorded too.
   base = type(cls.__name__, (cls,), {'sow': sow})
   return type(cls.__name__, (base,), methods)
 
 
-def _beside(
+def _extra_values(
   model: nnx.Module, prompt: Prompt, found: dict[str, Array]
 ) -> Iterator[tuple[str, Array]]:
-  """What is computed for the probe alone, from the values found in the pass."""
+  """Values that only the probe needs, computed from those of the forward pass."""
   for path, module in nnx.iter_modules(model):
     if not isinstance(module, Mixer):
       continue
@@ -191,7 +191,7 @@ def _beside(
 
 
 def _calls(found: dict[str, Array], name: str) -> list[tuple[str, Array]]:
-  """What was found by a name: `''` with that of the first call, `'@2'`, …"""
+  """The values found for a name, with the suffix of the call: `''`, `'@2'`, …"""
   return [
     (key.removeprefix(name), value)
     for key, value in found.items()
@@ -208,13 +208,13 @@ def _states(mixer: Any, tokens: Float[Array, 'b n w']) -> PyTree:
 
   start = mixer.initial_state(len(tokens))
   _, each = jax.lax.scan(step, start, jnp.swapaxes(tokens, 0, 1))
-  # Numbers of tokens have no axis b.
+  # A count of tokens has no batch axis.
   each = [jnp.swapaxes(leaf, 0, 1) if leaf.ndim > 1 else leaf for leaf in each]
   return jax.tree.unflatten(jax.tree.structure(start), each)
 
 
 def _named(name: str, value: PyTree) -> dict[str, Array]:
-  """The arrays of a value, each by the name and its path."""
+  """The arrays of a value, named by the name and the path within the value."""
   return {
     '.'.join([name, *(keystr((key,), simple=True) for key in path)]): jnp.asarray(leaf)
     for path, leaf in jax.tree.leaves_with_path(value)

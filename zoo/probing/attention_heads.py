@@ -26,7 +26,7 @@ class Head:
   form: Float[np.ndarray, 'e e']  # A_h = W_Kᵀ W_Q
   # E f_h Δ / E Δ², where f_h is the contribution of this head to the prediction and Δ
   # that of all heads. Shares sum to 1; a head that opposes the others has a negative
-  # one.
+  # share.
   share: float | None  # None if the heads together contribute nothing
   pruning_cost: float  # exact risk without this head, minus the risk with it
 
@@ -34,7 +34,7 @@ class Head:
 def heads(model: Predictor, task: Task) -> list[Head]:
   """The heads of a linear attention model, computed in float64.
 
-  Raises UserError for other models, and as `theory.exact_risk` does.
+  Raises UserError for other models, and where `theory.exact_risk` does.
   """
   model = _with_heads(model)
   risk = float(theory.exact_risk(model, task))
@@ -67,7 +67,7 @@ def heads(model: Predictor, task: Task) -> list[Head]:
 def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
   """A copy of a linear attention model without the given heads, counted from 0.
 
-  Their projection W_P is set to 0; the shapes stay. Raises UserError for a head that
+  The heads' W_P is set to 0; shapes do not change. Raises UserError for a head that
   does not exist, and for other models.
   """
   model = _with_heads(model)

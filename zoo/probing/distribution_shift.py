@@ -35,9 +35,9 @@ class ShiftedTask(NamedTuple):
 class ShiftedRisk:
   """The risks on one shifted task.
 
-  An exact risk is None without a closed form. Both risks are None for a predictor that
-  fails on that task, such as one with a position table on a longer context; `failure`
-  has its error.
+  An exact risk is None if it has no closed form. Both risks are None for a predictor
+  that fails on the task, such as one with learned positions on a longer context;
+  `failure` then holds the error.
   """
 
   value: float  # of the shifted property
@@ -45,13 +45,13 @@ class ShiftedRisk:
   exact: float | None
   other_sampled: Estimate | None  # of the other predictor, on the same prompts
   other_exact: float | None
-  optimal: float  # exact, of the optimum of the linear family for the shifted task
+  optimal: float  # exact, for the linear family's optimum on the shifted task
   failure: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Shift:
-  """One property of the training task, and the risks as it is shifted."""
+  """One property of the training task, and the risks as the property is shifted."""
 
   name: str  # key of SHIFTS
   description: str  # with the unit of the values
@@ -99,7 +99,7 @@ def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
 
 
 class _Kind(NamedTuple):
-  """A property that can be shifted: its value in a task, others near it, and how."""
+  """A property that can be shifted: its value, other values near it, and the shift."""
 
   description: str
   trained: Callable[[LinearRegression], float]
@@ -129,7 +129,7 @@ _KINDS = {
     _with_scaled_features,
   ),
   'feature_condition': _Kind(
-    'factor on the condition of the features, trace unchanged',
+    'factor on the condition number of the features, trace unchanged',
     lambda task: 1.0,
     lambda task: (1.0, 2.0, 4.0, 16.0),
     _with_condition,
@@ -141,7 +141,7 @@ _KINDS = {
     _with_noise,
   ),
   'query_scale': _Kind(
-    'factor on only the query, out of distribution',
+    'factor on the query alone, out of distribution',
     lambda task: 1.0,
     lambda task: (0.5, 1.0, 2.0),
     None,
@@ -155,10 +155,10 @@ SHIFTS = {name: kind.description for name, kind in _KINDS.items()}
 def shifted_tasks(
   task: Task, name: str, values: Sequence[float] | None = None
 ) -> list[ShiftedTask]:
-  """The task with one property changed to each of some values.
+  """The task with one property changed to each of the given values.
 
-  `name` is one of SHIFTS; the default `values` are around that of the task.
-  Raises UserError for another name, and for a task that exact theory does not cover.
+  `name` is one of SHIFTS; the default `values` are around the task's own. Raises
+  UserError for an unknown name, and for a task that exact theory does not cover.
   """
   check_name('shift', name, SHIFTS)
   theory.task_moments(task)  # raises UserError for other tasks
@@ -185,13 +185,13 @@ def shift(
 ) -> Shift:
   """The risks of two predictors as the task is shifted away from the given one.
 
-  `name` is one of SHIFTS. The predictors stay the same; the optimum is that of the
+  `name` is one of SHIFTS. The predictors do not change; the optimum is that of the
   shifted task. Raises UserError as `shifted_tasks` does.
   """
   found = []
   for shifted in shifted_tasks(task, name):
     optimal = exact_shifted_risk(theory.optimal_rule(shifted.task), shifted)
-    assert optimal is not None  # a rule on a covered task
+    assert optimal is not None  # every rule has an exact risk on a covered task
     predictors = [subject, other]
     sampled, failures = _attempt(predictors, shifted, num_prompts, seed)
     exact = [
@@ -211,7 +211,7 @@ def shift(
 def _attempt(
   predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
 ) -> tuple[list[Estimate | None], list[str]]:
-  """The sampled risks, None for predictors that fail, and the errors of these."""
+  """The sampled risks, with None for predictors that fail, and the failures' errors."""
   try:
     return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
   except Exception as error:  # a user's model may raise anything
@@ -240,14 +240,14 @@ def sampled_shifted_risks(
 
 
 def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | None:
-  """The exact risk on a shifted task; None without a closed form."""
+  """The exact risk on a shifted task; None if it has no closed form."""
   _, task, query_scale = shifted
   risk = known_risk(predictor, task)
   if risk is None or query_scale == 1:
     return risk
   constant = 0.0
   if has_rule(predictor):
-    # The query has mean 0, so the offset b(G) adds its mean square, which is unscaled.
+    # The query has mean 0, so the offset b(G) adds its own mean square, not scaled.
     with jax.enable_x64(True):
       rule = float64_rule(predictor)
       offset = dataclasses.replace(rule, init=0 * rule.init, update=0 * rule.update)

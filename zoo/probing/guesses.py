@@ -1,4 +1,4 @@
-"""The initial guess of a model: in its tokens, and in its answers without examples."""
+"""A model's initial guess: in its tokens, and in its predictions without examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH_SIZE = 4096
 
 @dataclasses.dataclass(frozen=True)
 class LinearFit:
-  """A guess as `w·x + b`, of k outputs `[d, k]` and `[k]`, of one `[d]` and a number.
+  """A guess as `w·x + b`: `[d, k]` and `[k]` for k outputs, `[d]` and a number for one.
 
   It is exact, or fitted by least squares to the guesses of half of the queries.
   """
@@ -39,11 +39,11 @@ class LinearFit:
 
 @dataclasses.dataclass(frozen=True)
 class LearnedGuess:
-  """What a model guesses before it has seen an example."""
+  """The guesses of a model before it has seen an example."""
 
-  kind: str | None  # one of zoo.models.initial_guess.GUESSES; None: it has no guess
-  token: LinearFit | None  # in the place of a label, or outside of the model: residual
-  prediction: LinearFit  # its prediction from a query alone
+  kind: str | None  # one of zoo.models.initial_guess.GUESSES; None if it has no guess
+  token: LinearFit | None  # in a label's place, or added outside: residual
+  prediction: LinearFit  # the prediction from a query alone
 
 
 def learned_guess(
@@ -51,8 +51,8 @@ def learned_guess(
 ) -> LearnedGuess:
   """The initial guess of a model on the queries of a task.
 
-  The guess in its tokens is exact, except that of a network, of which it is the best
-  linear fit. Raises UserError unless the model is an NNX module.
+  The guess in its tokens is exact; for a network it is the best linear fit. Raises
+  UserError unless the model is an NNX module.
   """
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
@@ -110,7 +110,7 @@ def _fit(
   outputs = guesses.astype(np.float64)
   found = np.linalg.lstsq(inputs[:half], outputs[:half].reshape(half, -1))[0]
   found = found.reshape(-1, *np.shape(outputs)[1:])
-  if num_outputs_of(task) == 1:  # also of a guess `[p, 1]`
+  if num_outputs_of(task) == 1:  # the guess may be `[p, 1]`
     found, outputs = found.reshape(-1), outputs.reshape(-1)
   rest = outputs[half:] - inputs[half:] @ found
   whole = outputs[half:] - outputs[half:].mean(axis=0)

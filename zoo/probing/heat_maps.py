@@ -1,4 +1,4 @@
-"""Heat maps of attention, of the heads and of the step matrix."""
+"""Heat maps of attention, heads and the step matrix."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
 
 _MOST_HEADS = 12
-_MOST_COLUMNS = 6  # heads of a layer
-_MOST_ROWS = 8  # layers, or calls of them
-_MOST_NAMES = 25  # of tokens on an axis
+_MOST_COLUMNS = 6  # heads per layer
+_MOST_ROWS = 8  # layers, or calls of layers
+_MOST_NAMES = 25  # tokens named on one axis
 
 
 def plot_heads(heads: list[Head]) -> Figure:
   """Heat maps of b_h and A_h, for up to twelve heads with the highest pruning cost.
 
-  Each map is divided by its largest entry. The title of a head has its strength, the
-  norm `|b_h| |A_h|` of its product.
+  Each map is divided by its largest entry. The title gives each head's strength,
+  `|b_h| |A_h|`.
   """
   shown = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
   shown = sorted(shown[:_MOST_HEADS])
@@ -61,11 +61,12 @@ def plot_heads(heads: list[Head]) -> Figure:
 def plot_attention(
   maps: Mapping[str, Float[np.ndarray, 'h q k']], tokens: Sequence[str]
 ) -> Figure:
-  """Heat maps of the attention of layers and heads, a row of maps for each layer.
+  """Heat maps of the attention of layers and heads, with one row for each layer.
 
-  Shows up to eight layers, at equal distances, and the first six heads of each. The
-  colours of each row end at its largest weight, since the first tokens see few others
-  and so have larger weights; that of the query, the last row, is in the title.
+  Shows up to eight evenly spaced layers, and the first six heads of each. Every row of
+  a map has its own colour scale, up to the row's largest weight, because the first
+  tokens see few others and so have larger weights. The largest weight of the last row,
+  the query's, is in the title.
   """
   at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
   shown = [list(maps.items())[i] for i in at]
@@ -87,9 +88,9 @@ def plot_attention(
       axes.imshow(shares, cmap='Purples', vmin=0, vmax=1)
       axes.set_title(f'{layer}, head {head}: to {largest[-1, 0]:.2g}', size=8)
       _name_tokens(axes, tokens, *weights.shape)
-    row[0].set_ylabel('token that reads', size=8)
+    row[0].set_ylabel('token that attends', size=8)
   for axes in grid[-1]:
-    axes.set_xlabel('token that is read', size=8)
+    axes.set_xlabel('token attended to', size=8)
   counts = []
   if len(shown) < len(maps):
     counts.append(f'{len(shown)} of {len(maps)} layers')
@@ -101,9 +102,9 @@ def plot_attention(
 
 
 def _name_tokens(axes: Axes, tokens: Sequence[str], queries: int, keys: int) -> None:
-  """Names at the tokens of both axes; of many tokens, only at some, and the last."""
+  """Names the tokens on both axes; of many tokens, only some and the last."""
   apart = -(-len(tokens) // _MOST_NAMES)
-  # Interleaved tokens take turns: with an odd distance, both kinds have names.
+  # Features and labels alternate in interleaved tokens; an odd distance names both.
   apart += 1 - apart % 2
   names = [re.sub(r'([xy])_(\w+)', r'$\1_{\2}$', name) for name in tokens]
   for axis, count in ((axes.xaxis, keys), (axes.yaxis, queries)):
@@ -143,5 +144,5 @@ def _heat(axes: Axes, matrix: Float[np.ndarray, 'r c'], limit: float) -> AxesIma
   axes.set_axis_on()
   axes.set_xticks([])
   axes.set_yticks([])
-  # Orange and purple, which colour-blind readers can distinguish; white is 0.
+  # Orange and purple, which colour-blind readers can tell apart; white is 0.
   return axes.imshow(matrix, cmap='PuOr', vmin=-limit, vmax=limit)

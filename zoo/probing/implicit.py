@@ -5,8 +5,8 @@ In labels shifted by the prior mean, `y' = y − w*·x`, the weights learned in 
     ω(G) = init + (⟨P_i, S⟩ + s_i q)_i + Γ r
 
 with `S = XᵀX/C`, `q = (1/C) Σ_i y_i'²` and `r = (1/C) Σ_i y_i' x_i`: a guess, its
-correction by even moments of the context, and a step along r, whose matrix is Γ.
-Everything here is an expectation in closed form, in float64 (docs/probing.md).
+correction by even moments of the context, and a step along r with the matrix Γ. All
+expectations here have a closed form and are computed in float64 (docs/probing.md).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from zoo.theory.optimum import constant_estimate, shift_labels
 
 @dataclasses.dataclass(frozen=True)
 class NearestStep:
-  """The step of gradient descent that is nearest to a predictor in the risk metric."""
+  """The step of gradient descent nearest to a predictor in the risk metric."""
 
   step: float | Float[np.ndarray, 'd d']  # η, or a matrix for GD-β
   start: Float[np.ndarray, ' d']  # w_0
   difference: float  # E (f − f_GD)²
-  # `difference` over E (f − E[ω]·x_q)², the whole effect of the context on the
+  # `difference` divided by E (f − E[ω]·x_q)², the whole effect of the context on the
   # prediction; None for a predictor that ignores its context.
   unexplained: float | None
   risk: float  # of the step itself
@@ -45,15 +45,15 @@ class NearestStep:
 
 @dataclasses.dataclass(frozen=True)
 class PseudoConstant:
-  """How a model compensates for a wrong guess: with p tr(Σ⁺S) in place of 1.
+  """A model's correction of a wrong guess: p tr(Σ⁺S) in place of the constant 1.
 
-  `tr(Σ⁺S)` is `tr(XᵀX)/C` for the identity. p is the projection of the guess's
-  correction on `(w* − init) tr(Σ⁺S)`, in the risk metric.
+  For Σ = I, `tr(Σ⁺S)` is `tr(XᵀX)/C`. The number p is the projection of the guess's
+  correction on `(w* − init) tr(Σ⁺S)` in the risk metric.
   """
 
   value: float
   optimum: float  # C/(Cd + 2) without noise
-  unexplained: float | None  # share of the correction's mean square beyond p
+  unexplained: float | None  # share of the correction's mean square not explained by p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,8 @@ class ExcessParts:
   guess_mean: float  # the error of the mean guess after correction in context
   guess_spread: float  # the variance of the correction over contexts
   offset: float  # the part b(G) of the prediction, which ignores the query
-  step_size: float  # Γ is too long or too short, along the identity
-  step_shape: float  # the rest of the difference of Γ from the best step
+  step_size: float  # error of Γ along the identity: too long or too short
+  step_shape: float  # the rest of the error of Γ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
 
 
 def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
-  """The rule, in float64 on the host, for the labels minus w*·x."""
+  """The rule for labels minus w*·x, in float64 on the host."""
   moments = theory.task_moments(task)
   mean = moments.prior_mean
   d = mean.size
@@ -199,7 +199,7 @@ def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
   )
   rho = rule.offset_rho
   gap = rule.step_matrix - best
-  # Errors of the step matrix cost tr ΣAMAᵀ; first the part along the identity.
+  # An error A of the step matrix costs tr ΣAMAᵀ; first the part along the identity.
   scale = float(np.trace(features @ second_moment_r))
   along = float(np.trace(features @ gap @ second_moment_r)) / scale if scale else 0.0
   rest = gap - along * np.eye(len(gap))
@@ -243,7 +243,7 @@ def _measure(
   start: Float[np.ndarray, ' d'],
   step: float | Float[np.ndarray, 'd d'],
 ) -> NearestStep:
-  """A step of gradient descent, with the part of a rule that it leaves unexplained."""
+  """A step of gradient descent, with the share of a rule that it leaves unexplained."""
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
   mean_weights = shifted.mean + shifted.deviation + _mean_correction(shifted)
@@ -258,9 +258,9 @@ def _measure(
 def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
   """`(w_0, η)` of the nearest step of gradient descent.
 
-  For a given η the best start is a linear least squares problem, which leaves one
-  search over η. The odd part of the difference alone exceeds its minimum by `(η − η_Γ)²
-  tr ΣM`, which bounds the distance from `η_Γ` that must be searched.
+  For a given η the best start is a linear least-squares problem, so only η must be
+  searched. The odd part of the difference exceeds its minimum by `(η − η_Γ)² tr ΣM`,
+  which bounds how far from `η_Γ` the search must go.
   """
   features, second_moment_r = rule.context.features, rule.context.second_moment_r
   scale = float(np.trace(features @ second_moment_r))
@@ -281,7 +281,7 @@ def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
 def _best_start(
   rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']
 ) -> Float[np.ndarray, ' d']:
-  """`u = w_0 − w*` of the step with a given matrix whose even part is nearest.
+  """`u = w_0 − w*` of the step with a given matrix and the nearest even part.
 
   It minimises `E |e(G) − (I − ΓS) u|²_Σ`, where e(G) is the corrected guess minus w*.
   """

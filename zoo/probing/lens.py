@@ -1,4 +1,4 @@
-"""What a model would predict after each of its layers."""
+"""The predictions that can be read after each layer of a model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _BATCH_SIZE = 512
 class Lens(NamedTuple):
   """The loss at the query before the first layer, and after each.
 
-  `num_examples` of the curves is the number of layers. `own` is read by the model's own
-  readout (the logit lens), `fitted` by the best linear map of the query's token: least
-  squares on other prompts, and None if the loss is not the squared error.
+  `num_examples` of the curves is the number of layers. `own` uses the model's own
+  readout (the logit lens). `fitted` uses the best linear map of the query's token, by
+  least squares on other prompts; it is None if the loss is not the squared error.
   """
 
   own: Curve
@@ -35,10 +35,10 @@ class Lens(NamedTuple):
 
 
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:
-  """The loss of what can be read from the tokens of each layer of a model.
+  """The loss of predictions read from the tokens of each layer of a model.
 
-  The fitted maps are fitted on as many other prompts. Raises UserError for a model
-  without `layer_tokens` and `read`, as `zoo.protocols.Layered` has them.
+  The fitted maps use another `num_prompts` prompts. Raises UserError for a model that
+  is not `zoo.protocols.Layered`.
   """
   if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
     raise UserError(
@@ -49,7 +49,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   graph, state = split(model)
   loss = loss_of(task)
   each_losses, each_tokens, targets = [], [], []
-  # The first half for the losses, the others for the fit, if there is one.
+  # The first half is for the losses, the second for the fit, if there is one.
   squared, key = is_squared(task), jax.random.key(seed)
   batches = sample_batches(task, key, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
@@ -71,7 +71,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 def _read_layers(
   graph: Any, loss: Loss, state: PyTree, prompt: Prompt
 ) -> tuple[Float[Array, 'l b'], Float[Array, 'l b w']]:
-  """The loss at the query by the own readout, and the query's token, of each layer."""
+  """The loss at the query by the model's readout, and the query's token, by layer."""
   model = nnx.merge(graph, state)
   with jax.default_matmul_precision('highest'):
     each = model.layer_tokens(prompt)
@@ -83,7 +83,7 @@ def _read_layers(
 def _fitted(
   tokens: Float[np.ndarray, 'l p w'], targets: Float[np.ndarray, ' p'], num_prompts: int
 ) -> Float[np.ndarray, 'l m']:
-  """Squared errors on the first m prompts of least squares on the others."""
+  """Squared errors on the first m prompts, of least squares fitted to the others."""
   found = []
   for one in tokens:
     inputs = np.column_stack([one, np.ones(len(one))])
@@ -93,7 +93,7 @@ def _fitted(
 
 
 def is_squared(task: Task) -> bool:
-  """Whether the loss of a task is the squared error of a number."""
+  """Whether a task's labels are numbers and its loss is the squared error."""
   loss = loss_of(task)
   at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
   found, expected = loss(*at), losses.squared_error(*at)

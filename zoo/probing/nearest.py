@@ -1,12 +1,12 @@
-"""The algorithms nearest to any predictor of regression, from sampled predictions.
+"""The algorithms nearest to any regression predictor, from sampled predictions.
 
-With `S = XᵀX/C` and `r = Xᵀy/C` of a prompt, from a start w_0:
+For a prompt with `S = XᵀX/C` and `r = Xᵀy/C`, and a start w_0, these are
 
     a step            w = w_0 + η (r − S w_0)
     a matrix step     w = w_0 + Γ (r − S w_0)
     ridge regression  w = w_0 + (S + λ/C)⁻¹ (r − S w_0)
 
-and the prediction w·x_q. For a given η, λ or Γ it is linear in w_0.
+and the prediction is w·x_q. For a given η, λ or Γ it is affine in w_0.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks.base import num_outputs_of
 
 _BATCH_SIZE = 4096
-# Below this share of the length of the query, a start changes float32 predictions too
-# little to be found to a digit or two.
+# If the slope of predictions in w_0 is below this share of the query's length, float32
+# predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
-# Below this share of the predictions' mean square, an effect is rounding of float32.
+# An effect below this share of the predictions' mean square is float32 rounding.
 _LEAST_EFFECT = 1e-10
 
 
 @dataclasses.dataclass(frozen=True)
 class Nearest:
-  """An algorithm fitted to a half of the prompts, and measured on the others."""
+  """An algorithm fitted to half of the prompts, and measured on the other half."""
 
   parameter: float | Float[np.ndarray, 'd d']  # η, Γ or λ
-  start: Float[np.ndarray, ' d'] | None  # w_0; None if the predictions hardly have it
-  distance: float | None  # |w_0 − w*|; None for a task without a prior mean w*, too
+  start: Float[np.ndarray, ' d'] | None  # w_0; None if hardly determined
+  distance: float | None  # |w_0 − w*|; None without w_0 or a prior mean w*
   difference: Estimate  # E (f − g)² of the predictor f and the algorithm g
-  # `difference` over E (f − w·x_q)² with the best w, the whole effect of the context;
-  # None for a predictor that ignores its context. The error is that of a ratio.
+  # `difference` divided by E (f − w·x_q)² with the best constant w, the whole effect of
+  # the context; None for a predictor that ignores its context.
   unexplained: Estimate | None
   risk: Estimate  # of the algorithm: E (g − y_q)²
 
 
 @dataclasses.dataclass(frozen=True)
 class SampledAlgorithm:
-  """The algorithms nearest to a predictor, in the mean square of predictions."""
+  """The algorithms nearest to a predictor, by mean squared difference."""
 
-  num_prompts: int  # half of them for the fits, the others for the measurements
-  risk: Estimate  # of the predictor, on the prompts of the measurements
+  num_prompts: int  # one half for the fits, the other for the measurements
+  risk: Estimate  # of the predictor, on the prompts for the measurements
   nearest_gd: Nearest  # one step of size η
   nearest_gd_beta: Nearest  # one step with the matrix Γ
   nearest_ridge: Nearest  # with the penalty λ
@@ -79,17 +79,17 @@ class _Samples(NamedTuple):
     )
 
 
-# From a parameter, what is predicted from w_0 = 0, and its derivative by w_0.
+# From a parameter to the predictions for w_0 = 0, and their derivative in w_0.
 _Family = Callable[[float], tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]]
 
 
 def sampled_algorithm(
   subject: Predictor, task: Task, num_prompts: int = 16384, seed: int = 0
 ) -> SampledAlgorithm:
-  """The nearest steps of gradient descent and ridge regression of any predictor.
+  """The steps of gradient descent and the ridge regression nearest to any predictor.
 
-  Takes labels that are numbers and the squared error. Raises UserError for another
-  task, and for less than 4 (d² + d) prompts.
+  The task must have labels that are numbers, and the squared error. Raises UserError
+  for other tasks, and for fewer than 4 (d² + d) prompts.
   """
   if num_outputs_of(task) != 1 or not is_squared(task):
     raise UserError(
@@ -131,9 +131,9 @@ def sampled_algorithm(
 
 
 def least_prompts(num_features: int) -> int:
-  """The least prompts to fit to: in each half twice as many as w_0 and Γ have entries.
+  """The least number of prompts for `sampled_algorithm`, 4 (d² + d).
 
-  Of a number of features d, 4 (d² + d).
+  Each half then has twice as many prompts as w_0 and Γ have entries.
   """
   return 4 * num_features * (num_features + 1)
 
@@ -190,17 +190,17 @@ def _ridges(samples: _Samples) -> _Family:
 def _matrix_step(
   samples: _Samples, matrix: Float[np.ndarray, 'd d']
 ) -> tuple[Float[np.ndarray, ' p'], Float[np.ndarray, 'p d']]:
-  """The prediction of a step with the matrix Γ, as those of a family."""
+  """The predictions of a step with the matrix Γ, in the form of a `_Family`."""
   back = samples.query @ matrix
   slope = samples.query - _times(samples.features, back)
   return np.sum(samples.labels * back, axis=1), slope
 
 
 def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
-  """(η, w_0): a search over η in an interval that must contain the best one.
+  """(η, w_0), by a search over η in an interval that must contain the best one.
 
   If the part of the prediction that is linear in S x_q were free, the mean square would
-  be a parabola in η, and it is never below it.
+  be a parabola in η, which is a lower bound.
   """
   family = _steps(samples)
   along, minus_moved = family(1.0)[0], family(1.0)[1] - samples.query
@@ -221,7 +221,7 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
 
 
 def _nearest_penalty(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
-  """(λ, w_0): a search over log λ, from 10⁻⁸ to 10⁴ of the mean eigenvalue of XᵀX."""
+  """(λ, w_0), with λ searched from 10⁻⁸ to 10⁴ times the mean eigenvalue of XᵀX."""
   family, count = _ridges(samples), samples.context_length
   mean = count * np.trace(samples.features, axis1=1, axis2=2).mean()
   scale = mean / samples.query.shape[1] or 1.0
@@ -233,7 +233,7 @@ def _nearest_penalty(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]
 def _profile(
   samples: _Samples, family: _Family, parameter: float
 ) -> tuple[float, Float[np.ndarray, ' d']]:
-  """The least mean squared difference for a parameter, and the w_0 that has it."""
+  """The least mean squared difference for a parameter, and the w_0 that attains it."""
   prediction, slope = family(parameter)
   left = samples.prediction - prediction
   scale = float(np.linalg.norm(samples.query))
@@ -244,7 +244,7 @@ def _profile(
 def _nearest_matrix(
   samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
-  """(Γ, w_0) from given ones by Gauss-Newton steps, halved until they are no worse."""
+  """(Γ, w_0) by Gauss–Newton from given values; steps are halved until no worse."""
   d = len(start)
 
   def left(matrix: np.ndarray, start: np.ndarray) -> np.ndarray:
@@ -258,7 +258,7 @@ def _nearest_matrix(
     by_matrix = samples.query[:, :, None] * residual[:, None]
     slopes = np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
     normal = slopes.T @ slopes
-    # So that there is a solution; a step in the wrong direction would be halved.
+    # Makes the system solvable; a step in a wrong direction would be halved.
     normal += 1e-13 * np.trace(normal) * np.eye(len(normal))
     move, size = scipy.linalg.solve(normal, slopes.T @ rest, assume_a='pos'), 1.0
     while size > 1e-6:
@@ -285,7 +285,7 @@ def _times(
 def _least_squares(
   inputs: Float[np.ndarray, 'p m'], targets: Float[np.ndarray, ' p'], least: float = 0.0
 ) -> Float[np.ndarray, ' m']:
-  """The weights of least squares; 0 in directions of a norm of at most `least`."""
+  """The least-squares weights; 0 in directions with a norm of at most `least`."""
   values, vectors = np.linalg.eigh(inputs.T @ inputs)
   # The normal equations square the condition number.
   least = max(least**2, 1e-13 * float(values.max()))

@@ -29,9 +29,9 @@ _CAPTIONS = {
   ),
   'attention': (
     'Attention',
-    'How much each token reads of each other one, by layers and heads: the mean over '
-    '256 prompts of the absolute weight. White is 0, and the colours of each '
-    'row end at its largest weight; that of the query, the last row, is in the title.',
+    'The attention of each token to each other token, by layer and head: the mean over '
+    '256 prompts of the absolute weight. White is 0, and the colours of each row end '
+    'at its largest weight; that of the query, the last row, is in the title.',
   ),
   'heads': (
     'Heads',
@@ -41,7 +41,7 @@ _CAPTIONS = {
   'interpolation': (
     'The path to the optimum',
     'The exact risk on straight lines from the model to the optimum of its class, '
-    'through the weights and through the learning rules.',
+    'in the space of weights and in the space of learning rules.',
   ),
   'shift': (
     'Shifts',
@@ -50,7 +50,7 @@ _CAPTIONS = {
   ),
   'out_of_distribution': (
     'Out of distribution',
-    'The loss on the tasks that the task names as its shifts, with one standard error.',
+    'The loss on the shifted tasks that the task defines, with one standard error.',
   ),
 }
 
@@ -58,7 +58,7 @@ _CAPTIONS = {
 def page(
   report: Report, title: str, pictures: Mapping[str, matplotlib.figure.Figure]
 ) -> str:
-  """The HTML of a report; its pictures are expected beside it as `NAME.png`."""
+  """The HTML of a report, which expects each picture beside it as `NAME.png`."""
   figures = {}
   for name, picture in pictures.items():
     heading, caption = _CAPTIONS[name]

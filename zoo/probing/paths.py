@@ -41,7 +41,7 @@ def interpolation(
   num_points = check_count('num_points', num_points, minimum=2)
   fraction = np.linspace(0, 1, num_points)
   one, two = (float(theory.exact_risk(end, task)) for end in (subject, other))
-  # A parabola whose curvature is the mean squared difference of the ends.
+  # The risk is a parabola whose curvature is the mean squared difference of the ends.
   gap = float(theory.squared_difference(subject, other, task).prediction)
   rule_risk = (1 - fraction) * one + fraction * two - fraction * (1 - fraction) * gap
   return Interpolation(
@@ -70,14 +70,14 @@ def _weight_risk(
 def constructed_optimum(model: Predictor, task: LinearRegression) -> Predictor | None:
   """A model of the same class and shapes whose weights attain the optimum.
 
-  This is the matrix step from the prior mean for yq-LSA and LTB; for multi-head LSA it
-  is the optimum for its fixed guess, in its first heads. None if theory has no such
-  weights: for too few heads, or another class. Raises UserError for a task that theory
-  does not cover.
+  For yq-LSA and LTB the optimum is the matrix step from the prior mean; for multi-head
+  LSA it is the optimum for the model's fixed guess, in its first heads. The result is
+  None if theory has no such weights: for too few heads, or other classes. Raises
+  UserError for a task that theory does not cover.
   """
   if isinstance(model, YqLSA | LTB):
     step = best_step_matrix(task)
-    # In the form of eq. 7 if possible, although other weights have the same product.
+    # In the form of eq. 7 if possible; other weights have the same product.
     isotropic = np.allclose(step, step[0, 0] * np.eye(len(step)), rtol=0, atol=1e-12)
     made = constructions.gd_transformer(
       task.prior_mean, step[0, 0] if isotropic else step
@@ -99,7 +99,7 @@ def constructed_optimum(model: Predictor, task: LinearRegression) -> Predictor |
     for largest, size in zip(one.shape, other.shape, strict=True)
   ):
     return None
-  # Heads and hidden features that are not needed are 0.
+  # Unneeded heads and hidden features are 0.
   padded = [
     jnp.zeros_like(one).at[tuple(map(slice, part.shape))].set(part.astype(one.dtype))
     for one, part in zip(given, needed, strict=True)

@@ -30,7 +30,7 @@ from zoo.protocols import Predictor, Task
 def pictures(
   report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by the names of their files."""
+  """The figures of a report, by file name."""
   figures = {}
   if report.alignment is not None:
     figures['alignment'] = plot_alignment(subject, other, task, report.against)
@@ -57,7 +57,7 @@ def pictures(
 def attention_of(
   subject: Predictor, task: Task
 ) -> dict[str, Float[np.ndarray, 'h q k']]:
-  """The mean attention of a model on 256 prompts, by layer; of others nothing."""
+  """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
   if not isinstance(subject, nnx.Module):
     return {}
   prompt = task.sample(jax.random.key(0), 256)
@@ -68,7 +68,7 @@ def attention_of(
 def names_of_tokens(
   subject: Predictor, maps: Mapping[str, Float[np.ndarray, 'h q k']]
 ) -> list[str]:
-  """What the tokens of a TokenModel hold; those of another model are numbers."""
+  """The contents of a TokenModel's tokens; numbers for the tokens of other models."""
   count = max(weights.shape[1] for weights in maps.values())
   if isinstance(subject, TokenModel):
     context_length = next(
@@ -90,7 +90,7 @@ def plot_alignment(
   figure = Figure(figsize=(11, 3.6), layout='constrained')
   left, middle, right = figure.subplots(1, 3)
   _scatter(left, other_f, f)
-  # The name of a folder is plain text, in which a $ does not begin a formula.
+  # The name of a folder is plain text: a $ in it does not begin a formula.
   left.set_xlabel(f'prediction of {against}', parse_math=False)
   left.set_ylabel('prediction of the model')
   _scatter(middle, other_gradient.ravel(), gradient.ravel())

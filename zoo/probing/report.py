@@ -38,8 +38,8 @@ from zoo.protocols import Layered, Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import baselines_of, num_outputs_of, shifts_of
 
-# The estimators that a model of linear regression can be compared with by name; other
-# tasks name their own.
+# The estimators that a model can be compared with by name on linear regression; other
+# tasks define their own.
 REFERENCES = {
   'gd': 'one step of gradient descent from the prior mean, with the best step size',
   'gd_beta': 'one step from the prior mean with the best matrix (GD-β)',
@@ -54,7 +54,7 @@ _NUM_FITTED = 16384  # prompts, for the nearest algorithms
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The results of `probe`; None if a predictor or a task has no such result."""
+  """The results of `probe`; None where a predictor or a task has no such result."""
 
   is_gradient_descent: bool
   verdict: str
@@ -62,16 +62,16 @@ class Report:
   risks: Risks  # on fresh prompts of the task
   comparison: Comparison | None  # with the task's baselines, by number of examples
   algorithm: ImplicitAlgorithm | None
-  # Of a model without an exact algorithm: the nearest ones, and its initial guess.
+  # For a model without an exact algorithm: the nearest ones, and its initial guess.
   sampled: SampledAlgorithm | None
   guess: LearnedGuess | None
   alignment: Alignment | None
   heads: list[Head] | None
   to_other: Interpolation | None
-  to_optimum: Interpolation | None  # to the constructed optimum, also through weights
-  lens: Lens | None  # what can be read after each layer
+  to_optimum: Interpolation | None  # to the constructed optimum
+  lens: Lens | None  # the loss of what can be read after each layer
   shifts: list[Shift]
-  task_shifts: list[TaskShift]  # the tasks that the task names, at C examples
+  task_shifts: list[TaskShift]  # on the tasks from `task.shifts()`, at C examples
   score: Score | None = None  # on a frozen set, if one was given
 
   def to_json(self) -> str:
@@ -80,10 +80,10 @@ class Report:
 
 
 def references(task: Task) -> dict[str, Predictor]:
-  """What a model can be compared with by name, the default first.
+  """The predictors that a model can be compared with by name, the default first.
 
-  For a task that exact theory covers these are REFERENCES, for another one its
-  baselines, without those that another library fits.
+  For a task that exact theory covers these are REFERENCES; for other tasks they are the
+  task's baselines, except those fitted by other libraries.
   """
   if theory.covers(task):
     return {
@@ -99,13 +99,13 @@ def references(task: Task) -> dict[str, Predictor]:
 
 
 def reference(name: str, task: Task) -> Predictor:
-  """One of the references of a task; UserError for another name."""
+  """One of the references of a task; raises UserError for an unknown name."""
   known = references(task)
   return known[check_name('estimator', name, known)]
 
 
 def default_reference(task: Task) -> str:
-  """The name of the first reference of a task; UserError if it has none."""
+  """The name of the first reference of a task; raises UserError if it has none."""
   for name in references(task):
     return name
   raise UserError(
@@ -126,9 +126,9 @@ def probe(
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor. Both are also scored on the prompts of an `evaluation_set`; a reference is
-  still made for `task`. Raises UserError for an unknown reference, and for a predictor
-  that cannot be called on the task's prompts.
+  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a
+  reference is still built for `task`. Raises UserError for an unknown reference, and
+  for a predictor that cannot be called on the task's prompts.
   """
   if against is None:
     against = default_reference(task)
@@ -151,7 +151,7 @@ def probe(
     sampled = _of_samples(subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, compared, of_rule, sampled)
   if theory.covers(task):
-    # Slow, since each shift is compiled; only a terminal shows the bar.
+    # Slow, since each shift is compiled; the bar shows only in a terminal.
     kinds = tqdm(SHIFTS, 'shifts', leave=False, disable=None)
     shifts = [shift(subject, other, task, kind, seed=seed) for kind in kinds]
   named = tqdm(shifts_of(task).items(), 'shifts', leave=False, disable=None)
@@ -179,7 +179,7 @@ def probe(
 def _judge(
   task: Task, compared: Comparison | None, of_rule: _OfRule, sampled: _OfSamples
 ) -> tuple[bool, str]:
-  """Whether it is gradient descent, and the verdict in words."""
+  """Whether the subject does gradient descent, and the verdict in words."""
   if theory.covers(task):
     if of_rule.algorithm is not None:
       return judge(of_rule.algorithm, task)
@@ -191,7 +191,7 @@ def _judge(
 
 
 class _OfRule(NamedTuple):
-  """The results that take a learning rule, by their names in a report."""
+  """The results that require a learning rule, by their names in a report."""
 
   algorithm: ImplicitAlgorithm | None = None
   heads: list[Head] | None = None
@@ -210,7 +210,7 @@ def _of_rule(subject: Predictor, other: Predictor, task: LinearRegression) -> _O
 
 
 class _OfSamples(NamedTuple):
-  """The results for whatever has no exact algorithm, by their names in a report."""
+  """The results for subjects without a learning rule, by their names in a report."""
 
   sampled: SampledAlgorithm | None = None
   guess: LearnedGuess | None = None

@@ -39,7 +39,7 @@ def sample_means(
   num_prompts: int,
   seed: int,
 ) -> dict[str, Estimate]:
-  """The mean of every quantity that `measure` gives a prompt, over `num_prompts`.
+  """The mean over `num_prompts` prompts of every quantity that `measure` returns.
 
   `measure` takes the prompts and each predictor's answers to them. The prompts depend
   only on `seed`, and are the same for all predictors. Raises UserError for a
@@ -57,7 +57,7 @@ def means(
   num_features: int,
   batches: Iterable[Prompt],
 ) -> dict[str, Estimate]:
-  """As `sample_means`, over given batches with at least two prompts in total."""
+  """`sample_means` over given batches, with at least two prompts in total."""
   for predictor in predictors:
     found = getattr(predictor, 'num_features', num_features)
     if found != num_features:
@@ -71,7 +71,7 @@ def means(
   num_prompts = 0
   for prompt in batches:
     num_prompts += len(prompt.y_query)
-    # A TPU, and tf32 on a GPU, would otherwise round the products.
+    # Otherwise a TPU, or a GPU with tf32, would round the products.
     with jax.default_matmul_precision('highest'):
       values_by_name = jax.device_get(_measure(measure, statics, arrays, prompt))
     for name, values in values_by_name.items():

@@ -1,4 +1,4 @@
-"""Risks of two predictors on the same prompts, either fresh or of a frozen set."""
+"""Risks of two predictors on the same prompts, either fresh or from a frozen set."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _BATCH_SIZE = 1024  # divides the sizes of the sets, so that one program is enou
 
 @dataclasses.dataclass(frozen=True)
 class Risks:
-  """The mean losses of a predictor f and of another one, f', on the same prompts.
+  """The mean losses of two predictors, f and f', on the same prompts.
 
-  Exact risks are those of the prompts' task, and None without a closed form.
+  Exact risks are for the prompts' task, and None if there is no closed form.
   """
 
   risk: Estimate  # E loss(f, target), for regression E (f − target)²

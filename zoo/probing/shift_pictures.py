@@ -32,9 +32,9 @@ def plot_shifts(shifts: list[Shift], against: str) -> Figure:
 
 
 def plot_task_shifts(found: list[TaskShift], against: str) -> Figure:
-  """The losses of both predictors on each shifted task, sampled, one under another.
+  """The sampled losses of both predictors on each shifted task, one task per line.
 
-  Those below 1e-5 of the largest, such as rounding errors, are left out.
+  Losses below 1e-5 of the largest, such as rounding errors, are not shown.
   """
   figure = Figure(figsize=(7, 1.2 + 0.28 * len(found)), layout='constrained')
   axes = figure.add_subplot(xlabel='loss (log scale)')
@@ -79,7 +79,7 @@ def _plot_shift(axes: Axes, one: Shift, against: str) -> None:
   axes.axvline(one.trained, color='grey', linewidth=1, linestyle=':')
   other_risks = [estimate.mean for estimate in others]
   _limit(axes, [*(estimate.mean for estimate in own), *optima], other_risks, against)
-  axes.set_yscale('log')  # with limits that are positive even where no risk is
+  axes.set_yscale('log')  # limits are positive even if no risk is
   axes.yaxis.set_major_formatter('{x:g}')
   axes.yaxis.set_minor_locator(NullLocator())
   if one.name in ('context_length', 'feature_condition', 'query_scale'):
@@ -95,7 +95,7 @@ def _limit(axes: Axes, shown: list[float], others: list[float], against: str) ->
   shown = [risk for risk in shown if risk > 0] or [1.0]
   low, high = min(shown) / 1.5, max(shown) * 1.5
   axes.set_ylim(low, high)
-  # Within a decade, where most risks lie, a log scale would label at most two ticks.
+  # Most risks lie within a decade, where a log scale would label at most two ticks.
   subs = (1, 2, 5) if high > 20 * low else (1, 1.5, 2, 3, 4, 5, 6, 8)
   axes.yaxis.set_major_locator(LogLocator(subs=subs))
   for beyond, where, height, align in (
@@ -138,5 +138,5 @@ def _curve(
 
 
 def _positive(risk: float | None) -> float:
-  """The risk, or NaN, which is not plotted, if a log scale cannot show it."""
+  """The risk, or NaN, which is not plotted, if the risk is not positive."""
   return risk or math.nan

@@ -18,7 +18,7 @@ from zoo.protocols import FollowsRule, Predictor, Task
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-  """How a predictor f differs from another one, f' (arXiv 2512.04268, appendix C.2).
+  """The differences between two predictors, f and f' (arXiv 2512.04268, appendix C.2).
 
   Gradients are in the query; that of a learning rule is the weights learned in context.
   """
@@ -35,7 +35,7 @@ class Alignment:
 
 @dataclasses.dataclass(frozen=True)
 class ExactAlignment:
-  """The expectations of Alignment with a closed form, and a cosine from them."""
+  """The expectations of Alignment that have a closed form, and a cosine from them."""
 
   squared_prediction_difference: float
   squared_gradient_difference: float
@@ -53,9 +53,9 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  See `sampling.sample_means` for the prompts. The exact part needs two learning rules
-  and a task that exact theory covers. Raises UserError for a predictor that cannot be
-  called on the task's prompts.
+  The prompts are those of `sampling.sample_means`. The exact part needs two learning
+  rules and a task that exact theory covers. Raises UserError for a predictor that
+  cannot be called on the task's prompts.
   """
   means = sample_means(_measure, [subject, other], task, num_prompts, seed)
   exact = None

@@ -26,7 +26,7 @@ from zoo.reports import Table
 from zoo.tables import format_estimate, format_table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
-_MOST_ENTRIES = 5  # of a vector in a table
+_MOST_ENTRIES = 5  # entries shown of a vector
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
   'guess_spread': 'variance of the corrected guess',
@@ -46,7 +46,7 @@ def summary(report: Report) -> str:
 
 
 def tables(report: Report) -> list[Table]:
-  """The tables of a report; the first cell of the header is the title of each."""
+  """The tables of a report; the first cell of each header is the table's title."""
   found = [_risk_table(report.risks, 'risk', report.against)]
   if report.algorithm is not None:
     found.append(_algorithm_table(report.algorithm))
@@ -127,7 +127,7 @@ def _algorithm_table(found: ImplicitAlgorithm) -> Table:
     ('|Γ − that multiple of I| / |Γ|', _exact(found.anisotropy), ''),
   ]
   constant = found.pseudo_constant
-  # A guess that is right up to rounding needs no correction.
+  # A guess that is right up to rounding errors needs no correction.
   wrong = found.start_distance > 0.01 * max(np.linalg.norm(found.mean_weights), 1.0)
   note = ''
   if constant is not None and constant.unexplained is not None and wrong:
@@ -144,7 +144,7 @@ def _nearest_table(found: SampledAlgorithm) -> Table:
     ('one step with a matrix (GD-β)', 'tr Γ / d', found.nearest_gd_beta),
     ('ridge regression', 'λ', found.nearest_ridge),
   ):
-    # A number is a matrix of one row here.
+    # A number becomes a matrix of one row.
     matrix = np.atleast_2d(nearest.parameter)
     number = np.trace(matrix) / len(matrix)
     unexplained = '-'
@@ -247,7 +247,7 @@ def _shift_table(shifts: list[Shift], against: str) -> Table:
 
 
 def _over_optimum(risk: ShiftedRisk) -> float:
-  """The model's risk over that of the optimum; -inf if the model failed."""
+  """The model's risk divided by the optimum's; -inf if the model failed."""
   if risk.sampled is None:
     return -math.inf
   if risk.optimal == 0:  # the prompts determine ŵ

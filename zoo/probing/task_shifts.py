@@ -1,4 +1,4 @@
-"""The loss of predictors on the tasks that a task names to test out of distribution."""
+"""The loss of predictors on a task's own shifts, which test out of distribution."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FEWEST = 16  # prompts; a shift that allows fewer is not measured
 
 @dataclasses.dataclass(frozen=True)
 class TaskShift:
-  """The losses of a predictor and another one on a shifted task, on the same prompts.
+  """The losses of two predictors on the same prompts of a shifted task.
 
-  None for a predictor that fails there, such as one with a position table on a longer
-  context; `failure` has its error.
+  A loss is None for a predictor that fails on the task, such as one with learned
+  positions on a longer context; `failure` then holds the error.
   """
 
   name: str  # in `task.shifts()`

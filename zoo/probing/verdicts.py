@@ -9,16 +9,16 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.tasks import LinearRegression
 
-# A predictor counts as gradient descent if a step of it leaves at most this share of
-# the predictor unexplained.
+# A predictor counts as gradient descent if the nearest step leaves at most this share
+# of the context's effect unexplained.
 UNEXPLAINED = 0.01
-_SIGNIFICANT = 2  # standard errors, as `judge_by_baselines` says
+_SIGNIFICANT = 2  # standard errors; `judge_by_baselines` writes this number out
 
 
 def judge(found: ImplicitAlgorithm, task: LinearRegression) -> tuple[bool, str]:
-  """Whether an algorithm is one step of gradient descent, and a sentence with reasons.
+  """Whether an algorithm is one step of gradient descent, and a sentence that says why.
 
-  `task` gives the prior mean, to which the start of the nearest step is compared.
+  The start of the nearest step is compared with the prior mean of `task`.
   """
   nearest, matrix = found.nearest_gd, found.nearest_gd_beta
   if nearest.unexplained is None:
@@ -66,7 +66,7 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
 
 
 def judge_by_baselines(comparison: Comparison) -> str:
-  """What a model's loss is worth on a task without theory, beside its baselines."""
+  """A sentence that compares a model's loss with the baselines of its task."""
   own = comparison[MODEL]
   better, worse, equal = [], [], []
   for name, one in comparison.items():
@@ -83,12 +83,12 @@ def judge_by_baselines(comparison: Comparison) -> str:
   parts = [f'{where} {", ".join(names)}' for where, names in groups if names]
   if equal:
     parts.append(f'like that of {", ".join(equal)} within two standard errors')
-  beside = f' is {"; ".join(parts)}' if parts else ' has no baseline beside it'
+  beside = f' is {"; ".join(parts)}' if parts else ' has no baseline to compare with'
   return (
     f'Unknown: no theory covers its task. Its loss, {own["mean"][-1]:.4g},{beside}.'
   )
 
 
 def percent(share: float) -> str:
-  """A share in per cent, to three digits."""
+  """A share as a percentage, to three digits."""
   return f'{100 * share:.3g} %'

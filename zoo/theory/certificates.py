@@ -1,7 +1,7 @@
 """Certificates that a rule is, or is not, the global optimum of its task.
 
-The risk is a convex quadratic function of the rule, so a vanishing gradient is enough;
-a positive definite Hessian makes the optimum unique.
+The risk is a convex quadratic function of the rule, so a rule is optimal if its
+gradient vanishes; a positive definite Hessian makes the optimum unique.
 """
 
 import functools
@@ -33,8 +33,8 @@ class Certificate(NamedTuple):
 def certificate(subject: Predictor, task: Task) -> Certificate:
   """Gradient, curvature and excess of the exact risk, in float64.
 
-  Only the Hessian of a single coordinate of the weights is computed, with O(d⁴) numbers
-  in O(d⁶) time: seconds up to d = 30. Raises UserError as `exact_risk` does.
+  Only the Hessian of one coordinate of the weights is computed, which has O(d⁴) entries
+  and takes O(d⁶) time: seconds up to d = 30. Raises UserError as `exact_risk` does.
   """
   excess = excess_risk(subject, task)
   moments = task_moments(task)
@@ -55,8 +55,9 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
 def is_global_optimum(subject: Predictor, task: Task, tolerance: float = 1e-9) -> bool:
   """Whether no learning rule has a lower risk on the task.
 
-  The excess risk may be `tolerance` times the risk of the prior mean: at 1e-9, weights
-  that are correct to float32 pass. Raises UserError as `exact_risk` does.
+  The excess risk may be up to `tolerance` times the risk of the prior mean; at 1e-9,
+  weights that are correct to float32 precision pass. Raises UserError as `exact_risk`
+  does.
   """
   scale = context_moments(task_moments(task)).mean_q
   return bool(sum(excess_risk(subject, task)) <= tolerance * scale)

@@ -7,7 +7,7 @@ from zoo.protocols import Predictor, Task
 from zoo.tasks.coverage import require_covered
 from zoo.theory.ridge import ridge_risk
 
-# Bounds that differ by less than a float32 can resolve are one number.
+# Bounds whose relative difference is below float32 resolution count as equal.
 _RESOLVED = 1e-7
 
 

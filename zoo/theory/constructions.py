@@ -1,7 +1,7 @@
 """Weights of models that realise a given learning rule.
 
 Every function returns a trainable model with float32 parameters. In a block
-`with jax.enable_x64(True):` they are float64, which exact numbers need.
+`with jax.enable_x64(True):` they are float64, as exact numbers require.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
   The `b_h` of head h is the h-th unit vector. So d + 1 heads realise every rule that a
   multi-head LSA can follow, and d heads those that do not depend on any `y_i²`, such as
   the optimum of every task without noise (docs/theory.md, section 4). Raises UserError
-  if `bias` is 0 and `bias_update` is not: no such model changes a bias of 0.
+  if `bias` is 0 and `bias_update` is not: multi-head LSA cannot change a bias of 0.
   """
   init, update, bias, bias_update = (
     np.asarray(leaf, np.float64)
@@ -60,13 +60,13 @@ def multi_head_lsa(rule: LearningRule) -> MultiHeadLSA:
       'bias is 0 and bias_update is not; multi-head LSA changes its bias only if it is '
       'not 0'
     )
-  # How G moves the coefficients of the query's entries: x_q and y_q = init·x_q + bias.
+  # How G moves the coefficients of the query's entries, x_q and y_q = init·x_q + bias.
   last = bias_update / bias if bias != 0 else bias_update
   moves = np.append(update - init[:, None, None] * last, last[None], axis=0)
   moves = (moves + moves.swapaxes(1, 2)) / 2
   num_heads = d + 1
   if not moves[:, d, d].any():
-    # Only the symmetric parts matter: the last row can be added to the last column.
+    # Only the symmetric parts matter, so the last row can be added to the last column.
     num_heads = d
     moves[:, :, d] += moves[:, d]
   model = MultiHeadLSA(d, num_heads, init, float(bias), 0.0, rngs=nnx.Rngs(0))
@@ -85,7 +85,7 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
   """An LTB that predicts the same as a yq-LSA (arXiv 2512.04268, Lemma 3, corrected).
 
   `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P`,
-  `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; keys and values stay.
+  `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; W_K and W_V do not change.
   """
   d, dtype = model.num_features, model.w.dtype
   w_1 = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(model.w[...])
@@ -121,9 +121,9 @@ def deep_gradient_descent(
 ) -> DeepLSA:
   """Deep linear attention whose prediction is k steps of descent from a start `[d]`.
 
-  Sparse layers with `A = step I` from a residual guess, one layer a step of the sizes
-  `[k]` (Ahn et al., arXiv 2306.00297). Raises UserError naming the argument that is
-  wrong.
+  Sparse layers with `A = step I` and the residual guess `start`, one layer for each of
+  the step sizes `[k]` (Ahn et al., arXiv 2306.00297). Raises UserError naming the
+  argument that is wrong.
   """
   start, step_sizes = _vector('start', start), _vector('step_sizes', step_sizes)
   model = _deep_lsa_from(start, num_layers=step_sizes.size, form='sparse')
@@ -141,10 +141,11 @@ def gd_plus_plus(
   """Deep linear attention of the GD++ family (arXiv 2212.07677) from a start `[d]`.
 
   `steps` are the c `[L]` and `preconditions` the b `[L − 1]` of
-  `theory.deep.gd_plus_plus_risk`, which is its risk if the start is the prior mean: in
-  dense layers `W_P W_V = diag(b I, c)`, `W_Kᵀ W_Q = diag(I, 0)`, and the prediction is
-  the guess plus `readout` times the label of the query's last token. Raises UserError
-  naming the argument that is wrong.
+  `theory.deep.gd_plus_plus_risk`, which gives the model's risk if the start is the
+  prior mean. The layers are dense with `W_P W_V = diag(b I, c)` and
+  `W_Kᵀ W_Q = diag(I, 0)`, and the prediction is the guess plus `readout` times the
+  label entry of the query's token after the last layer. Raises UserError naming the
+  argument that is wrong.
   """
   start, steps = _vector('start', start), _vector('steps', steps)
   d, size = start.size, steps.size
@@ -177,12 +178,12 @@ def _vector(name: str, value: ArrayLike | Sequence[float]) -> Float[np.ndarray, 
 
 
 def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:
-  """Multi-head LSA with `y_q = 0` that predicts as a yq-LSA where all labels are ±1.
+  """Multi-head LSA with `y_q = 0` that predicts as a yq-LSA if all labels are ±1.
 
-  It has one head more: as `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and
-  `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. In the others `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`, so
-  that they see the guess in a query token without it. With other labels the prediction
-  is another.
+  It has one more head: since `(1/C) Σ_i y_i² = 1`, a head with `b = e_{d+1}` and
+  `A = e_{d+1} [w; 0]ᵀ` adds `w·x_q`. The others have `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`,
+  which puts the guess into their queries although the query token lacks it. With other
+  labels the predictions differ.
   """
   d, dtype = model.num_features, model.w.dtype
   guess = model.w[...]

@@ -1,4 +1,4 @@
-"""Averages over tasks, whose weights `ŵ = uθ` have a length u and a direction θ."""
+"""Averages over a prior of weights `ŵ = uθ`, with length u and direction θ."""
 
 import math
 from collections.abc import Callable
@@ -12,10 +12,10 @@ _POINTS = 12  # of each Gauss–Legendre rule
 
 
 class Prior(NamedTuple):
-  """A distribution of weights, as far as averages over it need it.
+  """A distribution of weights, represented by the averages that are needed of it.
 
-  `average(values, k)` is `E s(u) θ⊗…⊗θ` with k factors θ, k ≤ 3, for a function s whose
-  values at the lengths are given.
+  `average(values, k)` is `E s(u) θ⊗…⊗θ` with k ≤ 3 factors θ, for a function s with the
+  given values at the lengths.
   """
 
   lengths: Float[np.ndarray, ' n']
@@ -23,9 +23,9 @@ class Prior(NamedTuple):
 
 
 def pool_prior(weights: Float[np.ndarray, 'n d']) -> Prior:
-  """Weights each as likely as the others."""
+  """The uniform distribution over given weights."""
   lengths = np.linalg.norm(weights, axis=1)
-  # A length of 0 has no direction; whatever depends on it is 0 there.
+  # Weights of length 0 have no direction; every term with a direction is 0 there.
   directions = weights / np.where(lengths > 0, lengths, 1)[:, None]
 
   def average(values: Float[np.ndarray, ' n'], order: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def pool_prior(weights: Float[np.ndarray, 'n d']) -> Prior:
 
 
 def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
-  """`ŵ ~ N(mean, I)`, its length by Gauss–Legendre rules on short intervals.
+  """`ŵ ~ N(mean, I)`, integrated over u by Gauss–Legendre rules on short intervals.
 
   Given the length u, θ has a von Mises–Fisher distribution about the mean (Mardia &
   Jupp, Directional Statistics, section 9.3), whose moments are known.
@@ -72,7 +72,7 @@ def normal_prior(mean: Float[np.ndarray, ' d']) -> Prior:
 def panels(
   edges: Float[np.ndarray, ' k'], num_points: int
 ) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n']]:
-  """Points and weights of a Gauss–Legendre rule between each two edges."""
+  """Points and weights of a Gauss–Legendre rule between each pair of adjacent edges."""
   nodes, weights = np.polynomial.legendre.leggauss(num_points)
   middle, half = (edges[1:] + edges[:-1]) / 2, np.diff(edges) / 2
   return (
@@ -84,20 +84,20 @@ def panels(
 def _lengths(
   d: int, norm: float
 ) -> tuple[Float[np.ndarray, ' n'], Float[np.ndarray, ' n']]:
-  """Points and weights for the length of `N(w, I)` with |w| = norm, weights sum to 1.
+  """Points, and weights that sum to 1, for the length of `N(w, I)` with |w| = norm.
 
   Its density is `∝ u^(d−1) exp(−(u² + |w|²)/2) 0F1(; d/2; u²|w|²/4)`.
   """
-  # As the length changes by at most 1 per unit of ŵ, it is farther than 12 from its
-  # mean with a probability below 2 exp(−72), and the mean is in a range below 1.
+  # The length is 1-Lipschitz in ŵ, so it is farther than 12 from its mean with a
+  # probability below 2 exp(−72), and its mean is within 1 below `center`.
   center = math.sqrt(norm**2 + d)
   low, high = max(0.0, center - 13), center + 12
   edges = np.linspace(low, high, math.ceil(high - low) + 1)
-  if low == 0:  # a small length, with label noise, may change quickly
+  if low == 0:  # with label noise, moments may change quickly near length 0
     edges = np.append(0.0, np.unique(np.append(edges[1:], 0.5 ** np.arange(12))))
   u, weights = panels(edges, _POINTS)
   kappa, order = u * norm, d / 2 - 1
-  small = kappa < 1e-3  # where the first two terms of the series are all
+  small = kappa < 1e-3  # where two terms of the series are enough
   safe = np.where(small, 1, kappa)
   bessel = np.log(special.ive(order, safe)) + safe - order * np.log(safe / 2)
   series = np.log1p(kappa**2 / (2 * d))
@@ -112,11 +112,12 @@ def _direction_moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """`E c`, `p = E (1 − c²)/(d − 1)`, `q = E c (1 − c²)/(d − 1)` of a cosine c.
 
-  Its density is `∝ exp(κc) (1 − c²)^((d−3)/2)`. With `s_ν = I_{ν+1}(κ) / (κ I_ν(κ))`
-  and `ν = d/2 − 1` they are `κ s_ν`, `s_ν` and `κ s_ν s_{ν+1}`, without a division by
-  d − 1 or κ; and `s_ν = 1/(2ν + 2 + κ² s_{ν+1})`.
+  The density of c is `∝ exp(κc) (1 − c²)^((d−3)/2)`. With
+  `s_ν = I_{ν+1}(κ) / (κ I_ν(κ))` and `ν = d/2 − 1` the moments are `κ s_ν`, `s_ν` and
+  `κ s_ν s_{ν+1}`, which avoids a division by d − 1 or κ;
+  `s_ν = 1/(2ν + 2 + κ² s_{ν+1})`.
   """
-  # An error at the order ν + n is smaller by exp(−n²/κ) at ν.
+  # An error at the order ν + n is reduced by a factor exp(−n²/κ) at ν.
   steps = 40 + math.ceil(math.sqrt(40 * kappa.max()))
   start = d / 2 + steps
   ratio = following = 1 / (start + np.sqrt(start**2 + kappa**2))

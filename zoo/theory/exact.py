@@ -30,10 +30,10 @@ Scalar = float | Float[Array, '']
 
 
 class ExcessRisk(NamedTuple):
-  """The risk above that of the global optimum, in two parts that sum to it."""
+  """The risk above that of the global optimum, as the sum of two parts."""
 
   initial_guess: Scalar  # the remaining error of the guess after correction in context
-  update: Scalar  # the excess of the update over the best step
+  update: Scalar  # the excess due to an update other than the best step
 
 
 class Difference(NamedTuple):
@@ -48,12 +48,12 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 
   `subject` is a LearningRule, a model or an estimator that has one, a model with an
   exact form, or an estimator whose risk has a closed form. The result is a float,
-  computed in float64 whatever the default of JAX; if the subject is traced, by jit,
-  grad or vmap, it is a scalar array in the precision of the subject's arrays. Takes
-  O(d³) time, or O(d⁴) when the task has a feature covariance, and O(d⁶) on a
-  `task_pool`, where the mean is over its weights.
+  computed in float64 whatever JAX's default; for a subject traced by jit, grad or vmap
+  it is a scalar array in the precision of the subject's arrays. It takes O(d³) time,
+  O(d⁴) with a feature covariance, and O(d⁶) on a `task_pool`, where the expectation is
+  over the pool's weights.
 
-  Raises UserError naming the task or the subject if it has no exact theory.
+  Raises UserError naming the task or the subject that exact theory does not cover.
   """
   known = closed_form(subject, task)
   if known is not None:
@@ -66,7 +66,7 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 
 
 def evaluate_form(form: QuadraticRisk, subject: Predictor) -> Scalar:
-  """As `exact_risk`, for a risk that is given as a quadratic form."""
+  """The exact risk of a learning rule, for a risk given as a quadratic form."""
   return _evaluate(_form_risk, form, subject)
 
 
@@ -82,14 +82,14 @@ def exact_curve(subject: Predictor, task: Task) -> Float[np.ndarray, ' n']:
       form = exact_form(in_float64(subject))
   if not isinstance(form, Recurrence):
     raise UserError(
-      f'{type(subject).__name__} is not a recurrence with numbers that no prompt '
-      'changes; only samples estimate its curve'
+      f'{type(subject).__name__} is not a recurrence whose coefficients are the '
+      'same for every prompt; its curve can only be estimated from samples'
     )
   return sequential.curve(task, form.decay, form.erase, form.write, form.start)
 
 
 def known_risk(predictor: Predictor, task: Task) -> float | None:
-  """The exact risk; None without a closed form."""
+  """The exact risk; None if it has no closed form."""
   try:
     return float(exact_risk(predictor, task))
   except UserError:
@@ -99,7 +99,7 @@ def known_risk(predictor: Predictor, task: Task) -> float | None:
 def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   """The exact risks of learning rules on tasks, both stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one call; the rules are on the host.
+  Computes `exact_risk` in float64 and in one call; the rules are on the host.
   """
   with double_precision():
     return _risks(jax.tree.map(_float64, moments), rules)
@@ -108,7 +108,7 @@ def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
 def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   """The exact risks of exact forms on one task, stacked along their first axes.
 
-  As `exact_risk`, in float64 and in one call; the forms are on the host.
+  Computes `exact_risk` in float64 and in one call; the forms are on the host.
   """
   with double_precision():
     constants = jax.tree.map(_float64, form_constants(forms, task))
@@ -118,9 +118,10 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
 def excess_risk(subject: Predictor, task: Task) -> ExcessRisk:
   """The exact risk above the global optimum, in two parts, both ≥ 0.
 
-  The risk is quadratic in the rule, so the excess is the mean square of the difference
-  from the optimum. Its even part comes from the initial guess, its odd part
-  from the update (docs/theory.md, section 3). Raises UserError as `exact_risk` does.
+  The risk is quadratic in the rule, so the excess is the mean squared difference from
+  the optimum. The even part of the difference comes from the initial guess, the odd
+  part from the update (docs/theory.md, section 3). Raises UserError as `exact_risk`
+  does.
   """
   moments = task_moments(task)
   return ExcessRisk(*_evaluate(_square, moments, subject, optimal_rule(task)))
@@ -135,11 +136,11 @@ def squared_difference(subject: Predictor, other: Predictor, task: Task) -> Diff
 
 
 def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
-  """The subject, if it has a learning rule; UserError otherwise."""
+  """The subject, if it has a learning rule; raises UserError otherwise."""
   if not isinstance(subject, FollowsRule):
     raise UserError(
-      f'{type(subject).__name__} has no learning rule, which this needs; only samples '
-      'estimate its risk'
+      f'{type(subject).__name__} has no learning rule, which this needs; its risk can '
+      'only be estimated from samples'
     )
   return subject
 
@@ -148,22 +149,22 @@ def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
 def double_precision() -> Iterator[None]:
   """Computes in float64 inside the block, with matrix products in full precision.
 
-  This machine computes, whatever the devices: a TPU has no float64, and would take
-  dozens of operations for each.
+  The computation runs on the host's CPU whatever the devices: a TPU has no float64, and
+  emulates each operation by dozens of others.
   """
   with _on_host(), jax.enable_x64(True), jax.default_matmul_precision('highest'):
     yield
 
 
 def _on_host() -> contextlib.AbstractContextManager:
-  """Computes on a CPU of this machine inside the block."""
+  """Computes on the host's CPU inside the block."""
   if jax.default_backend() == 'cpu':
     return contextlib.nullcontext()
   try:
     cpu = jax.local_devices(backend='cpu')[:1]
-  except RuntimeError:  # JAX_PLATFORMS leaves out the CPU
+  except RuntimeError:  # JAX_PLATFORMS excludes the CPU
     return contextlib.nullcontext()
-  # A mesh, since one that is set prevails over `jax.default_device`.
+  # A mesh, because a mesh set by the caller overrides `jax.default_device`.
   mesh = Mesh(
     np.reshape(cpu, (1, 1)), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
   )
@@ -176,7 +177,7 @@ Subject = TypeVar('Subject')
 def in_float64(subject: Subject) -> Subject:
   """A copy of a concrete model with its arrays in float64.
 
-  Call it, and use the copy, inside `double_precision`.
+  Make and use the copy inside `double_precision`.
   """
   if not isinstance(subject, nnx.Module):
     return subject
@@ -188,7 +189,7 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
   Use it where x64 is enabled. Raises UserError if the subject has no learning rule, or
-  one that predicts something else.
+  predicts differently from its rule.
   """
   check_rule(subject)
   with double_precision():
@@ -251,7 +252,7 @@ def _evaluate(
   moments: Moments | QuadraticRisk,
   *subjects: Predictor,
 ) -> Result:
-  """Applies a function to moments and rules; traced if a subject is traced."""
+  """Applies a function to moments and rules, under tracing if a subject is traced."""
   followers = [require_rule(subject) for subject in subjects]
   if any(isinstance(leaf, Tracer) for leaf in _leaves(followers)):
     rules = [subject.learning_rule() for subject in followers]

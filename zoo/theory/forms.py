@@ -1,4 +1,4 @@
-"""The exact risks of models outside of the linear family, from their exact forms."""
+"""The exact risks of models outside the linear family, from their exact forms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,14 @@ from zoo.theory.sequential import recurrence_curve, recurrence_moments
 from zoo.theory.trust import is_ours
 
 Form = DeepRule | Recurrence
-Constants = Spectrum | GeneralSpectrum | Moments  # what a risk depends on in the task
+Constants = Spectrum | GeneralSpectrum | Moments  # what a risk depends on in a task
 
 
 def _last(form: Recurrence, moments: Moments) -> Float[Array, '']:
   return recurrence_curve(form, moments)[-1]
 
 
-# For each kind of form the constants of a task, and the risk.
+# For each kind of form: the functions for a task's constants and for the risk.
 _KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
   DeepRule: (deep_spectrum, deep_rule_risk),
   Recurrence: (recurrence_moments, _last),
@@ -34,14 +34,14 @@ _KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def exact_form(subject: HasExactForm) -> Form:
-  """The form of a model of this library; UserError if it has none.
+  """The exact form of a model of this library; raises UserError if it has none.
 
-  A class of one's own may predict something else than the form that it inherits.
+  A user's subclass may predict differently from the form that it inherits.
   """
   if not is_ours(subject):
     raise UserError(
-      f'{type(subject).__name__} is not a class of the library; only for these are '
-      'exact forms known to be what they predict'
+      f'{type(subject).__name__} is not a class of the library; only classes of the '
+      'library are known to predict as their exact forms'
     )
   return subject.exact_form()
 

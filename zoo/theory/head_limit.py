@@ -11,24 +11,24 @@ from zoo.protocols import Task
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
 
-_POLISHED = 10  # of the screened subspaces, how many are improved by a local search
+_POLISHED = 10  # of the screened subspaces, those improved by a local search
 _CHUNK = 2**18  # numbers in one array while subspaces are screened
 
 
 class HeadLimit(NamedTuple):
-  """Bounds of an infimum, which are equal if it is known in closed form."""
+  """Bounds of the least risk; equal if the infimum is known in closed form."""
 
   lower: float  # proved: no model with that many heads has a lower risk
   upper: float  # the lowest risk found for a model with that many heads
 
   @property
   def risk(self) -> float:
-    """The infimum if the bounds are equal, and otherwise the upper bound."""
+    """The upper bound, which is the infimum if both bounds are equal."""
     return self.upper
 
 
 class Whitened(NamedTuple):
-  """A task and a guess with whitened features, and labels minus w*·x scaled to E q = 1.
+  """A task and a guess for whitened features, and labels minus w*·x scaled to E q = 1.
 
   Constant labels are not scaled.
   """
@@ -38,7 +38,7 @@ class Whitened(NamedTuple):
   noise: float  # σ²
   deviation: Float[np.ndarray, ' r']  # δ = w* − g
   bias: float  # β
-  unit: float  # of risks
+  unit: float  # the unit of risks in the original task
 
   @property
   def rank(self) -> int:
@@ -53,9 +53,9 @@ class Whitened(NamedTuple):
 
 
 class Conditions(NamedTuple):
-  """Conditions on an update if the heads' values cannot see a subspace.
+  """The constraints on an update if a subspace is hidden from the heads' values.
 
-  The notation is that of docs/theory.md, section 5.
+  For the notation see docs/theory.md, section 5.
   """
 
   task: Whitened
@@ -66,7 +66,7 @@ class Conditions(NamedTuple):
   moment_inverse: Float[np.ndarray, 'r r']  # of M = E r rᵀ
 
   def invert(self, form: Float[np.ndarray, '*p e e']) -> Float[np.ndarray, '*p e e']:
-    """Symmetric matrices under the inverse of the risk's quadratic form."""
+    """Applies the inverse of the risk's quadratic form to symmetric matrices."""
     c, prior, noise, *_ = self.task
     r = self.task.rank
     features, label = form[..., :r, :r], form[..., r, r]
@@ -82,7 +82,7 @@ class Conditions(NamedTuple):
     return inverse
 
   def costs(self, hidden: Float[np.ndarray, 's e m']) -> Float[np.ndarray, ' s']:
-    """The increase of the risk if values cannot see the span of a matrix's columns."""
+    """The increase of the risk if the span of a matrix's columns is hidden."""
     values, multipliers = self._solve(hidden)
     return np.sum(values * multipliers, axis=(-1, -2))
 
@@ -152,15 +152,15 @@ def head_limited_risk(
   initial_bias: float = 0.0,
   num_starts: int = 2000,
 ) -> HeadLimit:
-  """The infimum of the exact risk over multi-head LSA with H heads, or bounds of it.
+  """Bounds of the least exact risk of multi-head LSA with H heads.
 
-  `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
-  If H heads attain the infimum over any number of heads, or if g = w* and β = 0, both
-  bounds are the closed form. Otherwise the lower bound is that of docs/theory.md,
+  `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model. If
+  H heads attain the infimum over any number of heads, or if g = w* and β = 0, both
+  bounds equal the closed form. Otherwise the lower bound is that of docs/theory.md,
   section 5, and the upper bound comes from a search over the subspaces that H value
-  vectors may span: of `num_starts` random subspaces, and those along axes, the best are
-  improved by local searches. Takes O((d + 1 − H)⁶) time per start. Raises UserError
-  naming the argument that is wrong.
+  vectors can span: local searches improve the best of `num_starts` random subspaces and
+  of those along axes. It takes O((d + 1 − H)⁶) time per start. Raises UserError naming
+  the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -196,10 +196,10 @@ def whiten(
 
 
 def _lower_bound(whitened: Whitened, num_heads: int) -> float:
-  """A lower bound of the risk with that many heads; with r + 1 heads the infimum.
+  """A lower bound of the risk with that many heads; for r + 1 heads it is the infimum.
 
-  The step is the best one, and the constant 1 is estimated while the k = r − H
-  directions of the features with the largest prior variance are hidden.
+  The bound takes the best step, and estimates the constant 1 with the k = r − H feature
+  directions of largest prior variance hidden.
   """
   c, prior, noise, deviation, bias, _ = whitened
   context = context_moments(whitened.moments)
@@ -218,7 +218,7 @@ def _lower_bound(whitened: Whitened, num_heads: int) -> float:
 
 
 def _is_attained(whitened: Whitened, num_heads: int) -> bool:
-  """Whether the infimum is known to be the lower bound (docs/theory.md, section 5)."""
+  """Whether the lower bound is known to be the infimum (docs/theory.md, section 5)."""
   _, prior, noise, deviation, bias, _ = whitened
   rank = whitened.rank
   if num_heads > rank or not (bias or deviation.any()):
@@ -238,7 +238,7 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
 
 
 def conditions(whitened: Whitened) -> Conditions:
-  """The conditions for a task and a guess for which H heads are not enough."""
+  """The `Conditions` for a task and a guess for which H heads are not enough."""
   context = context_moments(whitened.moments)
   r, prior = whitened.rank, whitened.prior
   estimate = constant_estimate(whitened.moments)
@@ -269,7 +269,7 @@ def _starts(
 ) -> Float[np.ndarray, 'n e m']:
   """Bases of subspaces along axes, and random ones.
 
-  Half of the random ones are moved nearer to the label's axis, or further from it.
+  Half of the random ones are moved towards the label's axis or away from it.
   """
   _, vectors = np.linalg.eigh(problem.task.prior)
   e = len(vectors) + 1
@@ -284,11 +284,11 @@ def _starts(
 
 
 def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
-  """The cost at the end of a local search over subspaces.
+  """The least cost that a local search over subspaces reaches.
 
-  Near the span of an orthonormal Q, with complement Q', the subspaces are those spanned
-  by `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
-  search that ends at this bound is restarted from there.
+  Subspaces near the span of an orthonormal Q with complement Q' are spanned by
+  `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
+  search that ends at this bound restarts from there.
   """
   m = start.shape[1]
   lowest = np.inf
@@ -302,7 +302,7 @@ def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
       jac=True,
       method='L-BFGS-B',
       bounds=scipy.optimize.Bounds(-1, 1),
-      # A long memory: for large C the default of 10 takes three times the steps.
+      # A long memory: for large C the default of 10 takes three times as many steps.
       options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
     )
     cost = float(found.fun)

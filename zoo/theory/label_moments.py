@@ -1,7 +1,7 @@
-"""The exact risk of learning rules as a quadratic form, for any labels and tasks.
+"""The exact risk of learning rules as a quadratic form, for any label function.
 
-It needs `y = φ(ŵ·x + σn)` with `x ~ N(0, I)`, and little of the distribution of ŵ
-(docs/theory.md, section 10).
+It requires `y = φ(ŵ·x + σn)` with `x ~ N(0, I)`, and only a few averages over the
+distribution of ŵ (docs/theory.md, section 10).
 """
 
 import itertools
@@ -20,7 +20,7 @@ from zoo.theory.directions import Prior, normal_prior, panels, pool_prior
 
 Label = str | Callable[[np.ndarray], ArrayLike]
 
-# By name, the label of the latent value v = ŵ·x + σn.
+# The label functions by name, applied to the latent value v = ŵ·x + σn.
 LABELS: dict[str, Callable[[np.ndarray], ArrayLike]] = {
   'linear': lambda v: v,
   'sign': np.sign,
@@ -29,15 +29,15 @@ LABELS: dict[str, Callable[[np.ndarray], ArrayLike]] = {
 }
 TARGETS = {'latent': 'ŵ·x_q', 'label': 'φ(ŵ·x_q + σn)'}
 
-_POINTS, _END = 16, 14.0  # of each Gauss–Legendre rule; of the normal distribution
+_POINTS, _END = 16, 14.0  # of each Gauss–Legendre rule; where normal tails are cut
 _MOST_HALVINGS, _ACCURACY = 6, 1e-9
-_AT_A_TIME = 256  # lengths
-_MOST_FEATURES = 48  # the fourth moments of an example are then 46 MB
+_AT_A_TIME = 256  # lengths in one batch
+_MOST_FEATURES = 48  # for these, an example's fourth moments take 46 MB
 _RANK_TOLERANCE = 1e-13  # rounding errors in the eigenvalues of a matrix of ones
 
 
 class LabelMoments(NamedTuple):
-  """`a_kj = E y^k He_j(ξ)` of `y = φ(uξ + σn)`, for each length u."""
+  """The moments `a_kj = E y^k He_j(ξ)` of `y = φ(uξ + σn)`, for each length u."""
 
   a10: Float[np.ndarray, ' n']
   a11: Float[np.ndarray, ' n']
@@ -51,7 +51,7 @@ class LabelMoments(NamedTuple):
 class QuadraticRisk(NamedTuple):
   """The risk of a rule as `Σ_i v_iᵀ Q v_i − 2 v_i·r_i + E t²`, i over [x_q; 1].
 
-  Each v_i has the constant and the coefficients of the entries a ≤ b of G.
+  Each v_i holds the constant and the coefficients of the entries a ≤ b of G.
   """
 
   gram: Float[np.ndarray, 'm m']  # Q = E g gᵀ with g = [1; G_ab]
@@ -62,10 +62,10 @@ class QuadraticRisk(NamedTuple):
 def label_moments(
   label: Label, lengths: Float[np.ndarray, ' n'], noise_std: float
 ) -> LabelMoments:
-  """The moments of labels; UserError for functions that no quadrature can follow."""
+  """The moments of labels; raises UserError if quadrature cannot be accurate."""
   function = label if callable(label) else LABELS[check_name('label', label, LABELS)]
-  # ξ given the latent value sζ is normal with mean (u/s) ζ and variance 1 − (u/s)², so
-  # that He_j(ξ) has the mean (u/s)^j He_j(ζ): one variable is enough.
+  # Given the latent value sζ, ξ is normal with mean (u/s) ζ and variance 1 − (u/s)², so
+  # He_j(ξ) has the mean (u/s)^j He_j(ζ), and an integral over ζ is enough.
   scales = np.hypot(lengths, noise_std)
   chunks = np.split(scales, range(_AT_A_TIME, len(scales), _AT_A_TIME))
   moments = np.concatenate([_standard_moments(function, chunk) for chunk in chunks])
@@ -76,7 +76,7 @@ def label_moments(
 def _standard_moments(
   function: Callable[[np.ndarray], ArrayLike], scales: Float[np.ndarray, ' n']
 ) -> Float[np.ndarray, 'n 7']:
-  """The moments without noise; intervals are halved until nothing changes."""
+  """The moments without noise; intervals are halved until the result stops changing."""
   found = _quadrature(function, scales, 0)
   for halvings in range(1, _MOST_HALVINGS + 1):
     before, found = found, _quadrature(function, scales, halvings)
@@ -95,7 +95,7 @@ def _quadrature(
   halvings: int,
 ) -> Float[np.ndarray, 'n 7']:
   # Intervals get shorter towards 0, where `sign` jumps and `tanh` of a large scale
-  # nearly does.
+  # nearly jumps.
   edges = np.append(0.0, _END * 0.5 ** np.arange(12, -1, -1))
   parts = np.arange(2**halvings) / 2**halvings
   inner = (edges[:-1, None] + np.diff(edges)[:, None] * parts).ravel()
@@ -104,7 +104,7 @@ def _quadrature(
   density = weights * np.exp(-(zeta**2) / 2) / np.sqrt(2 * np.pi)
   hermite = density * np.stack([zeta**0, zeta, zeta**2 - 1, zeta**3 - 3 * zeta])
   y = _labels(function, scales[:, None] * zeta)
-  # The first and the last point stand for what is left out beyond them.
+  # The first and last points estimate the tails that are cut off.
   with np.errstate(over='ignore', invalid='ignore'):
     square = y * y
     moments = np.stack(
@@ -146,10 +146,10 @@ def _labels(
 def quadratic_risk(
   task: object, label: Label = 'linear', target: str = 'latent'
 ) -> QuadraticRisk:
-  """The risk on a task, with labels `φ(ŵ·x + σn)` in place of its own.
+  """The risk on a task whose labels are replaced by `φ(ŵ·x + σn)`.
 
   The task is linear regression with Λ = Σ = I, or a pool of tasks. Raises UserError for
-  other tasks, labels and targets. Takes O(d⁶) time and O(d⁴) numbers.
+  other tasks, labels and targets. It takes O(d⁶) time and O(d⁴) memory.
   """
   task = require_isotropic(task)
   check_name('target', target, TARGETS)
@@ -184,7 +184,7 @@ def _products_with_target(
 ) -> Float[np.ndarray, 'e k']:
   """`E v t [x_q; 1]ᵀ`, transposed, of `v = [1; a_11 θ; a_20]`.
 
-  Given the task the target t of the query has the mean `mean`, and `E t x_q = slope θ`.
+  Given ŵ, the query's target t has the mean `mean`, and `E t x_q = slope θ`.
   """
   with_features = [
     prior.average(slope, 1)[:, None],
@@ -272,10 +272,10 @@ def _leaves(rule: LearningRule) -> tuple:
 def best_rule(
   form: QuadraticRisk, start: Float[np.ndarray, ' e'] | None = None
 ) -> LearningRule:
-  """The rule of least risk, one linear system; of several the one nearest to 0.
+  """The rule of least risk, by one linear system; of several rules the nearest to 0.
 
-  With `start` its `init` and `bias` are given, and V is 0 if the bias is. Without it
-  all of the rule is free.
+  `start` fixes the rule's `init` and `bias`, and V is 0 if the bias is 0. Without
+  `start` the whole rule is free.
   """
   gram, cross = form.gram, form.cross
   e = len(cross)
@@ -296,7 +296,7 @@ def best_rule(
 def _solve(
   gram: Float[np.ndarray, 'm m'], cross: Float[np.ndarray, 'e m']
 ) -> Float[np.ndarray, 'e m']:
-  """`cross gram⁺`, where gram may be singular: with labels ±1 G_yy is always 1."""
+  """`cross gram⁺`; gram may be singular, since with labels ±1 G_yy is always 1."""
   scale = 1 / np.sqrt(np.diag(gram))
   inverse = np.linalg.pinv(
     gram * np.outer(scale, scale), rcond=_RANK_TOLERANCE, hermitian=True

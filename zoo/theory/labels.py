@@ -1,7 +1,8 @@
 """Exact risks and optima for any label function and for pools of tasks.
 
-The labels of a task are replaced by `φ(ŵ·x + σn)`; all else stays. The risk is the mean
-squared error of the latent value `ŵ·x_q`, or of a new label of the query.
+The labels of a task are replaced by `φ(ŵ·x + σn)`; the rest of the task does not
+change. The risk is the mean squared error for the latent value `ŵ·x_q`, or for a new
+label of the query.
 """
 
 from typing import NamedTuple
@@ -18,7 +19,7 @@ GUESSES = 'free', 'zero'  # the initial guess: any, or 0
 
 
 class Optimum(NamedTuple):
-  """The least risk, and a rule that has it; its leaves are float64 on the host."""
+  """The least risk, and a rule that attains it, with float64 leaves on the host."""
 
   risk: float
   rule: LearningRule
@@ -27,12 +28,13 @@ class Optimum(NamedTuple):
 def exact_risk(
   subject: Predictor, task: Task, label: Label = 'linear', target: str = 'latent'
 ) -> Scalar:
-  """`E (f − t)²` of whatever has a learning rule, without sampling.
+  """`E (f − t)²` of any predictor with a learning rule, without sampling.
 
-  `task` is `linear_regression` with identity covariances, or `task_pool`. `label` is
-  φ: one of `zoo.theory.label_moments.LABELS`, or a function of NumPy arrays that grows
-  at most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
-  (`t = φ(ŵ·x_q + σn)`). Raises UserError for what it does not cover.
+  `task` is `linear_regression` with identity covariances, or `task_pool`. `label` is φ:
+  one of `zoo.theory.label_moments.LABELS`, or a function of NumPy arrays that grows at
+  most as a polynomial. `target` is `latent` (`t = ŵ·x_q`) or `label`
+  (`t = φ(ŵ·x_q + σn)`). Raises UserError for other tasks, labels, targets and
+  predictors.
   """
   return evaluate_form(_form(task, label, target), subject)
 
@@ -42,8 +44,8 @@ def optimum(
 ) -> Optimum:
   """The least risk of all learning rules, and a rule that attains it.
 
-  With the guess `zero` it is the optimum of multi-head LSA with `y_q = 0` and enough
-  heads: `init`, `bias` and V are 0. Raises UserError as `exact_risk` does.
+  With the guess `zero` the rule is the optimum of multi-head LSA with `y_q = 0` and
+  enough heads, whose `init`, `bias` and V are 0. Raises UserError as `exact_risk` does.
   """
   check_name('guess', guess, GUESSES)
   form = _form(task, label, target)
@@ -53,5 +55,5 @@ def optimum(
 
 
 def _form(task: Task, label: Label, target: str) -> QuadraticRisk:
-  with double_precision():  # a label function may be one of JAX
+  with double_precision():  # a label function may use JAX
     return quadratic_risk(task, label, target)

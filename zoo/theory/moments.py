@@ -7,11 +7,11 @@ from jaxtyping import Float
 
 from zoo.tasks.coverage import require_covered
 
-# The types are those on the host; under vmap or tracing they are JAX arrays instead.
+# The annotations are for the host; under vmap or tracing the fields are JAX arrays.
 
 
 class Moments(NamedTuple):
-  """All that the risk depends on in a task: a pytree that can be mapped and traced."""
+  """Everything in a task that the risk depends on, as a pytree."""
 
   context_length: float
   prior_mean: Float[np.ndarray, ' d']
@@ -21,7 +21,7 @@ class Moments(NamedTuple):
 
 
 class ContextMoments(NamedTuple):
-  """Moments of the information in a context on ε = ŵ − w* (docs/theory.md, section 2).
+  """Moments of what a context tells about ε = ŵ − w* (docs/theory.md, section 2).
 
   With labels minus w*·x, the context enters through `S = XᵀX/C`, `r = Sε + σ Xᵀn/C` and
   `q = (1/C) Σ_i (ε·x_i + σ n_i)²`.
@@ -31,12 +31,12 @@ class ContextMoments(NamedTuple):
   spread: Float[np.ndarray, 'd d']  # ΣΛ = E r εᵀ
   mean_q: float  # τ = tr ΣΛ + σ²
   variance_q: float
-  variance_label: float  # D, the part of it that is uncorrelated with S
+  variance_label: float  # D, of the part of q that is uncorrelated with S
   second_moment_r: Float[np.ndarray, 'd d']  # M = E r rᵀ
 
 
 def task_moments(task: object) -> Moments:
-  """The moments of a task, float64; UserError unless exact theory covers it."""
+  """The moments of a task in float64; raises UserError if theory does not cover it."""
   task = require_covered(task)
   prior = task.prior_covariance
   return Moments(

@@ -15,7 +15,7 @@ from zoo.tasks.task_pool import TaskPool
 from zoo.theory.label_moments import best_rule, quadratic_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
 
-# Eigenvalues of a covariance below this share of the largest are rounding errors.
+# Eigenvalues of a covariance below this fraction of the largest are rounding errors.
 RANK_TOLERANCE = 1e-12
 
 
@@ -26,12 +26,12 @@ def optimal_rule(
 ) -> LearningRule:
   """The rule of least risk on a task; its leaves are float64 on the host.
 
-  It is GD-β from the prior mean, which is one step of gradient descent when all
-  covariances are multiples of the identity. With `initial_guess` g, a number or `[d]`,
-  and `initial_bias` β it is the optimum of multi-head LSA with this fixed guess and
-  enough heads: the same step, and an estimate of the constant 1 from the context that
-  corrects the guess (docs/theory.md, section 4). None leaves the guess free, as in
-  yq-LSA. On a `task_pool` it is the solution of a linear system.
+  The optimal rule is GD-β from the prior mean; if all covariances are multiples of the
+  identity this is one step of gradient descent. With `initial_guess` g, a number or
+  `[d]`, and `initial_bias` β, it is the optimum of multi-head LSA with this fixed guess
+  and enough heads: the same step, plus a correction of the guess by an estimate of the
+  constant 1 from the context (docs/theory.md, section 4). The guess None is free, as in
+  yq-LSA. On a `task_pool` the rule solves a linear system.
 
   Raises UserError naming the argument that is wrong.
   """
@@ -44,7 +44,7 @@ def optimal_rule(
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
   bias = check_number('initial_bias', initial_bias)
-  # In shifted labels: P and s of the constant's estimate, and ρ of the best step.
+  # For labels minus w*·x: P and s of the constant's estimate, and ρ of the best step.
   inverse = np.eye(d)
   if features is not None:
     inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
@@ -81,7 +81,7 @@ class ConstantEstimate(NamedTuple):
   def update(
     self, inverse: Float[np.ndarray, 'd d'], prior: Float[np.ndarray, 'd d']
   ) -> Float[np.ndarray, 'e e']:
-    """The matrix U of `⟨U, G⟩` that is this estimate, in shifted labels."""
+    """The matrix U with `⟨U, G⟩` this estimate, for labels minus w*·x."""
     d = len(prior)
     update = np.zeros((d + 1, d + 1))
     update[:d, :d] = self.scale * inverse - self.slope * prior
@@ -92,7 +92,7 @@ class ConstantEstimate(NamedTuple):
 def constant_estimate(moments: Moments) -> ConstantEstimate:
   """The best estimate of the constant 1 from the even moments of the context.
 
-  It is derived in docs/theory.md, section 4.
+  See docs/theory.md, section 4, for the derivation.
   """
   c, mean, _, features, noise = moments
   rank = mean.size
@@ -109,7 +109,7 @@ def constant_estimate(moments: Moments) -> ConstantEstimate:
 def shift_labels(
   update: Float[np.ndarray, '*n e e'], mean: Float[np.ndarray, ' d']
 ) -> Float[np.ndarray, '*n e e']:
-  """`Jᵀ U J`: the same form for the examples `[x; y + mean·x]` as U for `[x; y]`."""
+  """`Jᵀ U J`, which is for the examples `[x; y + mean·x]` what U is for `[x; y]`."""
   e = update.shape[-1]
   shift = np.eye(e)
   shift[-1, :-1] = mean

@@ -1,4 +1,4 @@
-"""Trained models moved from one prior mean to another."""
+"""Moves trained models from one prior mean to another."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -13,18 +13,18 @@ Movable = YqLSA | LTB | SequentialLearner | TokenModel
 
 
 def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
-  """A copy of a model that is on the prior mean `a + shift` what it was on a.
+  """A copy of a model that does for the prior mean `a + shift` what it did for a.
 
   It predicts `f'(X, y, x_q) = shift·x_q + f(X, y − X shift, x_q)`, so its risk on
   `N(a + shift, Λ)` is that of `model` on `N(a, Λ)`. With `M = [[I, 0], [−shiftᵀ, 1]]`,
   so that `M [x; y] = [x; y − shift·x]`,
 
-  - yq-LSA has `w ← w + shift`, and `W ← W M` for W of W_K, W_Q and W_V;
-  - LTB, whose queries have no guess, has `W ← W M` for W of W_K and W_V, and
-    `W_1 ← W_1 N⁻¹`, `W_P ← N W_P` with `N = [[I, 0], [−shiftᵀ/r, 1]]`, r being what its
-    readout multiplies labels by;
+  - yq-LSA gets `w ← w + shift`, and `W ← W M` for W_K, W_Q and W_V;
+  - LTB, whose queries have no guess, gets `W ← W M` for W_K and W_V, `W_P ← N W_P` and
+    `W_1 ← W_1 N⁻¹` with `N = [[I, 0], [−shiftᵀ/r, 1]]`, where r is the factor of labels
+    in the readout;
   - the delta rule of `sequential` starts from `start + shift`;
-  - a model with the guess `residual` sees `y − w·x` already: `w ← w + shift`.
+  - a model with the guess `residual`, which sees `y − w·x`, gets `w ← w + shift`.
 
   Raises UserError for other models, whose weights cannot express f'.
   """
@@ -82,6 +82,6 @@ def _check_rule(model: SequentialLearner) -> None:
 
 
 def _adding(row: Float[ArrayLike, ' d'], like: nnx.Param) -> Float[Array, 'e e']:
-  """The identity with a row in front of its last entry."""
+  """The identity with `row` placed before the 1 of its last row."""
   row = jnp.asarray(row, like.dtype)
   return jnp.eye(len(row) + 1, dtype=like.dtype).at[-1, :-1].set(row)

@@ -12,20 +12,20 @@ from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
 
-# Numbers of points of the quadrature, until the bounds agree.
+# Numbers of quadrature points, tried until the bounds agree.
 _NUM_POINTS = 8, 16, 32, 64
 _AGREE = 1e-12
 
 
 class RiskBounds(NamedTuple):
-  """Proved bounds of a risk, up to rounding; equal if it is known in closed form."""
+  """Proved bounds of a risk, up to rounding; equal if the risk has a closed form."""
 
   lower: float
   upper: float
 
 
 class _Seen(NamedTuple):
-  """A task as an estimator sees it: `features` of one variance, or of several."""
+  """A task as an estimator sees it."""
 
   features: int  # r
   scales: tuple[float, float]  # the least and the largest standard deviation
@@ -33,26 +33,26 @@ class _Seen(NamedTuple):
 
 
 def bayes_risk(task: Task) -> RiskBounds:
-  """Bounds of the least risk of all predictors, that of the posterior mean.
+  """Bounds of the least risk of any predictor, which is that of the posterior mean.
 
-  They are equal without noise. Raises UserError for a task that exact theory does not
-  cover, and unless the nonzero eigenvalues of ΣΛ are equal where there is noise or the
+  The bounds are equal without noise. Raises UserError for a task that exact theory does
+  not cover, and if the nonzero eigenvalues of ΣΛ differ while there is noise or the
   context is shorter than their number.
   """
   return ridge_risk(bayes(require_covered(task)), task)
 
 
 def ridge_risk(estimator: Ridge, task: Task) -> RiskBounds:
-  """Bounds of the risk of ridge regression, of least squares or the posterior mean.
+  """Bounds of the risk of ridge regression, least squares or the posterior mean.
 
-  With `λ = penalty/C` in units in which the features have variance 1 and
-  `b = σ² r/C` the risk is the average over the spectrum of S of
+  With `λ = penalty/C`, in units in which the features have variance 1, and
+  `b = σ² r/C`, the risk is the average over the spectrum of S of
 
       (ν λ² + b s)/(s + λ)² = b/(s + λ) + λ (νλ − b)/(s + λ)².
 
-  The derivatives of both terms alternate in sign, so that a Gauss rule and a
-  Gauss–Radau rule with the point 0 bound each of them. Raises UserError naming the
-  property of the estimator or task that is not covered.
+  The derivatives of both terms alternate in sign, so a Gauss rule and a Gauss–Radau
+  rule with a point at 0 bound each term. Raises UserError naming the property of the
+  estimator or task that is not covered.
   """
   task = require_covered(task)
   seen = _as_seen(estimator, task)
@@ -78,7 +78,7 @@ def _quadrature(
   penalty: float, seen: _Seen, task: LinearRegression, num_points: int
 ) -> RiskBounds:
   r, c = seen.features, task.context_length
-  # XᵀX and XXᵀ have the same eigenvalues but for zeros, which are known exactly.
+  # XᵀX and XXᵀ share their nonzero eigenvalues; the number of zeros is known.
   few, many = min(r, c), max(r, c)
   shrinkage = penalty / c
   noise = task.noise_std**2 * r / c
@@ -95,12 +95,12 @@ def _quadrature(
   unseen = (1 - few / r) * seen.spread
   lower = unseen + few / r * (low + min(one, other))
   upper = unseen + few / r * (high + max(one, other))
-  # Rules that agree to rounding may end in the other order.
+  # Bounds that agree up to rounding may be in the wrong order.
   return RiskBounds(float(min(lower, upper)), float(max(lower, upper)))
 
 
 def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
-  """The features `rootᵀ x` of an estimator, and how far its start is from ŵ."""
+  """The features `rootᵀ x` of an estimator, and the distance of its start from ŵ."""
   deviation, features = second_moments(task, estimator.start)
   eigenvalues, vectors = np.linalg.eigh(features)
   feature_root = np.sqrt(eigenvalues.clip(0))[:, None] * vectors.T
@@ -118,12 +118,12 @@ def _as_seen(estimator: Ridge, task: LinearRegression) -> _Seen:
 
 
 def _least_squares_risk(seen: _Seen, task: LinearRegression) -> float:
-  """The risk of least squares, whose solution is the one nearest to a start.
+  """The risk of least squares, with the solution nearest to a start.
 
-  With C ≥ r it recovers ŵ up to noise, whose expected effect is that of an inverse
-  Wishart matrix, `σ² r/(C − r − 1)`. With C < r it recovers the projection to C
-  directions: they are uniformly distributed if all r features have the same variance,
-  so that `1 − C/r` of the prior's spread remains.
+  With C ≥ r it recovers ŵ up to noise, whose mean effect follows from the inverse
+  Wishart distribution: `σ² r/(C − r − 1)`. With C < r it recovers the projection on C
+  directions; they are uniformly distributed if all r features have the same variance,
+  so a fraction `1 − C/r` of the prior's spread remains.
   """
   rank, (smallest, largest), spread = seen
   c = task.context_length

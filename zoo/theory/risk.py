@@ -14,16 +14,16 @@ _COORDINATES_AT_A_TIME = 16
 
 
 class Parts(NamedTuple):
-  """A mean square in two parts that sum to it."""
+  """A mean square as the sum of two parts."""
 
-  even: Array  # of the terms that stay when ŵ − w* and the label noise change sign
-  odd: Array  # of the terms that change sign with them
+  even: Array  # of the terms that do not change when ŵ − w* and the noise change sign
+  odd: Array  # of the terms that then change sign
 
 
 def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   """`E (f − ŵ·x_q)²` in the precision of the rule; for use under jit, grad and vmap.
 
-  Takes O(d³) time, or O(d⁴) with a feature covariance.
+  It takes O(d³) time, or O(d⁴) with a feature covariance.
   """
   even, odd = mean_square(rule, moments, truth=1.0)
   return even + odd
@@ -32,8 +32,8 @@ def population_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
 def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
   """`population_risk` in float64, where x64 is enabled, with little memory for large d.
 
-  Without a feature covariance the risk is a sum over coordinates, and many coordinates
-  are converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
+  Without a feature covariance the risk is a sum over coordinates. For large d these are
+  converted to float64 a few at a time: at d = 512 all of them would take 15 GiB.
   """
 
   def float64(leaf: ArrayLike) -> Array:
@@ -59,7 +59,7 @@ def float64_risk(rule: LearningRule, moments: Moments) -> Float[Array, '']:
 def mean_square(
   rule: LearningRule, moments: Moments, truth: float = 0.0, gradient: bool = False
 ) -> Parts:
-  """`E (f − truth ŵ·x_q)²`, or that of its gradient in `x_q`, in two parts.
+  """`E (f − truth ŵ·x_q)²`, or the mean square of its gradient in `x_q`, in two parts.
 
   Both are polynomials in the entries of the rule (docs/theory.md, section 2).
   """

@@ -1,6 +1,6 @@
 """Exact risks of linear recurrences that see one example at a time.
 
-The notation is that of docs/theory.md, section 9.
+For the notation see docs/theory.md, section 9.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class OptimalDeltaRule(NamedTuple):
   """The delta rule of least risk, after every number of examples."""
 
   curve: Float[np.ndarray, ' n']  # the risks after 0, …, C examples
-  steps: Float[np.ndarray, 'c d d']  # H_i, to be given as both `erase` and `write`
+  steps: Float[np.ndarray, 'c d d']  # H_i, both `erase` and `write` of `curve`
 
 
 class _Errors(NamedTuple):
@@ -47,15 +47,16 @@ def curve(
   """The exact risks of `w_i·x_q` after i = 0, …, C examples, in float64.
 
   `w_i = α w_{i−1} − H x_i x_iᵀ w_{i−1} + K x_i y_i` with α the `decay`, H the `erase`
-  and K the `write`, from `start` (None: the prior mean). Each of the three is a number
-  or a `[d, d]` matrix, or has one of them for every example: `[C]` or `[C, d, d]`.
+  and K the `write`, from `start` (None: the prior mean). Each of α, H and K is a number
+  or a `[d, d]` matrix, either one for all examples or one for each: `[C]` or
+  `[C, d, d]`.
 
-  Linear attention (arXiv 2006.16236) has α = 1 and H = 0, RetNet (arXiv 2307.08621)
-  α < 1 and H = 0, the delta rule (arXiv 2102.11174) α = 1 and H = K, and gated
-  DeltaNet (arXiv 2412.06464) `H = αK`. Here none of them depends on the prompt.
+  Linear attention (arXiv 2006.16236) has α = 1 and H = 0, RetNet (arXiv 2307.08621) α <
+  1 and H = 0, the delta rule (arXiv 2102.11174) α = 1 and H = K, and gated DeltaNet
+  (arXiv 2412.06464) `H = αK`. Here α, H and K do not depend on the prompt.
 
-  Takes O(C d³) time. Raises UserError for a task that exact theory does not cover, for
-  an argument of another shape, and if a risk is too large for float64.
+  It takes O(C d³) time. Raises UserError for a task that exact theory does not cover,
+  for an argument of the wrong shape, and if a risk is too large for float64.
   """
   task = require_covered(task)
   prior, features = second_moments(task)
@@ -84,9 +85,9 @@ def curve(
 
 
 def recurrence_moments(form: Recurrence, task: Task) -> Moments:
-  """The moments of a task for a form, of which only the shapes are read.
+  """The moments of a task for a form; only the form's shapes are read.
 
-  Raises UserError for a task that exact theory does not cover or that has other sizes.
+  Raises UserError for a task that exact theory does not cover, or of other sizes.
   """
   moments = task_moments(task)
   found = np.shape(form.start)[-1], np.shape(form.write)[-1]
@@ -123,8 +124,8 @@ def recurrence_curve(form: Recurrence, moments: Moments) -> Float[Array, ' n']:
 def optimal_delta_rule(task: Task) -> OptimalDeltaRule:
   """The delta rule with the best matrix step for every example, from the prior mean.
 
-  `H_i = M (2 ΣM + (tr ΣM + σ²) I)⁻¹` with `M = E e eᵀ` before example i. No other
-  steps lead to a lower risk after any number of examples. Takes O(C d³) time. Raises
+  `H_i = M (2 ΣM + (tr ΣM + σ²) I)⁻¹` with `M = E e eᵀ` before example i. No other steps
+  lead to a lower risk after any number of examples. It takes O(C d³) time. Raises
   UserError for a task that exact theory does not cover.
   """
   task = require_covered(task)
@@ -196,10 +197,10 @@ def _learn(
   features: Float[AnyArray, 'd d'],
   noise: Float[AnyArray, ''] | float,
 ) -> _Errors:
-  """The moments after one more example, in NumPy or JAX like those before it.
+  """The moments after one more example, in NumPy or JAX as the given ones.
 
-  `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the two factors have the means
-  `on_error` and `on_truth`, and the rest comes from the variance of `xxᵀ`.
+  `e' = (α − Hxxᵀ) e + (α − 1 − (H − K)xxᵀ) ŵ + σ Kxn`: the factors of e and ŵ have the
+  means `on_error` and `on_truth`; the other terms come from the variance of `xxᵀ`.
   """
   e, f, v = errors
   excess = h - k
@@ -230,12 +231,12 @@ def _spread(
 def _matrices(
   name: str, value: Any, c: int, d: int
 ) -> Iterator[Float[np.ndarray, 'd d']]:
-  """The matrix of each of C examples; a number means that multiple of the identity."""
+  """The matrix for each of C examples; a number is a multiple of the identity."""
   array = check_array(name, value, [(), (c,), (d, d), (c, d, d)])
   if array.ndim < 2:
     array = array[..., None, None]
   if array.ndim == 2:
     array = np.broadcast_to(array, (c, *array.shape))
   identity = np.eye(d)
-  # One at a time: C matrices may need more memory than C numbers.
+  # One matrix at a time: C of them may take much more memory than C numbers.
   return (entry * identity if entry.size == 1 else entry for entry in array)

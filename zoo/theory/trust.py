@@ -1,6 +1,6 @@
 """Checks that a predictor predicts the same as its learning rule.
 
-A subclass inherits `learning_rule`, and may change the prediction without changing it.
+A subclass inherits `learning_rule`, and may override the prediction but not the rule.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
 
 
 def is_ours(subject: object) -> bool:
-  """Whether the class is part of this library, whose tests compare its methods."""
+  """Whether the class is part of this library, whose tests check its learning rule."""
   return type(subject).__module__.startswith('zoo.')
 
 
 def check_rule(subject: Predictor | nnx.Module) -> None:
   """Raises UserError unless a predictor predicts the same as its learning rule.
 
-  Both are compared on a few random prompts, at randomly changed weights, and so is
-  `forward_tokens` if it exists. A predictor without a rule passes, and so do the
-  classes of this library, which its tests compare.
+  The two are compared on a few random prompts with randomly changed weights, and so is
+  `forward_tokens` if it exists. A predictor without a rule passes, as do the classes of
+  this library, which its tests check.
   """
   if not is_ours(subject) and isinstance(subject, FollowsRule):
     compare_rule(subject)
 
 
 def compare_rule(subject: FollowsRule) -> None:
-  """As `check_rule`, for any predictor with a rule."""
+  """Does what `check_rule` does, for any predictor with a rule."""
   # The caller may be computing in float64, or be traced for it.
   with jax.enable_x64(False), jax.default_matmul_precision('highest'):
     if isinstance(subject, nnx.Module):
@@ -79,7 +79,7 @@ def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Arra
 
 
 def changed_weights(parameters: PyTree) -> PyTree:
-  """Weights with normal noise added, always the same noise; integers stay."""
+  """Weights plus normal noise, the same in every call; integers do not change."""
 
   def changed(array: Array, key: Key[Array, '']) -> Array:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
@@ -94,7 +94,7 @@ def changed_weights(parameters: PyTree) -> PyTree:
 def _differences(
   rule: LearningRule, predict: Callable[[Prompt], Predictions]
 ) -> dict[str, Array]:
-  """The largest difference of each method from the rule, relative to predictions."""
+  """The largest relative difference of each method's predictions from the rule's."""
   b, c, d = _NUM_PROMPTS, _CONTEXT_LENGTH, rule.num_features
   keys = jax.random.split(jax.random.key(0), 4)
   prompt = Prompt(

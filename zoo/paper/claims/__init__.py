@@ -1,7 +1,8 @@
 """The claims of arXiv 2512.04268, each with a verdict that follows from numbers.
 
-A claim is a function that returns a `Claim` of plain functions: the exact computation,
-the values from the figures, and the rule for the verdict. No number is hard-coded.
+Each claim is a function that returns a `Claim` of plain functions: the exact
+computation, the values read from the figures, and the rule for the verdict. No number
+is hard-coded.
 """
 
 from zoo.paper.claims import figures_1_to_4, figures_5_and_6, heads, initial_guess

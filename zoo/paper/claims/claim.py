@@ -33,7 +33,7 @@ def nothing_measured(figures: Figures) -> Measured:
 
 
 def sharp_as_stated() -> bool:
-  """The rule of a claim for which no sharper statement is known."""
+  """The rule `sharp` of a claim for which no sharper statement is known."""
   return True
 
 
@@ -41,9 +41,9 @@ def sharp_as_stated() -> bool:
 class Claim:
   """A claim of the paper, the numbers that bear on it, and the rule for its verdict.
 
-  `exact` and `measured` return numbers by name in a literal dict; their source is shown
-  beside the numbers. `holds` and `sharp` take by name the numbers that they need. The
-  measured numbers are read from the named `figures`.
+  `exact` and `measured` return numbers by name in a literal dict; the report shows the
+  source code of each number. The arguments of `holds` and `sharp` name the numbers that
+  they need. The measured numbers are read from the named `figures`.
   """
 
   key: str
@@ -63,14 +63,14 @@ def close(one: float, other: float) -> bool:
 
 
 def within(share: float, one: float, other: float) -> bool:
-  """Whether a number differs from another one by at most that share of it."""
+  """Whether `one` differs from `other` by at most that share of `other`."""
   return abs(one / other - 1) <= share
 
 
 def judge(claim: Claim, figures: Figures) -> reports.Claim:
-  """The claim with its numbers, in float64, and its verdict, as in `claims.json`.
+  """The claim with its numbers in float64 and its verdict, as in `claims.json`.
 
-  Numbers measured in missing figures are None, and so is a verdict that needs them.
+  Numbers from missing figures are None, and so is a verdict that needs them.
   """
   with jax.enable_x64(True):
     exact = {name: float(value) for name, value in claim.exact().items()}
@@ -95,7 +95,7 @@ def judge(claim: Claim, figures: Figures) -> reports.Claim:
 
 
 def verdict(claim: Claim, numbers: Mapping[str, float | None]) -> str | None:
-  """The verdict of a claim's rules; None if a number that they need is missing."""
+  """The verdict by a claim's rules; None if a number that they need is missing."""
 
   def decide(rule: Callable[..., bool]) -> bool | None:
     given = {name: numbers[name] for name in inspect.signature(rule).parameters}
@@ -111,7 +111,7 @@ def verdict(claim: Claim, numbers: Mapping[str, float | None]) -> str | None:
 
 
 def sources(function: Callable[..., object]) -> dict[str, str]:
-  """The source of each number in the dict that a function returns, by name."""
+  """The source code of each number in the dict that a function returns, by name."""
   *steps, value = _body(function)
   assert isinstance(value, ast.Dict)
   return {
@@ -122,7 +122,7 @@ def sources(function: Callable[..., object]) -> dict[str, str]:
 
 
 def rule_source(rule: Callable[..., bool]) -> str:
-  """The source of a rule in one line."""
+  """The source code of a rule in one line."""
   return '; '.join(map(ast.unparse, _body(rule)))
 
 

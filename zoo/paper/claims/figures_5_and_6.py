@@ -129,7 +129,7 @@ def figure_5b_paper() -> Claim:
 
 
 def _difference(figures: Figures, name: str) -> tuple[float | None, float | None]:
-  """The mean of a paired difference of free answers in Fig. 6, and its upper end.
+  """The mean paired difference of free answers in Fig. 6, and its interval's upper end.
 
   Both are None if no prompt has both answers.
   """

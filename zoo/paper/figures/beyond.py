@@ -15,11 +15,11 @@ from zoo.paper.training import Field, Point, Runs, Study, point
 from zoo.plots import BLACK, BLUE, GREEN, PURPLE, VERMILION, Panel, Series, series
 from zoo.tasks import LinearRegression
 
-CONTEXTS = 5, 10, 20, 80  # of trained models
+CONTEXTS = 5, 10, 20, 80  # of the trained models
 ALL_CONTEXTS = 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 226, 320
 ONE_HEAD_CONTEXTS = 5, 10, 20, 80, 320
 SMALL_MEAN = 0.5
-RATIOS = 10.0, 100.0  # of feature variances, of trained models
+RATIOS = 10.0, 100.0  # of feature variances, for the trained models
 ALL_RATIOS = tuple(np.geomspace(1, 100, 17).tolist())
 
 # label: (colour, config, heads)
@@ -32,7 +32,7 @@ MODELS = {
 
 
 def converged(label: str, **task: Field) -> Point:
-  """A model whose training converges; `task` has the fields that are not default."""
+  """A model trained to convergence; `task` has the fields that are not default."""
   _, config, heads = MODELS[label]
   if config == 'yq_lsa' and not task:
     return TO_THE_END

@@ -158,32 +158,32 @@ def _against_square(
 FIGURES = {
   '1': Figure(
     'LSA does not reach gradient descent',
-    'Risk of LSA, which has one head and the initial guess 0, while it trains. Prior '
+    'Risk of LSA, which has one head and the initial guess 0, during training. Prior '
     'mean w* = (2, …, 2), d = C = 10, trained as in the paper (Adam 5e-4, 5000 steps '
     'of 2048 prompts), as are all models of figures 1 to 4. No separate training loss '
-    'is shown for a model that is trained on the exact risk.',
+    'is shown for models trained on the exact risk.',
     (_ONE_HEAD,),
     _figure_1,
   ),
   '2': Figure(
     'More heads help, up to d = 10 of them',
     'Multi-head LSA with the initial guess 0 and w* = (2, …, 2): (a) the exact risk '
-    'while it trains; (b) at the end, over the exact infimum for that number of heads.',
+    'during training; (b) at the end, with the exact infimum for each number of heads.',
     tuple(_heads(h) for h in HEADS),
     _figure_2,
   ),
   '3': Figure(
     'The gap grows linearly with |w*|²',
-    'Multi-head LSA with the initial guess 0: (a) the exact risk of 11 heads while '
-    'they train; (b) at the end, over the infimum, whose slope is 1/51; (c) the same '
-    'beside one head.',
+    'Multi-head LSA with the initial guess 0: (a) the exact risk of 11 heads during '
+    'training; (b) at the end, with the infimum, whose slope is 1/51; (c) the same '
+    'with one head for comparison.',
     tuple(_heads(h, n) for n in NORMS for h in (11, 1)),
     _figure_3,
   ),
   '4': Figure(
     'The gap grows linearly with the error of the guess',
     '11 heads, w* = 0, and an initial guess g·x_q + β that is not 0: the exact risk '
-    'while they train, and at the end over the infimum, whose slope is 1/51 for both.',
+    'during training, and at the end with the infimum, whose slope is 1/51 for both.',
     tuple(
       _heads(11, norm=0.0, **{field: square})
       for field in ('guess', 'bias')

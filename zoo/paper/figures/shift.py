@@ -20,7 +20,7 @@ NUM_PROMPTS = 16384
 class _Axis(NamedTuple):
   """One way in which the test task differs from the training task."""
 
-  name: str  # of the shift, one of probing.SHIFTS
+  name: str  # the shift, one of probing.SHIFTS
   label: str
   scale: str
   shown: tuple[float, ...]  # values on the axis
@@ -30,7 +30,7 @@ class _Axis(NamedTuple):
 _CONTEXTS = 5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 56.0, 80.0
 _MEANS = 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0
 _SCALES = 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5
-# The distance that w* is moved for each value of its entries.
+# How far w* is moved to get each value of its entries.
 _DISTANCES = tuple(
   (mean - setting.PRIOR_MEAN) * setting.NUM_FEATURES**0.5 for mean in _MEANS
 )

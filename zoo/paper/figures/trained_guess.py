@@ -1,4 +1,4 @@
-"""Figure 5: yq-LSA, whose initial guess is trained, beside gradient descent."""
+"""Figure 5: yq-LSA, whose initial guess is trained, compared with gradient descent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _figure_5(runs: Runs) -> tuple[Panel, ...]:
 
 
 def _alignment(runs: Runs) -> list[Panel]:
-  """Appendix C.2: how near the model is to gradient descent on the same prompts."""
+  """Appendix C.2: how far the model is from gradient descent on the same prompts."""
   shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
   found = [
     (label, colour, *_alignments(runs[at], at.study.checkpoints))
@@ -90,7 +90,7 @@ _METRICS: tuple[tuple[str, str, Callable, str, Callable], ...] = (
 def _alignments(
   rows: list[Row], checkpoints: int
 ) -> tuple[list[int], list[list[Alignment]]]:
-  """The saved steps, and for each seed the alignment with GD at these steps."""
+  """The saved steps, and the alignment of each seed with GD at these steps."""
   task = setting.task()
   gd = estimators.gradient_descent(task)
   every = -(-rows[0]['step'] // checkpoints)
@@ -110,7 +110,7 @@ def _alignments(
 FIGURES = {
   '5': Figure(
     'yq-LSA becomes one step of gradient descent',
-    'yq-LSA, whose initial guess is trained: (a) the exact risk while it trains; '
+    'yq-LSA, whose initial guess is trained: (a) the exact risk during training; '
     '(b, c, d) how far it is from one step of gradient descent from w* = (2, …, 2) on '
     'the same prompts. The root mean squares are exact; the sampled values are means, '
     'as in the paper. At the rate of the paper, 5e-4, Adam cannot carry the guess from '

@@ -1,4 +1,4 @@
-"""Deep linear attention: exact risks, and what no depth can do better."""
+"""Deep linear attention: exact risks, optima, and lower bounds for a given depth."""
 
 from zoo.theory.deep.deep_rule import check_depth as check_depth
 from zoo.theory.deep.deep_rule import degree as degree

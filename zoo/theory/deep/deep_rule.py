@@ -1,6 +1,6 @@
 """The exact risk of layers of linear attention whose matrices are multiples of I.
 
-The form is `zoo.exact_forms.DeepRule`; docs/theory.md, section 8.
+The layers are given as a `zoo.exact_forms.DeepRule`; see docs/theory.md, section 8.
 """
 
 import operator
@@ -22,10 +22,10 @@ from zoo.tasks import LinearRegression
 from zoo.tasks.coverage import require_covered
 from zoo.theory.deep.feature_moments import feature_moments
 
-# Six layers would need 365 points, whose computation takes minutes.
+# Six layers would need 365 quadrature points, which take minutes to compute.
 _MAX_LAYERS = 5
-# Moments of degree 8. Three layers need those of degree 26, between powers of S that
-# are nearly dependent even in float64, and have no quadrature instead.
+# Two layers need moments up to degree 8. Three would need degree 26, where the powers
+# of S are nearly dependent even in float64; there is no quadrature to replace them.
 _MAX_LAYERS_GENERAL = 2
 
 
@@ -41,7 +41,7 @@ class Spectrum(NamedTuple):
 
 
 class GeneralSpectrum(NamedTuple):
-  """What it depends on for any other Σ, along the eigenvectors of Σ; a pytree."""
+  """What the risk depends on for any other Σ, along its eigenvectors; a pytree."""
 
   axes: Float[np.ndarray, 'd d']  # the eigenvectors, as columns
   roots: Float[np.ndarray, 'd n n']  # R_k with R_kᵀR_k = E (Sⁱ Σ Sʲ)_kk
@@ -51,7 +51,7 @@ class GeneralSpectrum(NamedTuple):
 
 
 def degree(num_layers: int) -> int:
-  """`(3^L − 1)/2`, the degree in G of what L layers of linear attention predict."""
+  """`(3^L − 1)/2`, the degree in G of predictions by L layers of linear attention."""
   return (3 ** check_count('num_layers', num_layers) - 1) // 2
 
 
@@ -87,7 +87,7 @@ def check_depth(num_layers: int) -> None:
 
 
 def spectrum_of(task: LinearRegression, num_layers: int) -> Spectrum:
-  """A quadrature that is exact for networks of so many layers.
+  """A quadrature that is exact for networks of `num_layers` layers.
 
   Raises UserError unless the feature covariance is a multiple of the identity.
   """
@@ -121,10 +121,10 @@ def _general_spectrum(task: LinearRegression, num_layers: int) -> GeneralSpectru
 
 
 def _root(gram: Float[np.ndarray, 'n n']) -> Float[np.ndarray, 'n n']:
-  """R with `RᵀR` the given Gram matrix, also where it is singular."""
+  """R with `RᵀR` the given Gram matrix, which may be singular."""
   scale = np.sqrt(np.diag(gram))
   inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-  # High powers are much larger than low ones.
+  # Scaled to a unit diagonal, since high powers are much larger than low ones.
   squares, vectors = np.linalg.eigh(gram * inverse[:, None] * inverse)
   return np.sqrt(squares.clip(0))[:, None] * vectors.T * scale
 
@@ -139,7 +139,7 @@ def deep_rule_risk(
 
       R = E |v − P m|²_Σ + tr Σ PΛP + (σ²/C) tr Σ Q S Q + (readout offset)²
 
-  with Φ, P and Q of S, which for `Σ = ςI` is
+  with Φ, P and Q evaluated at the matrix S. For `Σ = ςI` it is
 
       R = ς ∫ |v − P m|² + P² tr Λ + σ² (d/C) s Q² dμ + (readout offset)².
   """
@@ -166,7 +166,7 @@ def _risk(form: DeepRule, known: Spectrum) -> Float[Array, '']:
 
 
 def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
-  """As `_risk`, with polynomials in S as the n coefficients of its powers."""
+  """The risk for any Σ; a polynomial in S is an array of its n coefficients."""
   size = known.roots.shape[-1]
   one, s = jnp.eye(2, size, dtype=known.roots.dtype)
 
@@ -197,10 +197,10 @@ def recursion(
   one: Float[Array, '*n'],
   product: Callable[[Array, Array], Array] = operator.mul,
 ) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
-  """`Φ_L` and χ with `Ψ_L = 1 + s χ`, so that nothing is divided by s.
+  """`Φ_L`, and χ with `Ψ_L = 1 + s χ`, which avoids a division by s.
 
-  Of numbers s, or of what else has a commutative `product` with the unit `one`; layers
-  without a precondition do not change Φ.
+  s holds numbers, or other elements with a commutative `product` and the unit `one`.
+  Layers without a precondition do not change Φ.
   """
   phi, chi = one, jnp.zeros_like(one)
   for layer in range(steps.shape[0]):

@@ -1,4 +1,4 @@
-"""Moments of the sample covariance of features whose covariance is general."""
+"""Moments of the sample covariance of features with any covariance."""
 
 import functools
 import itertools
@@ -16,9 +16,9 @@ def feature_moments(
 ) -> tuple[Float[np.ndarray, 'd n n'], Float[np.ndarray, ' m']]:
   """`E (Sⁱ Σ Sʲ)_kk` for i, j < `size`, and `E tr Σ Sⁱ` for i < 2 size − 1.
 
-  `variances` are the eigenvalues of Σ, and k counts its eigenvectors. In these axes
-  `E Sⁱ Σ Sʲ` is diagonal, since a feature may change its sign. All are sums of positive
-  terms, and of some hundred for `size` 5.
+  `variances` are the eigenvalues of Σ, and k counts its eigenvectors. Along these axes
+  `E Sⁱ Σ Sʲ` is diagonal, since the distribution does not change if a feature changes
+  sign. All moments are sums of positive terms; `size` 5 needs several hundred of them.
   """
   expected = _expectation(variances, context_length)
 
@@ -35,13 +35,14 @@ def _expectation(
 ) -> Callable[[_Word, tuple[_Word, ...]], Float[np.ndarray, ' d']]:
   """The diagonal of `E Σ^a₀ W Σ^a₁ … W Σ^aₘ` times traces, for `W = XᵀX`.
 
-  By parts in the first factor x of the first `W = Σ_i x_i x_iᵀ`, with R what follows
-  it, `R = R' W R''` at every other W in R, and F the product of traces:
+  Integration by parts in the first factor x of the first `W = Σ_i x_i x_iᵀ` gives this,
+  with R what follows that W, `R = R' W R''` at every other W in R, and F the product of
+  traces:
 
       E Σ^a W R F = C E Σ^(a+1) R F + Σ E Σ^(a+1) (R'ᵀ W R'' + R'' tr W R') F
                     + Σ E Σ^(a+1) (T + Tᵀ) W R F/tr(W T),
 
-  the last sum over every W of every trace, which is turned to begin with it.
+  where the last sum is over every W of every trace, rotated to begin with that W.
   """
 
   def expected(word: _Word, traces: tuple[_Word, ...]) -> Float[np.ndarray, ' d']:

@@ -1,4 +1,4 @@
-"""The GD++ family of deep linear attention: its exact risk, and the lowest one found.
+"""The GD++ family of deep linear attention: exact risks, and the lowest risk found.
 
 Layers `z ← z + P G A z` with `P = diag(b I, c)`, `A = diag(I, 0)`, in coordinates
 `[x; y − w*·x]` (GD++ of von Oswald et al., arXiv 2212.07677; docs/theory.md,
@@ -19,13 +19,13 @@ from zoo.protocols import Task
 from zoo.tasks.coverage import require_covered
 from zoo.theory.deep.deep_rule import Spectrum, degree, spectrum_of
 
-# Of the search at each depth: random weights, those of them and of the results that a
-# search goes on from.
+# At each depth: random networks drawn, the best of them that are searched from, and the
+# best results, which the search at the next depth starts from.
 _NUM_DRAWN, _NUM_STARTS, _NUM_KEPT = 2000, 60, 12
 
 
 class GDPlusPlus(NamedTuple):
-  """Weights of the family: a step and a precondition a layer, and the readout."""
+  """Weights of the family: a step and a precondition per layer, and the readout."""
 
   steps: Float[np.ndarray, ' l']  # c of each layer, < 0 for descent
   preconditions: Float[np.ndarray, ' l-1']  # b of each layer but the last
@@ -33,7 +33,7 @@ class GDPlusPlus(NamedTuple):
 
 
 class FamilyOptimum(NamedTuple):
-  """The infimum of the family's risk between a proved bound and the lowest found."""
+  """A proved lower bound of the family's least risk, and the lowest risk found."""
 
   lower: float  # proved: no polynomial in S of the family's degree has a lower risk
   upper: float  # the lowest found by a search, at `weights`
@@ -48,8 +48,8 @@ def gd_plus_plus_risk(
 ) -> float:
   """The exact risk of deep linear attention in the GD++ family, from the prior mean.
 
-  With `s` an eigenvalue of S, `steps` c `[L]` and `preconditions` b of all layers or of
-  all but the last, `[L]` or `[L − 1]`, since the last changes no prediction,
+  With `s` an eigenvalue of S, `steps` c `[L]`, and `preconditions` b `[L]` or, since
+  the last one changes no prediction, `[L − 1]`,
 
       Φ ← Φ (1 + b s Φ²),   Ψ ← Ψ (1 + c s Φ²)   (Φ = Ψ = 1 at first),
       P = 1 − readout (Ψ_L − 1),   R = ν ∫ P² dμ + σ² (d/C) ∫ s ((1 − P)/s)² dμ.
@@ -68,13 +68,13 @@ def gd_plus_plus_optimum(
   readout: float | None = None,
   preconditioned: bool = True,
 ) -> FamilyOptimum:
-  """The infimum of `gd_plus_plus_risk` at a depth: a proved bound, the lowest found.
+  """Bounds of the least `gd_plus_plus_risk` at a depth: one proved, one from a search.
 
-  `readout` None searches over it as well; without `preconditioned` b is 0. The lowest
-  is that of local searches, layer by layer, from the best schedule, from the best of
-  one layer less, and from random weights; a free readout starts from the best of
-  readout −1. It is not proved to be the infimum. Raises UserError as
-  `gd_plus_plus_risk`.
+  If `readout` is None the search is over it as well; without `preconditioned` b is 0.
+  For each depth up to `num_layers`, local searches start from the best schedule, from
+  the best networks with one layer less, and from random weights; with a free readout
+  they start from the best networks with readout −1. The lowest risk found is not proved
+  to be the infimum. Raises UserError as `gd_plus_plus_risk` does.
   """
   task = require_covered(task)
   num_layers = check_count('num_layers', num_layers)
@@ -104,14 +104,14 @@ def _starts(
   readout: float,
   shorter: list[GDPlusPlus],
 ) -> list[GDPlusPlus]:
-  """The best schedule, shorter networks with a layer more, and the best random ones."""
+  """The best schedule, shorter networks plus a layer, and the best random networks."""
   num_layers = schedule.size
   sign = np.sign(readout)
   nothing = np.zeros(num_layers - 1)
   starts = [GDPlusPlus(sign * schedule, nothing, readout)]
   for steps, preconditions, _ in shorter:
     for place in range(num_layers):
-      # A layer without effect: all directions from there are still open.
+      # The added layer has no effect yet, but the search can move it in any direction.
       moved = np.insert(np.append(preconditions, 0.0), place, 0.0)[: num_layers - 1]
       starts.append(GDPlusPlus(np.insert(steps, place, 0.0), moved, readout))
   random = np.random.default_rng(num_layers)
@@ -128,7 +128,7 @@ def _starts(
 def _lowest(
   spectrum: Spectrum, found: list[GDPlusPlus], count: int
 ) -> list[GDPlusPlus]:
-  """The `count` of least risk, the least first."""
+  """The `count` networks of least risk, the least first."""
   return sorted(found, key=lambda one: _risk(spectrum, one))[:count]
 
 
@@ -139,7 +139,7 @@ def _risk(spectrum: Spectrum, weights: GDPlusPlus) -> float:
 def _descend(
   spectrum: Spectrum, start: GDPlusPlus, free: bool, preconditioned: bool
 ) -> GDPlusPlus:
-  """The weights at the end of a local search over those that may change."""
+  """The result of a local search over the weights that may change."""
   size = start.steps.size
   changes = np.array([True] * size + [preconditioned] * (size - 1) + [free])
   whole = np.concatenate([*start[:2], [start.readout]])
@@ -149,7 +149,7 @@ def _descend(
     steps, preconditions = np.split(whole[:-1], [size])
     return GDPlusPlus(steps.copy(), preconditions.copy(), float(whole[-1]))
 
-  @functools.lru_cache(1)  # the search asks for both parts of one point
+  @functools.lru_cache(1)  # the search asks for both outputs at each point
   def evaluate(point: bytes) -> tuple[np.ndarray, np.ndarray]:
     return _residuals(spectrum, weights(np.frombuffer(point)))
 
@@ -172,7 +172,7 @@ def _residuals(
 ) -> tuple[Float[np.ndarray, ' r'], Float[np.ndarray, 'r p']]:
   """Numbers whose squares sum to the risk, and their gradient in the weights.
 
-  With `Ψ = 1 + s χ` the weights learned are `κ χ_L(S) r`, so nothing is divided by s.
+  The learned weights are `κ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
   """
   steps, preconditions, readout = weights
   size, s = steps.size, spectrum.points
@@ -211,7 +211,7 @@ def _checked(
   if size not in (count - 1, count):
     raise UserError(
       f'preconditions has {size} numbers; for {count} steps it must have {count - 1}, '
-      f'or {count}, of which the last changes no prediction'
+      f'or {count}, the last of which changes no prediction'
     )
   preconditions = check_vector('preconditions', np.atleast_1d(preconditions), size)
   readout = check_number('readout', readout)

@@ -22,16 +22,16 @@ from zoo.tasks.coverage import require_covered
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum
 from zoo.theory.deep.trace_moments import prior_variance, trace_moment
 
-# The powers j in a product of the forms `yᵀ Kʲ y / C` with `K = XXᵀ/C`, sorted.
+# The sorted powers j in a product of forms `yᵀ Kʲ y / C`, with `K = XXᵀ/C`.
 _Forms = tuple[int, ...]
-# `Sᵏ⁻¹ r` times such a product, or for k = 0 that product alone.
+# `Sᵏ⁻¹ r` times such a product, or for k = 0 the product alone.
 _Term = tuple[int, _Forms]
-_Sum = dict[_Term, Any]  # of terms, by their factors
+_Sum = dict[_Term, Any]  # the coefficient of each term
 _NUM_STARTS = 20  # of the search
 
 
 class InvariantNetwork(NamedTuple):
-  """What the heads of each of two layers sum to, and the readout."""
+  """The sums over the heads of each of two layers, and the readout."""
 
   first: Float[np.ndarray, '2 2']  # [[u, v], [w, z]]
   second: Float[np.ndarray, ' 2']  # [w, z]
@@ -39,7 +39,7 @@ class InvariantNetwork(NamedTuple):
 
 
 class InvariantOptimum(NamedTuple):
-  """The infimum of the risk between a proved bound and the lowest found."""
+  """A proved lower bound of the least risk, and the lowest risk found."""
 
   lower: float  # proved: no sum of the terms that occur has a lower risk
   upper: float  # the lowest found by a search, at `weights`
@@ -58,11 +58,11 @@ def invariant_risk(
 
       T = I + [[u S, v r], [w rᵀ, z q]],
 
-  to which two heads can sum, and no more heads to anything else. The second does so
-  with `T G Tᵀ`; as only the label of the query is read, times `readout`, `second` is
-  its `[w, z]` alone. For v = z = 0 it is a network of the GD++ family. Raises UserError
-  naming the argument that is wrong, and unless ΣΛ is a positive multiple of the
-  identity.
+  which two heads can realise; more heads realise nothing else. The second layer has the
+  same form with `T G Tᵀ` for G; since only the query's label entry is read, times
+  `readout`, `second` is the layer's `[w, z]` alone. With v = z = 0 this is a network of
+  the GD++ family. Raises UserError naming the argument that is wrong, and unless ΣΛ is
+  a positive multiple of the identity.
   """
   task = require_covered(task)
   first = check_array('first', first, [(2, 2)])
@@ -80,12 +80,12 @@ def invariant_risk(
 
 
 def invariant_optimum(task: Task) -> InvariantOptimum:
-  """The infimum of `invariant_risk`: a proved bound, and the lowest found.
+  """Bounds of the least `invariant_risk`: one proved, one from a search.
 
-  The bound is the least risk of a sum of the 14 terms that such networks predict by,
-  with any factors. The lowest is that of local searches near the best network of the
-  GD++ family; it is not proved to be the infimum. Raises UserError unless ΣΛ is a
-  positive multiple of the identity.
+  The lower bound is the least risk of any linear combination of the 14 terms that occur
+  in the predictions of such networks. The upper bound comes from local searches near
+  the best network of the GD++ family; it is not proved to be the infimum. Raises
+  UserError unless ΣΛ is a positive multiple of the identity.
   """
   task = require_covered(task)
   moments = _Moments(task)
@@ -93,7 +93,7 @@ def invariant_optimum(task: Task) -> InvariantOptimum:
   targets = np.array([moments.with_truth(term) for term in terms])
   gram = np.array([[moments.product(one, two) for two in terms] for one in terms])
 
-  # Numbers whose squares sum to the risk above that bound.
+  # The squares of the residuals below sum to the risk above the bound.
   scale = np.sqrt(np.diag(gram))
   root = np.linalg.cholesky(gram / np.outer(scale, scale))
   best = np.linalg.solve(root, targets / scale)
@@ -123,16 +123,16 @@ def _starts(task: LinearRegression) -> Iterator[Float[np.ndarray, ' p']]:
   centre = np.array([preconditions[0], 0, steps[0], 0, steps[1], 0, readout])
   random = np.random.default_rng(0)
   for _ in range(_NUM_STARTS):
-    # As S is of order 1, and r rᵀ and q of that of the prior variance.
+    # S is of order 1, and r rᵀ and q are of the order of the prior variance.
     away = [0, 1e-3, 0, 1e-3, 0, 1e-3, 0] * random.normal(size=7) / variance
     yield centre * (1 + 0.05 * random.normal(size=7)) + away
 
 
 def _learned(weights: Sequence[Any]) -> _Sum:
-  """The weights that a network learns beside w*: a vector.
+  """The weights that a network learns in context, minus w*: a vector.
 
-  `κ [w r + w' (I + uS) r' + z' w q' r]`, w' and z' being those of the second layer, and
-  r' and q' the entries of `T G Tᵀ`.
+  `κ [w r + w' (I + uS) r' + z' w q' r]` with w' and z' of the second layer, and r' and
+  q' the entries of `T G Tᵀ`.
   """
   u, v, w, z, second_w, second_z, readout = weights
   one, q, r, s_r = {(0, ()): 1}, {(0, (0,)): 1}, {(1, ()): 1}, {(2, ()): 1}
@@ -170,7 +170,7 @@ def _add(*parts: tuple[Any, _Sum]) -> _Sum:
 
 
 def _times(number: _Sum, other: _Sum) -> _Sum:
-  """A number times a number or a vector."""
+  """The product of a scalar and a scalar or a vector."""
   total = defaultdict(int)
   for ((_, forms), x), ((k, more), y) in itertools.product(
     number.items(), other.items()
@@ -194,11 +194,11 @@ def _joined(one: _Term, two: _Term) -> _Forms:
 class _Moments:
   """Expectations of products of vectors, with one another and with the truth ŵ − w*.
 
-  Given X the labels are `N(0, CM)` with `M = aK + σ²/C`, a being the prior variance,
-  and the truth has the mean `a Xᵀ (CM)⁻¹ y`. Of m quadratic forms the expectation is
-  the sum over partitions of them into blocks of products of the cumulants
-  `2ᵐ⁻¹ (m − 1)! tr (product of M Kʲ)`, and all matrices are functions of K. All sums
-  are of positive numbers.
+  Given X, the labels are `N(0, CM)` with `M = aK + σ²/C` and a the prior variance, and
+  the truth has the mean `a Xᵀ (CM)⁻¹ y`. The expectation of a product of quadratic
+  forms is a sum over their partitions into blocks, of products of the blocks'
+  cumulants: `2ᵐ⁻¹ (m − 1)! tr (product of M Kʲ)` for a block of m forms. All matrices
+  are functions of K, and all sums are of positive numbers.
   """
 
   def __init__(self, task: LinearRegression):
@@ -213,14 +213,14 @@ class _Moments:
     return self.expected(_joined(one, two), None)
 
   def with_truth(self, term: _Term) -> float:
-    """`E u·(ŵ − w*)`, in which `Sᵏ⁻¹r` gives the form `a yᵀ Kᵏ (CM)⁻¹ y`."""
+    """`E u·(ŵ − w*)` for a term u; its `Sᵏ⁻¹r` gives the form `a yᵀ Kᵏ (CM)⁻¹ y`."""
     power, forms = term
     return self.variance * self.expected(forms, power)
 
   def _expected(self, forms: _Forms, inverse: int | None) -> float:
-    """Of a product of forms, and of `yᵀ Kʲ (CM)⁻¹ y` for j = `inverse` if not None."""
+    """The mean of a product of forms, times `yᵀ Kʲ (CM)⁻¹ y` if `inverse` is a j."""
     total = 0.0
-    # The places of the forms; the last is that with the inverse of M.
+    # The form with the inverse of M, if any, is last.
     powers = forms if inverse is None else (*forms, inverse)
     for blocks in _partitions(tuple(range(len(powers)))):
       factor, polynomials = 1, []
@@ -250,7 +250,7 @@ class _Moments:
 
 
 def _partitions(places: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
-  """The partitions of places into blocks."""
+  """The partitions of a set of places into blocks."""
   if not places:
     yield []
     return

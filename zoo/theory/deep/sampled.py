@@ -1,7 +1,7 @@
-"""The risk of deep linear attention of any weights, from few random numbers.
+"""Low-variance estimates of the risk of deep linear attention with any weights.
 
-A context enters its prediction only through the first moment G, so G is drawn, and the
-query is integrated exactly (docs/theory.md, section 8).
+The prediction depends on the context only through G, so G is sampled directly, and the
+query is integrated out exactly (docs/theory.md, section 8).
 """
 
 import functools
@@ -34,22 +34,22 @@ _CHUNK = 10_000  # contexts at a time: some 100 MB at d = 10
 
 
 class SampledRisk(NamedTuple):
-  """An unbiased estimate of a risk, up to terms of order 1/n of the control variate."""
+  """An estimate of a risk; the control variate adds a bias of order 1/n."""
 
   mean: float
   stderr: float  # standard error of the mean
-  stderr_without_control: float  # that of the same draws without the control variate
+  stderr_without_control: float  # for the same draws without the control variate
   # By how many standard errors the draws miss the known risk of the control variate.
-  # Beyond ±5 it comes from contexts rarer than the draws, and so may the model's: then
-  # neither the mean nor the errors say anything.
+  # Beyond ±5, that risk is dominated by contexts too rare to be drawn, and the model's
+  # may be too: then neither the mean nor the errors can be trusted.
   control_score: float
 
 
 class Contexts(NamedTuple):
-  """Draws of what a context is made of, all standard normal but for Bartlett's factor.
+  """Draws that make up contexts, all standard normal except for Bartlett's factor.
 
-  With the task's numbers it is x = Σ^½ features, y = ŵ·x + σ noise, ŵ = w* + Λ^½
-  deviation, and G is the mean over C of the m vectors `[x; y]`.
+  With the task's parameters, x = Σ^½ features, y = ŵ·x + σ noise and ŵ = w* + Λ^½
+  deviation; G is 1/C times the sum of v vᵀ over the m vectors v = `[x; y]`.
   """
 
   features: Float[Array, 'n m d']
@@ -58,7 +58,7 @@ class Contexts(NamedTuple):
 
 
 class _Law(NamedTuple):
-  """What contexts are made of: x = root z, y = (mean + spread ε)·x + noise n."""
+  """The task's parameters: x = root z, y = (mean + spread ε)·x + noise n."""
 
   mean: Float[Array, ' d']
   root: Float[Array, 'd d']
@@ -74,11 +74,11 @@ def sampled_risk(
   G is drawn by Bartlett's decomposition, at a cost that does not depend on C. Each draw
   is used with both signs of ŵ − w* and the noise, and its risk is averaged over the
   query. The control variate is the network of the GD++ family nearest to the model,
-  whose risk is known: if the model is of that family the error is that of rounding;
-  far away it gains nothing.
+  whose risk is known: for a model of that family only rounding errors remain; for a
+  model far from it nothing is gained.
 
-  Raises UserError for a task that exact theory does not cover, a model of another kind,
-  and one whose prediction is not affine in the query.
+  Raises UserError for a task that exact theory does not cover, for other models, and
+  for a guess that is not affine in the query.
   """
   task = require_covered(task)
   num_draws = check_count('num_draws', num_draws, minimum=2)
@@ -109,10 +109,10 @@ def sampled_risk(
 def low_variance_risk(
   model: DeepLSA, task: LinearRegression, contexts: Contexts
 ) -> Float[Array, '']:
-  """As `sampled_risk` from the given draws, for training: under jit and grad.
+  """`sampled_risk` from given draws, for training under jit and grad.
 
-  Unbiased, and so is its gradient: the weight of the control variate in one half of the
-  draws is fitted to the other half, and not differentiated.
+  The estimate and its gradient are unbiased: the coefficient of the control variate in
+  each half of the draws is fitted to the other half, and not differentiated.
   """
   control = steps, preconditions, readout = _nearest(model, task)
   dtype = steps.dtype
@@ -128,7 +128,7 @@ def low_variance_risk(
   total = jnp.sum(losses)
   for one, other in ((first, second), (second, first)):
     seen = jax.lax.stop_gradient((losses[other], controls[other]))
-    slope = _slope(*seen) if seen[0].size else 0.0  # a batch may be of one draw
+    slope = _slope(*seen) if seen[0].size else 0.0  # a batch may have one draw
     total -= slope * jnp.sum(controls[one] - known)
   return total / len(losses)
 
@@ -136,7 +136,7 @@ def low_variance_risk(
 def _slope(
   losses: Float[Array, ' n'], controls: Float[Array, ' n']
 ) -> Float[Array, '']:
-  """The slope of the losses over the controls by least squares; 0 if these are one."""
+  """The least-squares slope of the losses over the controls; 0 for equal controls."""
   spread = controls - jnp.mean(controls)
   square = spread @ spread
   product = spread @ (losses - jnp.mean(losses))
@@ -146,8 +146,8 @@ def _slope(
 def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> GDPlusPlus:
   """The network of the GD++ family with the traces of a model's blocks, on the host.
 
-  The blocks are those in coordinates `[Σ^-½ x; y − w*·x]`. It is the model itself where
-  this is of the family.
+  The blocks are taken in the coordinates `[Σ^-½ x; y − w*·x]`. For a model of the
+  family the result is the model itself.
   """
   with double_precision():
     steps, preconditions, readout = _nearest(in_float64(model), task)
@@ -226,7 +226,7 @@ def _losses(
   deviation_nd = normal_nd @ law.spread
   x_nmd = z_nmd @ law.root
   odd_nm = jnp.einsum('nmd,nd->nm', x_nmd, deviation_nd) + law.noise * noise_nm
-  # The model divides by the number of tokens, and G by that of examples.
+  # The model divides by the number of vectors, m, and G by the number of examples, C.
   scale = math.sqrt(x_nmd.shape[1] / context_length)
 
   def loss(sign: float) -> Float[Array, ' n']:
@@ -235,7 +235,8 @@ def _losses(
     gap_nd = (weights_nd - law.mean[None] - sign * deviation_nd) @ law.root
     return constant_n**2 + jnp.sum(gap_nd**2, axis=1)
 
-  # The control variate is odd in both: its loss is the same for either sign.
+  # The control variate is odd in the deviation and the noise, so its loss is the same
+  # for both signs.
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
   gap_nd = _learned(control, s_ndd, r_nd) - deviation_nd @ law.root
@@ -247,19 +248,19 @@ def sample_contexts(
 ) -> Contexts:
   """Draws contexts whose sum `Σ v vᵀ`, v = [features; noise], is that of C examples.
 
-  Beyond as many as their entries they are the columns of Bartlett's factor (Muirhead,
-  Aspects of Multivariate Statistical Theory, theorem 3.2.14).
+  If C exceeds the number of entries of v, the vectors are the columns of Bartlett's
+  factor (Muirhead, Aspects of Multivariate Statistical Theory, theorem 3.2.14).
   """
   key, other = jax.random.split(key)
   width = num_features + 1
-  if context_length <= width:  # and the degrees of chi variables are ≥ 2 beyond it
+  if context_length <= width:  # beyond it, chi variables have ≥ 2 degrees of freedom
     normal_nme = jax.random.normal(key, (count, context_length, width))
   else:
     key, chi_key = jax.random.split(key)
     degrees = context_length - np.arange(width)
     chi_nm = draws.chi(chi_key, degrees, count).T
     normal_nme = jax.random.normal(key, (count, width, width))
-    # Row m is the column m of the lower triangular factor.
+    # Row m is column m of the lower triangular factor.
     normal_nme = jnp.triu(normal_nme, 1) + chi_nm[..., None] * jnp.eye(width)[None]
   deviation_nd = jax.random.normal(other, (count, num_features))
   return Contexts(normal_nme[..., :-1], normal_nme[..., -1], deviation_nd)
@@ -294,7 +295,7 @@ def _learned(
   s: Float[Array, 'n d d'],
   r: Float[Array, 'n d'],
 ) -> Float[Array, 'n d']:
-  """`κ χ_L(S) r`, the weights that a network of the family learns beside w*."""
+  """`κ χ_L(S) r`, the weights that a network of the family learns, minus w*."""
   steps, preconditions, readout = control
   identity = jnp.broadcast_to(jnp.eye(s.shape[-1])[None], s.shape)
   _, chi = recursion(steps, preconditions, s, identity, jnp.matmul)
@@ -306,7 +307,7 @@ def _root(covariance: Float[np.ndarray, 'd d'] | None, d: int) -> np.ndarray:
 
 
 def _whitened(task: LinearRegression) -> LinearRegression:
-  """The task of `Σ^-½ x`, without a prior mean."""
+  """The task with features `Σ^-½ x` and the prior mean 0."""
   d = task.num_features
   root = _root(task.prior_covariance, d) @ _root(task.feature_covariance, d)
   return LinearRegression(
@@ -318,8 +319,8 @@ def _whitened(task: LinearRegression) -> LinearRegression:
 
 
 def require_deep(model: Predictor, task: LinearRegression) -> DeepLSA:
-  """The model, if its risk can be estimated so; UserError otherwise."""
-  # A subclass may predict something else.
+  """The model, if `sampled_risk` can estimate its risk; raises UserError otherwise."""
+  # A subclass may predict differently.
   if type(model) is not DeepLSA:
     raise UserError(
       f'the model is of type {type(model).__name__}; it must be a DeepLSA, whose '

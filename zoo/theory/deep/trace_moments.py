@@ -1,6 +1,6 @@
-"""A lower bound for linear transformers of any weights, from the moments of traces.
+"""A lower bound of the risk of linear transformers with any weights.
 
-Everything is a fraction: the result is exact for the numbers that the task holds.
+All arithmetic is in fractions, so the result is exact for the task's float parameters.
 """
 
 import functools
@@ -19,14 +19,14 @@ _Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, largest first
 
 
 def lower_bound(task: Task, degree: int) -> Fraction:
-  """The least risk of a prediction whose weights are a polynomial in G of a degree.
+  """The least risk of predictions whose weights are a polynomial in G of this degree.
 
-  L layers of linear attention, of any weights and heads, with any guess that is affine
-  in the features, predict with a degree of `(3^L − 1)/2` at most (`deep.degree`), so
-  that none has a lower risk. The best polynomial is a sum of the terms
-  `Sᵏ r Π_j tr S^(t_j)` with `k + 1 + Σ_j t_j ≤ degree`, and the risk is a fraction
-  (docs/theory.md, section 8). Takes seconds up to degree 6. Raises UserError unless ΣΛ
-  is a positive multiple of the identity.
+  L layers of linear attention with any weights, any number of heads and any affine
+  guess have at most the degree `(3^L − 1)/2` (`deep.degree`), so none has a lower risk.
+  The best polynomial is a sum of the terms `Sᵏ r Π_j tr S^(t_j)` with
+  `k + 1 + Σ_j t_j ≤ degree`, and the risk is a fraction (docs/theory.md, section 8). It
+  takes seconds up to degree 6. Raises UserError unless ΣΛ is a positive multiple of the
+  identity.
   """
   degree = check_count('degree', degree)
   task = require_covered(task)
@@ -40,7 +40,7 @@ def lower_bound(task: Task, degree: int) -> Fraction:
     for traces in _partitions(order - power)
   ]
 
-  # In W = XᵀX, whose moments are integers; the factors of 1/C move into coefficients.
+  # The terms use W = XᵀX, whose moments are integers; factors 1/C go to coefficients.
   def target(term: tuple[int, _Traces]) -> Fraction:
     power, traces = term
     return variance * trace_moment(d, c, _sorted(power + 1, *traces))
@@ -59,7 +59,8 @@ def lower_bound(task: Task, degree: int) -> Fraction:
 def trace_moment(num_features: int, context_length: int, traces: _Traces) -> int:
   """`E Π_i tr W^(t_i)` for `W = XᵀX`, X being `[context_length, num_features]` normal.
 
-  By parts in one factor of `tr Wᵏ`, k the largest power and F the other traces:
+  Integration by parts in one factor of `tr Wᵏ`, with k the largest power and F the
+  other traces, gives
 
       E tr Wᵏ F = (C + k − 1) E tr Wᵏ⁻¹ F + Σ_{j<k−1} E tr Wʲ⁺¹ tr W^(k−2−j) F
                   + Σ_i 2 t_i E tr W^(k + t_i − 1) F / tr W^(t_i).
@@ -97,7 +98,7 @@ def _partitions(order: int, largest: int | None = None) -> Iterator[_Traces]:
 
 
 def _explained(gram: list[list[Fraction]], targets: list[Fraction]) -> Fraction:
-  """`tᵀ G⁺ t` by elimination, without the terms that depend on those before them."""
+  """`tᵀ G⁺ t` by elimination, skipping linearly dependent terms."""
   rows = [[*row, target] for row, target in zip(gram, targets, strict=True)]
   explained = Fraction(0)
   for i, row in enumerate(rows):
@@ -116,7 +117,7 @@ def prior_variance(task: LinearRegression) -> Fraction:
   prior, features = second_moments(task)
   product = features @ prior
   variance, identity = product[0, 0], np.eye(len(product))
-  # Products of rounded covariances are off by some rounding errors.
+  # The product of rounded covariances has rounding errors.
   if variance <= 0 or np.abs(product - variance * identity).max() > 1e-12 * variance:
     raise UserError(
       'the product of feature_covariance and prior_covariance is not a positive '
