@@ -12,16 +12,35 @@ from jax.sharding import PartitionSpec as P
 
 from tests.compare import assert_close, refuses
 from tests.language_models import smollm2, tiny
-from zoo.language_models.decoder import QUERY_BLOCK, Decoder, attend, rotate
-from zoo.language_models.decoder_config import DecoderConfig, llama3_divisors
+from zoo.language_models.decoder import (
+  QUERY_BLOCK,
+  Decoder,
+  Norm,
+  abstract_decoder,
+  attend,
+  rotate,
+)
+from zoo.language_models.decoder_config import (
+  DecoderConfig,
+  LayerConfig,
+  Rope,
+  llama3_divisors,
+)
 from zoo.language_models.decoding import PADDING, empty_cache, greedy
 from zoo.language_models.weights import load_decoder, open_weights
 
 REFERENCES = smollm2.arrays('tiny.npz')
 KINDS = list(tiny.CONFIGS)
+# How files are split does not depend on the family, and Gemma is not read from GGUF.
+FORMS = [
+  *((kind, form) for kind in KINDS for form in ('folder', 'gguf') if kind != 'gemma3'),
+  *((kind, 'files') for kind in ('tied_llama', 'llama_3_1', 'qwen2')),
+  ('gemma3', 'folder'),
+]
 # Logits of the tiny models reach 7; two layers of float32 leave errors of 2e-5 in them.
 # A norm's ε of 1e-6 in place of 1e-5 moves them by 2e-3, a wrong θ by 2e-2 or more,
-# and Llama 3.1 without its scaling by 7.
+# Llama 3.1 without its scaling by 7, and each part of the later families, such as a
+# window of one token more, by 1 or more.
 TOLERANCE = 1e-4
 
 
@@ -43,7 +62,7 @@ def load(path, mesh=None, dtype=jnp.float32):
 def _logits(graph, state, tokens):
   positions = jnp.arange(tokens.shape[1])[None]
   mask = positions[:, None] <= positions[:, :, None]
-  return nnx.merge(graph, state)(tokens, positions, mask)[0]
+  return nnx.merge(graph, state)(tokens, positions, positions, mask)[0]
 
 
 def logits_of(decoder, tokens):
@@ -136,21 +155,34 @@ def test_attention_is_the_softmax_over_what_the_mask_shows(t):
   expected = np.zeros((b, t, k, g, p))
   for i, j, head, group in np.ndindex(b, t, k, g):
     seen = mask[i, j]
-    scores = key[i, head, seen] @ query[i, j, head, group] / 2
+    scores = key[i, head, seen] @ query[i, j, head, group] / 3
     weights = np.exp(scores) / np.exp(scores).sum()
     expected[i, j, head, group] = weights @ value[i, head, seen]
-  found = attend(*map(jnp.asarray, (query, key.swapaxes(2, 3), value, mask)))
+  arrays = map(jnp.asarray, (query, key.swapaxes(2, 3), value, mask))
+  found = attend(*arrays, scalar=9.0)
   assert_close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize('kind', ['qwen3', 'gemma3'])
+def test_a_norm_divides_by_the_root_mean_square_of_the_last_axis(kind):
+  """And Gemma's scale counts from 1, so that 0 changes nothing."""
+  config = DecoderConfig.from_hf(tiny.CONFIGS[kind])
+  norm = Norm(config, jnp.float32, 8)
+  x = np.random.default_rng(2).normal(size=(2, 3, 4, 8)).astype(np.float32)
+  expected = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=-1, keepdims=True))
+  assert_close(norm(jnp.asarray(x)), expected, 1e-5)  # ε is 1e-6 of a mean of about 1
+  norm.scale[...] += 2
+  assert_close(norm(jnp.asarray(x)), 3 * expected, 3e-5)
 
 
 # The whole, against transformers.
 
 
-@pytest.mark.parametrize('form', ['folder', 'files', 'gguf'])
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('kind', 'form'), FORMS)
 def test_logits_are_those_of_transformers(models, kind, form):
   expected = REFERENCES[f'{kind}_logits']
   found = logits_of(loaded(models[kind][form]), tiny.TOKENS)
+  found = found[:, :: found.shape[1] // expected.shape[1]]  # all, or every eighth
   assert found.shape == expected.shape
   assert np.abs(found - expected).max() <= TOLERANCE
 
@@ -165,9 +197,10 @@ def test_greedy_tokens_are_those_of_transformers(models, kind):
 # The cache, the padding, the batch.
 
 
-def test_decoding_with_a_cache_is_the_whole_forward_pass(models):
-  """Logits too, and from a prompt longer than a block of queries."""
-  decoder = loaded(models['qwen2']['folder'])
+@pytest.mark.parametrize('kind', ['qwen2', 'smollm3', 'gemma3'])
+def test_decoding_with_a_cache_is_the_whole_forward_pass(models, kind):
+  """Logits too, and from a prompt longer than a block of queries, or a window."""
+  decoder = loaded(models[kind]['folder'])
   tokens = np.concatenate([tiny.TOKENS, tiny.TOKENS[::-1]])
   whole = logits_of(decoder, tokens)
   # Six slots of padding come first, and two at the end are never used.
@@ -176,7 +209,7 @@ def test_decoding_with_a_cache_is_the_whole_forward_pass(models):
   graph, state = nnx.split(decoder)
   step = jax.jit(lambda state, *arguments: nnx.merge(graph, state)(*arguments))
   mask = positions[:, None] <= positions[:, :, None]
-  logits, cache = step(state, prompt, positions, mask)
+  logits, cache = step(state, prompt, positions, positions, mask)
   assert np.abs(logits[0, pads:] - whole[:start]).max() <= TOLERANCE
   free = 0, num_slots - start - pads
   cache = [
@@ -187,12 +220,14 @@ def test_decoding_with_a_cache_is_the_whole_forward_pass(models):
     for key, value in cache
   ]
   slots = np.arange(num_slots)
+  slot_positions = jnp.asarray(slots[None] - pads)
   for i in range(start, len(tokens)):
     seen = (slots >= pads) & (slots <= i + pads)
     logits, cache = step(
       state,
       jnp.asarray([[tokens[i]]], jnp.int32),
       jnp.asarray([[i]], jnp.int32),
+      slot_positions,
       jnp.asarray(seen[None, None]),
       cache,
       jnp.int32(i + pads),
@@ -259,8 +294,19 @@ def test_logits_on_eight_devices_are_those_on_one(models, data, model):
   assert np.abs(logits - logits_of(loaded(path), tiny.TOKENS)).max() <= TOLERANCE
 
 
-def test_bfloat16_is_float32_but_for_rounding(models):
-  path = models['llama_3_1']['folder']
+@pytest.mark.slow  # the same shardings as above, but for the norms, which are not split
+def test_four_devices_give_what_one_gives_with_norms_of_heads(models):
+  path, mesh = models['gemma3']['folder'], make_mesh(1, 4)
+  prompts = [tiny.TOKENS[n : n + 20] for n in range(4)]
+  np.testing.assert_array_equal(
+    decoded(load(path, mesh), prompts, 12, mesh=mesh),
+    decoded(loaded(path), prompts, 12),
+  )
+
+
+@pytest.mark.parametrize('kind', ['llama_3_1', 'gemma3'])
+def test_bfloat16_is_float32_but_for_rounding(models, kind):
+  path = models[kind]['folder']
   decoder = load(path, dtype=jnp.bfloat16)
   assert all(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(nnx.state(decoder)))
   exact, rounded = logits_of(loaded(path), tiny.TOKENS), logits_of(decoder, tiny.TOKENS)
@@ -301,6 +347,37 @@ def test_a_config_that_cannot_be_built_is_refused(change, said):
     DecoderConfig.from_hf(tiny.CONFIGS['tied_llama'] | change)
 
 
+@pytest.mark.parametrize(
+  ('kind', 'change', 'said'),
+  [
+    ('gemma3', {'model_type': 'gemma3'}, ["'gemma3'", "'gemma3_text'"]),
+    ('gemma3', {'hidden_activation': 'silu'}, ['silu', "'gelu_pytorch_tanh'"]),
+    ('gemma3', {'final_logit_softcapping': 30.0}, ['final_logit_softcapping', '30.0']),
+    ('gemma3', {'use_bidirectional_attention': True}, ['bidirectional', 'True']),
+    ('gemma3', {'layer_types': ['full_attention']}, ['layer_types', '1 items', '2']),
+    ('gemma3', {'layer_types': ['chunked'] * 2}, ["'chunked'", "'sliding_attention'"]),
+    ('gemma3', {'layer_types': 'full'}, ['layer_types', "'full'", 'a list of texts']),
+    ('gemma3', {'sliding_window': 0}, ['sliding_window', 'is 0', 'from 1']),
+    ('gemma3', {'query_pre_attn_scalar': 0}, ['query_pre_attn_scalar', 'is 0']),
+    ('gemma3', {'rope_local_base_freq': -1}, ['rope_local_base_freq', '-1']),
+    ('qwen3', {'layer_types': ['sliding_attention'] * 2}, ["of 'full_attention'"]),
+    ('qwen3', {'attention_bias': True}, ['attention_bias', 'True']),
+    ('qwen3', {'rope_scaling': {'type': 'yarn'}}, ["'yarn'", "'linear', 'llama3'"]),
+    ('smollm3', {'no_rope_layers': [1, 0]}, ['no_rope_layers', '2 items', '4']),
+    ('smollm3', {'no_rope_layers': [2] * 4}, ['no_rope_layers', 'from 0 to 1']),
+    (
+      'smollm3',
+      {'no_rope_layers': None, 'no_rope_layer_interval': 0},
+      ['no_rope_layer_interval', 'is 0'],
+    ),
+    ('smollm3', {'use_sliding_window': True}, ['use_sliding_window', 'True']),
+  ],
+)
+def test_layers_that_cannot_be_built_are_refused(kind, change, said):
+  with refuses(*said):
+    DecoderConfig.from_hf(tiny.CONFIGS[kind] | change)
+
+
 def test_a_config_that_lacks_a_field_is_refused():
   config = dict(tiny.CONFIGS['qwen2'])
   del config['intermediate_size']
@@ -313,6 +390,116 @@ def test_rope_as_transformers_5_writes_it_reads_the_same():
   old = DecoderConfig.from_hf(config)
   rope = config.pop('rope_scaling') | {'rope_theta': config.pop('rope_theta')}
   assert DecoderConfig.from_hf(config | {'rope_parameters': rope}) == old
+
+  config = dict(tiny.CONFIGS['gemma3'])
+  old = DecoderConfig.from_hf(config)
+  full = config.pop('rope_scaling') | {'rope_theta': config.pop('rope_theta')}
+  sliding = {'rope_theta': config.pop('rope_local_base_freq')}
+  rope = {'full_attention': full, 'sliding_attention': sliding}
+  assert DecoderConfig.from_hf(config | {'rope_parameters': rope}) == old
+  with refuses('rope_parameters', "lacks 'sliding_attention'"):
+    DecoderConfig.from_hf(config | {'rope_parameters': {'full_attention': full}})
+
+
+def num_params(config, num_layers):
+  fields = config | {'num_hidden_layers': num_layers, 'layer_types': None}
+  _, state = abstract_decoder(DecoderConfig.from_hf(fields), make_mesh(), jnp.bfloat16)
+  return sum(leaf.size for leaf in jax.tree.leaves(state))
+
+
+# As the models' own config.json have them, and the number of their parameters.
+SMALL = {
+  'Llama-3.2-1B': (
+    {
+      'model_type': 'llama',
+      'vocab_size': 128256,
+      'hidden_size': 2048,
+      'intermediate_size': 8192,
+      'num_hidden_layers': 16,
+      'num_attention_heads': 32,
+      'num_key_value_heads': 8,
+      'head_dim': 64,
+      'rope_theta': 500000.0,
+      'rope_scaling': tiny.CONFIGS['llama_3_2']['rope_scaling']
+      | {'original_max_position_embeddings': 8192},
+      'tie_word_embeddings': True,
+    },
+    1_235_814_400,
+  ),
+  'Qwen3-0.6B': (
+    {
+      'model_type': 'qwen3',
+      'vocab_size': 151936,
+      'hidden_size': 1024,
+      'intermediate_size': 3072,
+      'num_hidden_layers': 28,
+      'num_attention_heads': 16,
+      'num_key_value_heads': 8,
+      'rope_theta': 1000000.0,
+      'sliding_window': None,
+      'tie_word_embeddings': True,
+    },
+    596_049_920,
+  ),
+  'SmolLM3-3B': (
+    {
+      'model_type': 'smollm3',
+      'vocab_size': 128256,
+      'hidden_size': 2048,
+      'intermediate_size': 11008,
+      'num_hidden_layers': 36,
+      'num_attention_heads': 16,
+      'num_key_value_heads': 4,
+      'rope_theta': 5000000.0,
+      'layer_types': ['full_attention'] * 36,
+    },
+    3_075_098_624,
+  ),
+  'gemma-3-1b': (
+    {
+      'model_type': 'gemma3_text',
+      'vocab_size': 262144,
+      'hidden_size': 1152,
+      'intermediate_size': 6912,
+      'num_hidden_layers': 26,
+      'num_attention_heads': 4,
+      'num_key_value_heads': 1,
+      'rope_scaling': None,
+      'sliding_window': 512,
+      'final_logit_softcapping': None,
+    },
+    999_885_952,
+  ),
+}
+
+
+@pytest.mark.parametrize('name', SMALL)
+def test_real_configs_have_as_many_parameters_as_the_models(name):
+  """All layers have as many as the second."""
+  config, expected = SMALL[name]
+  one, two = num_params(config, 1), num_params(config, 2)
+  assert one + (config['num_hidden_layers'] - 1) * (two - one) == expected
+
+
+def test_layers_that_a_config_does_not_list_follow_the_pattern_of_the_family():
+  smollm3 = DecoderConfig.from_hf(SMALL['SmolLM3-3B'][0])
+  assert [i for i, layer in enumerate(smollm3.layers) if layer.rope is None] == [
+    *(3, 7, 11, 15, 19, 23, 27, 31, 35)
+  ]
+  assert {layer.window for layer in smollm3.layers} == {None}
+  gemma = DecoderConfig.from_hf(SMALL['gemma-3-1b'][0])
+  assert [i for i, layer in enumerate(gemma.layers) if layer.window is None] == [
+    *(5, 11, 17, 23)
+  ]
+  assert gemma.layers[0] == LayerConfig(Rope(10000.0, (1.0,) * 128), 512)
+  assert gemma.layers[5] == LayerConfig(Rope(1000000.0, (1.0,) * 128))
+  assert gemma.query_scalar == 256
+  every_second = SMALL['gemma-3-1b'][0] | {'sliding_window_pattern': 2}
+  layers = DecoderConfig.from_hf(every_second).layers
+  assert [layer.window for layer in layers] == [512, None] * 13
+  every_second = SMALL['SmolLM3-3B'][0] | {'no_rope_layer_interval': 2}
+  layers = DecoderConfig.from_hf(every_second).layers
+  assert [layer.rope is None for layer in layers] == [False, True] * 18
 
 
 def test_a_mesh_that_does_not_divide_the_model_is_refused(models):

@@ -63,7 +63,9 @@ def test_the_index_of_several_files(models, tmp_path):
   assert fuzz.check_all(path, lambda: load(folder), fuzz.mutate_json) > 0.5
 
 
-def test_the_config_of_a_decoder(folder):
+@pytest.mark.parametrize('kind', ['qwen2', 'smollm3', 'gemma3'])
+def test_the_config_of_a_decoder(tmp_path, kind):
+  folder = tiny.save_folder(kind, tmp_path / kind)
   path = folder / 'config.json'
   assert fuzz.check_all(path, lambda: load(folder), fuzz.mutate_json) > 0.5
 

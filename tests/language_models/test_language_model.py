@@ -44,20 +44,23 @@ def one_by_one(path, model, prompt, continuation):
   return log_p[places, second].sum()
 
 
-def test_probabilities_are_those_of_each_continuation_alone(model, models):
-  # Some start alike, one is the start of another, one is twice there, one is empty.
-  continuations = ['3.80', '3.85', '3', 'on the old bridge', '3.80', '', ' lit, and']
-  prompt = PROMPTS[1]
-  (found,) = model.log_probabilities([prompt], continuations)
-  expected = [
-    one_by_one(models['qwen2']['folder'], model, prompt, text) for text in continuations
-  ]
+# Some start alike, one is the start of another, one is twice there, one is empty.
+CONTINUATIONS = ['3.80', '3.85', '3', 'on the old bridge', '3.80', '', ' lit, and']
+
+
+def assert_each_is_as_alone(path, model):
+  (found,) = model.log_probabilities(PROMPTS[1:2], CONTINUATIONS)
+  expected = [one_by_one(path, model, PROMPTS[1], text) for text in CONTINUATIONS]
   assert found.dtype == np.float64
   # Logits are known to 1e-5, and the longest continuation has ten tokens.
   np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
   assert found[5] == 0
-  assert model.log_probabilities([prompt], []).shape == (1, 0)
-  assert model.log_probabilities([], continuations).shape == (0, 7)
+
+
+def test_probabilities_are_those_of_each_continuation_alone(model, models):
+  assert_each_is_as_alone(models['qwen2']['folder'], model)
+  assert model.log_probabilities(PROMPTS[1:2], []).shape == (1, 0)
+  assert model.log_probabilities([], CONTINUATIONS).shape == (0, 7)
 
 
 def test_probabilities_of_all_next_tokens_add_up_to_one(model):
@@ -87,15 +90,17 @@ PASTS = {
 }
 
 
+# Gemma has whatever these have, but for layers without positions.
+SLOW_KINDS = 'qwen3', 'smollm3'
+
+
 @pytest.fixture(scope='module')
 def long_model(models):
   return LanguageModel.load(models['qwen2']['folder'], cache_length=256)
 
 
-@pytest.mark.parametrize(('before', 'prompts'), PASTS.values(), ids=PASTS)
-def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, prompts):
-  """Also if the past was itself read on top of what its prompts have in common."""
-  decoder, tokenizer = loaded(models['qwen2']['folder']), long_model._tokenizer
+def assert_what_follows_is_one_forward_pass(model, decoder, prompts, *pasts):
+  tokenizer = model._tokenizer
   letters = list('aeinorst,0358')
   tokens = np.ravel([tokenizer.encode(letter) for letter in letters])
   log_p, answers = [], []
@@ -106,14 +111,41 @@ def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, pro
     for _ in range(4):
       ids.append(int(logits_of(decoder, ids)[-1].argmax()))
     answers.append(tokenizer.decode(ids[-4:]))
-  for past in (
+  for past in pasts:
+    found = model.log_probabilities(prompts, letters, past)
+    assert np.abs(found - log_p).max() <= TOLERANCE
+    assert model.generate(prompts, 4, past) == answers
+
+
+@pytest.mark.parametrize(('before', 'prompts'), PASTS.values(), ids=PASTS)
+def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, prompts):
+  """Also if the past was itself read on top of what its prompts have in common."""
+  assert_what_follows_is_one_forward_pass(
+    long_model,
+    loaded(models['qwen2']['folder']),
+    prompts,
     long_model.read(before),
     long_model.read(before, long_model.read_beginning(before)),
     long_model.read(prompts, long_model.read(before)),
-  ):
-    found = long_model.log_probabilities(prompts, letters, past)
-    assert np.abs(found - log_p).max() <= TOLERANCE
-    assert long_model.generate(prompts, 4, past) == answers
+  )
+
+
+@pytest.mark.parametrize(
+  'kind', ['gemma3', *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW_KINDS)]
+)
+def test_other_layers_follow_a_past_that_is_longer_than_their_window(models, kind):
+  folder = models[kind]['folder']
+  model = LanguageModel.load(folder, cache_length=160)
+  prompts = [LONG[:30] + text for text in PROMPTS]
+  past = model.read(prompts, model.read_beginning(prompts))
+  assert_what_follows_is_one_forward_pass(model, loaded(folder), prompts, past)
+
+
+@pytest.mark.slow  # a tree, above, is of one node
+@pytest.mark.parametrize('kind', ['gemma3', *SLOW_KINDS])
+def test_a_tree_may_be_longer_than_a_window(models, kind):
+  folder = models[kind]['folder']
+  assert_each_is_as_alone(folder, LanguageModel.load(folder, cache_length=160))
 
 
 def test_prompts_of_any_length_share_programs(long_model):

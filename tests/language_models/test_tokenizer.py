@@ -215,6 +215,86 @@ def test_what_the_tokenizer_cannot_encode_is_one_line():
     from_gguf().encode('\ud800')
 
 
+# As in Gemma's tokenizer_config.json, but for turns of the system and lists of items.
+GEMMA_TEMPLATE = """{{ bos_token }}
+{%- for message in messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Conversation roles must alternate user/assistant/...") }}
+    {%- endif -%}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start_of_turn>' + role + '\n' }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{ '<start_of_turn>model\n' }}
+{%- endif -%}"""
+
+
+@pytest.fixture(scope='module')
+def gemma(tmp_path_factory):
+  """A folder whose tokenizer is of Gemma's kind: characters, merges, and bytes."""
+  special = ['<pad>', '<eos>', '<bos>', '<unk>', '<start_of_turn>', '<end_of_turn>']
+  made = hf.Tokenizer(hf.models.BPE(unk_token='<unk>', byte_fallback=True))
+  made.normalizer = hf.normalizers.Replace(' ', '▁')
+  made.pre_tokenizer = hf.pre_tokenizers.Split(' ', 'merged_with_previous')
+  made.decoder = hf.decoders.Sequence(
+    [hf.decoders.Replace('▁', ' '), hf.decoders.ByteFallback(), hf.decoders.Fuse()]
+  )
+  trainer = hf.trainers.BpeTrainer(
+    vocab_size=310,
+    special_tokens=[*special, *(f'<0x{byte:02X}>' for byte in range(256))],
+    show_progress=False,
+  )
+  made.train_from_iterator(['the old bridge, and the lamps are lit 3.80'] * 9, trainer)
+  rules = json.loads(made.to_str())
+  rules['added_tokens'] = rules['added_tokens'][: len(special)]  # bytes are not special
+  folder = tiny.save_folder('gemma3', tmp_path_factory.mktemp('gemma') / 'model')
+  (folder / 'tokenizer.json').write_text(json.dumps(rules))
+  named = {'bos_token': '<bos>', 'eos_token': '<eos>', 'chat_template': GEMMA_TEMPLATE}
+  (folder / 'tokenizer_config.json').write_text(json.dumps(named))
+  (folder / 'generation_config.json').write_text('{"eos_token_id": [1, 5]}')
+  return folder
+
+
+def test_a_vocabulary_of_characters_and_bytes_is_read(gemma):
+  """Of Gemma: spaces are ▁, and what is not in the vocabulary is spelled in bytes."""
+  tokenizer = tokenizers.from_folder(gemma, 'Gemma')
+  assert tokenizer.end_tokens == (1, 5)
+  tokens = tokenizer.encode('é\n the')
+  assert tokens[:3] == [6 + byte for byte in 'é\n'.encode()]
+  assert tokens[3] > 6 + 255
+  for text in 'the old bridge', '  two  spaces, 3.80,\n\ttab: Zürich, 東京 🙂. ':
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_the_turns_of_gemma_are_rendered(gemma):
+  tokenizer = tokenizers.from_folder(gemma, 'Gemma')
+  prompt = tokenizer.chat('Are the lamps lit? ', 'Score: ')
+  assert prompt == (
+    '<bos><start_of_turn>user\nAre the lamps lit?<end_of_turn>\n'
+    '<start_of_turn>model\nScore: '
+  )
+  special = [token for token in tokenizer.encode(prompt) if token < 6]
+  assert special == [2, 4, 5, 4]
+
+
+# As SmolLM3's does; Llama 3.2's asks whether the function is there.
+DATED = "{{ 'Today: ' ~ strftime_now('%d %B %Y') }}"
+
+
+def test_a_template_that_depends_on_the_date_is_refused(tmp_path):
+  folder = tiny.save_folder('smollm3', tmp_path / 'model')
+  (folder / 'chat_template.jinja').write_text(DATED)
+  with refuses('chat template', 'Tiny', "'strftime_now' is undefined"):
+    tokenizers.from_folder(folder, 'Tiny').chat('Hello')
+  guarded = '{% if strftime_now is defined %}' + DATED + '{% else %}26 Jul{% endif %}'
+  (folder / 'chat_template.jinja').write_text(guarded)
+  assert tokenizers.from_folder(folder, 'Tiny').chat('Hello') == '26 Jul'
+
+
 class Panic(BaseException):
   """As the tokenizers package raises one."""
 

@@ -229,7 +229,7 @@ def test_sizes_that_the_files_do_not_have_are_refused_before_anything_is_built(
 @pytest.mark.parametrize(
   ('change', 'said'),
   [
-    ({'block_count': 10**6}, ['num_layers', '1000000', 'from 1 to 1024']),
+    ({'block_count': 10**6}, ['qwen2.block_count', '1000000', 'from 1 to 1024']),
     ({'block_count': 900}, ['missing', 'model.layers.10.']),
     ({'embedding_length': 2**31}, ['qwen2.embedding_length', '2147483648']),
     ({'attention.key_length': 2**30}, ['qwen2.attention.key_length', 'from 2 to 4096']),

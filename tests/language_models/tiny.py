@@ -23,15 +23,6 @@ _COMMON = {
   'hidden_act': 'silu',
 }
 CONFIGS = {
-  'tied_llama': _COMMON
-  | {
-    'model_type': 'llama',
-    'architectures': ['LlamaForCausalLM'],
-    'num_key_value_heads': 4,
-    'rms_norm_eps': 1e-5,
-    'rope_theta': 10000.0,
-    'tie_word_embeddings': True,
-  },
   'llama_3_1': _COMMON
   | {
     'model_type': 'llama',
@@ -59,6 +50,71 @@ CONFIGS = {
     'rope_theta': 1000000.0,
     'use_sliding_window': False,
     'tie_word_embeddings': False,
+  },
+  'tied_llama': _COMMON
+  | {
+    'model_type': 'llama',
+    'architectures': ['LlamaForCausalLM'],
+    'num_key_value_heads': 4,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 10000.0,
+    'tie_word_embeddings': True,
+  },
+  'llama_3_2': _COMMON
+  | {
+    'model_type': 'llama',
+    'architectures': ['LlamaForCausalLM'],
+    'num_key_value_heads': 4,
+    'rms_norm_eps': 1e-5,
+    'rope_theta': 500.0,
+    'rope_scaling': {
+      'rope_type': 'llama3',
+      'factor': 32.0,
+      'low_freq_factor': 1.0,
+      'high_freq_factor': 4.0,
+      'original_max_position_embeddings': 64,
+    },
+    'tie_word_embeddings': True,
+  },
+  'qwen3': _COMMON
+  | {
+    'model_type': 'qwen3',
+    'architectures': ['Qwen3ForCausalLM'],
+    'head_dim': 16,
+    'num_key_value_heads': 4,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 1000000.0,
+    'attention_bias': False,
+    'use_sliding_window': False,
+    'tie_word_embeddings': True,
+  },
+  'smollm3': _COMMON
+  | {
+    'model_type': 'smollm3',
+    'architectures': ['SmolLM3ForCausalLM'],
+    'num_hidden_layers': 4,  # the last of which does not rotate
+    'num_key_value_heads': 4,
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 5000000.0,
+    'no_rope_layers': [1, 1, 1, 0],
+    'pad_token_id': None,  # transformers' own is outside of this vocabulary
+    'tie_word_embeddings': True,
+  },
+  'gemma3': {name: value for name, value in _COMMON.items() if name != 'hidden_act'}
+  | {
+    'model_type': 'gemma3_text',
+    'architectures': ['Gemma3ForCausalLM'],
+    'hidden_activation': 'gelu_pytorch_tanh',
+    'head_dim': 16,
+    'num_key_value_heads': 4,
+    'query_pre_attn_scalar': 10,  # not head_dim
+    'rms_norm_eps': 1e-6,
+    'rope_theta': 1000000.0,
+    'rope_local_base_freq': 100.0,
+    'rope_scaling': {'rope_type': 'linear', 'factor': 8.0},
+    'sliding_window': 5,
+    'layer_types': ['sliding_attention', 'full_attention'],
+    'tie_word_embeddings': True,
   },
 }
 TOKENS = np.random.default_rng(7).integers(0, _COMMON['vocab_size'], 48)
@@ -95,6 +151,13 @@ def tensors(kind: str) -> dict[str, np.ndarray]:
       'mlp.up_proj.weight': (f, d),
       'mlp.down_proj.weight': (d, f),
     }
+    if config['model_type'] in ('qwen3', 'gemma3_text'):
+      layer |= {'self_attn.q_norm.weight': (p,), 'self_attn.k_norm.weight': (p,)}
+    if config['model_type'] == 'gemma3_text':
+      layer |= {
+        'pre_feedforward_layernorm.weight': (d,),
+        'post_feedforward_layernorm.weight': (d,),
+      }
     if config['model_type'] == 'qwen2':
       layer |= {
         'self_attn.q_proj.bias': (all_,),
@@ -102,12 +165,14 @@ def tensors(kind: str) -> dict[str, np.ndarray]:
         'self_attn.v_proj.bias': (kept,),
       }
     shapes |= {f'model.layers.{i}.{name}': shape for name, shape in layer.items()}
-  rng = np.random.default_rng(sorted(CONFIGS).index(kind))
+  rng = np.random.default_rng(list(CONFIGS).index(kind))
   made = {}
   for name, shape in shapes.items():
     normal = rng.standard_normal(shape, np.float32)
     if name.endswith('norm.weight'):
-      made[name] = 1 + 0.3 * normal
+      # Gemma's norms add the 1 themselves.
+      offset = np.float32(config['model_type'] != 'gemma3_text')
+      made[name] = offset + 0.3 * normal
     elif name.endswith('bias'):
       made[name] = 0.5 * normal
     else:
@@ -161,7 +226,10 @@ def save_folder(kind: str, folder: pathlib.Path, num_files: int = 1) -> pathlib.
 
 
 def save_gguf(kind: str, path: pathlib.Path, **metadata: Any) -> pathlib.Path:
-  """The model as llama.cpp's converter writes one: other names, and other q/k rows."""
+  """The model as llama.cpp's converter writes one: other names, and other q/k rows.
+
+  Gemma 3 is not written: it has another kind of vocabulary, and no reader here.
+  """
   config, made = CONFIGS[kind], tensors(kind)
   family = config['model_type']
   writer = gguf.GGUFWriter(path, metadata.get('architecture', family))
@@ -201,7 +269,9 @@ def save_gguf(kind: str, path: pathlib.Path, **metadata: Any) -> pathlib.Path:
     gguf.MODEL_ARCH[family.upper()], config['num_hidden_layers']
   )
   for name, array in made.items():
-    if family == 'llama' and name.endswith(('q_proj.weight', 'k_proj.weight')):
+    if family in ('llama', 'smollm3') and name.endswith(
+      ('q_proj.weight', 'k_proj.weight')
+    ):
       # As in llama.cpp's convert_hf_to_gguf.py: LlamaModel.permute.
       heads = array.shape[0] // head_dim(config)
       halves = array.reshape(heads, 2, head_dim(config) // 2, -1)

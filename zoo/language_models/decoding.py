@@ -2,8 +2,8 @@
 
 No program changes the cache that it is given, so several can continue from one cache.
 `positions` gives the position in the prompt of the token in each slot, or PADDING,
-which is after all tokens; a token attends to the slots whose position is not after its
-own.
+which is after all tokens. A token attends to the slots whose position is not after its
+own and, in layers with a window, not too far before it.
 
 Shape letters are those of the decoder, with `s` slots of the given cache and `t` tokens
 that follow them, and also `m` new tokens and `n` nodes of a tree.
@@ -42,9 +42,10 @@ def extend(
 ) -> Cache:
   """The cache with t more slots, for the keys and values of the tokens."""
   (b, s), t = positions.shape, tokens.shape[1]
-  seen_bts = _seen([positions, token_positions], token_positions)
+  slots_bs = jnp.concatenate([positions, token_positions], axis=1)
+  seen_bts = _seen(slots_bs, token_positions)
   cache = _with_slots(cache, b, s, t)
-  return decoder(tokens, token_positions, seen_bts, cache, s, read_from=t)[1]
+  return decoder(tokens, token_positions, slots_bs, seen_bts, cache, s, read_from=t)[1]
 
 
 def greedy(
@@ -66,9 +67,11 @@ def greedy(
   cache = _with_slots(cache, b, s, t + num_new)
   after_b1 = token_positions[:, -1:] + 1
   new_positions = after_b1 + jnp.arange(num_new, dtype=after_b1.dtype)[None]
-  all_positions = [positions, token_positions, new_positions]
-  seen_bts = _seen(all_positions, token_positions)
-  logits, cache = decoder(tokens, token_positions, seen_bts, cache, s, read_from=t - 1)
+  slots_bs = jnp.concatenate([positions, token_positions, new_positions], axis=1)
+  seen_bts = _seen(slots_bs, token_positions)
+  logits, cache = decoder(
+    tokens, token_positions, slots_bs, seen_bts, cache, s, read_from=t - 1
+  )
 
   def append(
     step: Array, logits: Array, done_b: Array, new_bm: Array
@@ -85,9 +88,9 @@ def greedy(
   def next_token(state: _State) -> _State:
     step, last_b, done_b, new_bm, cache = state
     position_b1 = after_b1 + step - 1
-    seen_b1s = _seen(all_positions, position_b1)
+    seen_b1s = _seen(slots_bs, position_b1)
     logits, cache = decoder(
-      last_b[:, None], position_b1, seen_b1s, cache, s + t + step - 1
+      last_b[:, None], position_b1, slots_bs, seen_b1s, cache, s + t + step - 1
     )
     return step + 1, *append(step, logits, done_b, new_bm), cache
 
@@ -117,12 +120,14 @@ def tree_log_probabilities(
   (b, s), t = positions.shape, tokens.shape[1]
   node_positions = token_positions[:, -1:] + 1 + depths[None]
   new_positions = jnp.concatenate([token_positions, node_positions], axis=1)
-  seen = _seen([positions, new_positions], new_positions)
+  slots_bs = jnp.concatenate([positions, new_positions], axis=1)
+  seen = _seen(slots_bs, new_positions)
   seen = seen.at[:, t:, s + t :].set(ancestors[None])
   nodes = jnp.broadcast_to(nodes[None], node_positions.shape)
   logits, _ = decoder(
     jnp.concatenate([tokens, nodes], axis=1),
     new_positions,
+    slots_bs,
     seen,
     _with_slots(cache, b, s, new_positions.shape[1]),
     s,
@@ -134,10 +139,10 @@ def tree_log_probabilities(
 
 
 def _seen(
-  positions: list[Int[Array, 'b _']], of: Int[Array, 'b t']
+  slot_positions: Int[Array, 'b s'], of: Int[Array, 'b t']
 ) -> Bool[Array, 'b t s']:
-  """The slots that tokens at the positions `of` attend to."""
-  return jnp.concatenate(positions, axis=1)[:, None] <= of[:, :, None]
+  """The slots that tokens at the positions `of` may attend to."""
+  return slot_positions[:, None] <= of[:, :, None]
 
 
 def _with_slots(cache: Cache, rows: int, used: int, free: int) -> Cache:

@@ -49,13 +49,26 @@ _LAYER_TENSORS = {
   'self_attn.k_proj.weight': ('kd', ('attention', 'key')),
   'self_attn.v_proj.weight': ('kd', ('attention', 'value')),
   'self_attn.o_proj.weight': ('dq', ('attention', 'out')),
-  'self_attn.q_proj.bias': ('q', ('attention', 'query_bias')),
-  'self_attn.k_proj.bias': ('k', ('attention', 'key_bias')),
-  'self_attn.v_proj.bias': ('k', ('attention', 'value_bias')),
-  'post_attention_layernorm.weight': ('d', ('feed_forward_norm', 'scale')),
   'mlp.gate_proj.weight': ('fd', ('feed_forward', 'gate')),
   'mlp.up_proj.weight': ('fd', ('feed_forward', 'up')),
   'mlp.down_proj.weight': ('df', ('feed_forward', 'down')),
+}
+_BIASES = {
+  'self_attn.q_proj.bias': ('q', ('attention', 'query_bias')),
+  'self_attn.k_proj.bias': ('k', ('attention', 'key_bias')),
+  'self_attn.v_proj.bias': ('k', ('attention', 'value_bias')),
+}
+_HEAD_NORMS = {
+  'self_attn.q_norm.weight': ('p', ('attention', 'query_norm', 'scale')),
+  'self_attn.k_norm.weight': ('p', ('attention', 'key_norm', 'scale')),
+}
+_TWO_NORMS = {
+  'post_attention_layernorm.weight': ('d', ('feed_forward_norm', 'scale')),
+}
+_FOUR_NORMS = {
+  'post_attention_layernorm.weight': ('d', ('attention_output_norm', 'scale')),
+  'pre_feedforward_layernorm.weight': ('d', ('feed_forward_norm', 'scale')),
+  'post_feedforward_layernorm.weight': ('d', ('feed_forward_output_norm', 'scale')),
 }
 # GGUF's names of the same tensors.
 _GGUF_NAMES = {
@@ -66,6 +79,8 @@ _GGUF_NAMES = {
 _GGUF_LAYER_NAMES = {
   'attn_norm.weight': 'input_layernorm.weight',
   'attn_output.weight': 'self_attn.o_proj.weight',
+  'attn_q_norm.weight': 'self_attn.q_norm.weight',
+  'attn_k_norm.weight': 'self_attn.k_norm.weight',
   'ffn_norm.weight': 'post_attention_layernorm.weight',
   'ffn_gate.weight': 'mlp.gate_proj.weight',
   'ffn_up.weight': 'mlp.up_proj.weight',
@@ -75,6 +90,9 @@ _GGUF_LAYER_NAMES = {
   for x in 'qkv'
   for part in ('weight', 'bias')
 }
+# Of these families llama.cpp rotates pairs of neighbours, (2i, 2i + 1), and orders the
+# rows so.
+_NEIGHBOURS = 'llama', 'smollm3'
 
 
 class SafetensorsWeights:
@@ -120,7 +138,8 @@ class GGUFWeights:
       self.shapes,
       None if divisors is None else divisors.read().ravel().tolist(),
     )
-    self._is_llama = self.metadata.text('general.architecture') == 'llama'
+    family = self.metadata.text('general.architecture')
+    self._has_neighbours = family in _NEIGHBOURS
 
   def read(self, name: str) -> np.ndarray:
     """One tensor, dequantised, with rotary pairs in the order of Hugging Face."""
@@ -129,8 +148,7 @@ class GGUFWeights:
       'q_proj.weight': self.config.num_heads,
       'k_proj.weight': self.config.num_kv_heads,
     }.get(name.partition('self_attn.')[2])
-    if self._is_llama and heads:
-      # llama.cpp rotates neighbours, pairs (2i, 2i + 1), and orders the rows so.
+    if self._has_neighbours and heads:
       pairs = array.reshape(heads, self.config.head_dim // 2, 2, -1)
       array = pairs.swapaxes(1, 2).reshape(array.shape)
     return array
@@ -185,6 +203,7 @@ def load_decoder(weights: Weights, mesh: Mesh, dtype: DTypeLike) -> Decoder:
     'f': config.intermediate_size,
     'q': config.num_heads * config.head_dim,
     'k': config.num_kv_heads * config.head_dim,
+    'p': config.head_dim,
   }
   check_shapes(
     weights.name,
@@ -268,10 +287,16 @@ def _targets(
   targets: dict[str, tuple[str, tuple[str | int, ...]]] = dict(_TENSORS)
   if config.tied_head:
     del targets['lm_head.weight']
+  family = config.family
+  layer_tensors = (
+    _LAYER_TENSORS
+    | (_FOUR_NORMS if family.output_norms else _TWO_NORMS)
+    | (_BIASES if family.qkv_bias else {})
+    | (_HEAD_NORMS if family.head_norms else {})
+  )
   for i in range(config.num_layers):
-    for name, (dims, path) in _LAYER_TENSORS.items():
-      if config.qkv_bias or not name.endswith('.bias'):
-        targets[f'model.layers.{i}.{name}'] = dims, ('layers', i, *path)
+    for name, (dims, path) in layer_tensors.items():
+      targets[f'model.layers.{i}.{name}'] = dims, ('layers', i, *path)
   return targets
 
 

