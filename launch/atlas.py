@@ -33,7 +33,9 @@ _SCALE = flags.DEFINE_string(
 _MODELS = flags.DEFINE_list(
   'models', None, 'Mixers or models of configs/atlas. Default: those of the scale.'
 )
-_TASKS = flags.DEFINE_list('tasks', None, 'Tasks of configs/atlas. Default: all.')
+_TASKS = flags.DEFINE_list(
+  'tasks', None, 'Tasks of configs/atlas. Default: those of the scale.'
+)
 _GUESSES = flags.DEFINE_list(
   'guesses',
   None,
