@@ -286,7 +286,9 @@ def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
   for one in shown:
     look = {}
     if one.kind == 'dots':
-      look['marker'] = MARKERS.get(one.colour, 'o')
+      # Hollow, so that markers behind others are visible.
+      look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
+      look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
     elif one.kind == 'dashed':
       look['linestyle'] = DASHES[dashed.index(one.name) % len(DASHES)]
     elif len(solid) > 1:
@@ -297,10 +299,6 @@ def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
 
 def _render_series(axes: Axes, one: Series, look: dict[str, Any]) -> None:
   colour = one.colour
-  if one.kind == 'dots':
-    # Hollow, so that markers behind others are visible.
-    look |= {'linestyle': 'none', 'markersize': 6, 'markerfacecolor': 'none'}
-    look['zorder'] = 3
   axes.plot(one.x, one.y, color=colour, label=one.name, **look)
   if one.kind == 'dots' and one.low != one.high:
     axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])

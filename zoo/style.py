@@ -6,7 +6,7 @@ points, the smallest, in 10 pixels.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -62,9 +62,8 @@ _STYLE = {
 _NO_DATE = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
 
 
-def in_style() -> contextlib._GeneratorContextManager[None]:
-  """A decorator of functions that draw, whatever style their caller has set."""
-  return matplotlib.style.context(['default', _STYLE])
+# Called, a decorator of functions that draw, whatever style their caller has set.
+in_style = functools.partial(matplotlib.style.context, ['default', _STYLE])
 
 
 class Figure(matplotlib.figure.Figure):
