@@ -8,14 +8,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import zoo
 from zoo.models.tokens import LAYOUTS, lay_out
-from zoo.plots import BLUE, GREEN, VERMILION
+from zoo.style import BLACK, BLUE, GREEN, GREY, VERMILION, Figure, in_style
 
-_GREY = '#808080'  # legible on white and on black
 _LABEL, _GUESS, _FEATURES = GREEN, VERMILION, BLUE
 # What stands for the entries of a prompt of two examples.
 _NUMBERS = {
@@ -24,38 +22,40 @@ _NUMBERS = {
 }
 _BODIES = (
   'transformer: layers of a mixer\n'
-  '(softmax, linear, delta, Mamba-2, …)\n'
-  'and a feed-forward network',
+  '(softmax, linear, delta,\n'
+  'Mamba-2, …) and a\n'
+  'feed-forward network',
   'deep linear attention',
   'LSTM, GRU',
   'deep set, MLP, MLP-mixer',
 )
 
 
+@in_style()
 def draw() -> Figure:
   """The diagram: tokens in their three layouts, body, readout and guess."""
-  figure = Figure(figsize=(11, 4.6), layout='constrained')
+  figure = Figure(4.0)
   axes = figure.subplots()
   axes.set_axis_off()
-  axes.set_xlim(0, 110)
-  axes.set_ylim(0, 46)
-  _text(axes, 17, 43.5, 'tokens, in one of three layouts', weight='bold')
-  for layout, top in zip(LAYOUTS, (39, 28, 17), strict=True):
-    _text(axes, 0, top - 2.5, layout, ha='left')
-    _draw_tokens(axes, entries(layout), 12, top)
-  _arrow(axes, (50, 25), (56, 25))
-  _text(axes, 70, 43.5, 'body', weight='bold')
-  _box(axes, 57, 10, 26, 30)
-  for text, y in zip(_BODIES, (32.5, 24.5, 19.5, 14.5), strict=True):
-    _text(axes, 70, y, text, size=8.5)
-  _arrow(axes, (83.5, 25), (88, 25))
-  _text(axes, 93, 43.5, 'readout', weight='bold')
-  _box(axes, 88.5, 20, 9, 10)
-  _text(axes, 93, 25, 'last\ntoken', size=8.5)
-  _arrow(axes, (98, 25), (101.5, 25))
-  _text(axes, 103, 25, '+', size=16)
-  _arrow(axes, (104.5, 25), (107, 25))
-  _text(axes, 108.8, 25, 'ŷ', size=15)
+  axes.set_xlim(0, 100)
+  axes.set_ylim(0, 50)
+  _text(axes, 24, 48, 'tokens, in one of three layouts', weight='bold')
+  for layout, top in zip(LAYOUTS, (44, 32, 20), strict=True):
+    _text(axes, 0, top - 3, layout, ha='left')
+    _draw_tokens(axes, entries(layout), 14, top)
+  _arrow(axes, (50, 27), (54, 27))
+  _text(axes, 67.5, 48, 'body', weight='bold')
+  _box(axes, 54.5, 10, 26, 34)
+  for text, y in zip(_BODIES, (35, 25, 19.5, 14), strict=True):
+    _text(axes, 67.5, y, text, size=9)
+  _arrow(axes, (81, 27), (84.5, 27))
+  _text(axes, 88.5, 48, 'readout', weight='bold')
+  _box(axes, 85, 21, 7, 12)
+  _text(axes, 88.5, 27, 'last\ntoken', size=9)
+  _arrow(axes, (92.5, 27), (95, 27))
+  _text(axes, 96, 27, '+', size=14)
+  _arrow(axes, (97, 27), (99.5, 27))
+  _text(axes, 100.5, 27, 'ŷ', size=14)
   _draw_guess(axes)
   return figure
 
@@ -75,31 +75,31 @@ def entries(layout: str) -> list[list[str]]:
 def _draw_guess(axes: Axes) -> None:
   """The guess in the tokens, and the residual one beside the model."""
   inside = 'guess in the tokens:\n0, fixed, w·x or a network'
-  _text(axes, 33, 4, inside, color=_GUESS)
+  _text(axes, 28, 3, inside, color=_GUESS)
   outside = 'residual guess: subtracted from the\nlabels, added to the prediction'
-  _text(axes, 84, 4, outside, color=_GUESS)
+  _text(axes, 72, 3, outside, color=_GUESS)
   line = {'color': _GUESS, 'linestyle': '--'}
-  axes.plot([98, 103], [4, 4], linewidth=1, **line)
+  axes.plot([89, 96], [3, 3], linewidth=1, **line)
   axes.add_patch(
-    FancyArrowPatch((103, 3.9), (103, 23), arrowstyle='-|>', mutation_scale=12, **line)
+    FancyArrowPatch((96, 2.9), (96, 25), arrowstyle='-|>', mutation_scale=12, **line)
   )
 
 
 def _draw_tokens(axes: Axes, tokens: list[list[str]], left: float, top: float) -> None:
-  width, height = 7.2, 2.7
+  width, height = 7.1, 3.1
   for i, token in enumerate(tokens):
     for j, entry in enumerate(token):
-      colour = _GREY
+      colour = GREY
       if entry.startswith(('x', 'y', 'guess')):
         colour = {'x': _FEATURES, 'y': _LABEL, 'g': _GUESS}[entry[0]]
       y = top - (j + 1) * height
       _box(axes, left + i * width, y, width - 0.9, height - 0.3, colour)
       place = left + (i + 0.44) * width, y + height / 2 - 0.15
-      _text(axes, *place, entry, color=colour, size=9)
+      _text(axes, *place, entry, color=colour, size=8)
 
 
 def _box(
-  axes: Axes, x: float, y: float, width: float, height: float, colour: str = _GREY
+  axes: Axes, x: float, y: float, width: float, height: float, colour: str = GREY
 ) -> None:
   style = 'round,pad=0,rounding_size=0.6'
   axes.add_patch(
@@ -111,7 +111,7 @@ def _text(axes: Axes, x: float, y: float, text: str, **given: Any) -> None:
   style: dict[str, Any] = {
     'ha': 'center',
     'va': 'center',
-    'color': _GREY,
+    'color': BLACK,
     'size': 10,
     **given,
   }
@@ -120,9 +120,9 @@ def _text(axes: Axes, x: float, y: float, text: str, **given: Any) -> None:
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
   axes.add_patch(
-    FancyArrowPatch(start, end, arrowstyle='-|>', mutation_scale=12, color=_GREY)
+    FancyArrowPatch(start, end, arrowstyle='-|>', mutation_scale=12, color=GREY)
   )
 
 
 if __name__ == '__main__':
-  draw().savefig(sys.argv[1], dpi=150, transparent=True)
+  draw().savefig(sys.argv[1])

@@ -96,7 +96,7 @@ def main() -> None:
         for size in (sizes[:2] if _SMOKE.value else sizes)
       ]
     found['scaling'] = benchmark.scale(cases, repeats, seconds)
-    benchmark.plot_scaling(found['scaling']).savefig(picture, dpi=150)
+    benchmark.plot_scaling(found['scaling']).savefig(picture)
     for label, measured in found['scaling'].items():
       print(f'{label:<18} step time ∝ size^{measured["exponent"]:.2f}')
     print(picture)

@@ -54,13 +54,13 @@ def main() -> None:
   figure = plot(_WORKDIRS.value)
   if into_bucket:
     content = io.BytesIO()
-    figure.savefig(content, dpi=150)
+    figure.savefig(content)
     folder = open_folder(_WORKDIRS.value[0])
     folder.write(name, content.getvalue())
     print(f'{folder}/{name}')
     return
   try:
-    figure.savefig(out, dpi=150)
+    figure.savefig(out)
   except OSError as error:
     raise UserError(f'{out} cannot be written: {error.strerror}') from error
   print(out)

@@ -82,7 +82,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(json_file, report.to_json() + '\n')
     for picture, figure in figures.items():
-      figure.savefig(out / f'{picture}.png', dpi=150)
+      figure.savefig(out / f'{picture}.png')
     write_atomically(out / 'report.html', page(report, title, figures))
   except OSError as error:
     raise UserError(

@@ -186,7 +186,7 @@ def _losses(found, cell):
   return result.losses
 
 
-def _cell(model, guess, losses, **changes):
+def cell_of(model, guess, losses, **changes):
   """A result of one seed with the same loss at every number of examples."""
   losses = np.repeat(np.asarray(losses, np.float64)[None, :, None], 3, axis=2)
   result = _result(losses, {'zero': [[9.0] * 3] * 2, 'bayes': [[5.0, 1.0, 1.0]] * 2})
@@ -194,9 +194,9 @@ def _cell(model, guess, losses, **changes):
 
 
 def test_a_guess_is_compared_with_the_guess_zero():
-  zero, other = _cell('gru', 'zero', [4, 8]), _cell('gru', 'residual', [3, 6])
-  lsa, yq_lsa = _cell('lsa', None, [2, 2]), _cell('yq_lsa', None, [1, 1])
-  alone = _cell('lstm', 'residual', [1, 1])
+  zero, other = cell_of('gru', 'zero', [4, 8]), cell_of('gru', 'residual', [3, 6])
+  lsa, yq_lsa = cell_of('lsa', None, [2, 2]), cell_of('yq_lsa', None, [1, 1])
+  alone = cell_of('lstm', 'residual', [1, 1])
   first, second = results_.changes([other, zero, yq_lsa, alone, lsa])
   assert (first.result, first.reference) == (other, zero)
   assert first.guess == 'residual'
@@ -235,7 +235,7 @@ def test_models_are_drawn_by_the_context_length_of_training():
       ('gru', 'zero', [4, 8], None),
       ('gru', 'residual', [2, 2], None),
     ):
-      one = _cell(model, guess, factor * np.array(losses), **lengths)
+      one = cell_of(model, guess, factor * np.array(losses), **lengths)
       cell = one.cell._replace(context_length=c)
       infimum = infimum and factor * infimum
       results.append(one._replace(cell=cell, context_length=c, infimum=infimum))
@@ -254,7 +254,7 @@ def test_models_are_drawn_by_the_context_length_of_training():
 
 
 def test_the_command_of_a_cell_has_its_context_length():
-  one = _cell('gru', 'residual', [1, 2])
+  one = cell_of('gru', 'residual', [1, 2])
   one = one._replace(cell=one.cell._replace(context_length=4))
   assert report._command('x', one) == (
     'x --models=gru --tasks=prior --guesses=residual --context_lengths=4 '
@@ -437,7 +437,7 @@ def test_what_is_unknown_is_named():
 
 def test_what_guesses_change_is_drawn_in_percent():
   results = [
-    _cell(model, guess, losses)
+    cell_of(model, guess, losses)
     for model, guess, losses in (
       ('gru', 'zero', [4, 8]),
       ('gru', 'residual', [2, 2]),

@@ -10,17 +10,8 @@ from tests import fuzz
 from tests.compare import refuses
 from zoo import plots
 from zoo.files import read_text
-from zoo.plots import (
-  BLUE,
-  VERMILION,
-  Panel,
-  Plot,
-  from_csv,
-  render_figure,
-  series,
-  to_csv,
-  write_plot,
-)
+from zoo.plots import Panel, Plot, from_csv, render_figure, series, to_csv, write_plot
+from zoo.style import BLUE, VERMILION
 
 
 def example():

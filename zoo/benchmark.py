@@ -27,15 +27,14 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Key, PyTree
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from tqdm import tqdm
 
 from zoo.config import Config, build_model, build_task, num_heads, validate
 from zoo.mesh import make_mesh, replicate
 from zoo.models import LinearAttention
-from zoo.plots import BLUE, VERMILION
 from zoo.prompt import Prompt
+from zoo.style import BLUE, VERMILION, Figure, in_style, label_log_axis, legend_above
 from zoo.tables import format_table
 from zoo.tasks import LinearRegression
 from zoo.training.loop import train
@@ -373,9 +372,10 @@ def scale(
   return found
 
 
+@in_style()
 def plot_scaling(scaling: dict[str, Any]) -> Figure:
   """Step time against each size, on logarithmic axes, with the fitted power."""
-  figure = Figure(figsize=(8, 6), layout='constrained')
+  figure = Figure(6.0)
   for axes, (label, found) in zip(
     figure.subplots(2, 2, sharey=True).flat, scaling.items(), strict=True
   ):
@@ -383,13 +383,12 @@ def plot_scaling(scaling: dict[str, Any]) -> Figure:
     offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
     fit = np.exp(offset) * sizes ** found['exponent']
     axes.loglog(sizes, times, 'o', color=BLUE, label='measured')
-    fitted = f'fit: power {found["exponent"]:.2f}'
-    axes.loglog(sizes, fit, '--', color=VERMILION, label=fitted)
-    axes.set_xlabel(label)
+    axes.loglog(sizes, fit, '--', color=VERMILION, label='fitted power')
+    axes.set_title(f'power {found["exponent"]:.2f}')
+    axes.set_xlabel(f'{label} (log scale)')
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter('{x:g}')
-    axes.grid(alpha=0.3)
-    axes.legend()
-  figure.supylabel('time of a training step (ms)')
+  label_log_axis(figure.axes[0].yaxis)  # which all of them share
+  figure.supylabel('time of a training step (ms, log scale)')
+  legend_above(figure)
   return figure

@@ -5,16 +5,24 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from zoo.comparison import MODEL, Comparison, Measured
-from zoo.plots import BLACK, PALETTE
+from zoo.style import (
+  BLACK,
+  PALETTE,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+  sparse_markers,
+)
 
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
 _LEAST = 1e-5
 
 
+@in_style()
 def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
   """The loss of models, by their labels, after each number of examples.
 
@@ -22,7 +30,7 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
   hollow marker is a median, drawn where the standard error exceeds a third of the mean,
   as it does where the mean is infinite.
   """
-  figure = Figure(figsize=(7, 4), layout='constrained')
+  figure = Figure(4.4)
   axes = figure.add_subplot(
     xlabel='number of examples before the query', ylabel='loss (log scale)'
   )
@@ -36,8 +44,9 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
     for value in one['mean']
   )
   looks = itertools.cycle(itertools.product(('-', '--', ':', '-.'), PALETTE))
-  for label, measured in models.items():
-    _plot_measured(axes, measured, label, next(looks), _LEAST * largest)
+  shown: list[tuple[str, tuple[str, str], Measured]] = [
+    (label, next(looks), measured) for label, measured in models.items()
+  ]
   unused = PALETTE[len(models) :] or PALETTE
   looks = itertools.cycle(itertools.product(('--', ':', '-.'), unused))
   for name, measured in baselines.items():
@@ -45,16 +54,21 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
       label, look = 'bayes, the least possible', ('--', BLACK)
     else:
       label, look = name, next(looks)
-    _plot_measured(axes, measured, label, look, _LEAST * largest)
-  axes.grid(alpha=0.3)
-  legend = figure.legend(loc='outside right upper', fontsize='small')
-  for text in legend.get_texts():
-    text.set_parse_math(False)  # the name of a model is plain text
+    shown.append((label, look, measured))
+  for position, (label, look, measured) in enumerate(shown):
+    _plot_measured(axes, measured, label, look, position, _LEAST * largest)
+  label_log_axis(axes.yaxis)
+  legend_above(figure)
   return figure
 
 
 def _plot_measured(
-  axes: Axes, measured: Measured, label: str, look: tuple[str, str], least: float
+  axes: Axes,
+  measured: Measured,
+  label: str,
+  look: tuple[str, str],
+  position: int,
+  least: float,
 ) -> None:
   style, colour = look
   count = np.array(measured['num_examples'], np.float64)
@@ -64,9 +78,9 @@ def _plot_measured(
   )
   trusted = ~(error > mean / 3)  # also where there is no error
   shown = np.where(trusted & (mean > least), mean, np.nan)
-  style = 'o' if len(count) == 1 else style
-  axes.plot(count, shown, style, color=colour, label=label, markersize=4)
+  marks = sparse_markers(colour, position, len(count))
+  axes.plot(count, shown, linestyle=style, color=colour, label=label, **marks)
   low = np.maximum(shown - error, shown / 2)
   axes.fill_between(count, low, shown + error, color=colour, alpha=0.2, lw=0)
   medians = np.where(~trusted & (median > least), median, np.nan)
-  axes.plot(count, medians, 'o', color=colour, markersize=4, markerfacecolor='none')
+  axes.plot(count, medians, 'o', color=colour, markerfacecolor='none')

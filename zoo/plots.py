@@ -8,27 +8,29 @@ import io
 import math
 import pathlib
 import re
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from zoo.errors import UserError
 from zoo.files import write_atomically
+from zoo.style import (
+  DASHES,
+  MARKERS,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_below,
+  sparse_markers,
+)
 
 KINDS = 'dots', 'curve', 'line', 'dashed'  # how a series is drawn
 SCALES = 'linear', 'log'  # of the axes of a panel
-
-# Okabe and Ito's colours, which colour-blind readers can distinguish.
-BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
-# The rest of them.
-PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
-PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
-_MARKERS = {BLUE: 'o', VERMILION: 's', GREEN: '^', PURPLE: 'D', ORANGE: 'v'}
 
 _COLUMNS = (
   *('panel', 'x_axis', 'x_scale', 'x_names', 'y_axis', 'y_scale'),
@@ -141,8 +143,8 @@ def write_plot(plot: Plot, folder: pathlib.Path) -> None:
   """Writes `figure_NAME.csv`, `.svg` and `.png` into a folder; raises OSError."""
   write_atomically(folder / f'figure_{plot.name}.csv', to_csv(plot))
   figure = render_figure(plot.panels)
-  figure.savefig(folder / f'figure_{plot.name}.svg', metadata={'Date': None})
-  figure.savefig(folder / f'figure_{plot.name}.png', dpi=150)
+  for suffix in 'svg', 'png':
+    figure.savefig(folder / f'figure_{plot.name}.{suffix}')
 
 
 def to_csv(plot: Plot) -> str:
@@ -239,11 +241,13 @@ def _check_unique(what: str, names: list[str], source: str) -> None:
       raise UserError(f'{source}: {what} {name!r} occurs in two styles')
 
 
+@in_style()
 def render_figure(panels: Sequence[Panel]) -> Figure:
-  """The panels in rows of two, or three in one row, each with its legend below it."""
-  columns = 3 if len(panels) == 3 else min(len(panels), 2)
+  """The panels, at most two in a row, each with its legend below it."""
+  columns = min(len(panels), 2)
   rows = -(-len(panels) // columns)
-  figure = Figure(figsize=(4.8 * columns, 4.2 * rows), layout='constrained')
+  width = min(4.8 * columns, WIDTH)
+  figure = Figure(4.2 * rows, width)
   for position, panel in enumerate(panels, start=1):
     axes = figure.add_subplot(
       rows, columns, position, xscale=panel.x_scale, yscale=panel.y_scale
@@ -252,48 +256,51 @@ def render_figure(panels: Sequence[Panel]) -> Figure:
     axes.set_xlabel(panel.x_axis, parse_math=False)
     axes.set_ylabel(panel.y_axis, parse_math=False)
     axes.set_title(panel.key, loc='left', fontweight='bold')
-    for one in panel.series:
-      _render_series(axes, one)
-    axes.grid(alpha=0.3)
-    if panel.x_names:
-      ticks = range(len(panel.x_names))
-      axes.set_xticks(ticks, panel.x_names, parse_math=False)
+    for one, look in zip(panel.series, _looks(panel.series), strict=True):
+      _render_series(axes, one, look)
+    lines = _name_ticks(axes, panel.x_names, width / columns)
     for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
       if scale == 'log':
-        _label_decades(axis)
-    # Below the axes, where the legend hides no data.
-    legend = axes.legend(
-      loc='upper center',
-      bbox_to_anchor=(0.5, -0.16),
-      ncols=2,
-      fontsize='small',
-      frameon=False,
-    )
-    for text in legend.get_texts():
-      text.set_parse_math(False)
+        label_log_axis(axis)
+    legend_below(axes, width / columns, lines)
   return figure
 
 
-def _render_series(axes: Axes, one: Series) -> None:
-  colour, label = one.colour, one.name
-  if one.kind == 'dots':
-    # Hollow, so that markers behind others are visible.
-    style = {'color': colour, 'label': label, 'markersize': 6, 'zorder': 3}
-    marker = _MARKERS.get(colour, 'o')
-    (points,) = axes.plot(one.x, one.y, marker, markerfacecolor='none', **style)
-    if one.low != one.high:
-      axes.vlines(one.x, one.low, one.high, colors=colour, zorder=points.zorder)
-    return
-  style = '--' if one.kind == 'dashed' else '-'
-  axes.plot(one.x, one.y, style, color=colour, label=label, linewidth=1.5)
+def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
+  """Names x = 0, 1, …, so that they fit side by side; returns the number of lines."""
+  if not names:
+    return 1
+  letters = max(int((width - 0.8) / len(names) / 0.09), 1)
+  wrapped = [textwrap.fill(name, letters, break_long_words=False) for name in names]
+  axes.set_xticks(range(len(names)), wrapped, parse_math=False)
+  return max(name.count('\n') for name in wrapped) + 1
+
+
+def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
+  """What tells each series of a panel from those of its kind without its colour."""
+  dashed, solid = (
+    [one.name for one in shown if one.kind in kinds]
+    for kinds in (['dashed'], ['curve', 'line'])
+  )
+  looks = []
+  for one in shown:
+    look = {}
+    if one.kind == 'dots':
+      # Hollow, so that markers behind others are visible.
+      look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
+      look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
+    elif one.kind == 'dashed':
+      look['linestyle'] = DASHES[dashed.index(one.name) % len(DASHES)]
+    elif len(solid) > 1:
+      look = sparse_markers(one.colour, solid.index(one.name), len(one.x))
+    looks.append(look)
+  return looks
+
+
+def _render_series(axes: Axes, one: Series, look: dict[str, Any]) -> None:
+  colour = one.colour
+  axes.plot(one.x, one.y, color=colour, label=one.name, **look)
+  if one.kind == 'dots' and one.low != one.high:
+    axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])
   if one.kind == 'curve' and one.low != one.high:
     axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)
-
-
-def _label_decades(axis: Axis) -> None:
-  """Labels enough ticks with plain numbers; a range within a decade would get two."""
-  low, high = sorted(axis.get_data_interval())
-  axis.set_major_formatter('{x:g}')
-  if high < 300 * low:
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=30))
-  axis.set_minor_locator(NullLocator())

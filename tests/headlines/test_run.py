@@ -25,7 +25,8 @@ from zoo.headlines.headline import (
 )
 from zoo.headlines.run import Result, page, run, table
 from zoo.headlines.trainer import history, load
-from zoo.plots import BLUE, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLUE
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

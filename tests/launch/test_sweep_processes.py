@@ -85,7 +85,10 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(('number', 'then'), [pytest.param(1, 1, marks=FULL), (4, 2)])
+@pytest.mark.parametrize(
+  ('number', 'then'),
+  [(2, 1), pytest.param(1, 1, marks=FULL), pytest.param(4, 2, marks=FULL)],
+)
 def test_killed_in_a_bucket_it_ends_as_a_local_one(
   tmp_path, bucket, cache, number, then
 ):

@@ -2,7 +2,8 @@
 
 import importlib
 
-from zoo.plots import BLUE, Panel, Plot, Series
+from zoo.plots import Panel, Plot, Series
+from zoo.style import BLUE
 
 # `context` would take as long as all others together; its plot has a test of its own.
 MADE = '1', '2', '3', '4', '5', 'covariance', 'shift'

@@ -23,7 +23,8 @@ from zoo.paper.claims.claim import (
   sources,
   verdict,
 )
-from zoo.plots import BLUE, Panel, Plot, series
+from zoo.plots import Panel, Plot, series
+from zoo.style import BLUE
 from zoo.theory import constructions
 
 # What docs/theory.md proves, for the claims that no training decides.

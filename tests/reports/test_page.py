@@ -8,10 +8,10 @@ import sys
 from typing import cast
 
 import pytest
-from matplotlib.figure import Figure
 
 from zoo import reports
-from zoo.plots import BLUE, Panel, Plot, series
+from zoo.plots import Panel, Plot, series
+from zoo.style import BLUE, Figure
 
 ODD = '"><script>alert(1)</script>&\'{{ 7 * 7 }}$x_'
 
@@ -134,7 +134,7 @@ def test_claims_show_verdict_numbers_and_source():
 
 
 def test_an_id_is_a_name():
-  picture = reports.Picture(Figure(), 'empty')
+  picture = reports.Picture(Figure(1.0), 'empty')
   figure = reports.Figure('t', 'c', [picture])
   with pytest.raises(ValueError, match='cannot be an id'):
     reports.render('t', 'l', [reports.Section('f', figures={'"x': figure})])

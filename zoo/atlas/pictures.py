@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, NullFormatter
 
 from zoo.atlas.results import Change, Result, changes
-from zoo.plots import BLACK, PALETTE
+from zoo.style import (
+  BLACK,
+  GREY,
+  MARKERS,
+  PALETTE,
+  SMALL,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+)
 
 _LEAST = 1e-3  # the least share that has its own colour
 _SHOWN = 'gd', 'ridge', 'least_squares', 'bayes'  # baselines shown with the models
 _STYLES = {'bayes': '-', 'gd': '--', 'zero': ':'}
 
 
+@in_style()
 def heat_map(results: Sequence[Result]) -> Figure:
   """The share of the learnable loss that is not learned, by architecture and task."""
   columns = list(dict.fromkeys(map(_column, results)))
   by_place = {(one.cell.model, _column(one)): one for one in results}
   models = _by_mean_excess(results)
-  figure = Figure(
-    figsize=(2.2 + 0.95 * len(columns), 2.2 + 0.27 * len(models)), layout='constrained'
-  )
+  width = min(max(2 + 0.85 * len(columns), 4.8), WIDTH)
+  # More than 16 columns of numbers do not fit into a page.
+  width = max(width, 1.8 + 0.38 * len(columns))
+  figure = Figure(2.4 + 0.27 * len(models), width)
   axes = figure.subplots()
   grid = np.full((len(models), len(columns)), np.nan)
   for row, model in enumerate(models):
@@ -38,91 +48,102 @@ def heat_map(results: Sequence[Result]) -> Figure:
       excess = max(one.excess, _LEAST)
       grid[row, column] = excess
       text = f'{one.excess:.2g}' + ('↓' if one.still_falls else '')
-      light = excess > 0.1
+      light = excess > 0.03
       axes.text(
         *(column, row, text),
         ha='center',
         va='center',
-        fontsize='x-small',
+        size=SMALL if len(columns) > 7 else 9,
         color=BLACK if light else 'white',
       )
-  image = axes.imshow(grid, cmap='cividis', norm=LogNorm(_LEAST, 1), aspect='auto')
-  axes.set_xticks(range(len(columns)), columns, rotation=30, ha='left')
+  image = axes.imshow(grid, norm=LogNorm(_LEAST, 1), aspect='auto')
+  axes.grid(visible=False)
+  axes.set_xticks(range(len(columns)), columns, rotation=45, ha='left')
   axes.xaxis.tick_top()
   axes.set_yticks(range(len(models)), models)
   bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.8)
-  bar.set_label('share of the learnable loss that is not learned')
+  bar.set_label('share of the learnable loss that is not learned (log scale)')
+  label_log_axis(bar.ax.xaxis)
   return figure
 
 
+@in_style()
 def losses(results: Sequence[Result]) -> Figure:
   """The losses of one task: a row per model, a mark per guess, a line per baseline."""
   ordered = sorted(results, key=lambda one: one.loss.mean)
   models = list(dict.fromkeys(one.cell.model for one in ordered))
-  figure = Figure(figsize=(8, 1.5 + 0.28 * len(models)), layout='constrained')
+  figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
-  for guess, marker in zip((None, *guesses(results)), 'osDv^', strict=False):
+  for guess, colour in zip((None, *guesses(results)), PALETTE, strict=False):
     of = [one for one in results if one.cell.guess == guess]
     if of:
       rows = [models.index(one.cell.model) for one in of]
       label = 'no choice of guess' if guess is None else f'guess: {guess}'
       means, errors = [one.loss.mean for one in of], [one.loss.stderr for one in of]
-      axes.errorbar(means, rows, xerr=errors, fmt=marker, label=label, alpha=0.75)
+      look = {'fmt': MARKERS[colour], 'color': colour, 'alpha': 0.75}
+      axes.errorbar(means, rows, xerr=errors, label=label, **look)
   most = max(one.loss.mean for one in results)
   for name, style in _STYLES.items():
     if name in results[0].baselines and results[0].baseline(name) < 1.5 * most:
       level = results[0].baseline(name)
-      axes.axvline(level, linestyle=style, color='0.5', label=name)
+      axes.axvline(level, linestyle=style, color=GREY, label=name)
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
   axes.set_xlim(left=0)
   axes.set_xlabel('loss at the query, mean of the seeds ± standard error')
-  axes.grid(alpha=0.3)
-  figure.legend(loc='outside right upper')
+  legend_above(figure)
   return figure
 
 
+@in_style()
 def curves(results: Sequence[Result]) -> Figure:
   """The losses of one task by number of examples, in one panel per model."""
   models = list(dict.fromkeys(one.cell.model for one in results))
   width = 4
   height = math.ceil(len(models) / width)
-  figure = Figure(figsize=(9, 0.8 + 1.7 * height), layout='constrained')
+  figure = Figure(0.9 + 1.6 * height)
   panels = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
   colours = dict(zip((None, *guesses(results)), PALETTE, strict=False))
   first = results[0]
   for axes in panels.flat[len(models) :]:
     axes.set_axis_off()
+  for axes in panels.flat[max(len(models) - width, 0) : len(models)]:
+    axes.tick_params(labelbottom=True)  # the lowest of each column
   for axes, model in zip(panels.flat, models, strict=False):
     _baseline_curves(axes, first)
     for one in results:
       if one.cell.model == model:
         means = [one.at(i).mean for i in range(len(one.lengths))]
         label = 'model' if one.cell.guess is None else f'guess: {one.cell.guess}'
+        colour = colours[one.cell.guess]
         axes.plot(
-          one.lengths, means, 'o-', ms=2.5, color=colours[one.cell.guess], label=label
+          *(one.lengths, means),
+          marker=MARKERS[colour],
+          markersize=3,
+          linewidth=1,
+          color=colour,
+          label=label,
         )
-    axes.axvline(first.context_length, color='0.8', lw=0.8, zorder=0)
-    axes.set_title(model, fontsize='small')
+    axes.axvline(first.context_length, color=GREY, linewidth=1, zorder=1)
+    axes.set_title(model)
     axes.set_yscale('log')
   least = min(one.at(i).mean for one in results for i in range(one.trained + 1))
   most = max(2 * first.baselines['zero'].mean(axis=0).max(), 10 * least)
   panels.flat[0].set_ylim(least / 2, most)
-  panels.flat[0].yaxis.set_major_formatter(FormatStrFormatter('%g'))
-  panels.flat[0].yaxis.set_minor_formatter(NullFormatter())
+  label_log_axis(panels.flat[0].yaxis)  # which all of them share
   figure.supxlabel('examples before the query; the line marks the number in training')
   figure.supylabel('loss (log scale)')
-  entries = _entries(panels.flat)
-  figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=6)
+  legend_above(figure)
   return figure
 
 
+@in_style()
 def gains(found: Sequence[Change]) -> Figure:
   """How guesses change the losses of one task, with two standard errors."""
   ordered = sorted(found, key=lambda one: one.reference.loss.mean)
   models = list(dict.fromkeys(one.result.cell.model for one in ordered))
   names = list(dict.fromkeys(one.guess for one in found))
-  figure = Figure(figsize=(8, 1.5 + 0.28 * len(models)), layout='constrained')
+  figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
   for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
     of = [one for one in found if one.guess == name]
@@ -131,21 +152,23 @@ def gains(found: Sequence[Change]) -> Figure:
       [one.loss.mean for one in of],
       [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
       xerr=[2 * one.loss.stderr for one in of],
-      fmt='o',
-      ms=4,
+      fmt=MARKERS[colour],
       color=colour,
       label=f'guess: {name}',
     )
-  axes.axvline(0, color=BLACK, lw=0.8)
+  axes.axvline(0, color=BLACK, linewidth=0.8)
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
   axes.set_xscale('symlog', linthresh=0.1)
-  axes.set_xlabel('loss minus the loss with the guess 0; below 0 the guess helps')
-  axes.grid(alpha=0.3)
-  figure.legend(loc='outside right upper')
+  axes.xaxis.set_major_formatter('{x:g}')
+  axes.set_xlabel(
+    'loss minus that with the guess 0 (log scale beyond ±0.1); below 0 the guess helps'
+  )
+  legend_above(figure)
   return figure
 
 
+@in_style()
 def shares(found: Sequence[Change]) -> Figure:
   """How guesses change the loss, in % of that with the guess 0, in one panel per task.
 
@@ -154,7 +177,7 @@ def shares(found: Sequence[Change]) -> Figure:
   tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
   models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
   names = list(dict.fromkeys(one.guess for one in found))
-  figure = Figure(figsize=(9.6, 1.6 + 0.4 * len(models)), layout='constrained')
+  figure = Figure(1.6 + 0.4 * len(models))
   panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
   colours = dict(zip(names, PALETTE, strict=False))
   for axes, task in zip(panels, tasks, strict=True):
@@ -167,23 +190,21 @@ def shares(found: Sequence[Change]) -> Figure:
         [100 * one.share.mean for one in of],
         [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
         xerr=[200 * one.share.stderr for one in of],
-        fmt='o',
-        ms=4,
+        fmt=MARKERS[colours[name]],
         color=colours[name],
         label=f'guess: {name}',
       )
-    axes.axvline(0, color=BLACK, lw=0.8)
-    axes.set_title(task, fontsize='medium')
-    axes.grid(alpha=0.3)
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.set_title(task)
   panels[0].set_yticks(range(len(models)), models)
   figure.supxlabel(
     'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   )
-  entries = _entries(panels)
-  figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=5)
+  legend_above(figure)
   return figure
 
 
+@in_style()
 def contexts(results: Sequence[Result]) -> Figure:
   """The losses of one task by the context length of training, above their ratios.
 
@@ -196,27 +217,24 @@ def contexts(results: Sequence[Result]) -> Figure:
   columns |= {
     name: [one for one in results if one.cell.model == name] for name in models
   }
-  width = max(1.2 + 2.9 * len(columns), 7)
-  figure = Figure(figsize=(width, 5.6), layout='constrained')
+  # More than three models do not fit into a page.
+  figure = Figure(5.6, max(WIDTH, 2.4 * len(columns)))
   top, bottom = figure.subplots(
     2, len(columns), sharex=True, sharey='row', squeeze=False
   )
   for axes, ratios, (title, of) in zip(top, bottom, columns.items(), strict=True):
     _losses_by_context(axes, of)
     _ratios_by_context(ratios, of)
-    axes.set_title(title, fontsize='medium')
-    for each in (axes, ratios):
-      each.set_xscale('log')
-      each.xaxis.set_major_formatter(FormatStrFormatter('%g'))
-      each.grid(alpha=0.3)
+    axes.set_title(title)
+    axes.set_xscale('log')
   top[0].set_yscale('log')
-  top[0].yaxis.set_major_formatter(FormatStrFormatter('%g'))
+  for axis in (top[0].xaxis, top[0].yaxis):
+    label_log_axis(axis)
   top[0].set_ylabel('loss (log scale)')
   bottom[0].set_ylim(bottom=0)
   bottom[0].set_ylabel('with the guess / with the guess 0')
   figure.supxlabel('examples before the query, in training and in the test (log scale)')
-  entries = _entries(top)
-  figure.legend(entries.values(), entries.keys(), loc='outside upper center', ncols=4)
+  legend_above(figure)
   return figure
 
 
@@ -229,21 +247,19 @@ def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
       lines[name] = [one.baseline(name) for one in by_length.values()]
   for (name, values), style in zip(lines.items(), (':', '--', '-'), strict=False):
     if min(values) > 1e-6 * max(values):  # a log axis cannot show a loss of 0
-      axes.plot([*by_length], values, style, color='0.5', lw=1, label=name)
+      axes.plot([*by_length], values, style, color=GREY, label=name)
   for colour, (label, of) in zip(PALETTE, _series(results).items(), strict=False):
     lengths = [one.context_length for one in of]
     infima = [one.infimum for one in of if one.infimum is not None]
-    line = 'o-'
+    line = MARKERS[colour] + '-'
     if infima:  # then the infima are the line
-      axes.plot(lengths, infima, lw=1, color=colour)
-      line = 'o'
+      axes.plot(lengths, infima, color=colour)
+      line = MARKERS[colour]
     axes.errorbar(
       lengths,
       [one.loss.mean for one in of],
       yerr=[2 * one.loss.stderr for one in of],
       fmt=line,
-      ms=4,
-      lw=1,
       color=colour,
       label=label,
     )
@@ -261,15 +277,14 @@ def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
       lengths,
       [1 + one.share.mean for one in of],
       yerr=[2 * one.share.stderr for one in of],
-      fmt='o',
-      ms=4,
+      fmt=MARKERS[colour],
       color=colour,
     )
     infima = [(one.result.infimum, one.reference.infimum) for one in of]
     exact = [above / below for above, below in infima if above and below]
     if len(exact) == len(of):
-      axes.plot(lengths, exact, lw=1, color=colour)
-  axes.axhline(1, color=BLACK, lw=0.8)
+      axes.plot(lengths, exact, color=colour)
+  axes.axhline(1, color=BLACK, linewidth=0.8)
 
 
 def _series(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -289,15 +304,6 @@ def _length(result: Result) -> int:
   return result.context_length
 
 
-def _entries(panels: Iterable[Axes]) -> dict[str, Any]:
-  """The legend entries of several panels, by label."""
-  return {
-    label: line
-    for axes in panels
-    for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-  }
-
-
 def guesses(results: Sequence[Result]) -> list[str]:
   """The guesses of some cells, in their order."""
   found = dict.fromkeys(one.cell.guess for one in results)
@@ -315,7 +321,7 @@ def _baseline_curves(axes: Axes, result: Result) -> None:
   for style, name in styles:
     if name in result.baselines:
       means = result.baselines[name].mean(axis=0)
-      axes.plot(result.lengths, means, style, color='0.5', lw=1, label=name)
+      axes.plot(result.lengths, means, style, color=GREY, linewidth=1, label=name)
 
 
 def _column(result: Result) -> str:

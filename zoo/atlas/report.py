@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pathlib
 
-from matplotlib.figure import Figure
-
 from zoo import reports
 from zoo.atlas import pictures
 from zoo.atlas.results import (
@@ -19,6 +17,7 @@ from zoo.atlas.results import (
   trained_cells,
 )
 from zoo.files import write_atomically
+from zoo.style import Figure
 
 
 def write(found: Results, command: str, out: pathlib.Path) -> None:
@@ -29,7 +28,7 @@ def write(found: Results, command: str, out: pathlib.Path) -> None:
   figures = _figures(results)
   for name, figure in figures.items():
     for suffix in ('png', 'svg'):
-      figure.pictures[0].drawing.savefig(out / f'{name}.{suffix}', dpi=150)
+      figure.pictures[0].drawing.savefig(out / f'{name}.{suffix}')
   write_atomically(out / 'report.html', _page(found, results, figures, command))
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from zoo import theory
 from zoo.headlines.headline import Expected, Found, Headline, at_most
 from zoo.headlines.trainer import Trainer, load
-from zoo.plots import BLACK, BLUE, GREEN, PURPLE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.tasks import LinearRegression
 
 _DEPTHS = 1, 2, 3, 4

@@ -9,7 +9,8 @@ import numpy as np
 
 from zoo.headlines.headline import Found, Headline, at_most, near
 from zoo.headlines.trainer import Trainer, best, load, predictions
-from zoo.plots import BLACK, BLUE, GREEN, ORANGE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
 from zoo.tasks import LinearRegression
 from zoo.training.sweeps import Point
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from zoo.headlines.headline import Found, Headline, at_least, at_most, near
 from zoo.headlines.trainer import Trainer, history
-from zoo.plots import BLACK, PALETTE, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, PALETTE
 
 _WIDTH = 0.05  # nats: a plateau is a band of ± this width
 _SEEDS = [{'seed': seed} for seed in range(3)]

@@ -10,7 +10,8 @@ from scipy.special import log_softmax, xlogy
 
 from zoo.headlines.headline import Expected, Found, Headline, at_most, near
 from zoo.headlines.trainer import Trainer, load, predictions
-from zoo.plots import BLUE, GREEN, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLUE, GREEN, VERMILION
 from zoo.tasks import MarkovChain
 
 _TASK = MarkovChain(num_symbols=2, context_length=100)

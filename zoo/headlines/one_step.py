@@ -7,7 +7,8 @@ import numpy as np
 from zoo import estimators, probing, theory
 from zoo.headlines.headline import Found, Headline, at_least, at_most
 from zoo.headlines.trainer import Trainer, history, load, predictions
-from zoo.plots import BLACK, BLUE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, BLUE, VERMILION
 from zoo.tasks import LinearRegression
 
 _TASK = LinearRegression(num_features=10, context_length=10)

@@ -6,7 +6,8 @@ import numpy as np
 
 from zoo.headlines.headline import Found, Headline, at_least, at_most, near
 from zoo.headlines.trainer import SHORT, Trainer, load, predictions
-from zoo.plots import BLUE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLUE, VERMILION
 from zoo.tasks import TaskPool
 
 _SIZES = 4, 256, 16384

@@ -10,7 +10,8 @@ import numpy as np
 from zoo.curves import sample_losses
 from zoo.headlines.headline import Expected, Found, Headline, at_most, near
 from zoo.headlines.trainer import Trainer
-from zoo.plots import BLUE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLUE, VERMILION
 from zoo.tasks import TaskPool
 
 _SIZES = 1, 4, 16, 64, 256, 1024

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from zoo.headlines.headline import Expected, Found, Headline
 from zoo.headlines.trainer import Trainer, history
-from zoo.plots import BLACK, BLUE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, BLUE, VERMILION
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
 

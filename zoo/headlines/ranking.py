@@ -7,7 +7,8 @@ from scipy import stats
 
 from zoo.headlines.headline import Found, Headline, at_least, at_most
 from zoo.headlines.trainer import SHORT, Trainer, load, predictions
-from zoo.plots import BLACK, PALETTE, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, PALETTE
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from zoo.headlines.headline import Found, Headline, at_least, near
 from zoo.headlines.trainer import Trainer, best, history, load, predictions
-from zoo.plots import BLACK, BLUE, VERMILION, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK, BLUE, VERMILION
 from zoo.tasks import AssociativeRecall
 
 _NUM_PAIRS, _NUM_KEYS, _LENGTH = 4, 64, 31

@@ -13,12 +13,12 @@ from zoo import plots, reports
 from zoo.files import write_atomically
 from zoo.llm.ablation_results import LEVEL, Comparison, CurveRow, Results, Row
 from zoo.llm.readouts import READOUTS, ReadoutName
+from zoo.style import BLACK, GREY, PALETTE
 from zoo.tables import format_table
 
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS
-_GREY = '#777777'
-_COLOURS = *plots.PALETTE, _GREY
+_COLOURS = *PALETTE, GREY
 _HEADER = (
   *('guess', 'examples', 'answers', 'without guess', 'with guess', 'guess alone'),
   *('copied', 'weight of guess', 'weight of own answer'),
@@ -242,7 +242,7 @@ def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
   errors = _by_kind(rows, kinds, 'line', lambda row: (row['with_guess'], 0.0))
   own = _by_kind(rows, kinds[:1], 'line', lambda row: (row['without_guess'], 0.0))
   errors += [
-    dataclasses.replace(one, name='without guess', kind='dashed', colour=plots.BLACK)
+    dataclasses.replace(one, name='without guess', kind='dashed', colour=BLACK)
     for one in own
   ]
   weights = _by_kind(
@@ -280,7 +280,7 @@ def _curves(curves: Sequence[CurveRow]) -> list[plots.Series]:
       )
       for curve, colour in zip(curves, _cycle(len(curves)), strict=True)
     ),
-    plots.series('the guess itself', 'dashed', plots.BLACK, *diagonal),
+    plots.series('the guess itself', 'dashed', BLACK, *diagonal),
   ]
 
 

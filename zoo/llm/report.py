@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from zoo import plots
+from zoo import plots, style
 from zoo.llm.readouts import READOUTS
 from zoo.llm.summary import PARSED, Difference, Line, Loss, Summary
 from zoo.tables import format_table
@@ -69,20 +69,20 @@ def plot(summary: Summary, lines: Sequence[Line]) -> plots.Plot:
   losses = [
     _points(label, colour, shift, summary['arms'][arm].values(), 'loss')
     for (arm, label), colour, shift in zip(
-      _ARMS.items(), (plots.VERMILION, plots.BLUE), (-0.1, 0.1), strict=True
+      _ARMS.items(), (style.VERMILION, style.BLUE), (-0.1, 0.1), strict=True
     )
   ]
   for key, colour in zip(
-    _BASELINES, (plots.BLACK, plots.GREEN, plots.ORANGE), strict=True
+    _BASELINES, (style.BLACK, style.GREEN, style.ORANGE), strict=True
   ):
     level = summary['baselines'][key]['loss'] or 0.0
     name = _baseline(key, metric)
     losses.append(plots.series(name, 'dashed', colour, width, [level, level]))
   paired, against_guess = summary['paired'].values(), summary['against_guess'].values()
   differences = [
-    _points('with − without guess', plots.BLUE, -0.1, paired, 'difference'),
-    _points('with guess − guess alone', plots.PURPLE, 0.1, against_guess, 'difference'),
-    plots.series('no difference', 'dashed', plots.BLACK, width, [0, 0]),
+    _points('with − without guess', style.BLUE, -0.1, paired, 'difference'),
+    _points('with guess − guess alone', style.PURPLE, 0.1, against_guess, 'difference'),
+    plots.series('no difference', 'dashed', style.BLACK, width, [0, 0]),
   ]
   panels = [
     plots.Panel('a', 'readout', f'{metric}, 95 %', tuple(losses), x_names=names),
@@ -97,7 +97,7 @@ def _answers_against_guesses(lines: Sequence[Line]) -> plots.Panel:
   shown = []
   guesses = [float(line['guess']) for line in lines]
   for readout, colour in zip(
-    READOUTS, (plots.VERMILION, plots.BLUE, plots.GREEN), strict=True
+    READOUTS, (style.VERMILION, style.BLUE, style.GREEN), strict=True
   ):
     values = [line['arms']['with_guess'][readout]['value'] for line in lines]
     pairs = sorted(
@@ -109,7 +109,7 @@ def _answers_against_guesses(lines: Sequence[Line]) -> plots.Panel:
       x, y = zip(*pairs, strict=True)
       shown.append(plots.series(READOUTS[readout], 'dots', colour, x, y))
   ends = [min(guesses), max(guesses)]
-  shown.append(plots.series('a copy of the guess', 'dashed', plots.BLACK, ends, ends))
+  shown.append(plots.series('a copy of the guess', 'dashed', style.BLACK, ends, ends))
   return plots.Panel('c', 'initial guess of the query', 'answer', tuple(shown))
 
 

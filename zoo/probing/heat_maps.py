@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
+from zoo.style import SIGNED, SMALL, WIDTH, Figure, in_style
 
 _MOST_HEADS = 12
-_MOST_COLUMNS = 6  # heads per layer
+_MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
-_MOST_NAMES = 25  # tokens named on one axis
+_MOST_NAMES = 11  # tokens named on one axis
 
 
+@in_style()
 def plot_heads(heads: list[Head]) -> Figure:
   """Heat maps of b_h and A_h, for up to twelve heads with the highest pruning cost.
 
@@ -28,10 +30,10 @@ def plot_heads(heads: list[Head]) -> Figure:
   """
   shown = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
   shown = sorted(shown[:_MOST_HEADS])
-  columns = min(len(shown), 6)
+  columns = min(len(shown), _MOST_COLUMNS)
   rows = -(-len(shown) // columns)
   e = heads[0].value.size
-  figure = Figure(figsize=(1.2 + 2.2 * columns, 0.7 + 2.9 * rows), layout='constrained')
+  figure = Figure(1.2 + 2.3 * rows, min(1.2 + 2.2 * columns, WIDTH))
   grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[1, e] * rows)
   for axes in grid.flat:
     axes.set_axis_off()
@@ -49,21 +51,22 @@ def plot_heads(heads: list[Head]) -> Figure:
     top.set_title(title, size=8)
     if column == 0:
       top.set_ylabel('$b_h$', rotation=0, ha='right', va='center')
-      bottom.set_ylabel('$A_h$, by entry of the key', size=8)
-    bottom.set_xlabel('entry of the query, label last', size=8)
+      bottom.set_ylabel('$A_h$, by entry of the key', size=SMALL)
+    bottom.set_xlabel('entry of the query, label last', size=SMALL)
   assert image is not None  # a model has a head
-  figure.colorbar(image, ax=grid, label='over the largest entry', shrink=0.7)
+  _colour_bar(figure, image, grid, 'over the largest entry')
   left_out = f': {len(shown)} of {len(heads)}' if len(shown) < len(heads) else ''
-  figure.suptitle(f'Value vectors and bilinear forms of the heads{left_out}', size=10)
+  figure.suptitle(f'Value vectors and bilinear forms of the heads{left_out}')
   return figure
 
 
+@in_style()
 def plot_attention(
   maps: Mapping[str, Float[np.ndarray, 'h q k']], tokens: Sequence[str]
 ) -> Figure:
   """Heat maps of the attention of layers and heads, with one row for each layer.
 
-  Shows up to eight evenly spaced layers, and the first six heads of each. Every row of
+  Shows up to eight evenly spaced layers, and the first four heads of each. Every row of
   a map has its own colour scale, up to the row's largest weight, because the first
   tokens see few others and so have larger weights. The largest weight of the last row,
   the query's, is in the title.
@@ -72,11 +75,9 @@ def plot_attention(
   shown = [list(maps.items())[i] for i in at]
   most = max(len(heads) for _, heads in shown)
   columns = min(most, _MOST_COLUMNS)
-  size = 2.6 if len(tokens) > 12 else 2.1
-  figure = Figure(
-    figsize=(1 + size * columns, 0.8 + (size + 0.5) * len(shown)), layout='constrained'
-  )
+  figure = Figure(0.9 + 2.3 * len(shown), min(1.8 + 2.1 * columns, WIDTH))
   grid = figure.subplots(len(shown), columns, squeeze=False)
+  image = None
   for row, (layer, heads) in zip(grid, shown, strict=True):
     for axes in row:
       axes.set_axis_off()
@@ -85,19 +86,22 @@ def plot_attention(
       largest = weights.max(axis=1, keepdims=True)
       shares = weights / np.where(largest > 0, largest, 1)
       axes.set_axis_on()
-      axes.imshow(shares, cmap='Purples', vmin=0, vmax=1)
+      image = axes.imshow(shares, vmin=0, vmax=1)
+      axes.grid(visible=False)
       axes.set_title(f'{layer}, head {head}: to {largest[-1, 0]:.2g}', size=8)
       _name_tokens(axes, tokens, *weights.shape)
     row[0].set_ylabel('token that attends', size=8)
   for axes in grid[-1]:
     axes.set_xlabel('token attended to', size=8)
+  assert image is not None  # a layer has a head
+  _colour_bar(figure, image, grid, 'share of the largest weight of the row')
   counts = []
   if len(shown) < len(maps):
     counts.append(f'{len(shown)} of {len(maps)} layers')
   if columns < most:
     counts.append(f'{columns} of {most} heads')
   left_out = f': {", ".join(counts)}' if counts else ''
-  figure.suptitle(f'Mean absolute weight of each token{left_out}', size=10)
+  figure.suptitle(f'Mean absolute weight of each token{left_out}')
   return figure
 
 
@@ -109,14 +113,15 @@ def _name_tokens(axes: Axes, tokens: Sequence[str], queries: int, keys: int) -> 
   names = [re.sub(r'([xy])_(\w+)', r'$\1_{\2}$', name) for name in tokens]
   for axis, count in ((axes.xaxis, keys), (axes.yaxis, queries)):
     ticks = sorted({*range(0, count - apart // 2, apart), count - 1})
-    axis.set_ticks(ticks, [names[i] for i in ticks], size=6)
+    axis.set_ticks(ticks, [names[i] for i in ticks], size=SMALL)
   axes.tick_params('x', rotation=90)
   axes.tick_params(length=2, pad=1)
 
 
+@in_style()
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
   """Heat maps of the model's and the optimum's step matrix, and their difference."""
-  figure = Figure(figsize=(10, 3.4), layout='constrained')
+  figure = Figure(3.7)
   panels = figure.subplots(1, 3)
   gap = found.step_matrix - found.best_step_matrix
   limit = float(
@@ -129,11 +134,18 @@ def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
   )
   for axes, (title, matrix, bound) in zip(panels, parts, strict=True):
     image = _heat(axes, matrix, bound or 1.0)
-    axes.set_title(title, size=10)
+    axes.set_title(title)
     axes.set_xlabel("entry of $(1/C)\\,\\sum_i y_i' x_i$")
-    figure.colorbar(image, ax=axes, shrink=0.8)
-  panels[0].set_ylabel('entry of the weights learned')
+    bar = figure.colorbar(image, ax=axes, location='bottom', label='entry of Γ')
+    bar.ax.locator_params('x', nbins=5)
+  panels[0].set_ylabel('entry of the weights')
   return figure
+
+
+def _colour_bar(figure: Figure, image: AxesImage, grid: Any, label: str) -> None:
+  """One for all axes of a grid, below them."""
+  bar = figure.colorbar(image, ax=grid, location='bottom', shrink=0.6, aspect=40)
+  bar.set_label(label)
 
 
 def _over_largest(matrix: Float[np.ndarray, 'r c']) -> Float[np.ndarray, 'r c']:
@@ -144,5 +156,4 @@ def _heat(axes: Axes, matrix: Float[np.ndarray, 'r c'], limit: float) -> AxesIma
   axes.set_axis_on()
   axes.set_xticks([])
   axes.set_yticks([])
-  # Orange and purple, which colour-blind readers can tell apart; white is 0.
-  return axes.imshow(matrix, cmap='PuOr', vmin=-limit, vmax=limit)
+  return axes.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib.figure
-
-from zoo import reports
+from zoo import reports, style
 from zoo.probing.report import Report
 from zoo.probing.summaries import tables
 
@@ -30,8 +28,8 @@ _CAPTIONS = {
   'attention': (
     'Attention',
     'The attention of each token to each other token, by layer and head: the mean over '
-    '256 prompts of the absolute weight. White is 0, and the colours of each row end '
-    'at its largest weight; that of the query, the last row, is in the title.',
+    '256 prompts of the absolute weight. Dark blue is 0, and the colours of each row '
+    'end at its largest weight; that of the query, the last row, is in the title.',
   ),
   'heads': (
     'Heads',
@@ -55,9 +53,7 @@ _CAPTIONS = {
 }
 
 
-def page(
-  report: Report, title: str, pictures: Mapping[str, matplotlib.figure.Figure]
-) -> str:
+def page(report: Report, title: str, pictures: Mapping[str, style.Figure]) -> str:
   """The HTML of a report, which expects each picture beside it as `NAME.png`."""
   figures = {}
   for name, picture in pictures.items():

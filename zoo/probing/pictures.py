@@ -9,12 +9,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from zoo.comparison_plots import plot_by_examples
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
-from zoo.plots import BLUE, VERMILION
 from zoo.probing.activations import mean_attention
 from zoo.probing.heat_maps import plot_attention as plot_attention
 from zoo.probing.heat_maps import plot_heads as plot_heads
@@ -25,6 +23,7 @@ from zoo.probing.sampling import Answer, answer
 from zoo.probing.shift_pictures import plot_shifts as plot_shifts
 from zoo.probing.shift_pictures import plot_task_shifts as plot_task_shifts
 from zoo.protocols import Predictor, Task
+from zoo.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
 
 
 def pictures(
@@ -78,6 +77,7 @@ def names_of_tokens(
   return [str(i) for i in range(1, count + 1)]
 
 
+@in_style()
 def plot_alignment(
   subject: Predictor, other: Predictor, task: Task, against: str
 ) -> Figure:
@@ -87,7 +87,7 @@ def plot_alignment(
     (f, gradient), (other_f, other_gradient) = (
       _on_host(answer(predictor, prompt)) for predictor in (subject, other)
     )
-  figure = Figure(figsize=(11, 3.6), layout='constrained')
+  figure = Figure(2.9)
   left, middle, right = figure.subplots(1, 3)
   _scatter(left, other_f, f)
   # The name of a folder is plain text: a $ in it does not begin a formula.
@@ -104,13 +104,14 @@ def plot_alignment(
   right.hist(cosine, bins=40, range=(lowest, cosine.max()), color=BLUE)
   right.ticklabel_format(useOffset=False)
   right.locator_params('x', nbins=4)
-  right.set(xlabel='cosine similarity of the gradients', ylabel='prompts of 512')
+  right.set(xlabel='cosine of the gradients', ylabel='prompts of 512')
   return figure
 
 
+@in_style()
 def plot_interpolation(path: Interpolation) -> Figure:
   """The exact risk on the lines to the constructed optimum."""
-  figure = Figure(figsize=(6, 3.8), layout='constrained')
+  figure = Figure(4.0)
   axes = figure.add_subplot(
     xlabel='fraction of the path from the model to the constructed optimum',
     ylabel='exact in-context risk',
@@ -120,10 +121,9 @@ def plot_interpolation(path: Interpolation) -> Figure:
     (path.rule_risk, 's--', BLUE, 'through the learning rules'),
   ):
     if risk is not None:
-      axes.plot(path.fraction, risk, style, ms=3, color=colour, label=name)
+      axes.plot(path.fraction, risk, style, color=colour, label=name)
   axes.ticklabel_format(useOffset=False)
-  axes.grid(alpha=0.3)
-  axes.legend()
+  legend_above(figure)
   return figure
 
 
@@ -131,7 +131,7 @@ def _scatter(
   axes: Axes, x: Float[np.ndarray, ' n'], y: Float[np.ndarray, ' n']
 ) -> None:
   low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
-  axes.plot([low, high], [low, high], color='grey', linewidth=1, zorder=0)
+  axes.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
 
 

@@ -9,16 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-import matplotlib.figure
-
+from zoo import style
 from zoo.plots import Plot, render_figure
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """A matplotlib figure on white; `label` describes it in words."""
+  """A figure on white; `label` describes it in words."""
 
-  drawing: matplotlib.figure.Figure
+  drawing: style.Figure
   label: str
 
 
@@ -129,8 +128,7 @@ def _svg(picture: Picture, prefix: str) -> str:
     )
   text = io.StringIO()
   # Matplotlib draws texts as paths, and escapes them in comments.
-  metadata = {'Date': None, 'Creator': None}
-  picture.drawing.savefig(text, format='svg', metadata=metadata)
+  picture.drawing.savefig(text, format='svg', metadata={'Creator': None})
   svg = text.getvalue()
   svg = re.sub(r'<metadata>.*?</metadata>', '', svg, flags=re.DOTALL)
   svg = re.sub(r'\bid="', f'id="{prefix}-', svg)

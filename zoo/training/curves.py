@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from zoo.buckets import copied_files, is_url
 from zoo.comparison import MODEL, Comparison, without_errors
 from zoo.comparison_plots import plot_by_examples
 from zoo.errors import UserError
 from zoo.files import read_json, user_path
-from zoo.plots import BLACK, PALETTE
+from zoo.style import (
+  BLACK,
+  PALETTE,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+  sparse_markers,
+)
 from zoo.training.records import read_lines
 from zoo.training.summary import SUMMARY, read_summary
 
@@ -41,31 +47,24 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
     return _plot_risk([_local(workdir, stack) for workdir in workdirs])
 
 
+@in_style()
 def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
-  figure = Figure(figsize=(7, 4), layout='constrained')
+  figure = Figure(4.2)
   axes = figure.add_subplot(
     xlabel='training step', ylabel='in-context risk (log scale)'
   )
   axes.set_yscale('log')
   for number, folder in enumerate(folders):
     curve = read_curve(folder)
-    axes.plot(
-      curve.steps,
-      curve.risks,
-      '-' if curve.is_exact else 'o-',
-      color=PALETTE[number % len(PALETTE)],
-      markersize=3,
-      label=f'{curve.label}: {curve.risks[-1]:.3f}',
-    )
+    colour = PALETTE[number % len(PALETTE)]
+    marks = sparse_markers(colour, number, len(curve.steps))
+    if not curve.is_exact:
+      marks['markevery'] = 1  # where it was sampled
+    label = f'{curve.label}: {curve.risks[-1]:.3f}'
+    axes.plot(curve.steps, curve.risks, color=colour, label=label, **marks)
   _plot_gradient_descent(axes, folders[0])
-  # Most risks lie within a decade, where a log scale would label at most two ticks.
-  axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-  axes.yaxis.set_major_formatter('{x:g}')
-  axes.yaxis.set_minor_locator(NullLocator())
-  axes.grid(alpha=0.3)
-  legend = axes.legend(title='risk at the end' if len(folders) > 1 else None)
-  for text in legend.get_texts():
-    text.set_parse_math(False)  # the name of a model is plain text
+  label_log_axis(axes.yaxis)
+  legend_above(figure, 'risk at the end' if len(folders) > 1 else None)
   return figure
 
 

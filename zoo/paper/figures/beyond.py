@@ -12,7 +12,8 @@ from zoo.paper.figures.parts import GD, RISK, Figure, dots
 from zoo.paper.figures.trained_guess import TO_THE_END
 from zoo.paper.setting import NORM
 from zoo.paper.training import Field, Point, Runs, Study, point
-from zoo.plots import BLACK, BLUE, GREEN, PURPLE, VERMILION, Panel, Series, series
+from zoo.plots import Panel, Series, series
+from zoo.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
 from zoo.tasks import LinearRegression
 
 CONTEXTS = 5, 10, 20, 80  # of the trained models

@@ -19,17 +19,8 @@ from zoo.paper.figures.parts import (
 )
 from zoo.paper.setting import NORM, NUM_FEATURES
 from zoo.paper.training import Point, Runs, Study, point
-from zoo.plots import (
-  BLUE,
-  GREEN,
-  ORANGE,
-  PURPLE,
-  SKY,
-  VERMILION,
-  Panel,
-  Series,
-  series,
-)
+from zoo.plots import Panel, Series, series
+from zoo.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 HEADS = tuple(range(1, 17))
 NORMS = tuple(20.0 * step for step in range(9))  # |w*|²

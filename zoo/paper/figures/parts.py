@@ -10,7 +10,8 @@ from jaxtyping import ArrayLike
 
 from zoo.paper import setting
 from zoo.paper.training import Point, Runs
-from zoo.plots import BLACK, Panel, Series, series
+from zoo.plots import Panel, Series, series
+from zoo.style import BLACK
 
 STEP = 'training step'
 RISK = 'in-context risk'

@@ -12,7 +12,8 @@ from zoo.paper import setting
 from zoo.paper.figures.beyond import MODELS, converged
 from zoo.paper.figures.parts import RISK, Figure
 from zoo.paper.training import Runs
-from zoo.plots import BLACK, Panel, series
+from zoo.plots import Panel, series
+from zoo.style import BLACK
 
 NUM_PROMPTS = 16384
 

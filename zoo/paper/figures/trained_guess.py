@@ -9,8 +9,9 @@ from zoo import estimators, probing
 from zoo.paper import setting
 from zoo.paper.figures.parts import RISK, STEP, Figure, curve, gd_over_steps
 from zoo.paper.training import Point, Row, Runs, Study, point
-from zoo.plots import BLUE, GREEN, PURPLE, VERMILION, Panel, series
+from zoo.plots import Panel, series
 from zoo.probing import Alignment
+from zoo.style import BLUE, GREEN, PURPLE, VERMILION
 
 CONVERGED = 'lr 5e-3, cosine'
 PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*

@@ -1,0 +1,253 @@
+"""All figures are in the house style, and their files are the same in each run."""
+
+import ast
+import importlib
+import io
+import json
+import re
+
+import matplotlib.image
+import matplotlib.style
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+import zoo
+from tests.launch.processes import ROOT
+from tests.settings import isotropic
+from tests.test_atlas import cell_of
+from tests.test_plots import example
+from zoo.atlas import pictures, results
+from zoo.benchmark import plot_scaling
+from zoo.comparison import Measured
+from zoo.comparison_plots import plot_by_examples
+from zoo.intervals import Estimate
+from zoo.plots import Panel, render_figure, series
+from zoo.probing import heat_maps, implicit_algorithm
+from zoo.probing.attention_heads import Head
+from zoo.probing.distribution_shift import Shift, ShiftedRisk
+from zoo.probing.paths import Interpolation
+from zoo.probing.pictures import plot_alignment, plot_interpolation
+from zoo.probing.shift_pictures import plot_shifts, plot_task_shifts
+from zoo.probing.task_shifts import TaskShift
+from zoo.style import BLACK, BLUE, PALETTE, WIDTH, Figure
+from zoo.training.curves import plot_risk
+
+_README = 830  # pixels, the width of its text on GitHub
+
+
+def test_nothing_is_drawn_without_the_style():
+  """Functions that make a figure are decorated, and nothing else sets a style."""
+  forbidden = r'pyplot|rcParams|rc_context|matplotlib\.figure|matplotlib\.style|dpi='
+  for path in [*ROOT.glob('zoo/**/*.py'), *ROOT.glob('launch/*.py'), *_DOCUMENTS]:
+    text = path.read_text()
+    if path == ROOT / 'zoo' / 'style.py':
+      continue
+    assert not re.search(forbidden, text), path
+  assert {name for _, name in _drawing()} == _EXAMPLES.keys()
+
+
+_DOCUMENTS = [*ROOT.glob('docs/*.py'), *ROOT.glob('docs/*.ipynb'), ROOT / 'README.md']
+
+
+def _drawing():
+  """The modules and names of functions that make a figure, which are decorated."""
+  found = set()
+  for path in [*ROOT.glob('zoo/**/*.py'), ROOT / 'docs' / 'diagrams.py']:
+    tree = ast.parse(path.read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    names = [a.name for one in imports if one.module == 'zoo.style' for a in one.names]
+    if 'Figure' not in names:
+      continue
+    for node in tree.body:
+      if isinstance(node, ast.FunctionDef):
+        makes = any(
+          isinstance(one, ast.Call) and ast.unparse(one.func) == 'Figure'
+          for one in ast.walk(node)
+        )
+        styled = 'in_style()' in map(ast.unparse, node.decorator_list)
+        assert makes == styled, (path, node.name)
+        if makes:
+          found.add((path.stem, node.name))
+  return found
+
+
+def _panels():
+  lines = [
+    series(f'line {i}', 'line', c, [0, 1], [0, i]) for i, c in enumerate(PALETTE)
+  ]
+  lines += [series(f'd{i}', 'dashed', BLACK, [0, 1], [1, i]) for i in range(2)]
+  points = series('points', 'dots', BLUE, [0, 1], [[1, 2], [2, 3]])
+  names = 'free generation', 'forced prefix'
+  return render_figure(
+    [*example().panels, Panel('c', 'x', 'y', (*lines, points), x_names=names)]
+  )
+
+
+def _examples(tmp_path):
+  one: Measured = {
+    'num_prompts': 4,
+    'num_examples': [0, 1, 2],
+    'mean': [3.0, 2.0, 1.0],
+    'standard_error': [0.1, 0.1, 0.9],
+    'median': [3.0, 2.0, 1.0],
+    'difference': None,
+    'difference_stderr': None,
+    'exact': None,
+  }
+  return plot_by_examples({'$a': {'model': one, 'gd': one, 'bayes': one}})
+
+
+def _risk(tmp_path):
+  (tmp_path / 'config.json').write_text(json.dumps({'model': {'name': 'lsa'}}))
+  lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  return plot_risk([tmp_path, tmp_path])
+
+
+def _shifts(tmp_path):
+  near, far = Estimate(2.0, 0.1), Estimate(300.0, 1.0)
+  risks = [ShiftedRisk(v, near, 2.0, far, 300.0, 1.0) for v in (1.0, 2.0, 4.0)]
+  shifts = [
+    Shift('query_scale', 'factor on the condition of the features, trace', 1.0, risks)
+  ] * 6
+  return plot_shifts(shifts, 'gd')
+
+
+def _heads(tmp_path):
+  head = Head(np.ones(3), np.eye(3), 0.5, 1.0)
+  return heat_maps.plot_heads([head] * 5)
+
+
+def _attention(tmp_path):
+  maps = {f'layers.{i}': np.tril(np.ones((5, 41, 41))) for i in range(2)}
+  return heat_maps.plot_attention(maps, [f'x_{i}' for i in range(41)])
+
+
+def _step_matrix(tmp_path):
+  task = isotropic(2, 4)
+  found = implicit_algorithm(zoo.estimators.gradient_descent(task), task)
+  return heat_maps.plot_step_matrix(found)
+
+
+def _alignment(tmp_path):
+  task = isotropic(2, 4)
+  gd = zoo.estimators.gradient_descent(task)
+  return plot_alignment(gd, gd, task, 'gd')
+
+
+def _interpolation(tmp_path):
+  risk = np.array([2.0, 1.5, 1.0])
+  return plot_interpolation(Interpolation(np.array([0, 0.5, 1]), risk, 2 * risk))
+
+
+def _scaling(tmp_path):
+  found = {'sizes': [2, 4, 8], 'ms_per_step': [1.0, 2.1, 3.9], 'exponent': 0.98}
+  return plot_scaling(dict.fromkeys(('heads', 'features', 'context', 'batch'), found))
+
+
+def _atlas(draw):
+  def drawn(tmp_path):
+    return draw(
+      [
+        cell_of('gru', 'zero', [4, 8]),
+        cell_of('gru', 'residual', [3, 6]),
+        cell_of('lsa', None, [2, 2]),
+        cell_of('yq_lsa', None, [1, 1]),
+      ]
+    )
+
+  return drawn
+
+
+def _contexts(cells):
+  lengths = {'lengths': (0, 2, 4)}
+  longer = [one._replace(cell=one.cell._replace(context_length=4)) for one in cells]
+  longer = [one._replace(context_length=4, **lengths) for one in longer]
+  return pictures.contexts([*(one._replace(**lengths) for one in cells), *longer])
+
+
+def _diagram(tmp_path):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(ROOT / 'docs')
+    return importlib.import_module('diagrams').draw()
+
+
+# By the name of the function that makes the figure.
+_EXAMPLES = {
+  'render_figure': lambda tmp_path: _panels(),
+  'plot_by_examples': _examples,
+  '_plot_risk': _risk,
+  'plot_alignment': _alignment,
+  'plot_interpolation': _interpolation,
+  'plot_shifts': _shifts,
+  'plot_task_shifts': lambda tmp_path: plot_task_shifts(
+    [TaskShift('$x', 4, Estimate(2.0, 0.1), Estimate(300.0, 1.0))], 'gd'
+  ),
+  'plot_heads': _heads,
+  'plot_attention': _attention,
+  'plot_step_matrix': _step_matrix,
+  'plot_scaling': _scaling,
+  'heat_map': _atlas(pictures.heat_map),
+  'losses': _atlas(pictures.losses),
+  'curves': _atlas(pictures.curves),
+  'gains': _atlas(lambda cells: pictures.gains(results.changes(cells))),
+  'shares': _atlas(lambda cells: pictures.shares(results.changes(cells))),
+  'contexts': _atlas(_contexts),
+  'draw': _diagram,
+}
+
+
+@pytest.mark.parametrize('name', _EXAMPLES)
+def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_path):
+  with matplotlib.style.context(['dark_background', {'font.size': 4}]):
+    figure = _EXAMPLES[name](tmp_path)
+    figure.draw_without_rendering()
+  assert isinstance(figure, Figure)
+  assert figure.get_facecolor() == (1, 1, 1, 1)
+  assert all(axes.get_facecolor() == (1, 1, 1, 1) for axes in figure.axes)
+  width, height = figure.get_size_inches()
+  assert width <= WIDTH
+  box = figure.get_tightbbox()
+  # Nothing is cut off; a hundredth of an inch is 1.5 pixels of a PNG.
+  assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.01
+  scale = min(_README / width, 150)  # pixels in an inch
+  shown = [one for one in figure.findobj(Text) if one.get_text().strip()]
+  assert shown
+  assert min(float(one.get_fontsize()) for one in shown) / 72 * scale >= 10
+  assert {one.get_fontname() for one in shown} == {'DejaVu Sans'}
+
+
+def _svg(figure):
+  text = io.StringIO()
+  figure.savefig(text, format='svg')
+  return text.getvalue()
+
+
+@pytest.mark.parametrize('name', ['render_figure', 'heat_map'])
+def test_an_svg_is_white_and_the_same_when_it_is_drawn_again(name, tmp_path):
+  svg = _svg(_EXAMPLES[name](tmp_path))
+  with matplotlib.style.context('dark_background'):
+    assert _svg(_EXAMPLES[name](tmp_path)) == svg
+  # The first path is the background, of the whole picture.
+  background = svg[svg.index('id="patch_1"') : svg.index('id="axes_1"')]
+  assert 'style="fill: #ffffff"' in background
+  assert '<dc:date>' not in svg
+  assert '<text' not in svg  # letters are paths
+
+
+def test_a_png_is_white_and_opaque(tmp_path):
+  """As it is on a dark page, whatever style the reader has set."""
+  with matplotlib.style.context('dark_background'):
+    _panels().savefig(tmp_path / 'a.png')
+  pixels = matplotlib.image.imread(tmp_path / 'a.png')
+  assert pixels.shape[1] == 8 * 150
+  assert (pixels[..., 3] == 1).all()
+  edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+  assert (edge == 1).all()
+
+
+def test_the_style_of_the_reader_is_left_as_it_was():
+  before = dict(matplotlib.rcParams)
+  _panels().draw_without_rendering()
+  assert dict(matplotlib.rcParams) == before

@@ -1,0 +1,160 @@
+"""The house style of all figures: sizes, letters, colours, legends and files.
+
+The README shows a picture of `WIDTH` inches 830 pixels wide, and letters of `SMALL`
+points, the smallest, in 10 pixels.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import matplotlib.figure
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.legend import Legend
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+WIDTH = 8.0  # inches
+SMALL = 7.0  # points
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
+BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
+# The rest of them, but for yellow, which is hard to see on white.
+PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
+GREY = '#777777'  # of what is beside the point
+PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
+MARKERS: dict[str, str] = dict(zip((*PALETTE, BLACK, GREY), 'os^DvPXp', strict=True))
+DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))
+# Both can be told apart by the colour-blind: blue to yellow, in equal steps; and orange
+# to purple, with white at 0.
+AMOUNTS, SIGNED = 'cividis', 'PuOr'
+
+_STYLE = {
+  'font.family': ['DejaVu Sans'],  # comes with matplotlib
+  'font.size': 10,
+  'axes.titlesize': 10,
+  'figure.titlesize': 10,
+  'figure.labelsize': 10,
+  'xtick.labelsize': 9,
+  'ytick.labelsize': 9,
+  'legend.fontsize': 9,
+  'legend.title_fontsize': 9,
+  'legend.frameon': False,
+  'lines.markersize': 4,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'axes.edgecolor': GREY,
+  'grid.color': '#e4e4e4',
+  'image.cmap': AMOUNTS,
+  # Pictures are white in the dark, too: then their black letters are always legible.
+  'savefig.facecolor': 'white',
+  'savefig.transparent': False,
+  'savefig.dpi': 150,
+  'svg.fonttype': 'path',  # readers need not have the font
+  'svg.hashsalt': 'icl zoo',  # so that ids are the same in each run
+}
+_NO_DATE = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
+
+
+# Called, a decorator of functions that draw, whatever style their caller has set.
+in_style = functools.partial(matplotlib.style.context, ['default', _STYLE])
+
+
+class Figure(matplotlib.figure.Figure):
+  """A figure of a height and a width in inches, drawn and saved in the house style.
+
+  An SVG is the same in each run.
+  """
+
+  def __init__(self, height: float, width: float = WIDTH):
+    with in_style():
+      super().__init__(figsize=(width, height), layout='constrained')
+
+  def draw(self, renderer: Any) -> None:
+    with in_style():  # ticks are made as late as this
+      super().draw(renderer)
+
+  def savefig(self, fname: Any, **given: Any) -> None:
+    name = given.get('format') or str(fname)
+    dates = _NO_DATE.get(name.rpartition('.')[2], {})
+    given['metadata'] = dates | given.get('metadata', {})
+    with in_style():
+      super().savefig(fname, **given)
+
+
+def legend_above(figure: Figure, title: str | None = None) -> None:
+  """One legend of all axes, above them, where it hides no data."""
+  found = {
+    label: line
+    for axes in figure.axes
+    for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+  }
+  columns = _num_columns(found, figure.get_figwidth())
+  lines = found.values(), found.keys()
+  legend = figure.legend(*lines, loc='outside upper center', ncols=columns, title=title)
+  _as_plain_text(legend)
+
+
+def legend_below(axes: Axes, width: float, lines: int = 1) -> None:
+  """The legend of an axes of a width in inches, below tick labels of some lines."""
+  figure = axes.get_figure(root=True)
+  assert figure is not None
+  # In inches, so that it is clear of the labels however high the axes is.
+  below = ScaledTranslation(0, -0.35 - 0.15 * lines, figure.dpi_scale_trans)
+  columns = _num_columns(axes.get_legend_handles_labels()[1], width - 0.5)
+  legend = axes.legend(
+    loc='upper center',
+    bbox_to_anchor=(0.5, 0),
+    bbox_transform=axes.transAxes + below,
+    borderaxespad=0,
+    ncols=columns,
+  )
+  _as_plain_text(legend)
+
+
+def sparse_markers(colour: str, position: int, count: int) -> dict[str, Any]:
+  """Some marks on a line of `count` points for those who do not see its colour.
+
+  They are apart from those of the lines at other positions in the legend.
+  """
+  step = math.ceil(count / 8)
+  start = position * max(step // 4, 1) % step
+  return {'marker': MARKERS.get(colour, 'o'), 'markevery': (start, step)}
+
+
+def label_log_axis(axis: Axis) -> None:
+  """Plain numbers at enough ticks, where by default there are powers of ten."""
+  axis.set_major_formatter('{x:g}')
+  axis.set_minor_locator(NullLocator())
+  low, high = sorted(axis.get_view_interval())
+  if high < 3 * low:
+    axis.set_major_locator(MaxNLocator(5))
+  elif high < 300 * low:
+    parts = (1, 1.5, 2, 3, 5, 7) if high < 20 * low else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=parts, numticks=30))
+
+
+def _num_columns(labels: Iterable[str], width: float) -> int:
+  """The most columns of a legend that fit into a width in inches."""
+  lengths = [len(label) for label in labels]
+  for columns in range(len(lengths), 1, -1):
+    least, longer = divmod(len(lengths), columns)  # as matplotlib divides them
+    sizes = itertools.chain([least + 1] * longer, [least] * (columns - longer))
+    rest = iter(lengths)
+    longest = [max(itertools.islice(rest, size)) for size in sizes]
+    # A letter is about half as wide as its size, and 0.55 inch are for the line.
+    if sum(0.55 + 0.5 * 9 / 72 * length for length in longest) < width:
+      return columns
+  return 1
+
+
+def _as_plain_text(legend: Legend) -> None:
+  """Names of models, folders and series, in which a $ does not begin a formula."""
+  for text in legend.get_texts():
+    text.set_parse_math(False)
