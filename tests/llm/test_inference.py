@@ -1,5 +1,6 @@
 """The statistics of the ablation against equations, definitions and simulation."""
 
+import itertools
 import math
 
 import numpy as np
@@ -126,7 +127,22 @@ def test_p_values():
   assert p_value(differences) == pytest.approx(expected)
   assert p_value(differences[:1]) is None
   assert p_value(np.zeros(5)) == 1.0
-  assert p_value(np.full(5, -0.25)) == 0.0
+
+
+def test_p_values_of_losses_0_and_1():
+  """All signs of the nonzero differences are equally probable if nothing differs."""
+  rng = np.random.default_rng(6)
+  for num in range(2, 13):
+    differences = rng.integers(-1, 2, num).astype(float)
+    nonzero = differences[differences != 0]
+    sums = [
+      abs(sum(signs)) for signs in itertools.product((-1, 1), repeat=len(nonzero))
+    ]
+    expected = np.mean([one >= abs(nonzero.sum()) for one in sums])
+    assert p_value(differences) == pytest.approx(expected)
+    assert p_value(differences / 4) == pytest.approx(expected)
+  # Three answers that are all worse prove nothing, although they do not vary.
+  assert p_value(np.ones(3)) == pytest.approx(0.25)
 
 
 def test_holm_rejects_what_its_sequential_procedure_rejects():

@@ -144,7 +144,8 @@ def _overview(found: Results) -> reports.Section:
     'is a weight of 1 for the guess and 0 for the own answer; a dash means that the '
     'two cannot be told apart, as for a constant guess. Intervals of differences '
     'are simultaneous, with 95 % for all comparisons of a readout; p is from the '
-    'paired t test, with Holm’s correction over them. Answers that equal the guess '
+    'paired t test, with classes McNemar’s exact test, with Holm’s correction over '
+    'all comparisons of a readout. Answers that equal the guess '
     'count as copied; with classes the model may have said the same by itself.',
     files={name: name for name in (TABLE, NUMBERS)},
     tables=tables,

@@ -59,7 +59,7 @@ class Comparison(TypedDict):
 
   The interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold
   together with 95 %; `p` is adjusted by Holm's method. All are None for fewer than two
-  prompts.
+  prompts; the interval also if all prompts have the same difference.
   """
 
   num: int
@@ -175,8 +175,9 @@ def _comparisons(
     mean = float(values.mean()) if values.size else None
     low = high = None
     if p is not None:
-      _, low, high = interval(values, 1 - LEVEL / len(known))
       p = next(adjusted)
+    if len(values) > 1 and np.ptp(values) > 0:  # else there is no standard error
+      _, low, high = interval(values, 1 - LEVEL / len(known))
     found.append(
       {'num': len(values), 'difference': mean, 'low': low, 'high': high, 'p': p}
     )

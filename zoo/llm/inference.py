@@ -69,12 +69,20 @@ def weights(
 
 
 def p_value(differences: Float[np.ndarray, ' n']) -> float | None:
-  """The two-sided p of the paired t test; None for fewer than two differences."""
+  """The two-sided p of a paired test; None for fewer than two differences.
+
+  It is the t test, or the exact sign test if all differences but zeros have one size.
+  Those of losses 0 and 1 do: then it is McNemar's exact test.
+  """
   if len(differences) < 2:
     return None
+  sizes = np.unique(np.abs(differences[differences != 0]))
+  if len(sizes) <= 1:
+    num_above, num_below = (differences > 0).sum(), (differences < 0).sum()
+    if not num_above + num_below:
+      return 1.0
+    return float(stats.binomtest(int(num_above), int(num_above + num_below)).pvalue)
   mean, stderr = estimate(differences)
-  if not stderr:
-    return 0.0 if mean else 1.0
   return float(2 * stats.t.sf(abs(mean) / stderr, len(differences) - 1))
 
 
