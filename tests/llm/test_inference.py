@@ -12,6 +12,7 @@ from zoo.llm.inference import (
   first_crossings,
   holm,
   p_value,
+  paired_interval,
   weights,
 )
 
@@ -143,6 +144,38 @@ def test_p_values_of_losses_0_and_1():
     assert p_value(differences / 4) == pytest.approx(expected)
   # Three answers that are all worse prove nothing, although they do not vary.
   assert p_value(np.ones(3)) == pytest.approx(0.25)
+
+
+def test_intervals_of_losses_0_and_1():
+  """Each end is the share at which as many signs, or more, have half the error rate."""
+  assert paired_interval(np.zeros(4), 0.9) is None
+  assert paired_interval(np.ones(1), 0.9) is None
+  for above, below, equal in (5, 2, 9), (3, 0, 0), (1, 11, 2):
+    differences = np.repeat([1.0, -1.0, 0.0], [above, below, equal])
+    num, found = above + below, paired_interval(differences, 0.99)
+    assert found is not None
+    low, high = ((end * len(differences) / num + 1) / 2 for end in found)
+
+    def tail(share, counts, num=num):
+      return sum(
+        math.comb(num, k) * share**k * (1 - share) ** (num - k) for k in counts
+      )
+
+    assert tail(low, range(above, num + 1)) == pytest.approx(0.005)
+    if below:
+      assert tail(high, range(above + 1)) == pytest.approx(0.005)
+    else:
+      assert high == 1
+    # It excludes 0 if the test rejects at the same level.
+    p = p_value(differences)
+    assert p is not None
+    assert (found[0] > 0 or found[1] < 0) == (p < 0.01)
+
+
+def test_other_intervals_are_those_of_the_t_test():
+  differences = np.random.default_rng(7).normal(0.3, 1, 24)
+  expected = stats.ttest_1samp(differences, 0.0).confidence_interval(0.9)
+  assert paired_interval(differences, 0.9) == pytest.approx(tuple(expected))
 
 
 def test_holm_rejects_what_its_sequential_procedure_rejects():

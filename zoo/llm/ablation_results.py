@@ -10,9 +10,8 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 from jaxtyping import Float, Float64
 
-from zoo.intervals import interval
 from zoo.llm.guesses import Scale
-from zoo.llm.inference import crossing, holm, p_value, weights
+from zoo.llm.inference import crossing, holm, p_value, paired_interval, weights
 from zoo.llm.readouts import READOUTS, Answers, ReadoutName
 from zoo.llm.summary import (
   Line,
@@ -59,7 +58,7 @@ class Comparison(TypedDict):
 
   The interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold
   together with 95 %; `p` is adjusted by Holm's method. All are None for fewer than two
-  prompts; the interval also if all prompts have the same difference.
+  prompts; the interval also if nothing differs.
   """
 
   num: int
@@ -173,11 +172,9 @@ def _comparisons(
   found: list[Comparison] = []
   for values, p in zip(differences, p_values, strict=True):
     mean = float(values.mean()) if values.size else None
-    low = high = None
-    if p is not None:
-      p = next(adjusted)
-    if len(values) > 1 and np.ptp(values) > 0:  # else there is no standard error
-      _, low, high = interval(values, 1 - LEVEL / len(known))
+    p = None if p is None else next(adjusted)
+    bounds = paired_interval(values, 1 - LEVEL / max(len(known), 1))
+    low, high = (None, None) if bounds is None else bounds
     found.append(
       {'num': len(values), 'difference': mean, 'low': low, 'high': high, 'p': p}
     )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from zoo.intervals import estimate
+from zoo.intervals import estimate, interval
 
 _RESAMPLES = 2000
 
@@ -76,14 +76,41 @@ def p_value(differences: Float[np.ndarray, ' n']) -> float | None:
   """
   if len(differences) < 2:
     return None
-  sizes = np.unique(np.abs(differences[differences != 0]))
-  if len(sizes) <= 1:
-    num_above, num_below = (differences > 0).sum(), (differences < 0).sum()
-    if not num_above + num_below:
-      return 1.0
-    return float(stats.binomtest(int(num_above), int(num_above + num_below)).pvalue)
+  if signs := _signs(differences):
+    return float(stats.binomtest(*signs).pvalue) if signs.num else 1.0
   mean, stderr = estimate(differences)
   return float(2 * stats.t.sf(abs(mean) / stderr, len(differences) - 1))
+
+
+def paired_interval(
+  differences: Float[np.ndarray, ' n'], confidence: float
+) -> tuple[float, float] | None:
+  """The interval of the mean that belongs to the test of `p_value`.
+
+  For the sign test it is Clopper and Pearson's for the share of positive signs, given
+  the number of differences that are not 0. None if all are 0, or for fewer than two.
+  """
+  if len(differences) < 2 or not differences.any():
+    return None
+  if signs := _signs(differences):
+    share = stats.binomtest(*signs).proportion_ci(confidence)
+    scale = float(np.abs(differences).sum()) / len(differences)
+    return scale * (2 * share.low - 1), scale * (2 * share.high - 1)
+  _, low, high = interval(differences, confidence)
+  return low, high
+
+
+class _Signs(NamedTuple):
+  positive: int
+  num: int  # of differences that are not 0
+
+
+def _signs(differences: Float[np.ndarray, ' n']) -> _Signs | None:
+  """The signs of differences that all have one size or are 0; None for others."""
+  sizes = np.unique(np.abs(differences[differences != 0]))
+  if len(sizes) > 1:
+    return None
+  return _Signs(int((differences > 0).sum()), int(np.count_nonzero(differences)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

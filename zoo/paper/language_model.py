@@ -78,7 +78,8 @@ class _Fields:
     value = check_number(f'{self._path}: {name}', self._get(name))
     if abs(value) > _MAX_NUMBER:
       raise UserError(
-        f'{self._path}: {name} is {value:g}; its size must be at most {_MAX_NUMBER:g}'
+        f'{self._path}: {name} is {value:g}; its absolute value must be at most '
+        f'{_MAX_NUMBER:g}'
       )
     return value
 
