@@ -77,10 +77,12 @@ class Figure(matplotlib.figure.Figure):
       super().__init__(figsize=(width, height), layout='constrained')
 
   def draw(self, renderer: Any) -> None:
+    """Draws the figure with a renderer of matplotlib."""
     with in_style():  # ticks are made as late as this
       super().draw(renderer)
 
   def savefig(self, fname: Any, **given: Any) -> None:
+    """Saves the figure to a path or an open file; `given` is that of matplotlib."""
     name = given.get('format') or str(fname)
     dates = _NO_DATE.get(name.rpartition('.')[2], {})
     given['metadata'] = dates | given.get('metadata', {})
