@@ -35,7 +35,6 @@ _MANIFEST = 'SHA256SUMS'  # the last file of a checkpoint
 _TRIES = 5  # to read all objects of a folder as they are listed
 _SUMMARY = 'summary.json'  # the last file of a run
 
-
 # The time and size of each file of a stage when it was copied.
 Copied = dict[str, tuple[int, int]]
 

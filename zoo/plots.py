@@ -277,7 +277,7 @@ def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
 
 
 def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
-  """What tells each series of a panel from those of its kind without its colour."""
+  """The marker or dashes that tell each series from others without its colour."""
   dashed, solid = (
     [one.name for one in shown if one.kind in kinds]
     for kinds in (['dashed'], ['curve', 'line'])

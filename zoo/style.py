@@ -27,7 +27,7 @@ SMALL = 7.0  # points
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
 # The rest of them, but for yellow, which is hard to see on white.
 PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
-GREY = '#777777'  # of what is beside the point
+GREY = '#777777'  # of references
 PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 MARKERS: dict[str, str] = dict(zip((*PALETTE, BLACK, GREY), 'os^DvPXp', strict=True))
 DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))
@@ -52,7 +52,7 @@ _STYLE = {
   'axes.edgecolor': GREY,
   'grid.color': '#e4e4e4',
   'image.cmap': AMOUNTS,
-  # Pictures are white in the dark, too: then their black letters are always legible.
+  # The background is white in dark mode, too, so that black letters stay legible.
   'savefig.facecolor': 'white',
   'savefig.transparent': False,
   'savefig.dpi': 150,
@@ -62,7 +62,7 @@ _STYLE = {
 _NO_DATE = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
 
 
-# Called, a decorator of functions that draw, whatever style their caller has set.
+# `@in_style()` makes a function draw in this style, whatever style its caller has set.
 in_style = functools.partial(matplotlib.style.context, ['default', _STYLE])
 
 
@@ -82,7 +82,7 @@ class Figure(matplotlib.figure.Figure):
       super().draw(renderer)
 
   def savefig(self, fname: Any, **given: Any) -> None:
-    """Saves the figure to a path or an open file; `given` is that of matplotlib."""
+    """Saves the figure to a path or an open file, with the options of matplotlib."""
     name = given.get('format') or str(fname)
     dates = _NO_DATE.get(name.rpartition('.')[2], {})
     given['metadata'] = dates | given.get('metadata', {})
@@ -121,9 +121,9 @@ def legend_below(axes: Axes, width: float, lines: int = 1) -> None:
 
 
 def sparse_markers(colour: str, position: int, count: int) -> dict[str, Any]:
-  """Some marks on a line of `count` points for those who do not see its colour.
+  """Markers at some points of a line of `count`, for readers who do not see its colour.
 
-  They are apart from those of the lines at other positions in the legend.
+  Lines at other positions in the legend have their markers at other points.
   """
   step = math.ceil(count / 8)
   start = position * max(step // 4, 1) % step

@@ -351,7 +351,7 @@ def _ropes(fields: Fields, family: Family, head_dim: int) -> dict[str, Rope]:
 
 
 def _rope(fields: Fields, theta: float, head_dim: int) -> Rope:
-  """`theta` counts where the object has none."""
+  """The rotary positions of an object of parameters; `theta` is the default of θ."""
   theta = fields.number('rope_theta', 1.0, 1e12, theta)
   return Rope(theta, _rope_divisors(head_dim, theta, fields))
 

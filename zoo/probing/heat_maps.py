@@ -143,7 +143,7 @@ def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
 
 
 def _colour_bar(figure: Figure, image: AxesImage, grid: Any, label: str) -> None:
-  """One for all axes of a grid, below them."""
+  """Adds one colour bar for all axes of a grid, below them."""
   bar = figure.colorbar(image, ax=grid, location='bottom', shrink=0.6, aspect=40)
   bar.set_label(label)
 

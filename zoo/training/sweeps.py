@@ -89,11 +89,11 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give num_processes to each instead'
     )
-  _check_points(config, points)
+  configs = _check_points(config, points)
   patience = 60 * minutes_of_patience(config)
   with shared_folder(workdir, num_processes, patience) as (local, workers):
     if not is_url(workdir):
-      return sweep_in(local, config, points, workers)
+      return _sweep(local, config, points, configs, workers)
 
     def in_bucket(rows: Sequence[Row]) -> list[Row]:
       url = str(workdir).rstrip('/')
@@ -102,7 +102,7 @@ def sweep(
       ]
 
     try:
-      rows = sweep_in(local, config, points, workers)
+      rows = _sweep(local, config, points, configs, workers)
     except LostPointsError as error:
       error.rows = in_bucket(error.rows)
       raise
@@ -114,6 +114,16 @@ def sweep_in(
 ) -> list[Row] | None:
   """As `sweep`, in a local folder that these workers share."""
   configs = _check_points(config, points)
+  return _sweep(workdir, config, points, configs, workers)
+
+
+def _sweep(
+  workdir: pathlib.Path,
+  config: Config,
+  points: Sequence[Point],
+  configs: Sequence[Config],
+  workers: Workers,
+) -> list[Row] | None:
   folders = [workdir / POINTS / _name(point) for point in points]
   many = workers.number > 1
   open_workdir(workdir, config, 'sweep')
