@@ -90,7 +90,8 @@ def test_a_set_without_examples_is_finite(kind):
 def test_rotated_products_depend_on_the_distance_alone():
   one, other = np.random.default_rng(2).normal(size=(2, 6))
   turned, against = (
-    rotate(jnp.broadcast_to(vector, (1, 9, 1, 6)))[0, :, 0] for vector in (one, other)
+    rotate(jnp.broadcast_to(vector, (1, 9, 1, 6)), np.arange(9))[0, :, 0]
+    for vector in (one, other)
   )
   products = np.asarray(turned @ against.T)
   for distance in range(-8, 9):

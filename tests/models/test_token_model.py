@@ -52,7 +52,7 @@ def test_tokens_are_those_of_the_layout(layout, k):
   np.testing.assert_array_equal(tokens[0], _lists(prompt, guess[0], layout))
   assert tokens.shape[1:] == (num_tokens(layout, _C), token_width(layout, _D, k))
   if layout != 'joint':
-    asked = at_examples(tokens, layout)[..., :_D]
+    asked = tokens[:, at_examples(layout), :_D]
     np.testing.assert_array_equal(asked[:, :-1], prompt.x)
     np.testing.assert_array_equal(asked[:, -1], prompt.x_query)
 

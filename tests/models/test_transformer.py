@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.flatten_util import ravel_pytree
 
 import zoo
 from tests.compare import assert_close, refuses
@@ -190,6 +191,43 @@ def test_mixers_take_turns():
     model = _model(mixer=mixer, num_layers=3)
     names = [type(layer.mixer).__name__ for layer in model.layers]
     assert names == ['SoftmaxAttention', 'ReLUAttention', 'SoftmaxAttention']
+
+
+@pytest.mark.parametrize(
+  'given',
+  mostly_slow(
+    [{'num_layers': 1}, {'mixer': 'softmax,relu', 'positions': 'rotary'}],
+    [
+      {'mixer': 'relu', 'norm': 'none'},
+      {'mixer': 'delta', 'positions': 'none'},
+      {'mixer': 'retention', 'positions': 'rotary', 'feed_forward': 'none'},
+      {'causal': False, 'positions': 'none'},
+      {'mixer': 'relu', 'causal': False, 'positions': 'none'},
+      {'num_loops': 3, 'num_trained_loops': 2},
+      {'num_loops': 2, 'remat': True},
+    ],
+  ),
+)
+def test_some_outputs_are_those_of_all(given):
+  with promoting_float64():
+    model = randomize(_model(**given))
+    shape = 2, 9, model.token_width
+    tokens = jnp.asarray(np.random.default_rng(0).normal(size=shape))
+
+    def some(model, at):
+      return model.outputs_at(tokens, at)
+
+    def chosen(model, at):
+      return model.body(tokens)[:, at]
+
+    for at in (slice(-1, None), slice(None, None, 2), slice(1, 4)):
+      assert_close(some(model, at), chosen(model, at), _DOUBLE)
+      found, expected = (
+        nnx.grad(lambda model, one=one, at=at: jnp.sum(jnp.sin(one(model, at))))(model)
+        for one in (some, chosen)
+      )
+      # Together, since the gradient of the keys' bias is 0 but for rounding.
+      assert_close(*(ravel_pytree(one)[0] for one in (found, expected)), _DOUBLE)
 
 
 @pytest.mark.parametrize('tokens', mostly_slow(['joint'], ['interleaved', 'shifted']))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,10 +13,10 @@ from zoo.mixers.mixer import (
   Init,
   Mixer,
   head_size,
-  in_heads,
   merge_heads,
   project,
   project_back,
+  split_heads,
 )
 from zoo.registry import mixers
 
@@ -50,43 +48,54 @@ class _Attention(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    query, key, value = self._in_heads(tokens, (self.query, self.key, self.value))
-    weights, totals = self._weigh(query, key)
+    return self.outputs_at(tokens, slice(None))
+
+  def outputs_at(
+    self, tokens: Float[Array, 'b n w'], at: slice
+  ) -> Float[Array, 'b t w']:
+    """The outputs for some tokens, without the queries of the others."""
+    query = self._in_heads(tokens, self.query, at)
+    key, value = (self._in_heads(tokens, one) for one in (self.key, self.value))
+    weights, totals = self._weigh(query, key, at)
     # Dividing the outputs is cheaper than dividing the weights, a larger array.
     outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
     return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
     """The attention weights, query by key."""
-    weights, totals = self._weigh(*self._in_heads(tokens, (self.query, self.key)))
+    query, key = (self._in_heads(tokens, one) for one in (self.query, self.key))
+    weights, totals = self._weigh(query, key)
     return weights / totals
 
   def weigh(
-    self, scores: Float[Array, 'b h n n']
-  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '*b n 1']]:
+    self, scores: Float[Array, 'b h t n'], at: slice
+  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
     """The attention weights before normalisation, and the divisor for each query.
 
-    The scores are `q·k / √s`, query by key.
+    The scores are `q·k / √s`, query by key; the queries are those of the tokens `at`.
     """
     raise NotImplementedError(f'{type(self).__name__} has no weigh')
 
   def _in_heads(
-    self, tokens: Float[Array, 'b n w'], layers: Sequence[nnx.Linear]
-  ) -> list[Float[Array, 'b h n s']]:
-    """Queries, keys and, if given, values, with the heads' axis before the tokens'.
+    self, tokens: Float[Array, 'b n w'], layer: nnx.Linear, at: slice = slice(None)
+  ) -> Float[Array, 'b h t s']:
+    """Queries, keys or values of some tokens, with the heads' axis before the tokens'.
 
-    With the axes as `in_heads` returns them, XLA:CPU would transpose the scores.
+    With the axes as `split_heads` returns them, XLA:CPU would transpose the scores.
     """
-    query, key, *value = in_heads(tokens, layers, self.num_heads)
-    if self.rotary:
-      query, key = rotate(query), rotate(key)
-    return [jnp.swapaxes(one, 1, 2) for one in (query, key, *value)]
+    heads = split_heads(layer(tokens[:, at]), self.num_heads)
+    if self.rotary and layer is not self.value:
+      heads = rotate(heads, np.arange(tokens.shape[1])[at])
+    return jnp.swapaxes(heads, 1, 2)
 
   def _weigh(
-    self, query: Float[Array, 'b h n s'], key: Float[Array, 'b h n s']
-  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '*b n 1']]:
+    self,
+    query: Float[Array, 'b h t s'],
+    key: Float[Array, 'b h n s'],
+    at: slice = slice(None),
+  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
     query /= query.shape[-1] ** 0.5
-    return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key))
+    return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key), at)
 
 
 # Not jax.nn.dot_product_attention, whose softmax is in float32 even for float64.
@@ -99,11 +108,11 @@ class SoftmaxAttention(_Attention):
   """
 
   def weigh(
-    self, scores: Float[Array, 'b h n n']
-  ) -> tuple[Float[Array, 'b h n n'], Float[Array, 'b h n 1']]:
+    self, scores: Float[Array, 'b h t n'], at: slice
+  ) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
-    scores = jnp.where(seen[None, None], scores, -jnp.inf)
+    scores = jnp.where(seen[None, None, at], scores, -jnp.inf)
     largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.exp(scores - largest)
     return weights, weights.sum(axis=-1, keepdims=True)
@@ -118,10 +127,10 @@ class ReLUAttention(_Attention):
   """
 
   def weigh(
-    self, scores: Float[Array, 'b h n n']
-  ) -> tuple[Float[Array, 'b h n n'], Float[Array, '1 1 n 1']]:
+    self, scores: Float[Array, 'b h t n'], at: slice
+  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '1 1 t 1']]:
     n = scores.shape[-1]
-    seen = causal_mask(n) if self.causal else context_mask(n)
+    seen = (causal_mask(n) if self.causal else context_mask(n))[at]
     num_seen = np.maximum(seen.sum(axis=1, keepdims=True), 1)
     weights = jnp.where(seen[None, None], jax.nn.relu(scores), 0)
     return weights, jnp.asarray(num_seen, scores.dtype)[None, None]
@@ -144,21 +153,20 @@ def check_rotary(size: int) -> None:
 
 
 def rotate(
-  features: Float[Array, 'b n h s'], before: Int[Array, ''] | None = None
+  features: Float[Array, 'b n h s'], positions: Int[np.ndarray | Array, ' n']
 ) -> Float[Array, 'b n h s']:
-  """Rotates the pairs (j, j + s/2) of token t by the angle t · 10000^(−2j/s).
+  """Rotates the pairs (j, j + s/2) of a token at t by the angle t · 10000^(−2j/s).
 
   Rotary positions of Su et al., arXiv 2104.09864, eq. 34, with the pairs of GPT-NeoX.
-  `before` is the number of tokens before these, 0 if None.
   """
-  n, half = features.shape[1], features.shape[-1] // 2
+  half = features.shape[-1] // 2
   speed = 10000.0 ** (-np.arange(half)[None] / half)
-  angle = np.arange(n)[:, None] * speed
-  cosine, sine = np.cos(angle), np.sin(angle)
-  if before is not None:  # precise angles need at least float32
+  if isinstance(positions, np.ndarray):
+    angle = positions[:, None] * speed
+    cosine, sine = np.cos(angle), np.sin(angle)
+  else:  # precise angles need at least float32
     dtype = np.promote_types(features.dtype, 'float32')
-    position = (before + jnp.arange(n)).astype(dtype)[:, None]
-    angle = position * jnp.asarray(speed, dtype)
+    angle = positions.astype(dtype)[:, None] * jnp.asarray(speed, dtype)
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
   cosine, sine = (
     jnp.asarray(one, features.dtype)[None, :, None] for one in (cosine, sine)

@@ -116,7 +116,11 @@ class Retention(HeadState):
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
     if self.rotary:
-      query, key = rotate(query, state.position), rotate(key, state.position)
+      n = tokens.shape[1]
+      positions = np.arange(n)
+      if state.position is not None:
+        positions = state.position + jnp.arange(n)
+      query, key = rotate(query, positions), rotate(key, positions)
     decay = np.log1p(-(2.0 ** (-5.0 - np.arange(self.num_heads))))
     decay = jnp.asarray(decay, key.dtype)[None, None, :, None]
     decay = jnp.broadcast_to(decay, (*key.shape[:3], 1))

@@ -32,6 +32,12 @@ class Mixer(nnx.Module):
     """The output for each token, which a model adds to the token."""
     raise NotImplementedError(f'{type(self).__name__} has no __call__')
 
+  def outputs_at(
+    self, tokens: Float[Array, 'b n w'], at: slice
+  ) -> Float[Array, 'b t w']:
+    """The outputs for some tokens; a mixer may compute them faster than all outputs."""
+    return self(tokens)[:, at]
+
 
 class Linear(nnx.Linear):
   """A linear layer that flattens all axes but the last into the rows of one matrix.

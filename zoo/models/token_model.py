@@ -60,6 +60,13 @@ class TokenModel(nnx.Module):
     """
     raise NotImplementedError(f'{type(self).__name__} has no body')
 
+  def outputs_at(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:
+    """The outputs `[b, t, k]` at some tokens, those of `body` but for rounding.
+
+    A subclass may compute them faster than all outputs.
+    """
+    return self.body(tokens)[:, at]
+
   def embed(self, prompt: Prompt) -> Float[Array, 'b n m']:
     """The tokens of prompts, with this model's guess of each label.
 
@@ -78,16 +85,18 @@ class TokenModel(nnx.Module):
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query; raises UserError as `embed` does."""
-    return self._finish(self.body(self.embed(prompt)), prompt)[:, -1]
+    outputs = self.outputs_at(self.embed(prompt), slice(-1, None))
+    return self._finish(outputs, prompt)[:, 0]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
     """The prediction for each example from those before it, that for the query last."""
-    return self._finish(self.body(self.embed(prompt)), prompt)
+    outputs = self.outputs_at(self.embed(prompt), at_examples(self.layout))
+    return self._finish(outputs, prompt)
 
   def _finish(
-    self, outputs: Float[Array, 'b n k'], prompt: Prompt
+    self, outputs: Float[Array, 'b t k'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
-    outputs = at_examples(outputs, self.layout)
+    """The predictions from the outputs at the last t examples."""
     if self.guess.is_residual:
       outputs += self.guess(prompt.features[:, -outputs.shape[1] :])
     return outputs if self.num_outputs > 1 else outputs[..., 0]

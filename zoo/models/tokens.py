@@ -46,9 +46,9 @@ def lay_out(
   return jnp.stack([told, asked], axis=2).reshape(b, 2 * t, m)[:, 1:]
 
 
-def at_examples(tokens: Float[Array, 'b n w'], layout: str) -> Float[Array, 'b t w']:
+def at_examples(layout: str) -> slice:
   """The tokens at which the labels of the examples and the query are predicted."""
-  return tokens[:, ::2] if layout == 'interleaved' else tokens
+  return slice(None, None, 2 if layout == 'interleaved' else 1)
 
 
 def token_names(layout: str, context_length: int) -> list[str]:

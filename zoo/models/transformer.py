@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.errors import UserError, check_count, check_name
 from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
 from zoo.models.token_model import TokenModel
-from zoo.models.tokens import num_tokens
+from zoo.models.tokens import at_examples, num_tokens
 from zoo.prompt import Prompt
 from zoo.registry import mixers, models
 
@@ -95,12 +95,19 @@ class Transformer(TokenModel):
     self.read_out = read(width, num_outputs)
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    return self._read(self._loops(self._embedded(tokens))[-1])
+    return self.outputs_at(tokens, slice(None))
+
+  def outputs_at(
+    self, tokens: Float[Array, 'b n m'], at: slice
+  ) -> Float[Array, 'b t k']:
+    """The outputs at some tokens; the last layer is computed for those alone."""
+    return self._read(self._loops(self._embedded(tokens), at)[-1])
 
   def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
     """`predictions` after each trained loop; gradients stop before the first."""
-    each = self._loops(self._embedded(self.embed(prompt)))
-    return jnp.stack([self.read(tokens, prompt) for tokens in each])
+    at = at_examples(self.layout)
+    each = self._loops(self._embedded(self.embed(prompt)), at)
+    return jnp.stack([self._finish(self._read(tokens), prompt) for tokens in each])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     """The embedded tokens, then the tokens after each layer of each loop."""
@@ -118,7 +125,7 @@ class Transformer(TokenModel):
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
     """The readout's predictions from the tokens of any layer."""
-    return self._finish(self._read(tokens), prompt)
+    return self._finish(self._read(tokens[:, at_examples(self.layout)]), prompt)
 
   def _embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
     embedded = self.read_in(tokens)
@@ -128,8 +135,10 @@ class Transformer(TokenModel):
     self.check_length(n, self.context_length)
     return embedded + self.positions[...][None, :n]
 
-  def _loops(self, embedded: Float[Array, 'b n w']) -> list[Float[Array, 'b n w']]:
-    """The tokens after each of the trained loops."""
+  def _loops(
+    self, embedded: Float[Array, 'b n w'], at: slice
+  ) -> list[Float[Array, 'b t w']]:
+    """Some of the tokens after each of the trained loops."""
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
     if untrained:
@@ -138,18 +147,24 @@ class Transformer(TokenModel):
       )
       tokens = jax.lax.stop_gradient(tokens)
     trained = []
-    for _ in range(self.num_trained_loops):
-      tokens = self._layers(tokens + embedded, self.remat)
-      trained.append(tokens)
-    return trained
+    for _ in range(self.num_trained_loops - 1):
+      tokens = self._layers(tokens + embedded, remat=self.remat)
+      trained.append(tokens[:, at])
+    return [*trained, self._layers(tokens + embedded, at, self.remat)]
 
   def _layers(
-    self, tokens: Float[Array, 'b n w'], remat: bool = False
-  ) -> Float[Array, 'b n w']:
+    self, tokens: Float[Array, 'b n w'], at: slice = slice(None), remat: bool = False
+  ) -> Float[Array, 'b t w']:
+    """Some of the tokens after all layers."""
     apply = nnx.remat(Layer.__call__) if remat else Layer.__call__
-    for layer in self.layers:
+    *first, last = self.layers
+    for layer in first:
       tokens = apply(layer, tokens)
-    return tokens
+
+    def apply_last(layer: Layer, tokens: Array) -> Array:
+      return layer(tokens, at)
+
+    return (nnx.remat(apply_last) if remat else apply_last)(last, tokens)
 
   def _read(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n k']:
     return self.read_out(tokens if self.norm is None else self.norm(tokens))
@@ -180,8 +195,15 @@ class Layer(nnx.Module):
       width, hidden_features, feed_forward, init, rngs=rngs
     )
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    tokens += self.mixer(tokens if self.norm_1 is None else self.norm_1(tokens))
+  def __call__(
+    self, tokens: Float[Array, 'b n w'], at: slice | None = None
+  ) -> Float[Array, 'b t w']:
+    """The next tokens, or only some of them."""
+    normed = tokens if self.norm_1 is None else self.norm_1(tokens)
+    if at is None:
+      tokens += self.mixer(normed)
+    else:
+      tokens = tokens[:, at] + self.mixer.outputs_at(normed, at)
     if self.feed_forward is not None:
       tokens += self.feed_forward(
         tokens if self.norm_2 is None else self.norm_2(tokens)
