@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compare import assert_close, refuses
 from tests.mixers.loops import B, H, N, W, tokens, warm
+from tests.scans import carried
 from tests.settings import isotropic
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
@@ -70,6 +71,33 @@ def test_steps_are_the_call(name):
     found.append(output)
   # The same sums in another order: roundings of 6e-8, in a chunk of 16 tokens.
   assert_close(jnp.stack(found, axis=1), expected, 1e-5)
+
+
+@_every_mixer
+def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
+  """Forward and backward; a sum over tokens in 8 bits soon stops to grow."""
+  graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
+  x = tokens(18, 'bfloat16')  # more than a chunk of 16
+
+  def loss(weights, x):
+    outputs = nnx.merge(graph, weights, rest)(x)
+    assert outputs.dtype == jnp.bfloat16
+    return jnp.square(outputs).sum()
+
+  program = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(weights, x)
+  assert {*carried(program.jaxpr)} <= {'float32', 'int32'}
+
+
+@pytest.mark.parametrize('name', _DECODING)
+def test_a_step_in_bfloat16_keeps_the_state_of_the_first(name):
+  mixer = warm(name, 'bfloat16')
+  before = jax.eval_shape(lambda: mixer.initial_state(B))
+  token = tokens(dtype='bfloat16')[:, 0]
+  output, after = jax.eval_shape(mixer.step, token, before)
+  assert output.dtype == jnp.bfloat16
+  assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
+    lambda leaf: (leaf.shape, leaf.dtype), before
+  )
 
 
 @pytest.mark.slow

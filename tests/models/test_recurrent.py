@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -11,6 +13,7 @@ from tests.compare import assert_close, refuses
 from tests.compiled import predict, predict_all
 from tests.models import bodies
 from tests.models.bodies import D
+from tests.scans import carried
 from tests.weights import randomize
 
 _W = 4
@@ -114,3 +117,19 @@ def test_it_keeps_its_contract_with_other_tokens(name, tokens):
 def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
   with refuses(said):
     _model(name, **changes)
+
+
+@_each_cell
+def test_a_cell_in_bfloat16_keeps_its_state_in_float32(name):
+  """Forward and backward, where the weights' gradients are sums over the tokens."""
+  graph, weights, rest = nnx.split(_model(name), nnx.Param, ...)
+  weights = jax.tree.map(lambda leaf: leaf.astype('bfloat16'), weights)
+
+  def loss(weights, tokens):
+    outputs = nnx.merge(graph, weights, rest).body(tokens)
+    assert outputs.dtype == jnp.bfloat16
+    return jnp.square(outputs).sum()
+
+  tokens = jnp.ones((2, 5, _model(name).token_width), 'bfloat16')
+  program = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(weights, tokens)
+  assert {*carried(program.jaxpr)} <= {'float32', 'int32'}

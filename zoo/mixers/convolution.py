@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import check_number
-from zoo.mixers.mixer import Init, Mixer, project, project_back
+from zoo.mixers.mixer import Init, Mixer, project, project_back, widened
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 from zoo.registry import mixers
 
@@ -61,21 +61,24 @@ class Hyena(Mixer):
       convolve(project(tokens), past)[0]
       for project, convolve in zip(self.projections, self.convolutions, strict=True)
     )
-    first, second = self.kernels(n, tokens.dtype)
+    first, second = self.kernels(n)
     value = one * causal_convolution(value, first)
     return self.out(two * causal_convolution(value, second))
 
-  def kernels(self, n: int, dtype: jnp.dtype) -> list[Float[Array, 'n w']]:
+  def kernels(self, n: int) -> list[Float[Array, 'n w']]:
     """h_1 and h_2 at the distances 0, …, n − 1; their values do not depend on n."""
+    # In float32 at least, as the Fourier transforms are; this costs nothing per prompt.
+    network, filters = widened(self.network), widened(self.filters)
+    dtype = filters.kernel[...].dtype
     t = np.arange(n)[:, None] / self.horizon
     angle = 2 * np.pi * t * np.arange(1, _BANDS + 1)[None]
     features = np.concatenate([t, np.cos(angle), np.sin(angle)], axis=1)
     hidden = jnp.asarray(features, dtype)
-    for layer in self.network:
+    for layer in network:
       hidden = jnp.sin(layer(hidden))
     rates = np.linspace(math.log(100) / 1.5, math.log(100) / 0.3, self.width)
     window = jnp.asarray(np.exp(-t * rates[None]), dtype)
-    return [window * each for each in jnp.split(self.filters(hidden), 2, axis=1)]
+    return [window * each for each in jnp.split(filters(hidden), 2, axis=1)]
 
 
 def causal_convolution(

@@ -25,6 +25,7 @@ from zoo.mixers.mixer import (
   project_back,
   split,
   split_heads,
+  widen,
 )
 from zoo.mixers.short_convolution import ShortConvolution
 from zoo.registry import mixers
@@ -56,6 +57,7 @@ class LinearAttention(HeadState):
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
+    query = widen(query)
     seen = (state.position + 1 + jnp.arange(tokens.shape[1])).astype(query.dtype)
     return Inputs(query / seen[None, :, None, None], key, value), past
 
@@ -122,6 +124,7 @@ class Retention(HeadState):
         positions = state.position + jnp.arange(n)
       query, key = rotate(query, positions), rotate(key, positions)
     decay = np.log1p(-(2.0 ** (-5.0 - np.arange(self.num_heads))))
+    key = widen(key)
     decay = jnp.asarray(decay, key.dtype)[None, None, :, None]
     decay = jnp.broadcast_to(decay, (*key.shape[:3], 1))
     return Inputs(query, key / math.sqrt(key.shape[-1]), value, decay), past
@@ -156,8 +159,8 @@ class GatedLinearAttention(HeadState):
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
-    decay = jax.nn.log_sigmoid(self.decay(self.decay_in(tokens))) / 16
-    query /= math.sqrt(query.shape[-1])
+    decay = jax.nn.log_sigmoid(widen(self.decay(self.decay_in(tokens)))) / 16
+    query = widen(query) / math.sqrt(query.shape[-1])
     return Inputs(query, key, value, split_heads(decay, self.num_heads)), past
 
 
@@ -213,8 +216,9 @@ class Mamba2(LinearState):
   def outputs(
     self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
-    read += self.skip[...][None, None, :, None] * inputs.value
-    return self.out(self.norm(merge_heads(read) * jax.nn.silu(self.gate(tokens))))
+    read += widen(self.skip[...])[None, None, :, None] * inputs.value
+    gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
+    return self.out(gated.astype(tokens.dtype))
 
 
 class Rate(nnx.Module):
@@ -233,8 +237,9 @@ class Rate(nnx.Module):
   def __call__(
     self, tokens: Float[Array, 'b n w']
   ) -> tuple[Float[Array, 'b n h'], Float[Array, 'b n h 1']]:
-    delta = jax.nn.softplus(self.linear(tokens) + self.bias[...][None, None])
-    return delta, -(delta * jnp.exp(self.log_a[...])[None, None])[..., None]
+    rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))
+    delta = jax.nn.softplus(rate + bias[None, None])
+    return delta, -(delta * jnp.exp(log_a)[None, None])[..., None]
 
 
 def rate_bias(size: int, rngs: nnx.Rngs) -> Float[Array, ' h']:

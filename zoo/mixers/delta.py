@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from zoo.mixers.decay import Rate
 from zoo.mixers.linear_state import HeadState, Inputs, State, normalize
-from zoo.mixers.mixer import Init, project
+from zoo.mixers.mixer import Init, project, widen
 from zoo.registry import mixers
 
 
@@ -48,7 +48,7 @@ class Delta(HeadState):
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
-    beta = jax.nn.sigmoid(self.strength(tokens))
+    beta = jax.nn.sigmoid(widen(self.strength(tokens)))
     return Inputs(normalize(query), normalize(key), value, None, beta, beta), past
 
 

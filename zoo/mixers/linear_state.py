@@ -33,6 +33,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split_heads,
+  widen,
 )
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 
@@ -230,7 +231,7 @@ class LinearState(Mixer):
     self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
     """The mixer's output for each token, from what the heads read."""
-    return self.out(merge_heads(read))
+    return self.out(merge_heads(read).astype(tokens.dtype))
 
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
@@ -247,6 +248,7 @@ class LinearState(Mixer):
   ) -> tuple[Float[Array, 'b n w'], State]:
     """The outputs of the tokens that come after a state, and the next state."""
     inputs, past = self.inputs(tokens, state)
+    inputs = widen(inputs)
     read, memory = self.recur(inputs, state.memory)
     position = state.position + tokens.shape[1]
     return self.outputs(read, inputs, tokens), State(memory, past, position)
@@ -257,7 +259,7 @@ class LinearState(Mixer):
     The outputs are linear in the values, so unit vectors as values give the weights.
     """
     b, n, _ = tokens.shape
-    inputs, _ = self.inputs(tokens, self.initial_state(b))
+    inputs = widen(self.inputs(tokens, self.initial_state(b))[0])
     units = jnp.eye(n, dtype=inputs.value.dtype)[None, :, None]
     inputs = self.with_values(
       inputs, jnp.broadcast_to(units, (b, n, self.num_heads, n))
@@ -274,7 +276,7 @@ class LinearState(Mixer):
     """The state before the first token."""
     dtype = self.out.kernel[...].dtype
     return State(
-      jnp.zeros((batch, self.num_heads, *self.sizes), dtype),
+      widen(jnp.zeros((batch, self.num_heads, *self.sizes), dtype)),
       tuple(jnp.zeros((batch, PAST, c), dtype) for c in self.convolved),
       jnp.zeros((), int),
     )
@@ -337,6 +339,7 @@ class HeadState(LinearState):
     self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
     merged = merge_heads(read if self.norm is None else self.norm(read))
+    merged = merged.astype(tokens.dtype)
     if self.gate is not None:
       merged *= jax.nn.silu(self.gate(tokens))
     return self.out(merged)
@@ -344,5 +347,6 @@ class HeadState(LinearState):
 
 def normalize(features: Float[Array, '*n k']) -> Float[Array, '*n k']:
   """Scales vectors to length 1: x / √(|x|² + 10⁻⁶), with a finite gradient at 0."""
+  features = widen(features)
   squares = jnp.sum(jnp.square(features), axis=-1, keepdims=True)
   return features * jax.lax.rsqrt(squares + 1e-6)

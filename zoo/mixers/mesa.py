@@ -17,7 +17,7 @@ from zoo.mixers.linear_state import (
   over_tokens,
   update,
 )
-from zoo.mixers.mixer import Init, head_size, project, split
+from zoo.mixers.mixer import Init, head_size, project, split, widen
 from zoo.registry import mixers
 
 _LEAST = 0.25  # the least Λ, as in the authors' code
@@ -58,8 +58,9 @@ class Mesa(HeadState):
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
     key = normalize(key)
-    log_decay = jax.nn.log_sigmoid(self.decay(tokens))[..., None]
-    beta = jax.nn.sigmoid(self.strength(tokens))
+    log_decay = jax.nn.log_sigmoid(widen(self.decay(tokens)))[..., None]
+    beta = jax.nn.sigmoid(widen(self.strength(tokens)))
+    value = widen(value)
     inputs = Inputs(normalize(query), key, value, log_decay, beta)
     return self.with_values(inputs, value), past
 
@@ -69,13 +70,8 @@ class Mesa(HeadState):
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
-    # In float32 at least: long sums lose digits, and no solver takes bfloat16.
-    dtype = memory.dtype
-    wide = jnp.float32 if dtype == jnp.bfloat16 else dtype
-    ridge = jax.nn.softplus(self.ridge[...].astype(wide)) + _LEAST
-    inputs, memory = jax.tree.map(lambda a: a.astype(wide), (inputs, memory))
-    outputs, memory = over_tokens(functools.partial(regress, ridge), inputs, memory)
-    return outputs.astype(dtype), memory.astype(dtype)
+    ridge = jax.nn.softplus(widen(self.ridge[...])) + _LEAST
+    return over_tokens(functools.partial(regress, ridge), inputs, memory)
 
 
 def regress(

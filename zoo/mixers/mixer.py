@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from zoo.errors import UserError, check_number
+
+_Module = TypeVar('_Module', bound=nnx.Module)
 
 
 class Mixer(nnx.Module):
@@ -129,9 +133,28 @@ class RMSNorm(nnx.Module):
     self.scale = nnx.Param(jnp.ones(size))
 
   def __call__(self, x: Float[Array, '*n s']) -> Float[Array, '*n s']:
+    dtype = x.dtype
+    x, scale = widen((x, self.scale[...]))
     square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-    scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
-    return x * jax.lax.rsqrt(square + 1e-6) * scale
+    scale = scale.reshape((1,) * (x.ndim - 1) + (-1,))
+    return (x * jax.lax.rsqrt(square + 1e-6) * scale).astype(dtype)
+
+
+def widen(tree: PyTree) -> PyTree:
+  """The arrays, in float32 where they are less precise, as in bfloat16.
+
+  For states, decays, inner gradients and norms, whatever type a model computes in: a
+  state of 8 bits no longer changes once what a token adds is below 1/512 of it.
+  """
+  return jax.tree.map(
+    lambda array: array.astype(np.promote_types(array.dtype, 'float32')), tree
+  )
+
+
+def widened(module: _Module) -> _Module:
+  """A module with its weights as of `widen`, so that it computes in that type."""
+  graph, weights, rest = nnx.split(module, nnx.Param, ...)
+  return nnx.merge(graph, widen(weights), rest)
 
 
 def head_size(width: int, num_heads: int) -> int:

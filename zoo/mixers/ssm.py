@@ -24,6 +24,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split,
+  widen,
 )
 from zoo.mixers.short_convolution import ShortConvolution
 from zoo.registry import mixers
@@ -86,15 +87,16 @@ class _Channels(LinearState):
     key, query = (
       for_heads(each, x.shape[-1]) for each in jnp.split(self.key_query(x), 2, axis=-1)
     )
-    rate = self.rate(self.rate_in(x)) + self.rate_bias[...][None, None]
-    log_decay, write = self.forget(rate, key)
+    rate, bias = widen((self.rate(self.rate_in(x)), self.rate_bias[...]))
+    log_decay, write = self.forget(rate + bias[None, None], widen(key))
     return Inputs(query, key, x[..., None], log_decay, write), (past,)
 
   def outputs(
     self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
-    read += self.skip[...][None, None, :, None] * inputs.value
-    return self.out(merge_heads(read) * jax.nn.silu(self.gate(tokens)))
+    read += widen(self.skip[...])[None, None, :, None] * inputs.value
+    gated = merge_heads(read).astype(tokens.dtype) * jax.nn.silu(self.gate(tokens))
+    return self.out(gated)
 
 
 @mixers.register('mamba')
@@ -126,7 +128,7 @@ class Mamba(_Channels):
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n h k']
   ) -> tuple[Float[Array, 'b n h k'], Float[Array, 'b n h']]:
     delta = jax.nn.softplus(rate)
-    return -delta[..., None] * jnp.exp(self.log_a[...])[None, None], delta
+    return -delta[..., None] * jnp.exp(widen(self.log_a[...]))[None, None], delta
 
 
 @mixers.register('longhorn')
@@ -202,7 +204,7 @@ class S4D(Mixer):
 
   def initial_state(self, batch: int) -> _Diagonal:
     """The state before the first token."""
-    zeros = jnp.zeros((batch, *self.log_real.shape), self.log_real[...].dtype)
+    zeros = jnp.zeros((batch, *self.log_real.shape), self._poles().real.dtype)
     return _Diagonal(zeros, zeros)
 
   def step(
@@ -210,21 +212,24 @@ class S4D(Mixer):
   ) -> tuple[Float[Array, 'b w'], _Diagonal]:
     """The output of one token, and the next state."""
     kept, write = self._powers(np.ones(1)) * state, self._write()
+    added = widen(token)[..., None]
     state = _Diagonal(
-      *(old + token[..., None] * new for old, new in zip(kept, write, strict=True))
+      *(old + added * new for old, new in zip(kept, write, strict=True))
     )
     read = self._read(state)
-    return self._outputs(read[:, None], token[:, None])[:, 0], state
+    return self._outputs(read[:, None].astype(token.dtype), token[:, None])[:, 0], state
 
   def _poles(self) -> _Diagonal:
     """A, with an axis of length 1 before the channels."""
-    return _Diagonal(-jnp.exp(self.log_real[...])[None], self.frequency[...][None])
+    # Not in bfloat16: the angles are these times the time, which may be many turns.
+    log_real, frequency = widen((self.log_real[...], self.frequency[...]))
+    return _Diagonal(-jnp.exp(log_real)[None], frequency[None])
 
   def _powers(self, times: np.ndarray) -> _Diagonal:
     """Ā^t, `[t, w, s]`."""
     real, frequency = self._poles()
     time = jnp.asarray(times, real.dtype)[:, None, None]
-    time = time * jnp.exp(self.log_rate[...])[None, :, None]
+    time = time * jnp.exp(widen(self.log_rate[...]))[None, :, None]
     size, angle = jnp.exp(time * real), time * frequency
     return _Diagonal(size * jnp.cos(angle), size * jnp.sin(angle))
 
@@ -238,7 +243,9 @@ class S4D(Mixer):
 
   def _read(self, state: _Diagonal) -> Float[Array, '*n w']:
     """2 Re(C x)."""
-    read = _Diagonal(self.read_real[...][None], self.read_imaginary[...][None])
+    read = _Diagonal(
+      *widen((self.read_real[...][None], self.read_imaginary[...][None]))
+    )
     return 2 * jnp.sum((read * state).real, axis=-1)
 
   def _outputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split,
+  widen,
 )
 from zoo.registry import mixers
 
@@ -39,6 +41,9 @@ class _Examples(NamedTuple):
   key: Float[Array, '... h k']
   target: Float[Array, '... h v']
   rate: Float[Array, '... h']
+
+
+_Norm = Callable[[Float[Array, 'b n h v']], Float[Array, 'b n h v']]
 
 
 @mixers.register('ttt')
@@ -85,10 +90,10 @@ class TTT(Mixer):
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     b, n, _ = tokens.shape
-    size = min(self.mini_batch_size, n)
+    size, norm = min(self.mini_batch_size, n), self._norm()
 
     def body(weights, examples):
-      moves = self._moves(examples, weights)
+      moves = _moves(examples, weights, norm)
       return chunkwise(Inputs(examples.query, examples.key, moves), weights)[::-1]
 
     examples = self._examples(tokens)
@@ -96,11 +101,12 @@ class TTT(Mixer):
     # Padded tokens have the rate 0, and so change no weights.
     batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
     _, read = jax.lax.scan(body, start, batches)
-    return self._outputs(examples, joined(read, n))
+    return self._outputs(examples, norm(joined(read, n)))
 
   def initial_state(self, batch: int) -> State:
     """The state before the first token."""
-    weights = jnp.concatenate([self.weights[...], self.bias[...][:, None]], axis=1)
+    start, bias = widen((self.weights[...], self.bias[...]))
+    weights = jnp.concatenate([start, bias[:, None]], axis=1)
     weights = jnp.broadcast_to(weights[None], (batch, *weights.shape))
     return State(weights, weights, jnp.zeros((), int))
 
@@ -108,45 +114,52 @@ class TTT(Mixer):
     self, token: Float[Array, 'b w'], state: State
   ) -> tuple[Float[Array, 'b w'], State]:
     """The output of one token, and the next state."""
-    examples = self._examples(token[:, None])
-    query, key, moves = (
-      array[:, 0]
-      for array in (examples.query, examples.key, self._moves(examples, state.start))
-    )
+    examples, norm = self._examples(token[:, None]), self._norm()
+    moves = _moves(examples, state.start, norm)
+    query, key, moves = (array[:, 0] for array in (examples.query, examples.key, moves))
     now = update(Inputs(query, key, moves), state.now)
     read = jnp.einsum('bhk,bhkv->bhv', query, now)
     position = state.position + 1
     start = jnp.where(position % self.mini_batch_size == 0, now, state.start)
-    return self._outputs(examples, read[:, None])[:, 0], State(start, now, position)
+    outputs = self._outputs(examples, norm(read[:, None]))
+    return outputs[:, 0], State(start, now, position)
 
   def _examples(self, tokens: Float[Array, 'b n w']) -> _Examples:
-    query, key, value = in_heads(
-      tokens, (self.query, self.key, self.value), self.num_heads
+    # The gradient of a norm is a difference, so the inner training is not in bfloat16.
+    query, key, value = widen(
+      in_heads(tokens, (self.query, self.key, self.value), self.num_heads)
     )
     with_one = [(0, 0)] * 3 + [(0, 1)]
-    rate = jax.nn.sigmoid(self.rate(tokens)) / query.shape[-1]
+    rate = jax.nn.sigmoid(widen(self.rate(tokens))) / query.shape[-1]
     query, extended = (
       jnp.pad(array, with_one, constant_values=1) for array in (query, key)
     )
     return _Examples(query, extended, value - key, rate)
 
-  def _moves(
-    self, examples: _Examples, weights: Float[Array, 'b h k v']
-  ) -> Float[Array, 'b n h v']:
-    """−η_t ∇_t at these weights."""
-    read = jnp.einsum('bnhk,bhkv->bnhv', examples.key, weights)
-    predicted, back = jax.vjp(self._norm, read)
-    (gradient,) = back(predicted - examples.target)
-    return -examples.rate[..., None] * gradient
-
-  def _norm(self, read: Float[Array, 'b n h v']) -> Float[Array, 'b n h v']:
+  def _norm(self) -> _Norm:
     """LN, with the scale and the bias of each head."""
-    scale, bias = (one[...][None, None] for one in (self.norm_scale, self.norm_bias))
-    centred = read - read.mean(axis=-1, keepdims=True)
-    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
-    return centred * jax.lax.rsqrt(variance + 1e-6) * scale + bias
+    scale, bias = widen((self.norm_scale[...], self.norm_bias[...]))
+
+    def norm(read: Float[Array, 'b n h v']) -> Float[Array, 'b n h v']:
+      centred = read - read.mean(axis=-1, keepdims=True)
+      variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+      normed = centred * jax.lax.rsqrt(variance + 1e-6)
+      return normed * scale[None, None] + bias[None, None]
+
+    return norm
 
   def _outputs(
-    self, examples: _Examples, read: Float[Array, 'b n h v']
+    self, examples: _Examples, normed: Float[Array, 'b n h v']
   ) -> Float[Array, 'b n w']:
-    return self.out(merge_heads(examples.query[..., :-1] + self._norm(read)))
+    outputs = merge_heads(examples.query[..., :-1] + normed)
+    return self.out(outputs.astype(self.out.kernel[...].dtype))
+
+
+def _moves(
+  examples: _Examples, weights: Float[Array, 'b h k v'], norm: _Norm
+) -> Float[Array, 'b n h v']:
+  """−η_t ∇_t at these weights."""
+  read = jnp.einsum('bnhk,bhkv->bnhv', examples.key, weights)
+  predicted, back = jax.vjp(norm, read)
+  (gradient,) = back(predicted - examples.target)
+  return -examples.rate[..., None] * gradient

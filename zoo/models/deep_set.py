@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from zoo.mixers.mixer import widen
 from zoo.models.mlp import GELULayers
 from zoo.models.token_model import TokenModel
 from zoo.registry import models
@@ -52,8 +53,9 @@ class DeepSet(TokenModel):
       tokens, (self.num_features, self.num_features + self.num_outputs), axis=-1
     )
     examples = jnp.concatenate([x[:, :-1], y_before[:, 1:]], axis=-1)
-    sums = jnp.cumsum(self.phi(examples), axis=1)
-    counts = jnp.arange(1, x.shape[1], dtype=x.dtype)
-    means = jnp.pad(sums / counts[None, :, None], ((0, 0), (1, 0), (0, 0)))
+    sums = jnp.cumsum(widen(self.phi(examples)), axis=1)
+    counts = jnp.arange(1, x.shape[1], dtype=sums.dtype)
+    means = (sums / counts[None, :, None]).astype(x.dtype)
+    means = jnp.pad(means, ((0, 0), (1, 0), (0, 0)))
     asked = jnp.concatenate([means, x, guess], axis=-1)
     return self.read_out(self.rho(asked))

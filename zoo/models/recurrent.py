@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import check_count
-from zoo.mixers.mixer import Linear
+from zoo.mixers.mixer import Linear, widen, widened
 from zoo.models.token_model import TokenModel
 from zoo.registry import models
 
@@ -54,11 +54,11 @@ class _Recurrent(TokenModel):
     return zeros
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    start = self.start(jnp.zeros((len(tokens), self.width), tokens.dtype))
-    states = jnp.swapaxes(tokens, 0, 1)
+    states = jnp.swapaxes(widen(tokens), 0, 1)
+    start = self.start(jnp.zeros((len(tokens), self.width), states.dtype))
     for cell in self.layers:
-      _, states = jax.lax.scan(cell, start, states)
-    return self.read_out(jnp.swapaxes(states, 0, 1))
+      _, states = jax.lax.scan(widened(cell), start, states)
+    return self.read_out(jnp.swapaxes(states, 0, 1).astype(tokens.dtype))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
     """The carry of each layer after each token, as arrays; the last is the output."""
