@@ -24,11 +24,16 @@ def contest():
 
 
 def test_the_products_of_a_transformer_are_those_of_its_equations(contest):
-  """Forward: one product a kernel and token, and two of scores and values a layer."""
-  b, n, m, w = 8, 9, 3 + 1, 8
-  tokens = b * n
-  layer = tokens * (4 * w * w + 2 * 4 * w * w) + 2 * b * n * n * w
-  body = 2 * (2 * layer + tokens * w)
+  """Forward: one product a kernel and token, and two of scores and values a layer.
+
+  In the last layer, only keys and values are computed for tokens that are not read.
+  """
+  b, n, read, m, w = 8, 9, 5, 3 + 1, 8
+  tokens, predictions = b * n, b * read
+  first = tokens * (4 * w * w + 2 * 4 * w * w) + 2 * b * n * n * w
+  last = tokens * 2 * w * w + predictions * (2 * w * w + 2 * 4 * w * w)
+  last += 2 * b * read * n * w
+  body = 2 * (first + last + predictions * w)
   embedding = 2 * tokens * m * w
   # Backward: two products for each, but nothing needs the gradient of the tokens.
   assert contest.tokens == tokens
