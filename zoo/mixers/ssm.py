@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import UserError, check_count
-from zoo.mixers.convolution import causal_convolution
+from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import LinearState, State, over_tokens
 from zoo.mixers.mixer import (
@@ -243,9 +243,16 @@ class S4D(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    powers = self._powers(np.arange(tokens.shape[1]))
-    kernels = self._read(self._write() * powers)
+    kernels = self._kernels(tokens.shape[1])
     return self._outputs(causal_convolution(tokens, kernels), tokens)
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w n n']:
+    """The weights a in what each channel reads, `2 Re(C x_t) = Σ_i a_ti u_i`.
+
+    They do not depend on the tokens.
+    """
+    b, n, width = tokens.shape
+    return jnp.broadcast_to(toeplitz(self._kernels(n))[None], (b, width, n, n))
 
   def initial_state(self, batch: int) -> _Diagonal:
     """The state before the first token."""
@@ -262,6 +269,10 @@ class S4D(Mixer):
     )
     read = self._read(state)
     return self._outputs(read[:, None], token[:, None])[:, 0], state
+
+  def _kernels(self, n: int) -> Float[Array, 'n w']:
+    """2 Re(C Ā^t B̄) for t = 0, …, n − 1."""
+    return self._read(self._write() * self._powers(np.arange(n)))
 
   def _poles(self) -> _Diagonal:
     """A, with an axis of length 1 before the channels."""
