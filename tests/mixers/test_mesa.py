@@ -10,6 +10,7 @@ from flax import nnx
 from tests.compare import assert_close
 from tests.mixers.loops import (
   EXACT,
+  B,
   H,
   N,
   W,
@@ -27,7 +28,7 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import Inputs, over_tokens
+from zoo.mixers.linear_state import Inputs, over_tokens, update
 from zoo.mixers.mesa import Mesa, regress
 
 _S = W // H
@@ -72,9 +73,8 @@ def test_it_is_ridge_regression_without_forgetting():
   with jax.enable_x64(True):
     x_, query_ = (jnp.asarray(one)[None, :, None] for one in (x, query))
     values = jnp.concatenate([x_, jnp.asarray(y)[None, :, None, None]], axis=-1)
-    solve = functools.partial(regress, jnp.full((1, d), ridge))
     memory = jnp.zeros((1, 1, d, d + 1))
-    found, _ = over_tokens(solve, Inputs(query_, x_, values), memory)
+    found, _ = regress(jnp.full((1, d), ridge), Inputs(query_, x_, values), memory)
     # λ = 0.3 bounds the condition number by some 100: far below 1e-8 in float64.
     assert_close(found[0, :, 0, 0], expected, 1e-8)
 
@@ -90,3 +90,36 @@ def test_it_computes_in_bfloat16():
   # Rounded to 8 bits, a dozen times one after the other.
   error = np.abs(np.asarray(found, 'float32') - expected).max()
   assert error <= 0.05 * np.abs(expected).max()
+
+
+def test_gradients_are_those_of_the_equation():
+  rng = np.random.default_rng(5)
+  n, k = 4, 3
+
+  def normal(*shape):
+    return jnp.asarray(rng.normal(size=(B, n, H, *shape)))
+
+  def loss(function, ridge, inputs):
+    values = jnp.concatenate([inputs.key, inputs.value], axis=-1)
+    inputs = inputs._replace(value=values)
+    outputs, _ = function(ridge, inputs, jnp.zeros((B, H, k, 2 * k)))
+    return jnp.square(outputs).sum()
+
+  def inverted(ridge, inputs, memory):
+    def one(token, memory):
+      memory = update(token, memory)
+      moment = memory[..., :k] + jnp.eye(k)[None, None] * ridge[None, :, None]
+      query = token.query[..., None, :] @ jnp.linalg.inv(moment)
+      return (query @ memory[..., k:])[..., 0, :], memory
+
+    return over_tokens(one, inputs, memory)
+
+  with jax.enable_x64(True):
+    ridge, numbers = jnp.asarray(rng.uniform(0.3, 1.0, (H, k))), jnp.abs(normal())
+    inputs = Inputs(normal(k), normal(k), normal(k), -jnp.abs(normal(1)), numbers)
+    found, expected = (
+      jax.jit(jax.grad(functools.partial(loss, form), argnums=(0, 1)))(ridge, inputs)
+      for form in (regress, inverted)
+    )
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+      assert_close(one, other, EXACT)

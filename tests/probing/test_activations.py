@@ -126,6 +126,16 @@ def _check_outputs(model, outputs, own):
   assert_close(model.layers[0].mixer.out(read), outputs, _ROUNDING)
 
 
+def _check_channels(model, outputs, own, name):
+  """As `_check_outputs`, where each channel of the values has its own map."""
+  mixer, tokens = model.layers[0].mixer, own['tokens']
+  values = tokens if name == 's4d' else own['convolutions.0.0']
+  read = jnp.asarray(_read(own['attention'], values[..., None])[..., 0], 'float32')
+  if name == 's4d':
+    read = jax.nn.gelu(read + mixer.skip[...][None, None] * tokens)
+  assert_close(mixer.out(read), outputs, _ROUNDING)
+
+
 @pytest.mark.parametrize('name', mostly_slow(['softmax', 'gated_delta'], _WITH_MAP))
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _found(name)
@@ -134,6 +144,8 @@ def test_a_map_times_the_values_is_what_the_layer_reads(name):
   assert not np.triu(attention, 1).any()
   if name in ('softmax', 'relu'):
     _check_outputs(model, outputs, own)
+  elif name in ('hyena', 's4d'):
+    _check_channels(model, outputs, own, name)
   else:
     values = own['inputs.0.value']
     if name == 'mesa':  # its values are [k, v]

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import check_number
-from zoo.mixers.mixer import Init, Mixer, project, project_back, widened
+from zoo.mixers.mixer import Init, Mixer, project, project_back, widen, widened
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 from zoo.registry import mixers
 
@@ -55,15 +55,27 @@ class Hyena(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    b, n, _ = tokens.shape
-    past = jnp.zeros((b, PAST, self.width), tokens.dtype)
-    value, one, two = (
-      convolve(project(tokens), past)[0]
-      for project, convolve in zip(self.projections, self.convolutions, strict=True)
-    )
-    first, second = self.kernels(n)
+    value, one, two = self._features(tokens)
+    first, second = self.kernels(tokens.shape[1])
     value = one * causal_convolution(value, first)
     return self.out(two * causal_convolution(value, second))
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w n n']:
+    """The weights a of v in each channel of what `out` reads, `Σ_i a_ti v_i`.
+
+    The paper's matrix D_2 S_2 D_1 S_1, in which D are the gates and S the filters.
+    """
+    _, one, two = widen(self._features(tokens))
+    first, second = map(toeplitz, self.kernels(tokens.shape[1]))
+    return jnp.einsum('btw,wtj,bjw,wji->bwti', two, second, one, first)
+
+  def _features(self, tokens: Float[Array, 'b n w']) -> list[Float[Array, 'b n w']]:
+    """v, x_1 and x_2."""
+    past = jnp.zeros((len(tokens), PAST, self.width), tokens.dtype)
+    return [
+      convolve(project(tokens), past)[0]
+      for project, convolve in zip(self.projections, self.convolutions, strict=True)
+    ]
 
   def kernels(self, n: int) -> list[Float[Array, 'n w']]:
     """h_1 and h_2 at the distances 0, …, n − 1; their values do not depend on n."""
@@ -94,3 +106,11 @@ def causal_convolution(
   )
   product = jnp.fft.irfft(one * other[None], 2 * n, axis=-2)
   return product[:, :n].astype(features.dtype)
+
+
+def toeplitz(kernels: Float[Array, 'n w']) -> Float[Array, 'w n n']:
+  """The matrix of each channel's causal convolution: h_{t−i}, and 0 where i > t."""
+  n = len(kernels)
+  lags = np.arange(n)[:, None] - np.arange(n)[None]
+  seen = jnp.asarray(np.tri(n), kernels.dtype)
+  return kernels.T[:, np.maximum(lags, 0)] * seen[None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -15,6 +13,7 @@ from zoo.mixers.linear_state import (
   State,
   normalize,
   over_tokens,
+  recurrence,
   update,
 )
 from zoo.mixers.mixer import Init, head_size, project, split, widen
@@ -70,18 +69,37 @@ class Mesa(HeadState):
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
-    ridge = jax.nn.softplus(widen(self.ridge[...])) + _LEAST
-    return over_tokens(functools.partial(regress, ridge), inputs, memory)
+    # Long sums lose digits in bfloat16, which no solver takes.
+    return regress(jax.nn.softplus(widen(self.ridge[...])) + _LEAST, inputs, memory)
 
 
 def regress(
   ridge: Float[Array, 'h k'], inputs: Inputs, memory: Float[Array, 'b h k v']
-) -> tuple[Float[Array, 'b h s'], Float[Array, 'b h k v']]:
-  """q (H + Λ)⁻¹ G after one token, and the memory [H, G], for the values [k, v]."""
-  memory = update(inputs, memory)
+) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
+  """q (H + Λ)⁻¹ G after each token, and the memory [H, G], for the values [k, v].
+
+  q (H + Λ)⁻¹ are queries of linear attention with the state G, so that only H is
+  computed for each token.
+  """
   size = ridge.shape[-1]
-  moment, cross = memory[..., :size], memory[..., size:]
   diagonal = ridge[:, :, None] * jnp.eye(size, dtype=ridge.dtype)[None]
-  factor = jnp.linalg.cholesky(moment + diagonal[None], symmetrize_input=False)
-  solved = jax.scipy.linalg.cho_solve((factor, True), inputs.query[..., None])
-  return jnp.einsum('bhk,bhkv->bhv', solved[..., 0], cross), memory
+
+  def solve(inputs: Inputs, moment: Float[Array, 'b h k k']) -> tuple[Array, Array]:
+    moment = update(inputs, moment)
+    matrix = moment + diagonal[None]
+    factor = jnp.linalg.cholesky(jax.lax.stop_gradient(matrix), symmetrize_input=False)
+    # Its gradient is a solve with the same factor, without that of the factorisation.
+    solved = jax.lax.custom_linear_solve(
+      lambda x: matrix @ x,
+      inputs.query[..., None],
+      lambda _, x: jax.scipy.linalg.cho_solve((factor, True), x),
+      symmetric=True,
+    )
+    return solved[..., 0], moment
+
+  keys, values = inputs.value[..., :size], inputs.value[..., size:]
+  start = memory[..., :size]
+  query, moment = over_tokens(solve, inputs._replace(value=keys), start)
+  inputs = inputs._replace(query=query, value=values)
+  outputs, cross = recurrence(inputs, memory[..., size:])
+  return outputs, jnp.concatenate([moment, cross], axis=-1)

@@ -12,22 +12,35 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import UserError, check_count
-from zoo.mixers.convolution import causal_convolution
+from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
-from zoo.mixers.linear_state import Inputs, LinearState, State
+from zoo.mixers.linear_state import LinearState, State, over_tokens
 from zoo.mixers.mixer import (
   Init,
   Linear,
   Mixer,
-  for_heads,
   merge_heads,
   project,
   project_back,
   split,
   widen,
+  widened,
 )
 from zoo.mixers.short_convolution import ShortConvolution
 from zoo.registry import mixers
+
+
+class _Selected(NamedTuple):
+  """What the recurrence of the channels reads; the arrays of one token lack the axis n.
+
+  Keys and queries are those of all channels, and the decay is a function of the key and
+  the write strength, so that no array has tokens, channels and state sizes as its axes.
+  """
+
+  query: Float[Array, 'b *n k']
+  key: Float[Array, 'b *n k']
+  value: Float[Array, 'b *n h v']
+  write: Float[Array, 'b *n h']  # β_t
 
 
 class _Channels(LinearState):
@@ -38,8 +51,6 @@ class _Channels(LinearState):
   channels. The output is out((o + D ∘ x) ∘ silu(z)). There are no heads: `num_heads`
   has no effect.
   """
-
-  chunked = False
 
   def __init__(
     self,
@@ -73,26 +84,57 @@ class _Channels(LinearState):
     """The initial bias of the rates."""
     raise NotImplementedError(f'{type(self).__name__} has no first_rates')
 
-  def forget(
-    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n h k']
-  ) -> tuple[Float[Array, 'b n h k'], Float[Array, 'b n h']]:
-    """The log decay and the write strength β; `rate` is any real number."""
-    raise NotImplementedError(f'{type(self).__name__} has no forget')
+  def strength(
+    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
+  ) -> Float[Array, 'b n h']:
+    """The write strength β; `rate` is any real number."""
+    raise NotImplementedError(f'{type(self).__name__} has no strength')
+
+  def decay(
+    self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
+  ) -> Float[Array, 'b k h']:
+    """The factor of the state of each channel, e^g, from one token's β and key."""
+    raise NotImplementedError(f'{type(self).__name__} has no decay')
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  ) -> tuple[_Selected, tuple[Array, ...]]:
     x, past = self.convolution(self.value(tokens), state.past[0])
     x = jax.nn.silu(x)
-    key, query = (
-      for_heads(each, x.shape[-1]) for each in jnp.split(self.key_query(x), 2, axis=-1)
-    )
-    rate, bias = widen((self.rate(self.rate_in(x)), self.rate_bias[...]))
-    log_decay, write = self.forget(rate + bias[None, None], widen(key))
-    return Inputs(query, key, x[..., None], log_decay, write), (past,)
+    key, query = jnp.split(self.key_query(x), 2, axis=-1)
+    rate, bias, key = widen((self.rate(self.rate_in(x)), self.rate_bias[...], key))
+    write = self.strength(rate + bias[None, None], key)
+    return _Selected(query, key, x[..., None], write), (past,)
+
+  def recur(
+    self, inputs: _Selected, memory: Float[Array, 'b h k v']
+  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+    # The channels are the last axis of the state, so that XLA:CPU vectorises over them,
+    # also without an axis of length 1 after them. The decay is computed anew in the
+    # backward pass instead of being stored; no loop needs prevent_cse.
+    b, _, key_size, value_size = memory.shape
+    state = jnp.swapaxes(memory, 1, 2).reshape(b, key_size, -1)
+    # The gradient of a weight that the loop reads is summed in the weight's type.
+    function = jax.checkpoint(widened(self)._next, prevent_cse=False)
+    read, state = over_tokens(function, inputs, state)
+    state = state.reshape(b, key_size, -1, value_size)
+    return read, jnp.swapaxes(state, 1, 2)
+
+  def _next(
+    self, token: _Selected, state: Float[Array, 'b k c']
+  ) -> tuple[Float[Array, 'b h v'], Float[Array, 'b k c']]:
+    """The output of one token, and the next state; `c` counts h · v values."""
+    query, key, value, write = token
+    written = (write[..., None] * value).reshape(len(value), 1, -1)
+    decay = jnp.repeat(self.decay(write, key), value.shape[-1], axis=-1)
+    state = decay * state + key[..., None] * written
+    return jnp.einsum('bk,bkc->bc', query, state).reshape(value.shape), state
 
   def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
+    self,
+    read: Float[Array, 'b n h v'],
+    inputs: _Selected,
+    tokens: Float[Array, 'b n w'],
   ) -> Float[Array, 'b n w']:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = merge_heads(read).astype(tokens.dtype) * jax.nn.silu(self.gate(tokens))
@@ -124,11 +166,15 @@ class Mamba(_Channels):
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
     return rate_bias(inner, rngs)
 
-  def forget(
-    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n h k']
-  ) -> tuple[Float[Array, 'b n h k'], Float[Array, 'b n h']]:
-    delta = jax.nn.softplus(rate)
-    return -delta[..., None] * jnp.exp(widen(self.log_a[...]))[None, None], delta
+  def strength(
+    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
+  ) -> Float[Array, 'b n h']:
+    return jax.nn.softplus(rate)
+
+  def decay(
+    self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
+  ) -> Float[Array, 'b k h']:
+    return jnp.exp(-write[:, None] * jnp.exp(self.log_a[...]).T[None])
 
 
 @mixers.register('longhorn')
@@ -143,12 +189,16 @@ class Longhorn(_Channels):
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
     return jnp.zeros(inner)
 
-  def forget(
-    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n h k']
-  ) -> tuple[Float[Array, 'b n h k'], Float[Array, 'b n h']]:
-    beta, squares = jax.nn.sigmoid(rate), jnp.square(key)
-    write = beta / (1 + beta * squares.sum(axis=-1))
-    return jnp.log1p(-write[..., None] * squares), write
+  def strength(
+    self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
+  ) -> Float[Array, 'b n h']:
+    beta = jax.nn.sigmoid(rate)
+    return beta / (1 + beta * jnp.square(key).sum(axis=-1, keepdims=True))
+
+  def decay(
+    self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
+  ) -> Float[Array, 'b k h']:
+    return 1 - write[:, None] * jnp.square(key)[..., None]
 
 
 class _Diagonal(NamedTuple):
@@ -198,9 +248,16 @@ class S4D(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    powers = self._powers(np.arange(tokens.shape[1]))
-    kernels = self._read(self._write() * powers)
+    kernels = self._kernels(tokens.shape[1])
     return self._outputs(causal_convolution(tokens, kernels), tokens)
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w n n']:
+    """The weights a in what each channel reads, `2 Re(C x_t) = Σ_i a_ti u_i`.
+
+    They do not depend on the tokens.
+    """
+    b, n, width = tokens.shape
+    return jnp.broadcast_to(toeplitz(self._kernels(n))[None], (b, width, n, n))
 
   def initial_state(self, batch: int) -> _Diagonal:
     """The state before the first token."""
@@ -218,6 +275,10 @@ class S4D(Mixer):
     )
     read = self._read(state)
     return self._outputs(read[:, None].astype(token.dtype), token[:, None])[:, 0], state
+
+  def _kernels(self, n: int) -> Float[Array, 'n w']:
+    """2 Re(C Ā^t B̄) for t = 0, …, n − 1."""
+    return self._read(self._write() * self._powers(np.arange(n)))
 
   def _poles(self) -> _Diagonal:
     """A, with an axis of length 1 before the channels."""

@@ -35,7 +35,8 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
   - for a model with layers, `layer_tokens.0`, …, before the first and after each layer;
   - for a mixer, its input `tokens`; `attention [b, h, n, n]`, query by key; and
     `state`, the parts of its state after each token, `[b, n, …]`. The last two require
-    the methods that the docstring of `zoo.mixers.Mixer` names;
+    the methods that the docstring of `zoo.mixers.Mixer` names. `ttt` has no attention,
+    because its outputs are not linear in its values;
   - for `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
   - for `lstm` and `gru`, `carries.0`, …, of each layer after each token `[b, n, w]`.
 
