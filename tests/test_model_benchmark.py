@@ -10,8 +10,11 @@ from zoo.model_benchmark import ModelContest, ModelRow
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-def small_contest():
+def small_contest(tokens='interleaved'):
   config = transformer.get_config('smoke')
+  config.model.tokens = tokens
+  if tokens == 'joint':
+    config.objective.positions = 'query'
   config.task.num_features, config.task.context_length = 3, 4
   config.model.num_layers, config.model.width = 2, 8
   config.train.batch_size = 8
@@ -23,12 +26,16 @@ def contest():
   return small_contest()
 
 
-def test_the_products_of_a_transformer_are_those_of_its_equations(contest):
+@pytest.mark.parametrize(
+  ('tokens', 'n', 'read'), [('interleaved', 9, 5), ('joint', 5, 1)]
+)
+def test_the_products_of_a_transformer_are_those_of_its_equations(tokens, n, read):
   """Forward: one product a kernel and token, and two of scores and values a layer.
 
   In the last layer, only keys and values are computed for tokens that are not read.
   """
-  b, n, read, m, w = 8, 9, 5, 3 + 1, 8
+  contest = small_contest(tokens)
+  b, m, w = 8, 3 + 1, 8
   tokens, predictions = b * n, b * read
   first = tokens * (4 * w * w + 2 * 4 * w * w) + 2 * b * n * n * w
   last = tokens * 2 * w * w + predictions * (2 * w * w + 2 * 4 * w * w)

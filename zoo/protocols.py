@@ -47,7 +47,7 @@ class Looped(Predictor, Protocol):
   def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
     """The predictions after each trained loop; the last equal `predictions`.
 
-    Without `predictions`, those before the query may be meaningless.
+    Without `predictions`, those before the query may be missing or meaningless.
     """
     ...
 

@@ -75,7 +75,7 @@ def test_steps_are_the_call(name):
 
 @_every_mixer
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
-  """Forward and backward; a sum over tokens in 8 bits soon stops to grow."""
+  """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
   graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
   x = tokens(18, 'bfloat16')  # more than a chunk of 16
 

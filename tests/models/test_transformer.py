@@ -15,6 +15,7 @@ from tests.compiled import predict, predict_all
 from tests.marks import mostly_slow
 from tests.settings import isotropic
 from tests.weights import double, promoting_float64, randomize
+from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import FeedForward, Transformer, make_norm
 from zoo.protocols import predicts_all
 
@@ -205,6 +206,7 @@ def test_mixers_take_turns():
       {'mixer': 'relu', 'causal': False, 'positions': 'none'},
       {'num_loops': 3, 'num_trained_loops': 2},
       {'num_loops': 2, 'remat': True},
+      {'num_loops': 3, 'num_trained_loops': 2, 'remat': True},
     ],
   ),
 )
@@ -228,6 +230,46 @@ def test_some_outputs_are_those_of_all(given):
       )
       # Together, since the gradient of the keys' bias is 0 but for rounding.
       assert_close(*(ravel_pytree(one)[0] for one in (found, expected)), _DOUBLE)
+
+
+def test_a_body_of_ones_own_is_what_predicts():
+  class Doubled(Transformer):
+    def body(self, tokens):
+      return 2 * super().body(tokens)
+
+  model, prompt = _model(), _prompt('float32')
+  # The same seed and sizes, and so the same weights.
+  doubled = Doubled(_D, _C, num_layers=2, num_heads=2, width=8, rngs=nnx.Rngs(0))
+  assert_close(predict(doubled, prompt), 2 * predict(model, prompt), 1e-5)
+  assert_close(predict_all(doubled, prompt), 2 * predict_all(model, prompt), 1e-5)
+
+
+@pytest.mark.usefixtures('register')
+def test_a_mixer_of_ones_own_is_what_mixes():
+  @zoo.register_mixer('doubled_softmax')
+  class Doubled(SoftmaxAttention):
+    def __call__(self, tokens):
+      return 2 * super().__call__(tokens)
+
+  given = {'num_layers': 1, 'feed_forward': 'none', 'norm': 'none'}
+  one, doubled = (
+    _model(mixer=name, **given) for name in ('softmax', 'doubled_softmax')
+  )
+  kernel = one.layers[0].mixer.out.kernel  # and no bias, at the start
+  kernel[...] = 2 * kernel[...]
+  prompt = _prompt('float32')
+  assert_close(predict(doubled, prompt), predict(one, prompt), 1e-5)
+
+
+@pytest.mark.usefixtures('register')
+def test_a_mixer_that_is_no_subclass_is_refused():
+  @zoo.register_mixer('plain')
+  class Plain(nnx.Module):
+    def __init__(self, width, num_heads, *, rngs):
+      pass
+
+  with refuses("the mixer 'plain' is a Plain", 'subclass of zoo.mixers.Mixer'):
+    _model(mixer='plain')
 
 
 @pytest.mark.parametrize('tokens', mostly_slow(['joint'], ['interleaved', 'shifted']))

@@ -136,7 +136,9 @@ def _check_channels(model, outputs, own, name):
   assert_close(mixer.out(read), outputs, _ROUNDING)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['softmax', 'gated_delta'], _WITH_MAP))
+@pytest.mark.parametrize(
+  'name', mostly_slow(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
+)
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _found(name)
   attention, n = own['attention'], 2 * _C + 1

@@ -48,23 +48,17 @@ class _Attention(Mixer):
     self.out = project_back(width, width, init, rngs=rngs)
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
-    return self.outputs_at(tokens, slice(None))
+    return self._attend(tokens, slice(None))
 
   def outputs_at(
     self, tokens: Float[Array, 'b n w'], at: slice
   ) -> Float[Array, 'b t w']:
     """The outputs for some tokens, without the queries of the others."""
-    query = self._in_heads(tokens, self.query, at)
-    key, value = (self._in_heads(tokens, one) for one in (self.key, self.value))
-    weights, totals = self._weigh(query, key, at)
-    # Dividing the outputs is cheaper than dividing the weights, a larger array.
-    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
-    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
+    return self._attend(tokens, at)
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
     """The attention weights, query by key."""
-    query, key = (self._in_heads(tokens, one) for one in (self.query, self.key))
-    weights, totals = self._weigh(query, key)
+    weights, totals = self._weigh(tokens, slice(None))
     return weights / totals
 
   def weigh(
@@ -76,24 +70,24 @@ class _Attention(Mixer):
     """
     raise NotImplementedError(f'{type(self).__name__} has no weigh')
 
-  def _in_heads(
-    self, tokens: Float[Array, 'b n w'], layer: nnx.Linear, at: slice = slice(None)
-  ) -> Float[Array, 'b h t s']:
-    """Queries, keys or values of some tokens, with the heads' axis before the tokens'.
-
-    With the axes as `split_heads` returns them, XLA:CPU would transpose the scores.
-    """
-    heads = split_heads(layer(tokens[:, at]), self.num_heads)
-    if self.rotary and layer is not self.value:
-      heads = rotate(heads, np.arange(tokens.shape[1])[at])
-    return jnp.swapaxes(heads, 1, 2)
+  def _attend(self, tokens: Float[Array, 'b n w'], at: slice) -> Float[Array, 'b t w']:
+    weights, totals = self._weigh(tokens, at)
+    value = split_heads(self.value(tokens), self.num_heads)
+    # Dividing the outputs is cheaper than dividing the weights, a larger array.
+    value = jnp.swapaxes(value, 1, 2)
+    outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
+    return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
   def _weigh(
-    self,
-    query: Float[Array, 'b h t s'],
-    key: Float[Array, 'b h n s'],
-    at: slice = slice(None),
+    self, tokens: Float[Array, 'b n w'], at: slice
   ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
+    query = split_heads(self.query(tokens[:, at]), self.num_heads)
+    key = split_heads(self.key(tokens), self.num_heads)
+    if self.rotary:
+      positions = np.arange(tokens.shape[1])
+      query, key = rotate(query, positions[at]), rotate(key, positions)
+    # With the heads' axis after the tokens', XLA:CPU would transpose the scores.
+    query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
     query /= query.shape[-1] ** 0.5
     return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key), at)
 

@@ -79,8 +79,8 @@ class Hyena(Mixer):
 
   def kernels(self, n: int) -> list[Float[Array, 'n w']]:
     """h_1 and h_2 at the distances 0, …, n − 1; their values do not depend on n."""
-    # In float32 at least, as the Fourier transforms are; this costs nothing per prompt.
-    network, filters = widened(self.network), widened(self.filters)
+    # In float32 at least, as the Fourier transforms are; once for all prompts.
+    *network, filters = map(widened, (*self.network, self.filters))
     dtype = filters.kernel[...].dtype
     t = np.arange(n)[:, None] / self.horizon
     angle = 2 * np.pi * t * np.arange(1, _BANDS + 1)[None]

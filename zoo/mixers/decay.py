@@ -64,13 +64,13 @@ class LinearAttention(HeadState):
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     if self.causal:
       return super().__call__(tokens)
-    query, key, value = in_heads(
-      tokens, (self.query, self.key, self.value), self.num_heads
+    query, key, value = widen(
+      in_heads(tokens, (self.query, self.key, self.value), self.num_heads)
     )
     context = tokens.shape[1] - 1
     memory = jnp.einsum('bnhk,bnhv->bhkv', key[:, :context], value[:, :context])
     read = jnp.einsum('bnhk,bhkv->bnhv', query, memory / max(context, 1))
-    return self.out(merge_heads(read))
+    return self.out(merge_heads(read).astype(tokens.dtype))
 
   def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
     if self.causal:
@@ -118,10 +118,7 @@ class Retention(HeadState):
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
     if self.rotary:
-      n = tokens.shape[1]
-      positions = np.arange(n)
-      if state.position is not None:
-        positions = state.position + jnp.arange(n)
+      positions = state.position + jnp.arange(tokens.shape[1])
       query, key = rotate(query, positions), rotate(key, positions)
     decay = np.log1p(-(2.0 ** (-5.0 - np.arange(self.num_heads))))
     key = widen(key)

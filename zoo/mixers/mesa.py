@@ -69,7 +69,7 @@ class Mesa(HeadState):
   def recur(
     self, inputs: Inputs, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
-    # Long sums lose digits in bfloat16, which no solver takes.
+    # In float32 at least: no solver takes bfloat16.
     return regress(jax.nn.softplus(widen(self.ridge[...])) + _LEAST, inputs, memory)
 
 
@@ -78,8 +78,8 @@ def regress(
 ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
   """q (H + Λ)⁻¹ G after each token, and the memory [H, G], for the values [k, v].
 
-  q (H + Λ)⁻¹ are queries of linear attention with the state G, so that only H is
-  computed for each token.
+  q (H + Λ)⁻¹ are queries of linear attention with the state G, so that only H
+  needs a scan over tokens.
   """
   size = ridge.shape[-1]
   diagonal = ridge[:, :, None] * jnp.eye(size, dtype=ridge.dtype)[None]
@@ -88,7 +88,7 @@ def regress(
     moment = update(inputs, moment)
     matrix = moment + diagonal[None]
     factor = jnp.linalg.cholesky(jax.lax.stop_gradient(matrix), symmetrize_input=False)
-    # Its gradient is a solve with the same factor, without that of the factorisation.
+    # The gradient is one more solve with this factor, which is not differentiated.
     solved = jax.lax.custom_linear_solve(
       lambda x: matrix @ x,
       inputs.query[..., None],

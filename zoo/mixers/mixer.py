@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,15 @@ class Mixer(nnx.Module):
 
   For `zoo.probing` a mixer may have `attention(tokens)`, the attention weights
   `[b, h, n, n]` by query and key, and `initial_state(batch)` with `step(token, state)`,
-  which takes tokens `[b, w]` one by one.
+  which takes tokens `[b, w]` one by one. It may also define `outputs_at`, where some
+  outputs cost less than all.
   """
+
+  def __init_subclass__(cls, **given: Any) -> None:
+    super().__init_subclass__(**given)
+    # The outputs_at of a parent would not agree with a new __call__.
+    if '__call__' in vars(cls) and 'outputs_at' not in vars(cls):
+      cls.outputs_at = Mixer.outputs_at
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     """The output for each token, which a model adds to the token."""
@@ -39,7 +46,7 @@ class Mixer(nnx.Module):
   def outputs_at(
     self, tokens: Float[Array, 'b n w'], at: slice
   ) -> Float[Array, 'b t w']:
-    """The outputs for some tokens; a mixer may compute them faster than all outputs."""
+    """The outputs for some tokens, those of `self(tokens)` but for rounding."""
     return self(tokens)[:, at]
 
 
@@ -143,8 +150,8 @@ class RMSNorm(nnx.Module):
 def widen(tree: PyTree) -> PyTree:
   """The arrays, in float32 where they are less precise, as in bfloat16.
 
-  For states, decays, inner gradients and norms, whatever type a model computes in: a
-  state of 8 bits no longer changes once what a token adds is below 1/512 of it.
+  This is for states, decays, inner gradients and norms: a state with 8 significant bits
+  no longer changes once what a token adds is below 1/512 of it.
   """
   return jax.tree.map(
     lambda array: array.astype(np.promote_types(array.dtype, 'float32')), tree
@@ -152,9 +159,13 @@ def widen(tree: PyTree) -> PyTree:
 
 
 def widened(module: _Module) -> _Module:
-  """A module with its weights as of `widen`, so that it computes in that type."""
+  """A module whose weights are those of `widen`; the module itself if none changes."""
   graph, weights, rest = nnx.split(module, nnx.Param, ...)
-  return nnx.merge(graph, widen(weights), rest)
+  wide = widen(weights)
+  pairs = zip(jax.tree.leaves(weights), jax.tree.leaves(wide), strict=True)
+  if all(before.dtype == after.dtype for before, after in pairs):
+    return module
+  return nnx.merge(graph, wide, rest)
 
 
 def head_size(width: int, num_heads: int) -> int:

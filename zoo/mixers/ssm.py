@@ -34,7 +34,7 @@ class _Selected(NamedTuple):
   """What the recurrence of the channels reads; the arrays of one token lack the axis n.
 
   Keys and queries are those of all channels, and the decay is a function of the key and
-  the write strength, so that no array has tokens, channels and state sizes as its axes.
+  the write strength, so that no input has tokens, channels and state sizes as its axes.
   """
 
   query: Float[Array, 'b *n k']
@@ -109,9 +109,9 @@ class _Channels(LinearState):
   def recur(
     self, inputs: _Selected, memory: Float[Array, 'b h k v']
   ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-    # The channels are the last axis of the state, so that XLA:CPU vectorises over them,
-    # also without an axis of length 1 after them. The decay is computed anew in the
-    # backward pass instead of being stored; no loop needs prevent_cse.
+    # The channels are the last axis of the state, without an axis of length 1 after
+    # them, so that XLA:CPU vectorises over them. The decay is computed again in the
+    # backward pass instead of being stored; prevent_cse is not needed inside a scan.
     b, _, key_size, value_size = memory.shape
     state = jnp.swapaxes(memory, 1, 2).reshape(b, key_size, -1)
     # The gradient of a weight that the loop reads is summed in the weight's type.

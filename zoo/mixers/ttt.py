@@ -101,7 +101,7 @@ class TTT(Mixer):
     # Padded tokens have the rate 0, and so change no weights.
     batches = jax.tree.map(lambda array: in_chunks(array, size), examples)
     _, read = jax.lax.scan(body, start, batches)
-    return self._outputs(examples, norm(joined(read, n)))
+    return self._outputs(examples, norm(joined(read, n)), tokens.dtype)
 
   def initial_state(self, batch: int) -> State:
     """The state before the first token."""
@@ -121,7 +121,7 @@ class TTT(Mixer):
     read = jnp.einsum('bhk,bhkv->bhv', query, now)
     position = state.position + 1
     start = jnp.where(position % self.mini_batch_size == 0, now, state.start)
-    outputs = self._outputs(examples, norm(read[:, None]))
+    outputs = self._outputs(examples, norm(read[:, None]), token.dtype)
     return outputs[:, 0], State(start, now, position)
 
   def _examples(self, tokens: Float[Array, 'b n w']) -> _Examples:
@@ -149,10 +149,10 @@ class TTT(Mixer):
     return norm
 
   def _outputs(
-    self, examples: _Examples, normed: Float[Array, 'b n h v']
+    self, examples: _Examples, normed: Float[Array, 'b n h v'], dtype: jnp.dtype
   ) -> Float[Array, 'b n w']:
     outputs = merge_heads(examples.query[..., :-1] + normed)
-    return self.out(outputs.astype(self.out.kernel[...].dtype))
+    return self.out(outputs.astype(dtype))
 
 
 def _moves(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
@@ -52,6 +53,12 @@ class TokenModel(nnx.Module):
     if tokens == 'joint' or not causal:
       # The outputs at examples would depend on their own labels.
       self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
+
+  def __init_subclass__(cls, **given: Any) -> None:
+    super().__init_subclass__(**given)
+    # The outputs_at of a parent would not agree with a new body.
+    if 'body' in vars(cls) and 'outputs_at' not in vars(cls):
+      cls.outputs_at = TokenModel.outputs_at
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
     """The outputs at each token, of which only those at features are read.

@@ -95,7 +95,7 @@ class Transformer(TokenModel):
     self.read_out = read(width, num_outputs)
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    return self.outputs_at(tokens, slice(None))
+    return self._read(self._loops(self._embedded(tokens))[-1])
 
   def outputs_at(
     self, tokens: Float[Array, 'b n m'], at: slice
@@ -105,7 +105,7 @@ class Transformer(TokenModel):
 
   def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
     """`predictions` after each trained loop; gradients stop before the first."""
-    at = at_examples(self.layout)
+    at = slice(-1, None) if self.predictions is None else at_examples(self.layout)
     each = self._loops(self._embedded(self.embed(prompt)), at)
     return jnp.stack([self._finish(self._read(tokens), prompt) for tokens in each])
 
@@ -136,9 +136,9 @@ class Transformer(TokenModel):
     return embedded + self.positions[...][None, :n]
 
   def _loops(
-    self, embedded: Float[Array, 'b n w'], at: slice
+    self, embedded: Float[Array, 'b n w'], at: slice | None = None
   ) -> list[Float[Array, 'b t w']]:
-    """Some of the tokens after each of the trained loops."""
+    """The tokens after each of the trained loops, or only some of them."""
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
     if untrained:
@@ -149,22 +149,20 @@ class Transformer(TokenModel):
     trained = []
     for _ in range(self.num_trained_loops - 1):
       tokens = self._layers(tokens + embedded, remat=self.remat)
-      trained.append(tokens[:, at])
+      trained.append(tokens if at is None else tokens[:, at])
     return [*trained, self._layers(tokens + embedded, at, self.remat)]
 
   def _layers(
-    self, tokens: Float[Array, 'b n w'], at: slice = slice(None), remat: bool = False
+    self,
+    tokens: Float[Array, 'b n w'],
+    at: slice | None = None,
+    remat: bool = False,
   ) -> Float[Array, 'b t w']:
-    """Some of the tokens after all layers."""
-    apply = nnx.remat(Layer.__call__) if remat else Layer.__call__
+    """The tokens after all layers, or only some of them."""
     *first, last = self.layers
     for layer in first:
-      tokens = apply(layer, tokens)
-
-    def apply_last(layer: Layer, tokens: Array) -> Array:
-      return layer(tokens, at)
-
-    return (nnx.remat(apply_last) if remat else apply_last)(last, tokens)
+      tokens = _apply(layer, tokens, None, remat)
+    return _apply(last, tokens, at, remat)
 
   def _read(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n k']:
     return self.read_out(tokens if self.norm is None else self.norm(tokens))
@@ -209,6 +207,17 @@ class Layer(nnx.Module):
         tokens if self.norm_2 is None else self.norm_2(tokens)
       )
     return tokens
+
+
+def _apply(
+  layer: Layer, tokens: Float[Array, 'b n w'], at: slice | None, remat: bool
+) -> Float[Array, 'b t w']:
+  """Applies a layer, which the backward pass computes again with `remat`."""
+
+  def apply(layer: Layer, tokens: Array) -> Array:
+    return layer(tokens, at)
+
+  return (nnx.remat(apply) if remat else apply)(layer, tokens)
 
 
 class FeedForward(nnx.Module):
@@ -290,7 +299,13 @@ def make_mixers(
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}
-    yield mixers.create(name, **common, **taken)
+    made = mixers.create(name, **common, **taken)
+    if not isinstance(made, Mixer):
+      raise UserError(
+        f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
+        'zoo.mixers.Mixer'
+      )
+    yield made
 
 
 def _trained_loops(number: int | None, num_loops: int) -> int:

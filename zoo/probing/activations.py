@@ -151,6 +151,7 @@ def _recording(cls: type, trace: Any) -> type:
     for name, method in inspect.getmembers(cls, inspect.isfunction)
     if name == '__call__' or not (name.startswith('_') or name in inherited)
   }
+  methods.pop('outputs_at', None)  # then all outputs are computed, and recorded
   if issubclass(cls, Mixer):
 
     def call(self: Any, tokens: Array) -> Array:
