@@ -6,10 +6,9 @@ Vectors are rows, and each head has a state S `[k, v]`:
   u_t  = β_t v_t − ε_t k_t S'_t             the value to write, less what is erased,
   S_t  = S'_t + k_tᵀ u_t,   o_t = q_t S_t.
 
-A mixer defines q, k, v, g, β and ε (`LinearState.inputs`), but `mamba` and `longhorn`
-have a scan of their own (`zoo/mixers/ssm.py`). Shape letters here: `k` size
-of a key, `v` size of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of
-a chunk.
+A mixer defines q, k, v, g, β and ε (`LinearState.inputs`); `mamba` and `longhorn` have
+a scan of their own (`zoo/mixers/ssm.py`). Shape letters here: `k` size of a key, `v`
+size of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of a chunk.
 """
 
 from __future__ import annotations
