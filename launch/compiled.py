@@ -1,10 +1,13 @@
 """The cache of compiled programs on disk, so that a second launch starts faster."""
 
 import contextlib
+import hashlib
 import os
 import pathlib
+import platform
 
 import jax
+import jaxlib
 
 from zoo.errors import UserError
 from zoo.files import user_path
@@ -19,12 +22,28 @@ def keep_compiled_programs() -> None:
       caches = os.environ.get('XDG_CACHE_HOME') or user_path('~/.cache')
     except UserError:  # a user without a home folder, as in a container
       return
-    folder = pathlib.Path(caches, 'icl_zoo')
+    folder = pathlib.Path(caches, 'icl_zoo', this_machine())
     jax.config.update('jax_compilation_cache_dir', str(folder))
     delete_least_used(folder, _CACHE_BYTES)
   if 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS' not in os.environ:
     # Most of our programs compile faster than JAX's default of a second.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.05)
+
+
+def this_machine() -> str:
+  """A name for what compiled programs depend on: the release of jaxlib and the CPU.
+
+  JAX's own key of a program does not have the CPU's instruction set, so computers that
+  share a home folder would read programs with instructions that they lack.
+  """
+  words = [platform.machine()]
+  with contextlib.suppress(OSError):  # on Linux alone
+    for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+      if line.startswith(('flags', 'Features')):  # x86, Arm
+        words += sorted(line.partition(':')[2].split())
+        break
+  digest = hashlib.sha256(' '.join(words).encode()).hexdigest()
+  return f'{jaxlib.__version__}-{digest[:12]}'
 
 
 def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
@@ -39,7 +58,9 @@ def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
     for entry in os.scandir(folder):
       if entry.is_file(follow_symlinks=False):
         status = entry.stat()
-        files.append((status.st_atime, status.st_size, entry.path))
+        # Some file systems do not record when a file was read.
+        used = max(status.st_atime, status.st_mtime)
+        files.append((used, status.st_size, entry.path))
   excess = sum(size for _, size, _ in files) - max_bytes
   for _, size, path in sorted(files):
     if excess <= 0:

@@ -148,11 +148,15 @@ def promotion_that_optax_needs():
 
 
 @pytest.fixture(scope='session')
-def cache(tmp_path_factory):
-  """A folder for compiled programs, one for the whole test run."""
-  base = tmp_path_factory.getbasetemp()
-  # With pytest-xdist each worker has a folder of its own below that of the run.
-  return (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'compiled'
+def cache():
+  """The folder of compiled programs, which later test runs on this machine read, too."""
+  from launch import compiled
+
+  caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
+  folder = pathlib.Path(caches, 'icl_zoo_tests', compiled.this_machine())
+  if os.environ.get('PYTEST_XDIST_WORKER', 'gw0') == 'gw0':
+    compiled.delete_least_used(folder, 2 * 2**30)
+  return folder
 
 
 @pytest.fixture(scope='session')
