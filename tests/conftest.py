@@ -51,7 +51,7 @@ def pytest_addoption(parser):
     '--full',
     action='store_true',
     help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
-    'times instead of once, corrupt each file 1000 times instead of 250, and with '
+    'times instead of once, corrupt each file 1000 times instead of 40, and with '
     '--slow run the slowest tests',
   )
 
@@ -149,7 +149,7 @@ def promotion_that_optax_needs():
 
 @pytest.fixture(scope='session')
 def cache():
-  """The folder of compiled programs, which later test runs on this machine read, too."""
+  """The folder of compiled programs, which later test runs on this machine use."""
   from launch import compiled
 
   caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'

@@ -1,4 +1,4 @@
-"""Values of parametrized tests of which only some are run without --slow."""
+"""Values of parametrized tests of which only some are run without --full."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ import pytest
 FULL = pytest.mark.slow, pytest.mark.full
 
 
-def mostly_slow(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
-  """The values `quick`, and as slow ones all other combinations of the axes.
+def mostly_full(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
+  """The values `quick`; all other combinations of the axes are for --slow --full.
 
   A tuple on an axis is several arguments.
   """
@@ -19,7 +19,7 @@ def mostly_slow(quick: Sequence[Any], *axes: Iterable[Any]) -> list[Any]:
     arguments = [one for part in parts for one in _several(part)]
     combination = tuple(arguments) if len(arguments) > 1 else arguments[0]
     if combination not in quick:
-      values.append(pytest.param(*arguments, marks=pytest.mark.slow))
+      values.append(pytest.param(*arguments, marks=FULL))
   return values
 
 

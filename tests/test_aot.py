@@ -165,6 +165,7 @@ def test_what_cannot_fit_is_said_with_the_reason(report):
   assert 'exceeds available HBM (15.75G)' in error
 
 
+@pytest.mark.full
 @needs_libtpu
 @pytest.mark.slow
 def test_the_memory_plan_of_scale_holds(report):
@@ -190,6 +191,7 @@ def test_the_memory_plan_of_scale_holds(report):
     assert found['estimated_cycles'] < 16e6
 
 
+@pytest.mark.full
 @needs_libtpu
 @pytest.mark.slow
 def test_auto_names_the_smallest_slice_on_which_it_fits(cache, tmp_path):
@@ -290,6 +292,7 @@ def test_gpus_are_in_one_slice(unchecked):
     aot.report(small_config(mesh__slices=2), 'h200:8')
 
 
+@pytest.mark.full
 @needs_cuda
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [1, 8])

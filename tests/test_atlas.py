@@ -11,6 +11,7 @@ import pytest
 
 import zoo
 from configs import atlas as cells
+from tests.marks import mostly_full
 from zoo import atlas
 from zoo.atlas import Cell, Grid, Result, measure, pictures, report, training
 from zoo.atlas import results as results_
@@ -385,7 +386,9 @@ def test_no_linear_guess_is_near_an_even_prior_mean(task):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('model', cells.list_models())
+@pytest.mark.parametrize(
+  'model', mostly_full(['softmax', 'lsa', 'deep_set'], cells.list_models())
+)
 def test_every_config_is_valid(model):
   """With each task and guess for a laptop, and with one of each at the full scale."""
   sizes = cells.scales()['laptop']
@@ -397,7 +400,7 @@ def test_every_config_is_valid(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task', cells.list_tasks())
+@pytest.mark.parametrize('task', mostly_full(['prior'], cells.list_tasks()))
 def test_every_task_is_valid_at_the_full_scale(task):
   for guess in cells.scales()['full'].guesses[task]:
     zoo.training.validate(cells.get_config('softmax', task, guess, scale='full'))

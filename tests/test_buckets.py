@@ -14,6 +14,8 @@ from zoo.bucket_lock import Lock, LostLock
 from zoo.buckets import Conflict, Stored, Unreachable, open_folder
 from zoo.files import UnreadableFile
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def short_lease(monkeypatch):

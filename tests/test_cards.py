@@ -17,6 +17,7 @@ from configs import defaults
 from tests import fuzz
 from tests.compare import refuses
 from tests.launch.processes import ROOT
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo import cards, theory
 from zoo.checkpoints.steps import find_corruption
@@ -207,9 +208,7 @@ def test_a_card_that_is_no_json_is_named(tmp_path):
       cards.read_cards(tmp_path)
 
 
-@pytest.mark.parametrize(
-  'number', [50, pytest.param(1000, marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize('number', [50, pytest.param(1000, marks=FULL)], ids=str)
 def test_random_corruption_of_a_card_is_refused_or_listed(tmp_path, unchecked, number):
   shutil.copytree(FOLDER / 'lsa', tmp_path / 'lsa')
   path = tmp_path / 'lsa' / cards.CARD

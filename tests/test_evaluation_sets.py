@@ -95,6 +95,7 @@ assert 'tensorflow' not in sys.modules
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_every_build_has_the_same_bytes_without_tensorflow(tmp_path, data_dir):
   environment = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'PYTHONHASHSEED': '7'}

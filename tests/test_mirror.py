@@ -16,6 +16,8 @@ from zoo.errors import RunError
 from zoo.interruption import Interruption
 from zoo.mirror import mirrored, mirrored_in_parts
 
+pytestmark = pytest.mark.slow
+
 
 def content_of(bucket):
   folder = open_folder(bucket)

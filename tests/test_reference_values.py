@@ -57,6 +57,7 @@ _LARGE = '"num_tasks": 16384', '"num_tasks": 32768', '"context_length": 1023', '
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(('task', 'arguments'), _TASKS)
 def test_all_baselines_have_their_known_values(task, arguments, full):

@@ -140,6 +140,7 @@ def test_every_public_name_is_in_the_reference(site):
   assert not missing
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason='Chromium is not installed')
 def test_every_page_is_whole_and_fits_a_phone(site):
@@ -172,6 +173,7 @@ def complaints(events):
   return found
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason='Chromium is not installed')
 def test_the_search_works_without_a_network(site):

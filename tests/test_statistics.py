@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests import oracle
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo import theory
 from zoo.statistics import triangle
 
@@ -45,7 +45,7 @@ _QUICK = (1, 1, False, 0.6), (3, 4, True, 0.6), (4, 3, True, 0.0), (30, 40, Fals
 
 @pytest.mark.parametrize(
   ('d', 'c', 'general', 'noise_std'),
-  mostly_slow(_QUICK, [(1, 1), (3, 4), (4, 3), (30, 40)], [False, True], [0.0, 0.6]),
+  mostly_full(_QUICK, [(1, 1), (3, 4), (4, 3), (30, 40)], [False, True], [0.0, 0.6]),
 )
 def test_errors_are_those_on_the_prompts_that_sample_draws(d, c, general, noise_std):
   task, rule = _task(d, c, general, noise_std=noise_std), _rule(d, 0.3 / d)
@@ -79,7 +79,7 @@ def test_the_triangle_is_that_of_the_gram_matrix(c, width):
 
 @pytest.mark.parametrize(
   ('c', 'general', 'noise_std'),
-  mostly_slow(
+  mostly_full(
     [(6, True, 0.6), (10_000, False, 0.6)], [6, 10_000], [False, True], [0.0, 0.6]
   ),
 )
@@ -142,7 +142,7 @@ def test_a_long_context_is_never_laid_out():
 
 @pytest.mark.parametrize('c', [10, 1000])
 @pytest.mark.parametrize(
-  ('data', 'model'), mostly_slow([(4, 2)], [(1, 1), (2, 1), (8, 1)]), ids=str
+  ('data', 'model'), mostly_full([(4, 2)], [(1, 1), (2, 1), (8, 1)]), ids=str
 )
 def test_statistics_are_the_same_bits_on_any_number_of_devices(data, model, c):
   task = _task(10, c, noise_std=0.5)

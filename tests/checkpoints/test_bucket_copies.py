@@ -12,6 +12,8 @@ from zoo.buckets import Folder, Stored, Unreachable, open_folder
 from zoo.tasks import LinearRegression
 from zoo.training import train
 
+pytestmark = pytest.mark.slow
+
 TASK = LinearRegression(3, 4)
 
 

@@ -17,6 +17,7 @@ from tests.checkpoints.states import (
   not_root,
   save,
 )
+from tests.marks import FULL
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.steps import MANIFEST, find_corruption
 
@@ -75,8 +76,8 @@ def truncate(path: pathlib.Path) -> None:
   'damage',
   [
     flip,
-    pytest.param(truncate, marks=pytest.mark.slow),
-    pytest.param(pathlib.Path.unlink, marks=pytest.mark.slow),
+    pytest.param(truncate, marks=FULL),
+    pytest.param(pathlib.Path.unlink, marks=FULL),
   ],
 )
 def test_damage_to_any_file_falls_back_and_says_so(tmp_path, caplog, damage):

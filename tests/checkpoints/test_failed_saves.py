@@ -26,6 +26,7 @@ from tests.checkpoints.states import (
   state_at,
 )
 from tests.launch.processes import ROOT, environment
+from tests.marks import FULL
 from zoo.checkpoints import orbax_folders
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.steps import find_corruption
@@ -73,8 +74,8 @@ FEW = ['size=16k', 'size=80k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=40']
   'disks',
   [
     pytest.param(FEW, id='few'),
-    pytest.param(SIZES, id='sizes', marks=pytest.mark.slow),
-    pytest.param(INODES, id='inodes', marks=pytest.mark.slow),
+    pytest.param(SIZES, id='sizes', marks=FULL),
+    pytest.param(INODES, id='inodes', marks=FULL),
   ],
 )
 def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, disks, capfd):

@@ -15,6 +15,7 @@ from flax import nnx
 import zoo
 from tests import fuzz
 from tests.checkpoints.states import let_others_in, not_root
+from tests.marks import FULL
 from tests.settings import isotropic
 from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
@@ -236,7 +237,7 @@ MUTATIONS = {
 }
 CASES = [
   *((name, 20) for name in ('origin/data.json', 'model/_METADATA', 'model/d/*')),
-  *(pytest.param(name, fuzz.NUM_CASES, marks=pytest.mark.slow) for name in MUTATIONS),
+  *(pytest.param(name, fuzz.NUM_CASES, marks=FULL) for name in MUTATIONS),
 ]
 
 

@@ -79,6 +79,7 @@ def test_models_that_are_opened():
 MANY = 5000 if 'ZOO_FULL_TESTS' in os.environ else 1000
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_thousands_of_saves_with_few_files_allowed(tmp_path, cache):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo import losses
 from zoo.estimators import boolean
 
@@ -79,7 +79,7 @@ def _conjunction_posterior(x, y, x_query, disjunction=False):
   return up / (up + down)
 
 
-@pytest.mark.parametrize('k', mostly_slow([5], [0, 1, 2, 12, 20]))
+@pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   count = 48
   with jax.enable_x64(True):
@@ -100,7 +100,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   assert gaps[16_384].max() <= 0.008
 
 
-@pytest.mark.parametrize('k', mostly_slow([], [0, 1, 6]))
+@pytest.mark.parametrize('k', mostly_full([], [0, 1, 6]))
 def test_bayes_for_disjunctions_agrees_with_enumeration(k):
   prompt = _prompts(_task('disjunction', 5, 12), 32)
   expected = [_conjunction_posterior(*one, True) for one in _each(prompt, k)]
@@ -207,7 +207,7 @@ def _chance_that_a_parity_is_known(d, k):
   return float(ranks @ known)
 
 
-@pytest.mark.parametrize(('d', 'count'), mostly_slow([(40, 512)], [(10, 4096)]))
+@pytest.mark.parametrize(('d', 'count'), mostly_full([(40, 512)], [(10, 4096)]))
 def test_parities_are_learnt_as_soon_as_linear_algebra_allows(d, count):
   # 2^40 subsets could not be enumerated.
   task = _task('parity', d, d + 4)
@@ -255,7 +255,7 @@ def test_averaging_is_a_shrunk_correlation(k):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['parity'], ['conjunction', 'majority', 'nearest_neighbour'])
+  'name', mostly_full(['parity'], ['conjunction', 'majority', 'nearest_neighbour'])
 )
 def test_one_pass_predicts_as_each_prefix_does(name):
   task = _task(name, 7, 2)
@@ -277,7 +277,7 @@ _TASKS = {
 }
 
 
-@pytest.mark.parametrize('name', mostly_slow(['conjunction', 'majority'], _TASKS))
+@pytest.mark.parametrize('name', mostly_full(['conjunction', 'majority'], _TASKS))
 def test_bayes_is_calibrated_and_no_other_baseline_is_better(name):
   changes, lengths = _TASKS[name]
   task, count = _task(name, **changes), 512

@@ -5,7 +5,7 @@ import pytest
 import scipy.integrate
 
 import zoo
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.estimators.kernel import ArcCosineKernel
 from zoo.tasks import ReluNetwork
@@ -34,7 +34,7 @@ def kernel(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-  ('noise', 'mean'), mostly_slow([(0.5, 0.75)], [(0.0, 0.0), (0.5, 0.0), (0.0, 0.75)])
+  ('noise', 'mean'), mostly_full([(0.5, 0.75)], [(0.0, 0.0), (0.5, 0.0), (0.0, 0.75)])
 )
 def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
   """One of the labels' mean and covariance, which a test of the task compares."""
@@ -85,7 +85,7 @@ def test_with_one_feature_two_examples_of_both_signs_determine_the_function():
   assert losses[:, 20:].max() <= 1e-6
 
 
-@pytest.mark.parametrize('d', mostly_slow([2], [20]))
+@pytest.mark.parametrize('d', mostly_full([2], [20]))
 def test_the_decomposition_does_not_fail(d):
   task = ReluNetwork(d, 400, 3)
   prompt = task.sample(jax.random.key(0), 4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.tasks import Sinusoid
 
@@ -49,7 +49,7 @@ def _at_once(x, y, x_query):
   )
 
 
-@pytest.mark.parametrize(('amplitude', 'phase'), mostly_slow(_RANGES[:2], _RANGES[2:]))
+@pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:2], _RANGES[2:]))
 def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
   task = _task(amplitude, phase)
   prompt = _sample(task, 1, 24)
@@ -164,7 +164,7 @@ def test_labels_that_no_function_has_give_the_mean_of_the_prior():
   np.testing.assert_allclose(_bayes(prompt), prior, atol=1e-6)
 
 
-@pytest.mark.parametrize(('amplitude', 'phase'), mostly_slow(_RANGES[:1], _RANGES[1:]))
+@pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:1], _RANGES[1:]))
 def test_the_error_is_uncorrelated_with_the_prediction(amplitude, phase):
   # So it is for the posterior mean alone. 20,000 prompts, 4 standard errors.
   task = _task(amplitude, phase)

@@ -23,6 +23,8 @@ from zoo.language_models.decoder_config import DecoderConfig, llama3_divisors
 from zoo.language_models.decoding import PADDING, empty_cache, greedy
 from zoo.language_models.weights import load_decoder, open_weights
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = smollm2.arrays('tiny.npz')
 KINDS = list(tiny.CONFIGS)
 # How files are split does not depend on the family, and Gemma is not read from GGUF.

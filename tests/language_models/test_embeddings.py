@@ -17,6 +17,8 @@ from tests.compare import refuses
 from tests.llm.pairs import TINY_BERT
 from zoo.language_models.embeddings import SentenceEmbedder
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_tiny_random_encoder_is_that_of_transformers():
   reference = json.loads((TINY_BERT / 'reference.json').read_text())

@@ -10,6 +10,8 @@ from tests.compare import refuses
 from tests.language_models import smollm2, tiny
 from zoo.language_models.gguf_file import GGUFFile
 
+pytestmark = pytest.mark.slow
+
 STRING, ARRAY, UINT8, UINT32 = 8, 9, 0, 4
 
 

@@ -18,10 +18,13 @@ from tests.language_models.test_decoder import (
   logits_of,
   make_mesh,
 )
+from tests.marks import FULL
 from zoo.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
 from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights
+
+pytestmark = pytest.mark.slow
 
 PROMPTS = [
   'Rain falls on the old bridge.',
@@ -131,7 +134,7 @@ def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, pro
 
 
 @pytest.mark.parametrize(
-  'kind', ['gemma3', *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW_KINDS)]
+  'kind', ['gemma3', *(pytest.param(x, marks=FULL) for x in SLOW_KINDS)]
 )
 def test_other_layers_follow_a_past_that_is_longer_than_their_window(models, kind):
   folder = models[kind]['folder']

@@ -134,6 +134,7 @@ def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
     assert 'is in use: another process is training in it' in ended[0][1]
 
 
+@pytest.mark.full
 def test_an_outage_of_the_bucket_changes_nothing(
   tmp_path, bucket, cache, emulator, faults
 ):

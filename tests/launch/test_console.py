@@ -111,9 +111,7 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
       'an environment variable is invalid: Invalid value "x"',
     ),
     ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
-    pytest.param(
-      *('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=pytest.mark.slow
-    ),
+    pytest.param(*('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=FULL),
   ],
 )
 def test_what_jax_cannot_use_is_one_line(
@@ -147,9 +145,7 @@ def test_each_script_is_a_command():
   'name',
   [
     'main',
-    *(
-      pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name != 'main'
-    ),
+    *(pytest.param(name, marks=FULL) for name in COMMANDS if name != 'main'),
   ],
 )
 def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
@@ -164,9 +160,9 @@ def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
   ('arguments', 'code', 'said'),
   [
     (['plot'], 2, 'error: --workdir is missing'),
-    pytest.param(['--help'], 0, '  catalog ', marks=pytest.mark.slow),
-    pytest.param([], 0, '  catalog ', marks=pytest.mark.slow),
-    pytest.param(['mian'], 2, "error: unknown command 'mian'", marks=pytest.mark.slow),
+    pytest.param(['--help'], 0, '  catalog ', marks=FULL),
+    pytest.param([], 0, '  catalog ', marks=FULL),
+    pytest.param(['mian'], 2, "error: unknown command 'mian'", marks=FULL),
   ],
 )
 def test_one_command_has_all_others(cache, arguments, code, said):

@@ -57,6 +57,7 @@ def _table(workdir):
   return {row['task.prior_mean']: row for row in rows}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):

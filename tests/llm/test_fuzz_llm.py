@@ -15,6 +15,7 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
+from tests.marks import FULL
 from zoo import evaluation_sets
 from zoo.interruption import Interruption
 from zoo.llm import benchmarks, datasets, report
@@ -41,7 +42,7 @@ FACTS: Any = {
   'context_split': 'train',
   'guess': {'model': 'constant', 'bias': 0.0, 'noise': 0.0, 'shuffled': False},
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [*FULL, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize(

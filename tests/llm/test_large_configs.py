@@ -91,6 +91,7 @@ def test_a_device_holds_what_the_docstring_says(name):
     assert abs(tokens * per_token / int(model) / 1e9 - float(cache)) < 0.06
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'model'), [('llama3_1_8b', 8), ('qwen2_5_7b', 4)])
 def test_decoding_compiles_for_a_mesh_with_the_weights_split(name, model):

@@ -10,11 +10,15 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.marks import mostly_full
 from tests.mixers.loops import B, H, N, W, tokens, warm
 from tests.scans import carried
 from tests.settings import isotropic
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
+_mostly_full = pytest.mark.parametrize(
+  'name', mostly_full(['softmax', 'gated_delta', 'hyena'], zoo.list_mixers())
+)
 _DECODING = [
   name for name in zoo.list_mixers() if hasattr(zoo.registry.mixers.get(name), 'step')
 ]
@@ -101,7 +105,7 @@ def test_a_step_in_bfloat16_keeps_the_state_of_the_first(name):
 
 
 @pytest.mark.slow
-@_every_mixer
+@_mostly_full
 def test_a_transformer_of_it_keeps_the_contract_of_models(name):
   model = zoo.create_model(
     'transformer',
@@ -130,7 +134,7 @@ def test_heads_share_the_width(name):
 
 
 @pytest.mark.slow
-@_every_mixer
+@_mostly_full
 def test_one_device_is_the_same_as_eight(name, float64):
   """The batch and the heads are split; sums are taken in another order."""
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.models.initial_guess import GUESSES
 
 D, C, B = 3, 5, 2  # features, examples and prompts
@@ -28,7 +28,7 @@ _SLOW = [
   *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
 ]
 each_task_and_guess = pytest.mark.parametrize(
-  ('task', 'guess'), mostly_slow([('gaussian_clusters', 'network')], _SLOW)
+  ('task', 'guess'), mostly_full([('gaussian_clusters', 'network')], _SLOW)
 )
 
 

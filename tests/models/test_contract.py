@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.settings import isotropic
 from zoo.models import LinearAttention
 from zoo.protocols import FollowsRule
@@ -190,7 +190,7 @@ def _fitting(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
 
 
 @_every_model
-@pytest.mark.parametrize(('data', 'model'), mostly_slow([(4, 2)], [(8, 1)]), ids=str)
+@pytest.mark.parametrize(('data', 'model'), mostly_full([(4, 2)], [(8, 1)]), ids=str)
 def test_one_device_is_the_same_as_eight(name, data, model):
   mesh = jax.make_mesh(
     (data, model), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
@@ -224,7 +224,10 @@ def test_one_device_is_the_same_as_eight(name, data, model):
 
 
 @pytest.mark.slow
-@_every_model
+@pytest.mark.parametrize(
+  'name',
+  mostly_full(['multi_head_lsa', 'transformer', 'gru'], zoo.registry.models.names()),
+)
 @jax.numpy_dtype_promotion('standard')  # flax promotes to at least float32
 def test_one_device_is_the_same_as_eight_in_float64(name, float64):
   """The difference above is rounding: in float64 there is hardly any."""

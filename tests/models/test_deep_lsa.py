@@ -12,6 +12,7 @@ import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
+from tests.marks import FULL
 from tests.models import bodies
 from tests.models.bodies import D
 from tests.weights import randomize
@@ -245,7 +246,7 @@ def test_without_examples_it_predicts_the_guess(form, guess):
 
 @bodies.each_task_and_guess
 @pytest.mark.parametrize(
-  'form', ['dense', *(pytest.param(f, marks=pytest.mark.slow) for f in _FORMS[1:])]
+  'form', ['dense', *(pytest.param(f, marks=FULL) for f in _FORMS[1:])]
 )
 def test_it_keeps_its_contract(task, guess, form):
   bodies.check(

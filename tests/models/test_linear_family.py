@@ -11,7 +11,7 @@ import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.models import linear_attention
 
 _B = 3
@@ -34,7 +34,7 @@ _TOLERANCE = {'float32': 1e-5, 'float64': 1e-12}
 
 _each_case = pytest.mark.parametrize(
   ('name', 'heads', 'd', 'c'),
-  mostly_slow([case for case in _CASES if case[2] == 3 or case[1] == 2], _CASES),
+  mostly_full([case for case in _CASES if case[2] == 3 or case[1] == 2], _CASES),
   ids=str,
 )
 _each_precision = pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import predict, predict_all
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.weights import double, promoting_float64, randomize
 from zoo.mixers.attention import SoftmaxAttention
@@ -196,7 +196,7 @@ def test_mixers_take_turns():
 
 @pytest.mark.parametrize(
   'given',
-  mostly_slow(
+  mostly_full(
     [{'num_layers': 1}, {'mixer': 'softmax,relu', 'positions': 'rotary'}],
     [
       {'mixer': 'relu', 'norm': 'none'},
@@ -278,7 +278,7 @@ def test_a_mixer_that_is_no_subclass_is_refused():
     _model(mixer='plain')
 
 
-@pytest.mark.parametrize('tokens', mostly_slow(['joint'], ['interleaved', 'shifted']))
+@pytest.mark.parametrize('tokens', mostly_full(['joint'], ['interleaved', 'shifted']))
 def test_a_set_predicts_the_query_alone(tokens):
   model = _model(tokens=tokens, causal=False, positions='none')
   zoo.check_model(model, isotropic(_D, _C))

@@ -12,7 +12,7 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from tests.probing.models import Softmax
 from tests.settings import isotropic
 from tests.weights import randomize
@@ -137,7 +137,7 @@ def _check_channels(model, outputs, own, name):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
+  'name', mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
 )
 def test_a_map_times_the_values_is_what_the_layer_reads(name):
   model, outputs, own = _found(name)
@@ -159,7 +159,7 @@ def test_a_map_times_the_values_is_what_the_layer_reads(name):
   assert_close(shown, np.abs(attention).mean(axis=0), _ROUNDING)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['linear'], ['softmax', 'relu']))
+@pytest.mark.parametrize('name', mostly_full(['linear'], ['softmax', 'relu']))
 def test_in_a_set_each_token_sees_the_context(name):
   model, outputs, own = _found(name, causal=False, tokens='joint', positions='none')
   _check_outputs(model, outputs, own)
@@ -169,7 +169,7 @@ def test_in_a_set_each_token_sees_the_context(name):
   assert 'state.memory' not in own
 
 
-@pytest.mark.parametrize('name', mostly_slow(['gated_delta'], _WITH_STATE))
+@pytest.mark.parametrize('name', mostly_full(['gated_delta'], _WITH_STATE))
 def test_the_states_are_those_after_each_token(name):
   model, _, own = _found(name)
   tokens, mixer = jnp.asarray(own['tokens']), model.layers[0].mixer
@@ -245,7 +245,7 @@ def test_recurrent_networks_have_what_they_carry(name):
   assert_close(model.read_out(inputs), found['body'], _ROUNDING)
 
 
-@pytest.mark.parametrize('name', mostly_slow(['softmax', 'gated_delta'], ['mesa']))
+@pytest.mark.parametrize('name', mostly_full(['softmax', 'gated_delta'], ['mesa']))
 def test_a_model_that_is_not_probed_computes_nothing_more(name, monkeypatch):
   model, prompt = _transformer(name), _prompt()
   program = str(jax.make_jaxpr(model)(prompt))

@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 
 _NAMES = [
   'conjunction',
@@ -176,7 +176,7 @@ def test_a_third_of_the_context_is_random_unless_told():
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['conjunction', 'nearest_neighbour'], _NAMES)
+  'name', mostly_full(['conjunction', 'nearest_neighbour'], _NAMES)
 )
 def test_labels_are_signs_and_targets_their_probabilities(name):
   prompt = _sample(name)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from configs import defaults
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.config import build_task
 from zoo.contracts import tasks as contracts
 
@@ -46,14 +46,16 @@ def test_its_prompts_and_its_loss_keep_their_contract(name, unchecked, monkeypat
 
 
 @pytest.mark.slow
-@_every_task
+@pytest.mark.parametrize(
+  'name', mostly_full(['linear_regression', 'markov_chain', 'sparse_parity'], _NAMES)
+)
 def test_it_keeps_its_contract_as_its_config_has_it(name, unchecked, monkeypatch, full):
   if not full:  # an eighth of the prompts on which `bayes` is compared
     monkeypatch.setattr(contracts, '_NUM_PAIRED', 64)
   zoo.check_task(build_task(defaults.get_config(f'task={name}')))
 
 
-@pytest.mark.parametrize('name', mostly_slow(['relu_network', 'markov_chain'], _NAMES))
+@pytest.mark.parametrize('name', mostly_full(['relu_network', 'markov_chain'], _NAMES))
 def test_prompts_are_the_same_bits_on_one_device_and_on_eight(name):
   task = _task(name)
   key, alone = jax.random.key(5), task.sample(jax.random.key(5), 32)

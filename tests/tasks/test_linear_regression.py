@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compare import refuses
 from tests.compiled import AS_USERS
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 
 _D, _C = 3, 4
 _KEY = jax.random.key(5)
@@ -230,7 +230,7 @@ def test_a_longer_batch_begins_with_the_shorter_one(setting, share):
 
 @pytest.mark.parametrize('setting', _SETTINGS)
 @pytest.mark.parametrize(
-  ('data', 'model'), mostly_slow([(4, 2)], [(1, 1), (2, 1), (8, 1)]), ids=str
+  ('data', 'model'), mostly_full([(4, 2)], [(1, 1), (2, 1), (8, 1)]), ids=str
 )
 def test_prompts_are_the_same_bits_on_any_number_of_devices(setting, data, model):
   batch_size, changes = _SETTINGS[setting]

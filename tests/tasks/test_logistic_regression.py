@@ -6,7 +6,7 @@ from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import FULL, mostly_full
 from zoo import losses
 from zoo.estimators import classification
 from zoo.protocols import PredictsAll
@@ -78,7 +78,7 @@ def test_a_singular_prior_fixes_the_weights_along_its_null_space():
   assert np.all(np.linalg.eigvalsh(np.cov(gap.T))[1:] > 1)
 
 
-@pytest.mark.parametrize('link', mostly_slow(['logistic', 'sign'], ['probit']))
+@pytest.mark.parametrize('link', mostly_full(['logistic', 'sign'], ['probit']))
 def test_labels_have_the_probabilities_of_their_targets(link):
   prompt = _sample(_task(link=link), 2, 4000)
   assert set(np.unique(prompt.y)) == {-1, 1}
@@ -137,7 +137,7 @@ def _optimum(task, x, y):
 
 @pytest.mark.parametrize(
   ('link', 'prior'),
-  mostly_slow(
+  mostly_full(
     [
       ('logistic', 'general'),
       ('probit', 'singular'),
@@ -188,7 +188,7 @@ _SMALL = {
 
 @pytest.mark.parametrize(
   ('link', 'prior'),
-  mostly_slow(
+  mostly_full(
     [('probit', 'two features')],
     ['logistic', 'probit'],
     _SMALL,
@@ -228,9 +228,7 @@ def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
       assert abs(every[b, k] - expected) <= 5 * error[b]
 
 
-@pytest.mark.parametrize(
-  'link', ['logistic', pytest.param('probit', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('link', ['logistic', pytest.param('probit', marks=FULL)])
 def test_bayes_is_calibrated_and_the_best(link):
   task, n = _task(link=link, context_length=6, **_PRIORS['general']), 256
   prompt = _sample(task, 3, n)
@@ -266,7 +264,7 @@ def test_the_standard_error_of_bayes_is_small_for_20_features(link):
   assert 0.4 < np.mean((gap / error)[usual] ** 2) < 2
 
 
-@pytest.mark.parametrize('link', mostly_slow(['probit'], ['logistic', 'sign']))
+@pytest.mark.parametrize('link', mostly_full(['probit'], ['logistic', 'sign']))
 def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
   task = _task(link=link, prior_covariance=2 * np.eye(3))
   prompt = _sample(task, 1, 32)

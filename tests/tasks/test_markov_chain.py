@@ -8,7 +8,7 @@ import scipy.integrate
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.tasks.markov_chain import MarkovChain, _stationary_law
 
@@ -54,7 +54,7 @@ def _rows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
   return symbols, matrices[np.arange(count), symbols]
 
 
-@pytest.mark.parametrize('size', mostly_slow([3], [2, 8]))
+@pytest.mark.parametrize('size', mostly_full([3], [2, 8]))
 def test_chains_are_stationary_with_dirichlet_rows(size):
   count = 8000
   prompt = _task(num_symbols=size, context_length=20).sample(jax.random.key(1), count)
@@ -129,7 +129,7 @@ def _bayes_by_quadrature(symbols: np.ndarray) -> float:
   return zero / total
 
 
-@pytest.mark.parametrize('k', mostly_slow([6], [1]))
+@pytest.mark.parametrize('k', mostly_full([6], [1]))
 def test_bayes_for_two_symbols_is_the_integral(k):
   task = _task(context_length=6)
   prompt = task.sample(jax.random.key(4), 3)

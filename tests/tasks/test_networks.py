@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.estimators import regression
 from zoo.tasks.base import baselines_of
@@ -89,7 +89,7 @@ def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['noisy relu_network', 'sinusoid'], ['relu_network'])
+  'name', mostly_full(['noisy relu_network', 'sinusoid'], ['relu_network'])
 )
 def test_no_baseline_beats_the_first(name):
   # The kernel is the best of all predictors that are linear in the labels, as the

@@ -9,7 +9,7 @@ import scipy.stats
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.estimators.outlier_regression import WithoutOnes
 from zoo.tasks import OutlierRegression
@@ -87,7 +87,7 @@ def test_bayes_is_least_squares_on_the_rest():
       np.testing.assert_allclose(predictions[i, k], expected, atol=1e-8)
 
 
-@pytest.mark.parametrize('context_length', mostly_slow([20], [100]))
+@pytest.mark.parametrize('context_length', mostly_full([20], [100]))
 def test_the_risk_of_bayes_is_that_of_the_rest(context_length):
   """`E max(0, d − K)`, with K the binomial number of examples that are no outliers."""
   task, d = OutlierRegression(5, context_length), 5

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compiled import AS_USERS
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo import losses
 from zoo.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass
@@ -107,7 +107,7 @@ def test_shifts_are_equal_by_value():
 
 @pytest.mark.parametrize(
   'name',
-  mostly_slow(['skewed', 'repeated_query', 'scale_y=3'], [*_CHANGED, *_SCALED]),
+  mostly_full(['skewed', 'repeated_query', 'scale_y=3'], [*_CHANGED, *_SCALED]),
 )
 def test_labels_are_those_of_the_function_at_the_features(name):
   mean = np.arange(1.0, _D + 1)  # the weights of each prompt, as they do not vary
@@ -120,7 +120,7 @@ def test_labels_are_those_of_the_function_at_the_features(name):
 
 
 @pytest.mark.parametrize(
-  'name', mostly_slow(['orthogonal_query'], [*_CHANGED, *_SCALED])
+  'name', mostly_full(['orthogonal_query'], [*_CHANGED, *_SCALED])
 )
 def test_prompts_are_the_same_bits_in_longer_batches_and_on_devices(name):
   task = _task(noise_std=0.5).shifts()[name]
@@ -234,7 +234,7 @@ def test_a_query_in_the_span_of_the_context_is_orthogonal_all_the_same():
   assert np.abs(overlap).max() <= 1e-5
 
 
-@pytest.mark.parametrize('scale', mostly_slow([3.0], [1 / 3, 1 / 2, 2.0]))
+@pytest.mark.parametrize('scale', mostly_full([3.0], [1 / 3, 1 / 2, 2.0]))
 def test_scaled_features_and_functions(scale):
   shifts = _task().shifts()
   name = f'={scale:.3g}'

@@ -11,7 +11,7 @@ import sklearn.linear_model
 
 import zoo
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.estimators import sparse
 from zoo.tasks import SparseRegression
@@ -79,7 +79,7 @@ def _posterior_mean(x, y, x_query, num_nonzero, std):
   return posterior @ predictions / posterior.sum()
 
 
-@pytest.mark.parametrize('std', mostly_slow([0.0, 0.5], [0.01]))
+@pytest.mark.parametrize('std', mostly_full([0.0, 0.5], [0.01]))
 def test_bayes_is_the_mean_over_all_supports(std):
   task = _task(noise_std=std)
   with jax.enable_x64(True):
@@ -94,7 +94,7 @@ def test_bayes_is_the_mean_over_all_supports(std):
       np.testing.assert_allclose(predictions[i, k], expected, atol=tolerance)
 
 
-@pytest.mark.parametrize('std', mostly_slow([0.0], [0.1]))
+@pytest.mark.parametrize('std', mostly_full([0.0], [0.1]))
 def test_bayes_in_single_precision_is_that_in_double_precision(std):
   task = SparseRegression(context_length=6, noise_std=std)
   bayes = sparse.SparseBayes(20, 3, std)
@@ -130,7 +130,7 @@ def test_no_baseline_surpasses_bayes():
     assert np.all(gap.mean(0) >= -4 * gap.std(0) / np.sqrt(len(gap))), name
 
 
-@pytest.mark.parametrize('penalty', mostly_slow([0.01], [0.1, 0.001]))
+@pytest.mark.parametrize('penalty', mostly_full([0.01], [0.1, 0.001]))
 def test_the_lasso_is_that_of_another_library(penalty):
   task = SparseRegression(context_length=12, noise_std=0.1)
 

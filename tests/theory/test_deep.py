@@ -137,6 +137,7 @@ def test_two_layers_attain_the_bound_if_the_readout_is_free():
   assert _lowest(2, -1.0).upper == pytest.approx(2.466305, abs=5.1e-7)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_bound_of_four_layers():
   """min ∫ P² dμ over P of degree k with P(0) = 1 is a ratio of Hankel determinants."""

@@ -133,6 +133,7 @@ def test_two_heads_are_below_the_family_and_above_what_no_weights_can_do():
   assert found < deep.gd_plus_plus_optimum(_PAPER, 2).lower - 7e-4
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize('noise_std', [0.0, 0.6])
 def test_the_search_ends_between_its_bounds(noise_std):

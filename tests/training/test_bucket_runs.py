@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from tests.compare import refuses
+from tests.marks import FULL
 from tests.training.runs import (
   assert_same_bits,
   bucket_arrays,
@@ -18,6 +19,8 @@ from zoo import bucket_lock
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
 from zoo.training import loop, train
+
+pytestmark = pytest.mark.slow
 
 WITHOUT_TIME = 'steps_per_second', 'wall_time', 'cpu_ms_per_step', 'flops_per_second'
 
@@ -162,8 +165,8 @@ def delete(folder, name):
   'damage',
   [
     flip,
-    pytest.param(truncate, marks=pytest.mark.slow),
-    pytest.param(delete, marks=pytest.mark.slow),
+    pytest.param(truncate, marks=FULL),
+    pytest.param(delete, marks=FULL),
   ],
 )
 def test_no_damage_to_any_object_is_restored(bucket, whole, stop_at, caplog, damage):

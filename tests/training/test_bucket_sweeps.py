@@ -18,6 +18,8 @@ from zoo.buckets import open_folder
 from zoo.mirror import mirrored
 from zoo.training import loop, sweeps
 
+pytestmark = pytest.mark.slow
+
 # Three in one program and one in another.
 _POINTS = [{'task.prior_mean': mean, 'seed': 0} for mean in (0.0, 1.0, 2.0)]
 _POINTS += [{'task.context_length': 6}]

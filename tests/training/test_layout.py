@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import zoo
 from tests.compare import assert_close
+from tests.marks import FULL
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
 from zoo import registry
@@ -36,7 +37,7 @@ MESHES = [
   ((4, 2), 5, 1),
   ((2, 4), 9, 2),
   *(
-    pytest.param(*case, marks=pytest.mark.slow)
+    pytest.param(*case, marks=FULL)
     for case in [
       *(((8, 1), 5, 1), ((1, 8), 5, 1), ((4, 2), 9, 2), ((2, 4), 9, 1), ((1, 8), 9, 1)),
     ]
@@ -137,7 +138,7 @@ def gathered(text):
   ('first_split', 'heads'),
   [
     (True, 5),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in [(False, 5), (True, 9)]),
+    *(pytest.param(*case, marks=FULL) for case in [(False, 5), (True, 9)]),
   ],
 )
 def test_checkpoints_do_not_tell_that_the_state_was_split(tmp_path, first_split, heads):

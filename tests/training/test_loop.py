@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 
 from tests.compare import refuses
+from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo import theory
 from zoo.checkpoints.steps import find_corruption
@@ -34,8 +35,8 @@ def lines_of(workdir):
   ('mesh', 'steps'),
   [
     ((1, 1), (5,)),
-    pytest.param((1, 1), range(1, 12), marks=pytest.mark.slow),
-    pytest.param((4, 2), (3, 8), marks=pytest.mark.slow),
+    pytest.param((1, 1), range(1, 12), marks=FULL),
+    pytest.param((4, 2), (3, 8), marks=FULL),
   ],
 )
 def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
@@ -230,7 +231,7 @@ def test_fresh_prompts_at_every_step(tmp_path):
 
 @pytest.mark.parametrize(
   'mesh',
-  [(4, 2), *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1), (2, 2)])],
+  [(4, 2), *(pytest.param(mesh, marks=FULL) for mesh in [(8, 1), (2, 2)])],
 )
 def test_a_mesh_trains_as_one_device_does(tmp_path, mesh):
   config = small_config('multi_head_lsa', model__num_heads=2)

@@ -15,7 +15,7 @@ import pytest
 
 from configs import tasks
 from tests.compare import refuses
-from tests.marks import mostly_slow
+from tests.marks import FULL, mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.errors import RunError
 from zoo.training import grid, loop, sweeps, train
@@ -91,7 +91,7 @@ def all_points(tmp_path_factory):
 
 @pytest.mark.parametrize(
   ('objective', 'i'),
-  mostly_slow([('sampled', 2), ('sampled', 5)], ['sampled', 'exact'], [0, 2, 3, 5, 7]),
+  mostly_full([('sampled', 2), ('sampled', 5)], ['sampled', 'exact'], [0, 2, 3, 5, 7]),
 )
 def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
   all_points, tmp_path, objective, i
@@ -147,7 +147,7 @@ def exact_points(tmp_path_factory):
   return run
 
 
-@pytest.mark.parametrize('i', mostly_slow([2], range(len(_EXACT_POINTS))))
+@pytest.mark.parametrize('i', mostly_full([2], range(len(_EXACT_POINTS))))
 def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
   exact_points, tmp_path, i
 ):
@@ -196,7 +196,7 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, trained):
 
 @pytest.mark.parametrize(
   'number',
-  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=FULL)],
   ids=str,
 )
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, number):
