@@ -1,5 +1,6 @@
 """Tasks that several tests share."""
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,6 +17,11 @@ def isotropic(d, c, prior_mean: ArrayLike = 0.0, noise_std=0.0, **other):
     noise_std=noise_std,
     **other,
   )
+
+
+def curve_key(seed=0):
+  """The key of the first batch of a curve's prompts, from the definition."""
+  return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 3), 0)
 
 
 def general(d=3, c=5, **other):

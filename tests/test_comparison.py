@@ -12,7 +12,7 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.settings import isotropic
+from tests.settings import curve_key, isotropic
 from zoo import comparison
 from zoo.comparison import affordable, compare, compare_all, is_comparison, table_of
 from zoo.comparison_plots import plot_by_examples
@@ -62,7 +62,7 @@ def test_several_models_share_the_measured_baselines(compared, monkeypatch):
 
 def test_differences_are_paired(compared):
   task, found = compared
-  prompt = task.sample(jax.random.fold_in(jax.random.key(0), 0), _N)
+  prompt = task.sample(curve_key(), _N)
   target = np.asarray(prompt.y_query, np.float64)
   model = np.square(np.asarray(predict(_model(), prompt), np.float64) - target)
   for name, baseline in task.baselines().items():

@@ -11,9 +11,10 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.settings import isotropic
-from zoo import losses
+from tests.settings import curve_key, isotropic
+from zoo import curves, losses
 from zoo.curves import Curve, sample_losses, summarise
+from zoo.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
 from zoo.estimators.baseline import HostBaseline
 from zoo.estimators.regression import LeastSquares, Zero
 from zoo.learning_rule import LearningRule
@@ -46,7 +47,7 @@ class ByPrefix:
 
 def _prompts(count=_N, seed=0) -> zoo.Prompt:
   """The prompts of a curve of up to 512 prompts."""
-  return _task().sample(jax.random.fold_in(jax.random.key(seed), 0), count)
+  return _task().sample(curve_key(seed), count)
 
 
 @pytest.mark.parametrize('kind', ['model', 'baseline', 'rule'])
@@ -93,6 +94,30 @@ def test_all_predictors_see_the_same_prompts_which_depend_on_the_seed_alone():
   np.testing.assert_array_equal(fewer, together['a'][: _N // 2])
   other = sample_losses({'': Zero()}, _task(), _N, seed=1)['']
   assert not np.any(other == together['a'])
+
+
+def test_prompts_share_no_key_with_training(monkeypatch):
+  """Otherwise a task may get the numbers of the weights as features of its prompts."""
+  keys, streams = (
+    [],
+    [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)],
+  )
+  monkeypatch.setattr(curves, '_sample', lambda task, key, size: keys.append(key))
+  for _ in curves.sample_batches(_task(), 5, 3, 1):
+    pass
+
+  def words(keys):
+    return {tuple(jax.random.key_data(key).tolist()) for key in keys}
+
+  def with_children(keys):
+    return words(
+      [*keys, *(jax.random.fold_in(key, i) for key in keys for i in range(3))]
+    )
+
+  # The first weight has a key of the same form as the first prompt of a batch.
+  assert words([nnx.Rngs(params=streams[0]).params()]) <= with_children(streams)
+  assert len(with_children(keys)) == 12
+  assert not with_children(keys) & with_children(streams)
 
 
 def test_more_prompts_than_a_batch_are_all_different():

@@ -13,6 +13,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from zoo.draws import CURVE_STREAM, stream_of
 from zoo.errors import UserError, check_count
 from zoo.estimators.baseline import HostBaseline
 from zoo.learning_rule import LearningRule
@@ -85,7 +86,7 @@ def sample_losses(
   Raises UserError as `curve` does.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  key = jax.random.key(check_count('seed', seed, minimum=0))
+  check_count('seed', seed, minimum=0)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
   loss = loss_of(task) if loss is None else loss
@@ -93,7 +94,7 @@ def sample_losses(
     check_rule(predictor)
   parts = {name: split(predictor) for name, predictor in predictors.items()}
   found: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
-  for i, prompt in enumerate(sample_batches(task, key, num_prompts, _BATCH_SIZE)):
+  for i, prompt in enumerate(sample_batches(task, seed, num_prompts, _BATCH_SIZE)):
     at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
     for name, (static, arrays) in parts.items():
       if i == 0 and not is_ours(predictors[name]):
@@ -104,9 +105,14 @@ def sample_losses(
 
 
 def sample_batches(
-  task: Task, key: Key[Array, ''], num_prompts: int, batch_size: int
+  task: Task, seed: int, num_prompts: int, batch_size: int
 ) -> Iterator[Prompt]:
-  """Samples prompts in batches; they depend on the key and the batch size."""
+  """Samples prompts in batches; they depend on the seed and the batch size.
+
+  They share no key with the weights or the prompts of a training with the same seed.
+  Raises UserError for a seed that is negative or no integer.
+  """
+  key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
   # Equal tasks share compiled programs. JAX keeps the task as a key of its cache, so it
   # gets a copy, since the caller may change attributes of the original.
   task = copy.copy(task)

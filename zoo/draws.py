@@ -20,9 +20,18 @@ from jaxtyping import Array, Float, Integer, Key, PyTree, UInt32
 
 _Result = TypeVar('_Result')
 
+# The streams of a seed, none of which shares a key with another: the initial weights,
+# the prompts of training, those held out from it, and those of curves and comparisons.
+INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM = range(4)
+
 # Taylor coefficients in x² of sin(x)/x and cos(x): errors below 2e-9 on ±π/4.
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5)]
 _COSINE = [(-1) ** k / math.factorial(2 * k) for k in range(6)]
+
+
+def stream_of(seed: int, stream: int) -> Key[Array, '']:
+  """The key of one of the random streams of a seed."""
+  return jax.random.fold_in(jax.random.key(seed), stream)
 
 
 def normals(key: Key[Array, ''], count: int, batch_size: int) -> Float[Array, 'n b']:

@@ -52,6 +52,11 @@ class Looped(Predictor, Protocol):
     ...
 
 
+def is_looped(subject: object) -> TypeGuard[Looped]:
+  """Whether a predictor has `loop_predictions`, which may be None as above."""
+  return getattr(subject, 'loop_predictions', None) is not None and callable(subject)
+
+
 @runtime_checkable
 class Layered(Predictor, Protocol):
   """A predictor whose readout can read the tokens of every layer."""

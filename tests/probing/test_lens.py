@@ -11,7 +11,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.settings import isotropic
+from tests.settings import curve_key, isotropic
 from tests.weights import randomize
 from zoo.curves import sample_batches
 from zoo.probing import lens
@@ -31,7 +31,7 @@ def _descent(num_layers, step):
 def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   task = isotropic(_D, _C, noise_std=0.3)
   found = lens(_descent(3, 0.4), task, num_prompts=64)
-  prompt = task.sample(jax.random.fold_in(jax.random.key(0), 0), 128)
+  prompt = task.sample(curve_key(), 128)
   x, y = np.asarray(prompt.x, np.float64)[:64], np.asarray(prompt.y, np.float64)[:64]
   w, expected = np.zeros((64, _D)), []
   for _ in range(4):

@@ -190,3 +190,69 @@ def test_a_base_task_without_parts_is_not_asked_for_them():
 def test_the_dot_product_of_other_lengths_is_refused(unchecked):
   with refuses('vectors of 3 and 2 entries have no dot product'):
     dot(jnp.ones((4, 3)), jnp.ones((1, 2)))
+
+
+class _Private(FunctionClass):
+  """Keeps its argument in an attribute that begins with an underscore."""
+
+  num_features, context_length = _D, _C
+
+  def __init__(self, scale):
+    self._scale = scale
+
+  def sample_function(self, key):
+    return jnp.sum(jnp.asarray(self._scale)) * jax.random.normal(key, (_D,))
+
+  def evaluate(self, function, x):
+    return dot(x, function[None])
+
+
+@pytest.mark.parametrize(
+  ('one', 'other'), [(1.0, 100.0), ([1.0], [100.0]), (np.ones(2), 50 * np.ones(2))]
+)
+def test_tasks_that_differ_in_a_private_attribute_are_not_equal(one, other):
+  first, same, second = _Private(one), _Private(one), _Private(other)
+  assert first == same
+  assert hash(first) == hash(same)
+  assert first != second
+  prompts = [task.sample(jax.random.key(0), 2) for task in (first, second)]
+  assert not np.array_equal(prompts[0].y, prompts[1].y)
+  np.testing.assert_array_equal(prompts[0].x, prompts[1].x)
+
+
+def test_tasks_that_differ_in_an_argument_alone_are_not_equal(register):
+  class Hidden:
+    """Equal to all others."""
+
+    def __init__(self, scale):
+      self.scale = scale
+
+    def __eq__(self, other):
+      return isinstance(other, Hidden)
+
+    def __hash__(self):
+      return 0
+
+  @zoo.register_task('hides_its_scale')
+  class Hides(_Private):
+    def __init__(self, scale):
+      self.hidden = Hidden(scale)
+
+    def sample_function(self, key):
+      return self.hidden.scale * jax.random.normal(key, (_D,))
+
+  del register
+  assert Hides(1.0) == Hides(1.0)
+  assert Hides(1.0) != Hides(100.0)
+
+
+def test_keys_and_containers_in_private_attributes_are_compared_by_content():
+  def task(seed, *more):
+    made = _Private(1.0)
+    made.__dict__ |= {'_key': jax.random.key(seed), '_sets': {'a': {1, *more}}}
+    return made
+
+  assert task(0) == task(0)
+  assert hash(task(0)) == hash(task(0))
+  assert task(0) != task(1)
+  assert task(0) != task(0, 2)

@@ -1,6 +1,5 @@
 """A learning rule is relied on only if the model predicts what it says."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import zoo
 from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.settings import isotropic
+from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
 from zoo import registry, theory
 from zoo.comparison import compare
@@ -175,7 +174,7 @@ def test_a_curve_does_not_trust_predictions_that_are_not_those_of_call():
 def test_the_curve_of_a_subclass_is_that_of_its_prediction(cls):
   model, task = _randomized(cls), isotropic(3, 4, 1.0)
   losses = sample_losses({'': model}, task, 20)['']
-  prompt = task.sample(jax.random.fold_in(jax.random.key(0), 0), 20)
+  prompt = task.sample(curve_key(), 20)
   for k in range(1, 5):
     prefix = prompt.prefix(k)
     expected = np.square(predict(model, prefix) - prefix.y_query)

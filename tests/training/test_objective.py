@@ -7,11 +7,20 @@ from absl import logging
 from flax import nnx
 
 import zoo
+from tests.settings import isotropic
 from tests.training.runs import small_config
 from zoo.mesh import make_mesh
 from zoo.tasks import LinearRegression
 from zoo.training import train
-from zoo.training.objective import moments_of, query_losses, sample, uses_statistics
+from zoo.training.objective import (
+  make_objective,
+  moments_of,
+  query_losses,
+  sample,
+  uses_statistics,
+)
+
+_AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
 
 
 def _model(d, heads):
@@ -80,3 +89,101 @@ def test_the_log_says_that_long_contexts_are_drawn_as_second_moments(
     config = small_config(task__context_length=length, train__num_steps=4)
     train(config, tmp_path / str(length))
     assert any('Bartlett' in line for line in said) == (length == 6)
+
+
+class _Body(zoo.models.Transformer):
+  def body(self, tokens):
+    return 100 + super().body(tokens)
+
+
+class _Mixed:
+  def body(self, tokens):
+    return 100 + zoo.models.Transformer.body(self, tokens)  # pyright: ignore
+
+
+class _FromMixed(_Mixed, zoo.models.Transformer):  # pyright: ignore
+  """The body of a class that is no model."""
+
+
+class _Own(zoo.models.Transformer):
+  def predictions(self, prompt):
+    return 2 * super().predictions(prompt)
+
+
+class _Call(_Own):
+  def __call__(self, prompt):
+    return 2 * super().__call__(prompt)
+
+
+class _Loops(_Body):
+  def loop_predictions(self, prompt):
+    """Another loop, of the same predictions."""
+    return jax.numpy.stack([self.predictions(prompt)] * 2)
+
+
+@pytest.mark.parametrize(
+  ('cls', 'positions', 'num_loops'),
+  [
+    (zoo.models.Transformer, 'query', 1),
+    (zoo.models.Transformer, 'every', 1),
+    (zoo.models.Transformer, 'query', 2),
+    (_Body, 'query', 1),
+    (_Body, 'every', 2),
+    (_FromMixed, 'query', 2),
+    (_Own, 'every', 2),
+    (_Call, 'query', 2),
+    (_Loops, 'query', 1),
+  ],
+)
+def test_what_is_trained_is_what_the_model_predicts(cls, positions, num_loops):
+  task = isotropic(3, 4)
+  config = small_config('transformer', objective__positions=positions)
+  objective = make_objective(config, task, statistics=False)
+  model = cls(
+    *(3, 4), num_layers=1, width=4, num_loops=num_loops, num_trained_loops=1, rngs=_RNGS
+  )
+  graph, state = nnx.split(model)
+
+  def trained(state):
+    return objective(nnx.merge(graph, state), jax.random.key(1), None)
+
+  def predicted(state):
+    model, prompt = nnx.merge(graph, state), task.sample(jax.random.key(1), 16)
+    if positions == 'every':
+      return jax.numpy.mean((model.predictions(prompt) - prompt.targets) ** 2)
+    return jax.numpy.mean((model(prompt) - prompt.y_query) ** 2)
+
+  @jax.jit
+  def both(state):
+    return [jax.value_and_grad(loss)(state) for loss in (trained, predicted)]
+
+  with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
+    (found, slope), (expected, expected_slope) = jax.device_get(both(state))
+  # Float32, where the predictions are up to 100: 1e4 in the loss, 100 in its gradient.
+  assert abs(found - expected) <= 1e-5 * expected
+  largest = max(abs(leaf).max() for leaf in jax.tree.leaves(expected_slope))
+  for one, other in zip(*map(jax.tree.leaves, (slope, expected_slope)), strict=True):
+    assert abs(one - other).max() <= 1e-4 * largest
+
+
+def test_a_transformer_trained_at_the_query_computes_that_alone():
+  """The last layer is needed at the query alone; the loss adds next to nothing."""
+  task = isotropic(3, 20)
+  config = small_config('transformer', objective__positions='query')
+  model = zoo.models.Transformer(3, 20, num_layers=1, width=16, rngs=_RNGS)
+  graph, state = nnx.split(model)
+  prompt = jax.eval_shape(lambda: task.sample(jax.random.key(0), 16))
+  objective = make_objective(config, task, statistics=False)
+
+  def operations(function, *given):
+    with jax.set_mesh(jax.make_mesh((1,), ('data',), axis_types=(_AUTO,))):
+      return jax.jit(function).lower(*given).compile().cost_analysis()['flops']
+
+  sampling = operations(lambda: task.sample(jax.random.key(0), 16))
+  trained = operations(
+    lambda state: objective(nnx.merge(graph, state), jax.random.key(0), None), state
+  )
+  alone = operations(
+    lambda state, prompt: nnx.merge(graph, state)(prompt), state, prompt
+  )
+  assert trained - sampling <= 1.02 * alone

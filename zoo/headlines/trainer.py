@@ -99,7 +99,7 @@ def predictions(
   statics, arrays = zip(*map(split, predictors.values()), strict=True)
   parts = [
     jax.device_get(_predict(statics, arrays, prompt))
-    for prompt in sample_batches(task, jax.random.key(seed), num_prompts, _BATCH_SIZE)
+    for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE)
   ]
   return {
     name: np.concatenate(values)

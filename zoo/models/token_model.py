@@ -56,9 +56,12 @@ class TokenModel(nnx.Module):
 
   def __init_subclass__(cls, **given: Any) -> None:
     super().__init_subclass__(**given)
-    # The outputs_at of a parent would not agree with a new body.
-    if 'body' in vars(cls) and 'outputs_at' not in vars(cls):
+    # What a parent computes beside its predictions would not agree with new ones.
+    if _redefines(cls, ('body',), than='outputs_at'):
       cls.outputs_at = TokenModel.outputs_at
+    for name in ('loop_predictions', 'layer_tokens'):
+      if _redefines(cls, ('body', 'outputs_at', 'predictions', '__call__'), than=name):
+        setattr(cls, name, None)
 
   def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
     """The outputs at each token, of which only those at features are read.
@@ -115,3 +118,13 @@ class TokenModel(nnx.Module):
         f'the prompt has {prompt_tokens} tokens; the model has places for '
         f'{num_tokens(self.layout, context_length)}, those of {context_length} examples'
       )
+
+
+def _redefines(kind: type, names: tuple[str, ...], than: str) -> bool:
+  """Whether a class has one of the methods from a subclass of the owner of `than`."""
+
+  def place(name: str) -> int:
+    owners = (i for i, cls in enumerate(kind.__mro__) if vars(cls).get(name))
+    return next(owners, len(kind.__mro__))
+
+  return min(map(place, names)) < place(than) < len(kind.__mro__)

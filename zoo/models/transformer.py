@@ -74,6 +74,8 @@ class Transformer(TokenModel):
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat, self.num_loops = remat, check_count('num_loops', num_loops)
+    if num_loops == 1:  # the predictions themselves, which may be of the query alone
+      self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
     num_layers = check_count('num_layers', num_layers)
     width = check_count('width', width)

@@ -57,10 +57,9 @@ def learned_guess(
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
-  key = jax.random.key(check_count('seed', seed, minimum=0))
   graph, state = nnx.split(model)
   queries, predictions = [], []
-  for prompt in sample_batches(task, key, num_prompts, _BATCH_SIZE):
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE):
     with jax.default_matmul_precision('highest'):
       predictions.append(np.asarray(_without_examples(graph, state, prompt)))
     queries.append(prompt.x_query)

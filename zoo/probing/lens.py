@@ -50,8 +50,8 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   loss = loss_of(task)
   each_losses, each_tokens, targets = [], [], []
   # The first half is for the losses, the second for the fit, if there is one.
-  squared, key = is_squared(task), jax.random.key(seed)
-  batches = sample_batches(task, key, 2 * num_prompts, _BATCH_SIZE)
+  squared = is_squared(task)
+  batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
   for prompt in batches:

@@ -140,9 +140,8 @@ def least_prompts(num_features: int) -> int:
 
 def _sample(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Samples:
   static, arrays = split(subject)
-  key = jax.random.key(check_count('seed', seed, minimum=0))
   parts, c = [], 1
-  for prompt in sample_batches(task, key, num_prompts, _BATCH_SIZE):
+  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE):
     with jax.default_matmul_precision('highest'):
       if isinstance(static, HostBaseline):
         prediction = static(prompt)

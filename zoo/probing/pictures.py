@@ -11,6 +11,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from zoo.comparison_plots import plot_by_examples
+from zoo.curves import sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
@@ -59,7 +60,7 @@ def attention_of(
   """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
   if not isinstance(subject, nnx.Module):
     return {}
-  prompt = task.sample(jax.random.key(0), 256)
+  prompt = next(sample_batches(task, 0, 256, 256))
   maps = mean_attention(subject, prompt)
   return {name: np.asarray(weights) for name, weights in maps.items()}
 
@@ -82,7 +83,7 @@ def plot_alignment(
   subject: Predictor, other: Predictor, task: Task, against: str
 ) -> Figure:
   """Both predictors on 512 prompts: predictions, gradients and their cosine."""
-  prompt = task.sample(jax.random.key(0), 512)
+  prompt = next(sample_batches(task, 0, 512, 512))
   with jax.default_matmul_precision('highest'):
     (f, gradient), (other_f, other_gradient) = (
       _on_host(answer(predictor, prompt)) for predictor in (subject, other)

@@ -46,8 +46,7 @@ def sample_means(
   predictor that cannot be called on a prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  key = jax.random.key(check_count('seed', seed, minimum=0))
-  batches = sample_batches(task, key, num_prompts, _BATCH_SIZE)
+  batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE)
   return means(measure, predictors, task.num_features, batches)
 
 

@@ -16,6 +16,7 @@ from zoo import losses
 from zoo.errors import UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
+from zoo.registry import Arguments, arguments_of
 
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 
@@ -28,7 +29,8 @@ compiled = functools.partial(jax.jit, static_argnums=(0, 2))
 class BaseTask:
   """A task whose `sample_one` draws a single prompt; equal attributes, equal tasks.
 
-  Setting an attribute after construction changes the task, and so its hash.
+  This includes attributes whose names begin with an underscore. Setting an attribute
+  after construction changes the task, and so its hash.
   """
 
   num_features: int
@@ -88,7 +90,12 @@ class BaseTask:
     """Whether both sample the same prompts from a key."""
     if type(self) is not type(other):
       return NotImplemented
-    return attribute_values(vars(self)) == attribute_values(vars(other))
+    if attribute_values(vars(self)) != attribute_values(vars(other)):
+      return False
+    # The library's own attributes say all; 2 and [2, 2] are the same prior mean. A
+    # user's class may keep an argument where it is not compared.
+    ours = type(self).__module__.startswith('zoo.')
+    return ours or arguments_of(self) == arguments_of(other)
 
   def __hash__(self) -> int:
     return hash(attribute_values(vars(self)))
@@ -252,11 +259,27 @@ def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd
 
 
 def attribute_values(attributes: Mapping[str, object]) -> tuple:
-  """Attributes, possibly arrays, as a tuple that can be hashed and compared."""
+  """Attributes, possibly arrays, as a tuple that can be hashed and compared.
+
+  The constructor arguments that a registry records are left out. In an attribute whose
+  name begins with an underscore, lists, dicts and sets are compared by content.
+  """
   return tuple(
-    (name, (value.shape, str(value.dtype), np.asarray(value).tobytes()))
-    if isinstance(value, np.ndarray | jax.Array)
-    else (name, value)
+    (name, _as_key(value, inside=name.startswith('_')))
     for name, value in sorted(attributes.items())
-    if not name.startswith('_')
+    if not isinstance(value, Arguments)
   )
+
+
+def _as_key(value: object, inside: bool) -> object:
+  """A value that can be hashed; a container of such values if `inside`."""
+  if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    value = jax.random.key_data(value)
+  if isinstance(value, np.ndarray | jax.Array):
+    return value.shape, str(value.dtype), np.asarray(value).tobytes()
+  if inside and isinstance(value, list | tuple | set | dict):
+    each = value.items() if isinstance(value, dict) else value
+    keys = [_as_key(one, inside) for one in each]
+    is_ordered = isinstance(value, list | tuple)
+    return type(value), tuple(keys) if is_ordered else frozenset(keys)
+  return value

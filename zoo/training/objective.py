@@ -18,7 +18,7 @@ from zoo.config import Config, compute_dtype, num_parts, positions
 from zoo.curves import one_pass
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task
+from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task, is_looped
 from zoo.statistics import Statistics
 from zoo.tasks.base import loss_of
 from zoo.tasks.coverage import require_covered
@@ -184,7 +184,7 @@ def make_objective(
         model, batch = _in_type(model, batch, compute_dtype(config))
       if not isinstance(batch, Prompt):
         return jnp.mean(query_losses(model, task, batch, moments))
-      if isinstance(model, Looped):
+      if is_looped(model):
         return jnp.mean(_losses_of_loops(model, task, batch, at_all))
       if at_all:
         return jnp.mean(losses_at_all(model, task, batch))

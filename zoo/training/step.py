@@ -16,13 +16,13 @@ from jaxtyping import Array, Float, Key
 
 from zoo import theory
 from zoo.config import Config, build_model
+from zoo.draws import EVAL_STREAM as EVAL_STREAM
+from zoo.draws import INIT_STREAM, stream_of
+from zoo.draws import TRAIN_STREAM as TRAIN_STREAM
 from zoo.optimizers import build_optimizer, flattened, with_shapes_of
 from zoo.protocols import Model, SplitsHeads
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
-
-# All random numbers are a pure function of the seed, one of its streams, and the step.
-INIT_STREAM, TRAIN_STREAM, EVAL_STREAM = range(3)
 
 
 class Numbers(NamedTuple):
@@ -37,8 +37,11 @@ Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]
 
 
 def stream_key(config: Config, stream: int) -> Key[Array, '']:
-  """The key of one of the random streams of the config's seed."""
-  return jax.random.fold_in(jax.random.key(config.seed), stream)
+  """The key of one of the random streams of the config's seed.
+
+  All random numbers are a pure function of the seed, one of its streams, and the step.
+  """
+  return stream_of(config.seed, stream)
 
 
 def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
