@@ -1,7 +1,13 @@
-from zoo.tables import format_table
+from zoo.tables import format_estimate, format_table
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():
   text = format_table([['lsa', '14.43'], ['yq_lsa', '5.2']], header=['', 'risk'])
   assert text == '         risk\nlsa     14.43\nyq_lsa    5.2'
   assert format_table([['a', 'b']], indent=2) == '  a  b'
+
+
+def test_a_mean_is_shown_without_an_error_that_is_unknown():
+  assert format_estimate(1.5, 0.25) == '1.5000 ± 0.2500'
+  assert format_estimate(1.5, None) == '1.5000'
+  assert format_estimate(None, None) == '-'

@@ -186,7 +186,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
   return [title, 'loss ± s.e.', 'median', 'model − this', 'exact'], rows
 
 
-def without_errors(curve: Sequence[float]) -> Measured:
+def without_errors(curve: Sequence[float | None]) -> Measured:
   """A curve after 0, 1, … examples of which only the means are known."""
   unknown: list[float | None] = [None] * len(curve)
   return {

@@ -5,6 +5,7 @@ read, and the depth of JSON is bounded.
 """
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -122,6 +123,17 @@ def is_finite_number(value: object) -> bool:
   if isinstance(value, bool) or not isinstance(value, int | float):
     return False
   return abs(value) <= sys.float_info.max  # false for NaN
+
+
+def finite_or_null(content: Any) -> Any:
+  """Content for strict JSON: None in place of each float that is not finite."""
+  if isinstance(content, dict):
+    return {name: finite_or_null(value) for name, value in content.items()}
+  if isinstance(content, list | tuple):
+    return [finite_or_null(value) for value in content]
+  if isinstance(content, float) and not math.isfinite(content):
+    return None
+  return content
 
 
 def _too_deep(source: str) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 
 def format_estimate(mean: float | None, standard_error: float | None) -> str:
-  """A mean with its standard error; a dash if one is unknown."""
-  if mean is None or standard_error is None:
+  """A mean with its standard error, if that is known; a dash for no mean."""
+  if mean is None:
     return '-'
+  if standard_error is None:
+    return f'{mean:.4f}'
   return f'{mean:.4f} ± {standard_error:.4f}'
 
 

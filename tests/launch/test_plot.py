@@ -9,7 +9,7 @@ from tests import fuzz
 from tests.training.runs import small_config
 from zoo.buckets import open_folder
 from zoo.config import to_json
-from zoo.training.curves import plot_risk, read_curve
+from zoo.training.curves import _read_comparison, plot_risk, read_curve
 from zoo.training.summary import read_summary
 
 SUMMARY = {
@@ -95,6 +95,16 @@ def test_a_damaged_line_is_left_out_with_a_warning(run, damaged, caplog):
   assert [record.args[0] for record in caplog.records] == [2]
 
 
+def test_a_line_with_an_unknown_value_is_whole(run, caplog):
+  lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
+  assert read_curve(run).steps == [4, 8, 12]
+  assert not caplog.records
+  (run / 'summary.json').unlink()
+  curve = _read_comparison(run)['model']
+  assert (curve['num_examples'], curve['mean']) == ([0, 1], [None, 2.0])
+
+
 def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
@@ -111,6 +121,15 @@ def test_a_damaged_summary_is_none(run, missing):
     if (missing, value) != ('model', 'x'):
       assert read_summary(path) is None
   path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != missing}))
+  assert read_summary(path) is None
+
+
+def test_a_summary_may_have_a_loss_without_its_error_but_no_error_without_a_loss(run):
+  path = run / 'summary.json'
+  unknown = {**SUMMARY, 'eval_risk_stderr': None, 'gd_eval_risk_stderr': None}
+  path.write_text(json.dumps(unknown))
+  assert read_summary(path) == unknown
+  path.write_text(json.dumps({**SUMMARY, 'eval_risk': None}))
   assert read_summary(path) is None
 
 

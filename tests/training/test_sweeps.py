@@ -265,6 +265,54 @@ def test_a_point_that_is_not_finite_is_named_and_the_others_are_done(tmp_path):
   assert not (tmp_path / 'points' / 'task.prior_mean=1e+25' / 'checkpoints').exists()
 
 
+def _strict(path):
+  """JSON that holds nothing but JSON: Python also writes NaN and Infinity."""
+
+  def refuse(name):
+    raise AssertionError(f'{path} holds {name}')
+
+  return [
+    json.loads(text, parse_constant=refuse)
+    for text in path.read_text().replace('\n}', '}').replace('\n ', '').splitlines()
+  ]
+
+
+@pytest.mark.parametrize(
+  ('changes', 'unknown'),
+  [
+    # Held-out losses above 1e20, whose squares overflow.
+    ({'optimizer__learning_rate': 1e3, 'train__num_steps': 1}, 'eval_risk_stderr'),
+    # One held-out prompt says nothing about the error of its loss.
+    ({'train__batch_size': 1, 'eval__num_batches': 1}, 'eval_excess_over_gd_stderr'),
+  ],
+  ids=['overflows', 'one prompt'],
+)
+def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
+  tmp_path, trained, changes, unknown
+):
+  config = _config(**changes)
+  rows = sweep(config, _POINTS[1:3], tmp_path)
+  assert trained == [2]
+  assert len(rows) == 2
+  for row in rows:
+    assert np.isfinite(row['eval_risk'])
+    assert row[unknown] is None
+    (summary,) = _strict(row['workdir'] / 'summary.json')
+    assert summary[unknown] is None
+    lines = _strict(row['workdir'] / 'metrics.jsonl')
+    assert lines[-1]['step'] == config.train.num_steps
+  assert len(json.loads((tmp_path / 'table.json').read_text())) == 2
+  assert f'{rows[0]["eval_risk"]:.4f}' in sweeps.format_table(rows, ['seed'])
+  assert sweep(config, _POINTS[1:3], tmp_path) == rows
+  assert trained == [2]
+
+
+def test_a_point_that_was_trained_and_has_no_summary_is_an_error(tmp_path, monkeypatch):
+  monkeypatch.setattr(sweeps, 'write_summary', lambda folder, summary: None)
+  with pytest.raises(RunError, match=r'was trained, but its summary\.json'):
+    sweep(_config(), _POINTS[1:3], tmp_path)
+
+
 def test_programs_that_are_not_finite_do_not_stop_the_others(tmp_path):
   # A program of one point, one of two, and one that is finite.
   sizes = (3, 1e25), (4, 1e25), (4, 2e25), (5, 1.0)

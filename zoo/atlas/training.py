@@ -210,5 +210,7 @@ def _still_falls(rows: Sequence[sweeps.Row]) -> bool:
       return False
     falls.append(risks[-1] - row['eval_risk'])
   errors = [row['eval_risk_stderr'] for row in rows]
+  if None in errors:  # unknown: it may be of any size
+    return False
   error = math.sqrt(sum(error**2 for error in errors)) / len(errors)
   return float(np.mean(falls)) > error

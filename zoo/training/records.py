@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from zoo.files import (
   UnreadableFile,
+  finite_or_null,
   is_finite_number,
   parse_json,
   read_bytes,
@@ -140,10 +141,10 @@ class Records:
     return time.monotonic() - self._start
 
   def write(self, line: dict[str, Any]) -> None:
-    """Writes one logged step, with None for missing values."""
+    """Writes one logged step, with None for values that are missing or overflow."""
     if not self._primary:
       return
-    line = {**line, 'wall_time': self.wall_time}
+    line = finite_or_null({**line, 'wall_time': self.wall_time})
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
@@ -164,7 +165,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of a `metrics.jsonl`, whose last line may be incomplete after a kill.
 
   Each line has a step and a wall time; the other fields are numbers, or None if
-  missing, and `curve` is a list of numbers or None. Damaged lines are skipped with a
+  missing, and `curve` is None or a list of these. Damaged lines are skipped with a
   warning. Raises UserError for a file that cannot be read.
   """
   if not path.exists():
@@ -194,7 +195,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
   curve = line.setdefault(_CURVE, None)
   if curve is not None and not (isinstance(curve, list) and curve):
     return None
-  values += curve or []
+  values += [value for value in curve or [] if value is not None]
   if (
     not (isinstance(line.get('step'), int) and line['step'] >= 0)
     or line['wall_time'] is None

@@ -12,7 +12,13 @@ from flax import nnx
 
 from zoo.comparison import Comparison, is_comparison, table_of
 from zoo.config import build_model
-from zoo.files import UnreadableFile, is_finite_number, read_json, write_atomically
+from zoo.files import (
+  UnreadableFile,
+  finite_or_null,
+  is_finite_number,
+  read_json,
+  write_atomically,
+)
 from zoo.protocols import FollowsRule
 from zoo.tables import format_estimate, format_exact, format_table
 from zoo.training.evaluation import Risks
@@ -28,7 +34,7 @@ _SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 
 
 class Summary(TypedDict):
-  """The content of `summary.json`; values that a model does not have are None."""
+  """The content of `summary.json`; values that are unknown or overflow are None."""
 
   model: str
   num_params: int
@@ -84,7 +90,7 @@ def summarise(
   devices = program.mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
-  return {
+  summary = {
     'model': config.model.name,
     'num_params': sum(math.prod(leaf.shape) for _, leaf in parameters),
     'step': config.train.num_steps,
@@ -109,12 +115,15 @@ def summarise(
     'num_devices': devices.size,
     'num_processes': jax.process_count(),
   }
+  return cast(Summary, finite_or_null(summary))
 
 
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
   """Writes `summary.json`, on process 0 only."""
   if jax.process_index() == 0:
-    write_atomically(workdir / SUMMARY, json.dumps(summary, indent=2) + '\n')
+    write_atomically(
+      workdir / SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + '\n'
+    )
 
 
 def read_summary(path: pathlib.Path) -> Summary | None:
@@ -145,8 +154,9 @@ def _is_summary(content: object) -> bool:
       return value is None or is_comparison(value)
     return is_finite_number(value) or (value is None and name != 'wall_time')
 
+  # The error of a mean over one prompt is unknown, and that of a large loss overflows.
   return all(map(fits, Summary.__annotations__)) and all(
-    (content[name] is None) == (content[f'{name}_stderr'] is None) for name in _SAMPLED
+    content[f'{name}_stderr'] is None for name in _SAMPLED if content[name] is None
   )
 
 

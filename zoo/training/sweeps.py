@@ -13,7 +13,7 @@ import pathlib
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -139,7 +139,7 @@ def _sweep(
       if lost is None:
         return None
       with one_at_a_time(workdir, workers):
-        rows = _write_table(points, folders, workdir)
+        rows = _write_table(points, folders, workdir, lost)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
   if lost:
@@ -309,14 +309,25 @@ def _train_stacked(
 
 
 def _write_table(
-  points: Sequence[Point], folders: Sequence[pathlib.Path], workdir: pathlib.Path
+  points: Sequence[Point],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+  lost: Collection[pathlib.Path],
 ) -> list[Row]:
-  """Writes the rows of the points that have a summary, and returns them."""
-  rows: list[Row] = [
-    {**point, 'workdir': folder, **summary}
-    for point, folder in zip(points, folders, strict=True)
-    if (summary := read_summary(folder / SUMMARY)) is not None
-  ]
+  """Writes the rows of the points that are not lost, and returns them.
+
+  Raises RunError if one of them has no summary.
+  """
+  rows: list[Row] = []
+  for point, folder in zip(points, folders, strict=True):
+    summary = read_summary(folder / SUMMARY)
+    if summary is not None:
+      rows.append({**point, 'workdir': folder, **summary})
+    elif folder not in lost:
+      raise RunError(
+        f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
+        'written; rerun the same command'
+      )
   plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
   write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
   flat = [_flat(row) for row in plain]
