@@ -1,6 +1,7 @@
 """Folders in a bucket, and locks in them, against an emulator on this machine."""
 
 import hashlib
+import json
 import sys
 import threading
 import time
@@ -164,6 +165,50 @@ def test_a_lock_that_is_not_renewed_is_taken_and_its_holder_told(bucket, short_l
     with pytest.raises(LostLock, match='another program has taken over'):
       use()
   second.renew()
+
+
+def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lock(bucket, monkeypatch):
+  from google.api_core.exceptions import ServiceUnavailable
+  from google.cloud.storage import Blob
+
+  lock, upload = Lock(open_folder(bucket)), Blob.upload_from_string
+  lock.acquire()
+
+  def upload_and_fail(*arguments, **named):
+    upload(*arguments, **named)
+    raise ServiceUnavailable('lost')
+
+  for use in lock.renew, lock.release:
+    with monkeypatch.context() as patch:
+      patch.setattr(Blob, 'upload_from_string', upload_and_fail)
+      with pytest.raises(Unreachable):
+        lock.renew(patience=0.0)
+    use()
+  found = open_folder(bucket).read('lock')
+  assert found is not None
+  assert json.loads(found.data)['holder'] is None
+
+
+def test_a_lock_that_another_has_taken_and_released_is_lost(bucket, short_lease):
+  folder = open_folder(bucket)
+  first, second = Lock(folder), Lock(folder)
+  first.acquire()
+  second.acquire()
+  second.release()
+  with pytest.raises(LostLock, match='another program has taken over'):
+    first.renew()
+
+
+@pytest.mark.parametrize(
+  'left', [b'[' * 100_000, b'[]', b'{}', b'{"holder": 5}', b'\xff', b'1', b'']
+)
+def test_a_damaged_lock_is_waited_for_and_taken(bucket, short_lease, left):
+  folder = open_folder(bucket)
+  folder.write('lock', left)
+  lock = Lock(folder)
+  assert isinstance(lock.holder(), str)
+  lock.acquire()
+  lock.renew()
 
 
 @pytest.mark.parametrize(
