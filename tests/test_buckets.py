@@ -121,7 +121,8 @@ def test_what_fails_for_a_while_is_tried_again(bucket, faults, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ('status', 'reason'), [(503, '503'), (429, '429'), (401, 'credentials')]
+  ('status', 'reason'),
+  [(503, '503'), (429, '429'), (408, '408'), (401, 'credentials')],
 )
 def test_patience_has_an_end(bucket, faults, status, reason):
   folder = open_folder(bucket, patience=1.0)
@@ -130,6 +131,49 @@ def test_patience_has_an_end(bucket, faults, status, reason):
   with pytest.raises(Unreachable, match=f'could not be reached for 1 s: .*{reason}'):
     folder.list()
   assert 1 <= time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize('status', [304, 404, 409, 410])
+def test_what_will_not_succeed_later_is_one_line_at_once(bucket, faults, status):
+  folder = open_folder(bucket)
+  faults(1.0, status)
+  for use in (
+    lambda: folder.list(),
+    lambda: folder.write('a', b''),
+    lambda: Lock(folder).renew(),
+  ):
+    start = time.monotonic()
+    with pytest.raises(zoo.RunError, match=f'^{bucket}: .*{status}') as error:
+      use()
+    assert '\n' not in str(error.value)
+    assert not isinstance(error.value, LostLock)
+    assert time.monotonic() - start < 10
+
+
+def test_a_bucket_that_does_not_answer_is_one_line_when_it_is_opened(bucket, faults):
+  faults(1.0, 409)
+  with pytest.raises(zoo.RunError, match='409'):
+    open_folder(bucket)
+
+
+def test_an_object_that_was_damaged_on_its_way_is_read_again(bucket, monkeypatch):
+  from google.cloud.storage import Blob
+  from google.cloud.storage.exceptions import DataCorruption
+
+  folder = open_folder(bucket)
+  folder.write('a', b'one')
+  download, damaged = Blob.download_as_bytes, [1]
+
+  def damage(*arguments, **named):
+    if damaged:
+      raise DataCorruption(None, f'damaged {damaged.pop()}')
+    return download(*arguments, **named)
+
+  monkeypatch.setattr(Blob, 'download_as_bytes', damage)
+  found = folder.read('a')
+  assert not damaged
+  assert found is not None
+  assert found.data == b'one'
 
 
 def test_a_lock_is_held_by_one_program(bucket, short_lease):

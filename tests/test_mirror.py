@@ -172,6 +172,34 @@ def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
   assert not os.path.exists(local)
 
 
+@pytest.mark.parametrize('keep', ['make_sure', '_copy'])
+def test_no_error_ends_what_renews_the_lock_and_copies(
+  bucket, tmp_path, monkeypatch, keep
+):
+  monkeypatch.setattr(bucket_lock, 'LEASE', 0.3)
+  monkeypatch.setattr(mirror, '_SECONDS', 0.1)
+  one = mirror.Mirror(open_folder(bucket, patience=0.5), tmp_path)
+  one.lock()
+  calls = []
+
+  def fail(*arguments, **named):
+    calls.append(arguments)
+    raise AttributeError('a mistake of a library')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(one, keep, fail)
+    one.start()
+    end = time.monotonic() + 20
+    while len(calls) < 3:
+      assert time.monotonic() < end
+      time.sleep(0.05)
+    if keep == 'make_sure':  # nor does the run go on for long without its lock
+      time.sleep(0.5)
+      with pytest.raises(Unreachable, match=r'0\.5 s: a mistake of a library'):
+        one.check()
+  one.close()
+
+
 def test_files_may_come_and_go_while_they_are_copied(bucket, tmp_path, monkeypatch):
   monkeypatch.setattr(bucket_lock, 'LEASE', 0.1)
   monkeypatch.setattr(mirror, '_SECONDS', 0.0)
