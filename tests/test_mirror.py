@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.compare import refuses
-from zoo import bucket_lock, mirror
+from zoo import bucket_lock, buckets, mirror
 from zoo.bucket_lock import is_lock
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
@@ -296,23 +296,25 @@ def test_a_program_alone_and_one_that_shares_refuse_each_other(bucket, monkeypat
       assert (local / 'a').read_text() == 'two'
 
 
-def test_what_others_change_while_it_is_read_is_read_again(bucket, monkeypatch):
+@pytest.mark.parametrize('file', ['a', 'z'])  # read before and after the checkpoint
+def test_what_others_change_while_it_is_read_is_read_again(bucket, monkeypatch, file):
   folder, download = open_folder(bucket), Folder.download
   with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
-    write(local, {'a': 'one', 'checkpoints/1/SHA256SUMS': 'x'})
+    write(local, {file: 'one', 'checkpoints/1/SHA256SUMS': 'x'})
 
   def change_first(self, name, path):
-    if folder.read('b') is None:
+    if name == file and folder.read('b') is None:
       folder.write('b', b'')
-      folder.write('a', b'two')
+      folder.write(file, b'two')
       folder.delete(['checkpoints/1/SHA256SUMS'])
     download(self, name, path)
 
   monkeypatch.setattr(Folder, 'download', change_first)
+  monkeypatch.setattr(buckets, 'THREADS', 1)
   with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
-    assert (local / 'a').read_text() == 'two'
+    assert (local / file).read_text() == 'two'
     assert (local / 'b').exists()
-  assert content_of(bucket).keys() == {'a', 'b'}
+  assert content_of(bucket).keys() == {file, 'b'}
 
 
 def test_a_program_that_was_lost_is_waited_for_once(bucket, monkeypatch):

@@ -103,8 +103,12 @@ class Mirror:
     return files - whole
 
   def _fetch(self, objects: Mapping[str, Stored]) -> None:
-    self.folder.fetch(objects, self.stage)
-    self._copied.update({name: _state(self.stage / name) for name in objects})
+    try:
+      self.folder.fetch(objects, self.stage)
+    finally:  # what was copied before an error may not be in the next listing
+      paths = {name: self.stage / name for name in objects}
+      here = {name: _state(path) for name, path in paths.items() if path.is_file()}
+      self._copied.update(here)
     self._ready = True
 
   def start(self) -> None:
