@@ -12,7 +12,7 @@ import zoo
 from tests.compare import refuses
 from zoo import bucket_lock, buckets
 from zoo.bucket_lock import Lock, LostLock
-from zoo.buckets import Conflict, Stored, Unreachable, open_folder
+from zoo.buckets import Changed, Conflict, Stored, Unreachable, open_folder
 from zoo.files import UnreadableFile
 
 
@@ -45,6 +45,17 @@ def test_an_object_is_downloaded_and_a_large_one_is_not_read(bucket, tmp_path):
     folder.read('a', max_bytes=9)
   with pytest.raises(UnreadableFile, match='absent does not exist'):
     folder.download('absent', tmp_path / 'absent')
+
+
+def test_an_object_without_a_checksum_is_copied_and_its_size_checked(bucket, tmp_path):
+  """As gcloud makes them: it uploads large files in parts, which GCS composes."""
+  folder = open_folder(bucket)
+  folder.write('a', b'one')
+  (tmp_path / 'a').write_bytes(b'two')  # the size alone does not tell them apart
+  folder.fetch({'a': Stored(3, None)}, tmp_path)
+  assert (tmp_path / 'a').read_bytes() == b'one'
+  with pytest.raises(Changed, match='a does not have the size'):
+    folder.fetch({'a': Stored(4, None)}, tmp_path)
 
 
 def test_only_the_expected_generation_is_replaced(bucket):

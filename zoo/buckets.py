@@ -271,12 +271,14 @@ class Folder:
       place = f'{self.url}/{below}{name}'
       if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
         raise RunError(f'{place} has a name that no file can have')
-      path = local / name
-      if path.exists() and _md5(path) == objects[name].md5:
+      path, size, md5 = local / name, *objects[name]
+      if md5 is not None and path.exists() and _md5(path) == md5:
         return
       path.parent.mkdir(parents=True, exist_ok=True)
       self.download(f'{below}{name}', path)
-      if _md5(path) != objects[name].md5:
+      if path.stat().st_size != size:
+        raise Changed(f'{place} does not have the size that the bucket lists')
+      if md5 is not None and _md5(path) != md5:
         raise Changed(f'{place} does not have the checksum that the bucket lists')
 
     with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
