@@ -1,6 +1,7 @@
 """Folders in a bucket, and locks in them, against an emulator on this machine."""
 
 import hashlib
+import json
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ import zoo
 from tests.compare import refuses
 from zoo import bucket_lock, buckets
 from zoo.bucket_lock import Lock, LostLock
-from zoo.buckets import Conflict, Stored, Unreachable, open_folder
+from zoo.buckets import Changed, Conflict, Stored, Unreachable, open_folder
 from zoo.files import UnreadableFile
 
 pytestmark = pytest.mark.slow
@@ -46,6 +47,17 @@ def test_an_object_is_downloaded_and_a_large_one_is_not_read(bucket, tmp_path):
     folder.read('a', max_bytes=9)
   with pytest.raises(UnreadableFile, match='absent does not exist'):
     folder.download('absent', tmp_path / 'absent')
+
+
+def test_an_object_without_a_checksum_is_copied_and_its_size_checked(bucket, tmp_path):
+  """As gcloud makes them: it uploads large files in parts, which GCS composes."""
+  folder = open_folder(bucket)
+  folder.write('a', b'one')
+  (tmp_path / 'a').write_bytes(b'two')  # the size alone does not tell them apart
+  folder.fetch({'a': Stored(3, None)}, tmp_path)
+  assert (tmp_path / 'a').read_bytes() == b'one'
+  with pytest.raises(Changed, match='a does not have the size'):
+    folder.fetch({'a': Stored(4, None)}, tmp_path)
 
 
 def test_only_the_expected_generation_is_replaced(bucket):
@@ -122,7 +134,8 @@ def test_what_fails_for_a_while_is_tried_again(bucket, faults, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ('status', 'reason'), [(503, '503'), (429, '429'), (401, 'credentials')]
+  ('status', 'reason'),
+  [(503, '503'), (429, '429'), (408, '408'), (401, 'credentials')],
 )
 def test_patience_has_an_end(bucket, faults, status, reason):
   folder = open_folder(bucket, patience=1.0)
@@ -131,6 +144,49 @@ def test_patience_has_an_end(bucket, faults, status, reason):
   with pytest.raises(Unreachable, match=f'could not be reached for 1 s: .*{reason}'):
     folder.list()
   assert 1 <= time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize('status', [304, 404, 409, 410])
+def test_what_will_not_succeed_later_is_one_line_at_once(bucket, faults, status):
+  folder = open_folder(bucket)
+  faults(1.0, status)
+  for use in (
+    lambda: folder.list(),
+    lambda: folder.write('a', b''),
+    lambda: Lock(folder).renew(),
+  ):
+    start = time.monotonic()
+    with pytest.raises(zoo.RunError, match=f'^{bucket}: .*{status}') as error:
+      use()
+    assert '\n' not in str(error.value)
+    assert not isinstance(error.value, LostLock)
+    assert time.monotonic() - start < 10
+
+
+def test_a_bucket_that_does_not_answer_is_one_line_when_it_is_opened(bucket, faults):
+  faults(1.0, 409)
+  with pytest.raises(zoo.RunError, match='409'):
+    open_folder(bucket)
+
+
+def test_an_object_that_was_damaged_on_its_way_is_read_again(bucket, monkeypatch):
+  from google.cloud.storage import Blob
+  from google.cloud.storage.exceptions import DataCorruption
+
+  folder = open_folder(bucket)
+  folder.write('a', b'one')
+  download, damaged = Blob.download_as_bytes, [1]
+
+  def damage(*arguments, **named):
+    if damaged:
+      raise DataCorruption(None, f'damaged {damaged.pop()}')
+    return download(*arguments, **named)
+
+  monkeypatch.setattr(Blob, 'download_as_bytes', damage)
+  found = folder.read('a')
+  assert not damaged
+  assert found is not None
+  assert found.data == b'one'
 
 
 def test_a_lock_is_held_by_one_program(bucket, short_lease):
@@ -166,6 +222,50 @@ def test_a_lock_that_is_not_renewed_is_taken_and_its_holder_told(bucket, short_l
     with pytest.raises(LostLock, match='another program has taken over'):
       use()
   second.renew()
+
+
+def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lock(bucket, monkeypatch):
+  from google.api_core.exceptions import ServiceUnavailable
+  from google.cloud.storage import Blob
+
+  lock, upload = Lock(open_folder(bucket)), Blob.upload_from_string
+  lock.acquire()
+
+  def upload_and_fail(*arguments, **named):
+    upload(*arguments, **named)
+    raise ServiceUnavailable('lost')
+
+  for use in lock.renew, lock.release:
+    with monkeypatch.context() as patch:
+      patch.setattr(Blob, 'upload_from_string', upload_and_fail)
+      with pytest.raises(Unreachable):
+        lock.renew(patience=0.0)
+    use()
+  found = open_folder(bucket).read('lock')
+  assert found is not None
+  assert json.loads(found.data)['holder'] is None
+
+
+def test_a_lock_that_another_has_taken_and_released_is_lost(bucket, short_lease):
+  folder = open_folder(bucket)
+  first, second = Lock(folder), Lock(folder)
+  first.acquire()
+  second.acquire()
+  second.release()
+  with pytest.raises(LostLock, match='another program has taken over'):
+    first.renew()
+
+
+@pytest.mark.parametrize(
+  'left', [b'[' * 100_000, b'[]', b'{}', b'{"holder": 5}', b'\xff', b'1', b'']
+)
+def test_a_damaged_lock_is_waited_for_and_taken(bucket, short_lease, left):
+  folder = open_folder(bucket)
+  folder.write('lock', left)
+  lock = Lock(folder)
+  assert isinstance(lock.holder(), str)
+  lock.acquire()
+  lock.renew()
 
 
 @pytest.mark.parametrize(

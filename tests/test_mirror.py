@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.compare import refuses
-from zoo import bucket_lock, mirror
+from zoo import bucket_lock, buckets, mirror
 from zoo.bucket_lock import is_lock
 from zoo.buckets import Folder, Unreachable, open_folder
 from zoo.errors import RunError
@@ -174,6 +174,34 @@ def test_who_loses_the_lock_is_stopped_and_changes_nothing(bucket, monkeypatch):
   assert not os.path.exists(local)
 
 
+@pytest.mark.parametrize('keep', ['make_sure', '_copy'])
+def test_no_error_ends_what_renews_the_lock_and_copies(
+  bucket, tmp_path, monkeypatch, keep
+):
+  monkeypatch.setattr(bucket_lock, 'LEASE', 0.3)
+  monkeypatch.setattr(mirror, '_SECONDS', 0.1)
+  one = mirror.Mirror(open_folder(bucket, patience=0.5), tmp_path)
+  one.lock()
+  calls = []
+
+  def fail(*arguments, **named):
+    calls.append(arguments)
+    raise AttributeError('a mistake of a library')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(one, keep, fail)
+    one.start()
+    end = time.monotonic() + 20
+    while len(calls) < 3:
+      assert time.monotonic() < end
+      time.sleep(0.05)
+    if keep == 'make_sure':  # nor does the run go on for long without its lock
+      time.sleep(0.5)
+      with pytest.raises(Unreachable, match=r'0\.5 s: a mistake of a library'):
+        one.check()
+  one.close()
+
+
 def test_files_may_come_and_go_while_they_are_copied(bucket, tmp_path, monkeypatch):
   monkeypatch.setattr(bucket_lock, 'LEASE', 0.1)
   monkeypatch.setattr(mirror, '_SECONDS', 0.0)
@@ -270,23 +298,25 @@ def test_a_program_alone_and_one_that_shares_refuse_each_other(bucket, monkeypat
       assert (local / 'a').read_text() == 'two'
 
 
-def test_what_others_change_while_it_is_read_is_read_again(bucket, monkeypatch):
+@pytest.mark.parametrize('file', ['a', 'z'])  # read before and after the checkpoint
+def test_what_others_change_while_it_is_read_is_read_again(bucket, monkeypatch, file):
   folder, download = open_folder(bucket), Folder.download
   with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
-    write(local, {'a': 'one', 'checkpoints/1/SHA256SUMS': 'x'})
+    write(local, {file: 'one', 'checkpoints/1/SHA256SUMS': 'x'})
 
   def change_first(self, name, path):
-    if folder.read('b') is None:
+    if name == file and folder.read('b') is None:
       folder.write('b', b'')
-      folder.write('a', b'two')
+      folder.write(file, b'two')
       folder.delete(['checkpoints/1/SHA256SUMS'])
     download(self, name, path)
 
   monkeypatch.setattr(Folder, 'download', change_first)
+  monkeypatch.setattr(buckets, 'THREADS', 1)
   with mirrored_in_parts(bucket) as (local, hold), hold(local / '.a', False):
-    assert (local / 'a').read_text() == 'two'
+    assert (local / file).read_text() == 'two'
     assert (local / 'b').exists()
-  assert content_of(bucket).keys() == {'a', 'b'}
+  assert content_of(bucket).keys() == {file, 'b'}
 
 
 def test_a_program_that_was_lost_is_waited_for_once(bucket, monkeypatch):

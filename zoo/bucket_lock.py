@@ -9,11 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from absl import logging
 
 from zoo.buckets import Conflict, Content, Folder
 from zoo.errors import RunError, UserError
+from zoo.files import UnreadableFile, parse_json
 
 LEASE = 30.0  # seconds without renewal after which a lock expires
 LOCK = 'lock'  # the name of the object that locks a whole folder
@@ -96,9 +98,17 @@ class Lock:
       self._replace(self._folder.with_patience(0.0), None)
 
   def _replace(self, folder: Folder, holder: str | None) -> None:
-    content = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
+    text = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
+    content = text.encode()
     try:
-      self.generation = folder.write(self._name, content.encode(), self.generation)
+      try:
+        self.generation = folder.write(self._name, content, self.generation)
+      except Conflict:
+        # An earlier renewal may have been carried out although its answer was lost.
+        found = folder.read(self._name)
+        if found is None or _value(found).get('by') != self._me:
+          raise
+        self.generation = folder.write(self._name, content, found.generation)
     except Conflict:
       raise LostLock(
         f'another program has taken over {folder.url}, since this one could not renew '
@@ -146,7 +156,14 @@ def is_lock(name: str) -> bool:
 
 def _holder(content: Content) -> str | None:
   """Who holds a lock, if anyone; a damaged lock counts as held."""
+  holder = _value(content).get('holder', 'an unknown process')
+  return None if holder is None else str(holder)
+
+
+def _value(content: Content) -> dict[str, Any]:
+  """What is written in a lock; nothing if it is damaged."""
   try:
-    return json.loads(content.data)['holder']
-  except (ValueError, TypeError, KeyError):
-    return 'an unknown process'
+    value = parse_json(content.data, LOCK)
+  except UnreadableFile:
+    return {}
+  return value if isinstance(value, dict) else {}

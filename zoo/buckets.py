@@ -2,7 +2,8 @@
 
 A bucket holds named objects, and no folders. Each object is written whole or not at
 all, as a new generation, and a listing has its MD5. Calls that may succeed later (no
-connection, an overloaded service, expired credentials) are retried with growing pauses.
+connection, an overloaded service, expired credentials) are retried with growing pauses;
+any other answer of the service raises RunError at once.
 The packages of the extra `gcs` are imported when a folder is opened.
 """
 
@@ -145,7 +146,8 @@ def _prepare() -> None:
 class Folder:
   """The objects of a bucket whose names begin with that of the folder.
 
-  Every method raises RunError if the bucket cannot be reached for `patience` seconds.
+  Every method raises RunError if the bucket cannot be reached for `patience` seconds,
+  or refuses the call.
   """
 
   url: str
@@ -269,12 +271,14 @@ class Folder:
       place = f'{self.url}/{below}{name}'
       if any(part in ('', '.', '..') for part in name.split('/')) or '\\' in name:
         raise RunError(f'{place} has a name that no file can have')
-      path = local / name
-      if path.exists() and _md5(path) == objects[name].md5:
+      path, size, md5 = local / name, *objects[name]
+      if md5 is not None and path.exists() and _md5(path) == md5:
         return
       path.parent.mkdir(parents=True, exist_ok=True)
       self.download(f'{below}{name}', path)
-      if _md5(path) != objects[name].md5:
+      if path.stat().st_size != size:
+        raise Changed(f'{place} does not have the size that the bucket lists')
+      if md5 is not None and _md5(path) != md5:
         raise Changed(f'{place} does not have the checksum that the bucket lists')
 
     with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
@@ -303,14 +307,20 @@ class Folder:
     )
 
   def _persist(self, action: Callable[[], _Result]) -> _Result:
-    """Calls `action` until it succeeds; raises RunError once patience has run out."""
-    passing = _passing_errors()
+    """Calls `action` until it succeeds.
+
+    Raises RunError once patience has run out, and for errors that will not pass.
+    """
+    answers = _import('google.api_core.exceptions').GoogleAPICallError
+    passing = answers, *_passing_errors()
     start, tries = time.monotonic(), 0
     while True:
       try:
         return action()
       except passing as error:
         reason = in_one_line(error)
+        if isinstance(error, answers) and not _passes(error):
+          raise RunError(f'{self.url}: the bucket refused a call: {reason}') from error
         left = start + self.patience - time.monotonic()
         if left <= 0:
           raise Unreachable(
@@ -330,9 +340,15 @@ def _md5(path: pathlib.Path) -> str:
 
 
 def _passing_errors() -> tuple[type[Exception], ...]:
-  """The errors after which the same call may succeed later."""
-  api, auth = _import('google.api_core.exceptions'), _import('google.auth.exceptions')
+  """The errors but for answers of the service after which a call may succeed later."""
   return (
-    *(api.ServerError, api.TooManyRequests, api.Unauthorized, api.Forbidden),
-    *(auth.GoogleAuthError, _import('requests').RequestException),
+    _import('google.auth.exceptions').GoogleAuthError,
+    _import('google.cloud.storage.exceptions').DataCorruption,  # on its way
+    _import('requests').RequestException,
   )
+
+
+def _passes(answer: Any) -> bool:
+  """Whether the same call may succeed after this error of the service."""
+  code = answer.code or 0
+  return code in (401, 403, 408, 429) or code >= 500

@@ -26,7 +26,7 @@ from zoo.bucket_lock import (
   wait_for_end,
 )
 from zoo.buckets import Changed, Folder, Stored, Unreachable, local_stand_in
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, in_one_line
 from zoo.files import UnreadableFile
 from zoo.workdir import Hold
 
@@ -68,6 +68,7 @@ class Mirror:
     self._stop = threading.Event()
     self._renewed = -math.inf  # when the lock was last renewed, by time.monotonic()
     self._unreachable_since: float | None = None
+    self._reason = ''  # why it is, if that is not plain
     self._lost: LostLock | None = None
 
   def lock(self) -> None:
@@ -102,8 +103,12 @@ class Mirror:
     return files - whole
 
   def _fetch(self, objects: Mapping[str, Stored]) -> None:
-    self.folder.fetch(objects, self.stage)
-    self._copied.update({name: _state(self.stage / name) for name in objects})
+    try:
+      self.folder.fetch(objects, self.stage)
+    finally:  # what was copied before an error may not be in the next listing
+      paths = {name: self.stage / name for name in objects}
+      here = {name: _state(path) for name, path in paths.items() if path.is_file()}
+      self._copied.update(here)
     self._ready = True
 
   def start(self) -> None:
@@ -120,6 +125,7 @@ class Mirror:
     if since is not None and time.monotonic() - since > self.folder.patience:
       raise Unreachable(
         f'{self.folder} could not be reached for {self.folder.patience:g} s'
+        f'{self._reason}'
       )
 
   def make_sure(self, patience: float | None = None) -> None:
@@ -162,7 +168,7 @@ class Mirror:
         self._unreachable_since = None
       except LostLock:
         return
-      except RunError as error:
+      except Exception as error:  # the lock would end if this thread did
         self._note_unreachable(error)
 
   def _keep_copy(self) -> None:
@@ -174,13 +180,15 @@ class Mirror:
         return
       except RunError as error:
         self._note_unreachable(error)
-      except OSError as error:  # of the stage
-        logging.warning('the records could not be copied: %s', error)
+      except Exception as error:  # such as an OSError of the stage
+        logging.warning('the records could not be copied: %s', in_one_line(error))
 
-  def _note_unreachable(self, error: RunError) -> None:
+  def _note_unreachable(self, error: Exception) -> None:
+    said = in_one_line(error)
+    self._reason = '' if isinstance(error, Unreachable) else f': {said}'
     if self._unreachable_since is None:
       self._unreachable_since = time.monotonic()
-      logging.warning('%s; training goes on, and this is tried again', error)
+      logging.warning('%s; training goes on, and this is tried again', said)
 
   def _copy(self, folder: Folder) -> None:
     with (

@@ -61,6 +61,36 @@ def test_every_step_of_a_run_is_loaded_and_damage_is_refused(bucket, tmp_path):
   assert zoo.load(bucket).step == 8
 
 
+def test_a_copy_that_gcloud_has_made_is_loaded(bucket, model, tmp_path, monkeypatch):
+  """It uploads large files in parts, and objects composed of them have no MD5."""
+  saved, run = tmp_path / 'saved', small_config()
+  zoo.save(model, saved, TASK)
+  train(run, tmp_path / 'run')
+  train(run, f'{bucket}/there')
+  for name in 'saved', 'run':
+    folder = open_folder(f'{bucket}/{name}')
+    for path in (tmp_path / name).rglob('*'):
+      if path.is_file():
+        folder.write(path.relative_to(tmp_path / name).as_posix(), path.read_bytes())
+  listed = Folder.list
+
+  def list_composed(folder, below=''):
+    return {
+      name: Stored(stored.size, None) for name, stored in listed(folder, below).items()
+    }
+
+  monkeypatch.setattr(Folder, 'list', list_composed)
+  assert_same(zoo.load(f'{bucket}/saved').model, model)
+  expected = zoo.load(tmp_path / 'run', 8).model
+  for name in 'run', 'there':
+    assert_same(zoo.load(f'{bucket}/{name}', 8).model, expected)
+  # A run in a bucket that was composed goes on from its checkpoints, too.
+  assert train(run, f'{bucket}/there') is not None
+  open_folder(f'{bucket}/run').write('checkpoints/8/model/manifest.ocdbt', b'?')
+  with pytest.raises(zoo.RunError, match='checkpoints/8 is damaged: model/manifest'):
+    zoo.load(f'{bucket}/run', 8)
+
+
 def test_what_is_no_checkpoint_is_named(bucket, model):
   with refuses(bucket, 'holds no checkpoint'):
     zoo.load(bucket)
