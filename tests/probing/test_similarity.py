@@ -113,6 +113,16 @@ def test_what_has_no_rule_is_sampled_alone():
     assert found.prediction_difference.mean > 0.01
 
 
+@pytest.mark.parametrize('name', ['sparse_regression', 'task_pool'])
+def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
+  task = zoo.create_task(name, num_features=3, context_length=4)
+  prompt = task.sample(jax.random.key(1), 5)
+  found = jax.jit(answer, static_argnums=0)(task.baselines()['bayes'], prompt)
+  # The prediction is w·x_q, with weights w that do not depend on the query.
+  expected = np.sum(found.gradient * prompt.x_query, axis=1)
+  np.testing.assert_allclose(found.prediction, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_mistakes_are_named(unchecked):
   task = isotropic(3, 4)
   with refuses('YqLSA has 2 features; the task has 3'):
