@@ -109,23 +109,23 @@ def _name(folder: str | pathlib.Path) -> str:
   return folder.resolve().name
 
 
-def _other(task: Task) -> tuple[Predictor, str]:
-  """The predictor to compare with, and its name."""
+def _other(task: Task) -> tuple[Predictor | None, str | None]:
+  """The predictor to compare with, and its name; None if there is none."""
   import zoo
 
   name = _AGAINST.value
   if name is None:
     name = zoo.probing.default_reference(task)
+    if name is None:
+      return None, None
   known = zoo.probing.references(task)
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
   if isinstance(folder, str) or folder.is_dir():
     return zoo.load(folder).model, _name(folder)
-  raise UserError(
-    f'--against is {name!r}; it must be one of {", ".join(known)}, or a folder of a '
-    'checkpoint'
-  )
+  names = f'one of {", ".join(known)}, or ' if known else ''
+  raise UserError(f'--against is {name!r}; it must be {names}a folder of a checkpoint')
 
 
 if __name__ == '__main__':

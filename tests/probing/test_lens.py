@@ -40,7 +40,7 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
     w += 0.4 / _C * np.einsum('bcd,bc->bd', x, y - np.einsum('bcd,bd->bc', x, w))
   # Some hundred float32 sums.
   assert_close(found.own.mean, expected, 1e-5)
-  np.testing.assert_array_equal(found.own.num_examples, range(4))
+  np.testing.assert_array_equal(found.own.num_layers, range(4))
 
 
 def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():

@@ -5,6 +5,7 @@ import functools
 import json
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -14,6 +15,7 @@ from tests.compare import refuses
 from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
 from zoo import theory
+from zoo.evaluation_sets import EvaluationSet
 from zoo.models.tokens import token_names
 from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page
@@ -27,6 +29,7 @@ from zoo.probing.verdicts import judge, judge_by_samples
 from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}
+KEY = jax.random.key(0)
 TASK = isotropic(3, 4, prior_mean=0.5)
 
 
@@ -91,6 +94,8 @@ def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   assert f'η = {step.parameter:.4g}' in said
   assert f'{step.risk.mean:.4f} ± {step.risk.stderr:.4f}' in said
   assert 'its prediction without examples' in said
+  unchanged = '(bayes is that of the training task on all of them; it is not the least'
+  assert said.count(unchanged) == 2
   figure = plot_attention({'layers.0': np.eye(3)[None]}, ['1', '2', '3'])
   assert 'id="attention"' in page(report, '', {'attention': figure})
   assert 'optimum of the linear family' in said
@@ -166,6 +171,7 @@ def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   assert report.shifts == []
   assert [one.name for one in report.task_shifts] == ['context_length=8']
   said = summary(report)
+  assert report.risks is not None
   for estimate in report.risks.risk, report.risks.other_risk:
     assert f'{estimate.mean:.6f} ± {estimate.stderr:.6f}' in said
   assert report.risks.exact_risk is None
@@ -174,6 +180,81 @@ def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   with refuses("unknown estimator 'gd'", 'known: ', 'ols'):
     probe(biased(), task, 'gd')
   assert probe(biased(), task, **FEW).against == 'ols'
+
+
+class Own(zoo.tasks.LinearRegression):
+  """A task of a user's own, whose baselines each test sets."""
+
+  def sample(self, key, batch_size):
+    return super().sample(key, batch_size)
+
+  def baselines(self):
+    return BASELINES
+
+
+BASELINES: dict[str, Any] = {}
+
+
+def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
+  monkeypatch, caplog
+):
+  keep_shifts(monkeypatch, 'context_length=8')
+
+  def broken(prompt):
+    raise RuntimeError('it is <broken>')
+
+  monkeypatch.setitem(BASELINES, 'broken', broken)
+  monkeypatch.setitem(BASELINES, 'zero', zoo.estimators.regression.Zero())
+  task = Own(num_features=3, context_length=4)
+  report = probe(biased(), task, **FEW)
+  assert report.against == 'broken'
+  why = 'RuntimeError: it is <broken>'
+  assert report.failures == {'risks': why, 'alignment': why}
+  for name in report.failures:
+    assert f'{name} is left out of the report: {why}' in caplog.text
+  assert report.verdict.startswith('Unknown: no theory covers its task. Its loss, ')
+  (longer,) = report.task_shifts
+  assert longer.risk is not None
+  assert longer.other_risk is None
+  found = json.loads(report.to_json())
+  assert [found[name] for name in report.failures] == [None, None]
+  assert found['failures'] == report.failures
+  said = summary(report)
+  assert 'left out of this report' in said
+  assert why in said
+  drawn = pictures(report, biased(), broken, task)
+  assert set(drawn) == {'examples', 'out_of_distribution'}
+  assert 'it is &lt;broken&gt;' in page(report, '', drawn)
+
+
+def test_what_no_part_can_measure_is_an_error():
+  def broken(prompt):
+    raise RuntimeError('it is broken')
+
+  with pytest.raises(RuntimeError, match='it is broken'):
+    probe(broken, Own(num_features=3, context_length=4), **FEW)
+
+
+def test_a_task_without_baselines_is_probed_alone(monkeypatch):
+  keep_shifts(monkeypatch, 'context_length=8')
+  task = Own(num_features=3, context_length=4)
+  model = Softmax(3)
+  report = probe(model, task, **FEW)
+  assert report.against is None
+  assert report.risks is None
+  assert report.sampled is not None
+  assert report.failures == {}
+  assert report.verdict.endswith(' has no baseline to compare with.')
+  (longer,) = report.task_shifts
+  assert longer.risk is not None
+  assert longer.failure is None
+  assert longer.other_risk is None
+  assert 'None' not in summary(report)
+  drawn = pictures(report, model, None, task)
+  assert set(drawn) == {'examples', 'out_of_distribution'}
+  given: Any = EvaluationSet('made', '1', task, task.sample(KEY, 4), '', same_bits=True)
+  with refuses('Own has no baselines to score on made; compare with another model'):
+    probe(model, task, **FEW, evaluation_set=given)
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,9 @@ class Baseline:
   Equal baselines share compiled programs, so a subclass must be a frozen dataclass with
   hashable fields.
   """
+
+  # Whether prompts are predicted one after another, because each needs much memory.
+  one_by_one: ClassVar[bool] = False
 
   def predict(
     self,
@@ -35,11 +40,28 @@ class Baseline:
     if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
     seen = jnp.arange(x.shape[1]) < c
-    return jax.vmap(self.predict, (0, 0, None, 0))(x, y, seen, prompt.x_query)
+    return self._predict_each(x, y, seen, prompt.x_query)
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
     """The prediction for each example from those before it, that for the query last."""
-    return at_every_length(prompt, jax.vmap(self.predict, (0, 0, None, 0)))
+    return at_every_length(prompt, self._predict_each)
+
+  def _predict_each(
+    self,
+    x: Float[Array, 'b c d'],
+    y: Float[Array, 'b c *k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, 'b d'],
+  ) -> Float[Array, ' b *k']:
+    if not self.one_by_one:
+      return jax.vmap(self.predict, (0, 0, None, 0))(x, y, seen, x_query)
+
+    # The gradient computes a prompt again instead of keeping its intermediate values.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def predict(one: tuple[Array, Array, Array]) -> Array:
+      return self.predict(*one[:2], seen, one[2])
+
+    return jax.lax.map(predict, (x, y, x_query))
 
 
 class HostBaseline:

@@ -28,6 +28,8 @@ class SparseBayes(Baseline):
   for more than 20,000 supports.
   """
 
+  one_by_one = True  # each prompt needs thousands of fits
+
   num_features: int
   num_nonzero: int
   noise_std: float = 0.0
@@ -47,11 +49,6 @@ class SparseBayes(Baseline):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
-    # One prompt at a time, since each needs thousands of fits.
-    posterior_mean = jax.custom_batching.sequential_vmap(self._posterior_mean)
-    return posterior_mean(x, y, seen, x_query)
-
-  def _posterior_mean(self, x: Array, y: Array, seen: Array, x_query: Array) -> Array:
     x, y = zeroed(x, y, seen)
     noiseless = self.noise_std == 0
     overdetermined = jnp.sum(seen) > self.num_nonzero

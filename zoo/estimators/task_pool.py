@@ -20,6 +20,8 @@ class DiscreteBayes(Baseline):
   weights that fit the examples are left.
   """
 
+  one_by_one = True  # a pool may have a million tasks
+
   task: TaskPool
 
   def predict(
@@ -29,11 +31,6 @@ class DiscreteBayes(Baseline):
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
-    # One prompt at a time: a pool may have a million tasks.
-    posterior_mean = jax.custom_batching.sequential_vmap(self._posterior_mean)
-    return posterior_mean(x, y, seen, x_query)
-
-  def _posterior_mean(self, x: Array, y: Array, seen: Array, x_query: Array) -> Array:
     x, y = zeroed(x, y, seen)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)

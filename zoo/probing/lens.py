@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from zoo import losses
-from zoo.curves import Curve, sample_batches, split, summarise
+from zoo.curves import sample_batches, split, summarise
 from zoo.errors import UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Layered, Predictor, Task
@@ -22,16 +22,25 @@ from zoo.tasks.base import Loss, loss_of
 _BATCH_SIZE = 512
 
 
+class LayerCurve(NamedTuple):
+  """The loss at the query by the number of layers before the readout."""
+
+  num_layers: Int[np.ndarray, ' n']
+  mean: Float[np.ndarray, ' n']
+  standard_error: Float[np.ndarray, ' n']  # of the mean
+  median: Float[np.ndarray, ' n']
+
+
 class Lens(NamedTuple):
   """The loss at the query before the first layer, and after each.
 
-  `num_examples` of the curves is the number of layers. `own` uses the model's own
-  readout (the logit lens). `fitted` uses the best linear map of the query's token, by
-  least squares on other prompts; it is None if the loss is not the squared error.
+  `own` uses the model's own readout (the logit lens). `fitted` uses the best linear map
+  of the query's token, by least squares on other prompts; it is None if the loss is not
+  the squared error.
   """
 
-  own: Curve
-  fitted: Curve | None
+  own: LayerCurve
+  fitted: LayerCurve | None
 
 
 def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -> Lens:
@@ -63,8 +72,12 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   fitted = None
   if squared:
     tokens = np.concatenate(each_tokens, axis=1).astype(np.float64)
-    fitted = summarise(_fitted(tokens, np.concatenate(targets), num_prompts).T)
-  return Lens(summarise(own.T), fitted)
+    fitted = _curve(_fitted(tokens, np.concatenate(targets), num_prompts))
+  return Lens(_curve(own), fitted)
+
+
+def _curve(losses: Float[np.ndarray, 'l p']) -> LayerCurve:
+  return LayerCurve(*summarise(losses.T))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
+from absl import logging
 from flax import nnx
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from zoo.comparison_plots import plot_by_examples
 from zoo.curves import sample_batches
+from zoo.errors import in_one_line
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
@@ -28,30 +30,47 @@ from zoo.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
 
 
 def pictures(
-  report: Report, subject: Predictor, other: Predictor, task: Task
+  report: Report, subject: Predictor, other: Predictor | None, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by file name."""
-  figures = {}
-  if report.alignment is not None:
-    figures['alignment'] = plot_alignment(subject, other, task, report.against)
-  if report.comparison is not None:
-    figures['examples'] = plot_by_examples({'the model': report.comparison})
-  if report.algorithm is not None:
-    figures['step_matrix'] = plot_step_matrix(report.algorithm)
-  maps = attention_of(subject, task)
-  if maps:
-    figures['attention'] = plot_attention(maps, names_of_tokens(subject, maps))
-  if report.heads is not None:
-    figures['heads'] = plot_heads(report.heads)
-  if report.to_optimum is not None:
-    figures['interpolation'] = plot_interpolation(report.to_optimum)
+  """The figures of a report, by file name; one that fails is left out, with a warning.
+
+  `other` is None for a report without another predictor.
+  """
+  against = report.against
+  drawings: dict[str, Callable[[], Figure | None]] = {}
+  if report.alignment is not None and other is not None:
+    drawings['alignment'] = lambda: plot_alignment(subject, other, task, against or '')
+  if (comparison := report.comparison) is not None:
+    drawings['examples'] = lambda: plot_by_examples({'the model': comparison})
+  if (algorithm := report.algorithm) is not None:
+    drawings['step_matrix'] = lambda: plot_step_matrix(algorithm)
+  drawings['attention'] = lambda: _plot_attention(subject, task)
+  if (heads := report.heads) is not None:
+    drawings['heads'] = lambda: plot_heads(heads)
+  if (path := report.to_optimum) is not None:
+    drawings['interpolation'] = lambda: plot_interpolation(path)
   if report.shifts:
-    figures['shift'] = plot_shifts(report.shifts, report.against)
+    drawings['shift'] = lambda: plot_shifts(report.shifts, against or '')
   if report.task_shifts:
-    figures['out_of_distribution'] = plot_task_shifts(
-      report.task_shifts, report.against
+    drawings['out_of_distribution'] = lambda: plot_task_shifts(
+      report.task_shifts, against
     )
+  figures = {}
+  for name, draw in drawings.items():
+    try:
+      figure = draw()
+    except Exception as error:  # a user's model may raise anything
+      reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
+      logging.warning('the picture %s is left out of the report: %s', name, reason)
+      continue
+    if figure is not None:
+      figures[name] = figure
   return figures
+
+
+def _plot_attention(subject: Predictor, task: Task) -> Figure | None:
+  maps = attention_of(subject, task)
+  return plot_attention(maps, names_of_tokens(subject, maps)) if maps else None
 
 
 def attention_of(

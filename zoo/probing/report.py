@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from absl import logging
 from flax import nnx
 from tqdm import tqdm
 
 from zoo import estimators, theory
 from zoo.comparison import Comparison, compare
-from zoo.curves import Curve
-from zoo.errors import UserError, check_name
+from zoo.errors import UserError, check_name, in_one_line
 from zoo.estimators.baseline import HostBaseline
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
@@ -23,7 +25,7 @@ from zoo.probing.attention_heads import Head, heads
 from zoo.probing.distribution_shift import SHIFTS, Shift, shift
 from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
-from zoo.probing.lens import Lens, is_squared, lens
+from zoo.probing.lens import LayerCurve, Lens, is_squared, lens
 from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
 from zoo.probing.paths import (
   Interpolation,
@@ -58,8 +60,8 @@ class Report:
 
   is_gradient_descent: bool
   verdict: str
-  against: str
-  risks: Risks  # on fresh prompts of the task
+  against: str | None  # None: there is no other predictor
+  risks: Risks | None  # on fresh prompts of the task
   comparison: Comparison | None  # with the task's baselines, by number of examples
   algorithm: ImplicitAlgorithm | None
   # For a model without an exact algorithm: the nearest ones, and its initial guess.
@@ -73,6 +75,7 @@ class Report:
   shifts: list[Shift]
   task_shifts: list[TaskShift]  # on the tasks from `task.shifts()`, at C examples
   score: Score | None = None  # on a frozen set, if one was given
+  failures: dict[str, str] = dataclasses.field(default_factory=dict)  # why, by part
 
   def to_json(self) -> str:
     """The report as JSON; numbers that are not finite are null."""
@@ -104,14 +107,9 @@ def reference(name: str, task: Task) -> Predictor:
   return known[check_name('estimator', name, known)]
 
 
-def default_reference(task: Task) -> str:
-  """The name of the first reference of a task; raises UserError if it has none."""
-  for name in references(task):
-    return name
-  raise UserError(
-    f'the task is of type {type(task).__name__}, which has no baselines; compare with '
-    'another model'
-  )
+def default_reference(task: Task) -> str | None:
+  """The name of the first reference of a task; None if it has none."""
+  return next(iter(references(task)), None)
 
 
 def probe(
@@ -126,54 +124,119 @@ def probe(
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a
-  reference is still built for `task`. Raises UserError for an unknown reference, and
-  for a predictor that cannot be called on the task's prompts.
+  predictor; for a task without references the subject is probed alone. Both predictors
+  are also scored on the prompts of an `evaluation_set`; a reference is still built for
+  `task`. A part that fails is None, and `failures` has its error. Raises UserError for
+  an unknown reference, and for a predictor that cannot be called on the task's prompts.
   """
   if against is None:
     against = default_reference(task)
   other = reference(against, task) if isinstance(against, str) else against
-  if against_name is None:
-    against_name = against if isinstance(against, str) else type(against).__name__
-  scored = None
-  if evaluation_set is not None:
-    scored = score(subject, other, evaluation_set)
-  aligned = None
-  if num_outputs_of(task) == 1:
-    aligned = alignment(subject, other, task, num_prompts, seed)
-  compared = compare(subject, task, min(num_prompts, _NUM_COMPARED), seed)
+  if against_name is None and other is not None:
+    against_name = against if isinstance(against, str) else type(other).__name__
+  if other is None and evaluation_set is not None:
+    raise UserError(
+      f'{type(task).__name__} has no baselines to score on {evaluation_set.name}; '
+      'compare with another model'
+    )
+  parts = _Parts()
+  few = min(num_prompts, _NUM_COMPARED)
+  of_pair = _OfPair()
+  if other is not None:
+    of_pair = _of_pair(parts, subject, other, task, num_prompts, seed, evaluation_set)
+  compared = parts.measure('comparison', compare, subject, task, few, seed)
+  if 'comparison' in parts.errors and of_pair.risks is None:
+    raise parts.errors['comparison']  # the subject itself cannot be measured
   of_rule, sampled = _OfRule(), _OfSamples()
-  shifts = []
   if theory.covers(task) and has_rule(subject):
     assert isinstance(task, LinearRegression)
-    of_rule = _of_rule(subject, other, task)
+    of_rule = _of_rule(parts, subject, other, task)
   else:
-    sampled = _of_samples(subject, task, num_prompts, seed)
+    sampled = _of_samples(parts, subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, compared, of_rule, sampled)
-  if theory.covers(task):
-    # Slow, since each shift is compiled; the bar shows only in a terminal.
-    kinds = tqdm(SHIFTS, 'shifts', leave=False, disable=None)
-    shifts = [shift(subject, other, task, kind, seed=seed) for kind in kinds]
-  named = tqdm(shifts_of(task).items(), 'shifts', leave=False, disable=None)
+  read = None
+  if isinstance(subject, Layered):
+    read = parts.measure('lens', lens, subject, task, few, seed)
+  of_shifts = _of_shifts(parts, subject, other, task, num_prompts, seed)
   return Report(
     is_gradient_descent=is_descent,
     verdict=verdict,
     against=against_name,
-    risks=risks(subject, other, task, num_prompts, seed),
     comparison=compared,
-    alignment=aligned,
+    lens=read,
+    **of_pair._asdict(),
     **of_rule._asdict(),
     **sampled._asdict(),
-    lens=lens(subject, task, min(num_prompts, _NUM_COMPARED), seed)
-    if isinstance(subject, Layered)
-    else None,
-    shifts=shifts,
-    task_shifts=[
-      task_shift(subject, other, name, shifted, min(num_prompts, _NUM_SHIFTED), seed)
-      for name, shifted in named
-    ],
-    score=scored,
+    **of_shifts._asdict(),
+    failures=parts.end(),
   )
+
+
+_Result = TypeVar('_Result')
+
+
+class _Parts:
+  """Measures the parts of a report, shows the progress, and keeps the errors."""
+
+  # What calls both predictors on the prompts first, and so finds a user's mistake.
+  _CHECKS = 'score', 'risks', 'comparison'
+
+  def __init__(self) -> None:
+    self.errors: dict[str, Exception] = {}
+    self._bar = tqdm(desc='probe', leave=False, disable=None, bar_format='{desc}')
+
+  def measure(
+    self, name: str, function: Callable[..., _Result], *arguments: Any
+  ) -> _Result | None:
+    """The result of a function; None if it fails, after a warning."""
+    if self._bar.disable:  # not in a terminal
+      logging.info('probe: %s', name)
+    self._bar.set_description_str(f'probe: {name}')
+    try:
+      return function(*arguments)
+    except Exception as error:  # a user's predictor or task may raise anything
+      if isinstance(error, UserError) and name in self._CHECKS:
+        raise
+      self.errors[name] = error
+      logging.warning('%s is left out of the report: %s', name, _in_words(error))
+      return None
+
+  def end(self) -> dict[str, str]:
+    """Removes the progress from the terminal; returns the errors in words."""
+    self._bar.close()
+    return {name: _in_words(error) for name, error in self.errors.items()}
+
+
+def _in_words(error: Exception) -> str:
+  kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+  return f'{kind}{in_one_line(error, 200)}'
+
+
+class _OfPair(NamedTuple):
+  """The results that require another predictor, by their names in a report."""
+
+  score: Score | None = None
+  risks: Risks | None = None
+  alignment: Alignment | None = None
+
+
+def _of_pair(
+  parts: _Parts,
+  subject: Predictor,
+  other: Predictor,
+  task: Task,
+  num_prompts: int,
+  seed: int,
+  evaluation_set: EvaluationSet | None,
+) -> _OfPair:
+  scored = aligned = None
+  if evaluation_set is not None:
+    scored = parts.measure('score', score, subject, other, evaluation_set)
+  about = subject, other, task, num_prompts, seed
+  measured = parts.measure('risks', risks, *about)
+  if num_outputs_of(task) == 1:
+    aligned = parts.measure('alignment', alignment, *about)
+  return _OfPair(scored, measured, aligned)
 
 
 def _judge(
@@ -185,6 +248,7 @@ def _judge(
       return judge(of_rule.algorithm, task)
     if sampled.sampled is not None:
       return judge_by_samples(sampled.sampled)
+    return False, 'Unknown: its algorithm could not be measured.'
   if compared is not None:
     return False, judge_by_baselines(compared)
   return False, 'Unknown: no theory covers its task.'
@@ -199,13 +263,22 @@ class _OfRule(NamedTuple):
   to_optimum: Interpolation | None = None
 
 
-def _of_rule(subject: Predictor, other: Predictor, task: LinearRegression) -> _OfRule:
-  optimum = constructed_optimum(subject, task)
+def _of_rule(
+  parts: _Parts, subject: Predictor, other: Predictor | None, task: LinearRegression
+) -> _OfRule:
+  measure = parts.measure
+  optimum = measure('to_optimum', constructed_optimum, subject, task)
   return _OfRule(
-    implicit_algorithm(subject, task),
-    heads(subject, task) if isinstance(subject, LinearAttention) else None,
-    interpolation(subject, other, task) if has_rule(other) else None,
-    None if optimum is None else interpolation(subject, optimum, task),
+    measure('algorithm', implicit_algorithm, subject, task),
+    measure('heads', heads, subject, task)
+    if isinstance(subject, LinearAttention)
+    else None,
+    measure('to_other', interpolation, subject, other, task)
+    if other is not None and has_rule(other)
+    else None,
+    None
+    if optimum is None
+    else measure('to_optimum', interpolation, subject, optimum, task),
   )
 
 
@@ -217,20 +290,54 @@ class _OfSamples(NamedTuple):
 
 
 def _of_samples(
-  subject: Predictor, task: Task, num_prompts: int, seed: int
+  parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
 ) -> _OfSamples:
-  sampled = None
+  sampled = guess = None
   if num_outputs_of(task) == 1 and is_squared(task):
     least = least_prompts(task.num_features)
     num_prompts = max(min(num_prompts, _NUM_FITTED), least)
-    sampled = sampled_algorithm(subject, task, num_prompts, seed)
-  guess = learned_guess(subject, task) if isinstance(subject, nnx.Module) else None
+    about = subject, task, num_prompts, seed
+    sampled = parts.measure('sampled', sampled_algorithm, *about)
+  if isinstance(subject, nnx.Module):
+    guess = parts.measure('guess', learned_guess, subject, task)
   return _OfSamples(sampled, guess)
+
+
+class _OfShifts(NamedTuple):
+  """The results on shifted tasks, by their names in a report."""
+
+  shifts: list[Shift]
+  task_shifts: list[TaskShift]
+
+
+def _of_shifts(
+  parts: _Parts,
+  subject: Predictor,
+  other: Predictor | None,
+  task: Task,
+  num_prompts: int,
+  seed: int,
+) -> _OfShifts:
+  found = _OfShifts([], [])
+  if theory.covers(task) and other is not None:
+    measured_with = functools.partial(shift, seed=seed)
+    for kind in SHIFTS:
+      about = subject, other, task, kind
+      one = parts.measure(f'shifts, {kind}', measured_with, *about)
+      if one is not None:
+        found.shifts.append(one)
+  count = min(num_prompts, _NUM_SHIFTED)
+  for name, shifted in (parts.measure('task_shifts', shifts_of, task) or {}).items():
+    about = subject, other, name, shifted, count, seed
+    of_task = parts.measure(f'task_shifts, {name}', task_shift, *about)
+    if of_task is not None:
+      found.task_shifts.append(of_task)
+  return found
 
 
 def _plain(value: object) -> object:
   """The value in JSON types; None for a number that is not finite."""
-  if isinstance(value, Estimate | Lens | Curve):
+  if isinstance(value, Estimate | Lens | LayerCurve):
     value = value._asdict()
   if isinstance(value, dict):
     return {name: _plain(part) for name, part in value.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.curves import Static, merge, sample_batches, split
 from zoo.errors import UserError, check_count
+from zoo.estimators.baseline import HostBaseline
 from zoo.intervals import Estimate, estimate_from_moments
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
@@ -23,7 +24,7 @@ class Answer(NamedTuple):
   """A predictor's answer to a batch of prompts."""
 
   prediction: Float[Array, ' b *k']
-  gradient: Float[Array, 'b d']  # ∂f/∂x_q
+  gradient: Any  # ∂f/∂x_q, `[b, d]`; None where no gradients are asked for
 
 
 # Prompts sampled at once: a compromise between memory and the number of calls.
@@ -38,16 +39,17 @@ def sample_means(
   task: Task,
   num_prompts: int,
   seed: int,
+  gradients: bool = False,
 ) -> dict[str, Estimate]:
   """The mean over `num_prompts` prompts of every quantity that `measure` returns.
 
-  `measure` takes the prompts and each predictor's answers to them. The prompts depend
-  only on `seed`, and are the same for all predictors. Raises UserError for a
-  predictor that cannot be called on a prompt.
+  `measure` takes the prompts and each predictor's answers to them, with gradients if
+  they are asked for. The prompts depend only on `seed`, and are the same for all
+  predictors. Raises UserError for a predictor that cannot be called on a prompt.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE)
-  return means(measure, predictors, task.num_features, batches)
+  return means(measure, predictors, task.num_features, batches, gradients)
 
 
 def means(
@@ -55,9 +57,15 @@ def means(
   predictors: Sequence[Predictor],
   num_features: int,
   batches: Iterable[Prompt],
+  gradients: bool = False,
 ) -> dict[str, Estimate]:
   """`sample_means` over given batches, with at least two prompts in total."""
   for predictor in predictors:
+    if isinstance(predictor, HostBaseline):
+      raise UserError(
+        f'{type(predictor).__name__} is fitted to each prompt by another library, so '
+        'it cannot be compiled and has no gradient; compare with another predictor'
+      )
     found = getattr(predictor, 'num_features', num_features)
     if found != num_features:
       raise UserError(
@@ -72,7 +80,9 @@ def means(
     num_prompts += len(prompt.y_query)
     # Otherwise a TPU, or a GPU with tf32, would round the products.
     with jax.default_matmul_precision('highest'):
-      values_by_name = jax.device_get(_measure(measure, statics, arrays, prompt))
+      values_by_name = jax.device_get(
+        _measure(measure, gradients, statics, arrays, prompt)
+      )
     for name, values in values_by_name.items():
       values = np.asarray(values, np.float64)
       moments = np.array([values.sum(), np.square(values).sum()])
@@ -84,12 +94,18 @@ def means(
   return found
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _measure(
-  measure: Measure, statics: tuple[Static, ...], arrays: list[PyTree], prompt: Prompt
+  measure: Measure,
+  gradients: bool,
+  statics: tuple[Static, ...],
+  arrays: list[PyTree],
+  prompt: Prompt,
 ) -> dict[str, Array]:
   predictors = map(merge, statics, arrays)
-  return measure(prompt, [answer(predictor, prompt) for predictor in predictors])
+  if gradients:
+    return measure(prompt, [answer(predictor, prompt) for predictor in predictors])
+  return measure(prompt, [Answer(predictor(prompt), None) for predictor in predictors])
 
 
 def answer(predictor: Predictor, prompt: Prompt) -> Answer:

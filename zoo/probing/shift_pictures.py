@@ -38,19 +38,20 @@ def plot_shifts(shifts: list[Shift], against: str) -> Figure:
 
 
 @in_style()
-def plot_task_shifts(found: list[TaskShift], against: str) -> Figure:
+def plot_task_shifts(found: list[TaskShift], against: str | None) -> Figure:
   """The sampled losses of both predictors on each shifted task, one task per line.
 
-  Losses below 1e-5 of the largest, such as rounding errors, are not shown.
+  Without the name of another predictor only the model's are shown. Losses below 1e-5 of
+  the largest, such as rounding errors, are not shown.
   """
   figure = Figure(1.2 + 0.28 * len(found))
   axes = figure.add_subplot(xlabel='loss (log scale)')
   axes.set_xscale('log')
   names = [one.name for one in found]
-  for estimates, label, colour, marker in (
-    ([one.risk for one in found], 'the model', BLUE, 'o'),
-    ([one.other_risk for one in found], against, VERMILION, 's'),
-  ):
+  shown = [([one.risk for one in found], 'the model', BLUE, 'o')]
+  if against is not None:
+    shown.append(([one.other_risk for one in found], against, VERMILION, 's'))
+  for estimates, label, colour, marker in shown:
     known = [estimate or _NOTHING for estimate in estimates]
     axes.errorbar(
       [_positive(estimate.mean) for estimate in known],

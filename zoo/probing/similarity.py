@@ -55,9 +55,9 @@ def alignment(
 
   The prompts are those of `sampling.sample_means`. The exact part needs two learning
   rules and a task that exact theory covers. Raises UserError for a predictor that
-  cannot be called on the task's prompts.
+  cannot be called on the task's prompts, or that another library fits to each prompt.
   """
-  means = sample_means(_measure, [subject, other], task, num_prompts, seed)
+  means = sample_means(_measure, [subject, other], task, num_prompts, seed, True)
   exact = None
   if theory.covers(task) and has_rule(subject) and has_rule(other):
     exact = exact_alignment(subject, other, task)

@@ -8,13 +8,12 @@ import math
 import numpy as np
 
 from zoo.comparison import table_of
-from zoo.curves import Curve
 from zoo.intervals import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.distribution_shift import Shift, ShiftedRisk
 from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.lens import Lens
+from zoo.probing.lens import LayerCurve, Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
@@ -47,7 +46,10 @@ def summary(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
   """The tables of a report; the first cell of each header is the table's title."""
-  found = [_risk_table(report.risks, 'risk', report.against)]
+  found = []
+  against = report.against or ''
+  if report.risks is not None:
+    found.append(_risk_table(report.risks, 'risk', against))
   if report.algorithm is not None:
     found.append(_algorithm_table(report.algorithm))
   if report.sampled is not None:
@@ -58,9 +60,9 @@ def tables(report: Report) -> list[Table]:
     header, rows = table_of(report.comparison)
     found.append(Table(rows, header))
   if report.alignment is not None:
-    found.append(_alignment_table(report.alignment, report.against))
+    found.append(_alignment_table(report.alignment, against))
   if report.score is not None:
-    found.append(_score_table(report.score, report.against))
+    found.append(_score_table(report.score, against))
   if report.heads is not None and len(report.heads) > 1:
     found.append(_head_table(report.heads))
   if report.to_optimum is not None and report.to_optimum.weight_risk is not None:
@@ -68,14 +70,17 @@ def tables(report: Report) -> list[Table]:
   if report.lens is not None:
     found.append(_lens_table(report.lens))
   if report.shifts:
-    found.append(_shift_table(report.shifts, report.against))
+    found.append(_shift_table(report.shifts, against))
   if report.task_shifts:
     found.append(_task_shift_table(report.task_shifts, report.against))
+  if report.failures:
+    header = 'left out of this report', 'because'
+    found.append(Table([*report.failures.items()], header))
   return found
 
 
 def _lens_table(found: Lens) -> Table:
-  def cells(curve: Curve | None, i: int) -> str:
+  def cells(curve: LayerCurve | None, i: int) -> str:
     if curve is None:
       return '-'
     return format_estimate(float(curve.mean[i]), float(curve.standard_error[i]))
@@ -243,7 +248,7 @@ def _shift_table(shifts: list[Shift], against: str) -> Table:
       if risk.failure is not None
     ]
   header = 'worst shift, over the optimum', 'at', 'this model', against, _LINEAR_OPTIMUM
-  return Table(rows, header, note='\n'.join(failures))
+  return Table(rows, header, note=_unchanged(against, failures))
 
 
 def _over_optimum(risk: ShiftedRisk) -> float:
@@ -261,18 +266,27 @@ def _best_known(sampled: Estimate | None, exact: float | None) -> str:
   return f'{exact:.4f}'
 
 
-def _task_shift_table(found: list[TaskShift], against: str) -> Table:
-  rows = [
-    (
-      one.name,
-      '-' if one.risk is None else _sampled(one.risk),
-      '-' if one.other_risk is None else _sampled(one.other_risk),
+def _task_shift_table(found: list[TaskShift], against: str | None) -> Table:
+  rows = []
+  for one in found:
+    losses = [one.risk] if against is None else [one.risk, one.other_risk]
+    rows.append(
+      (one.name, *('-' if loss is None else _sampled(loss) for loss in losses))
     )
-    for one in found
-  ]
   failed = [f'{one.name}: {one.failure}' for one in found if one.failure]
-  header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
-  return Table(rows, header, note='; '.join(failed))
+  header = ['out of distribution', 'loss of this model ± s.e.']
+  if against is not None:
+    header.append(f'loss of {against}')
+  return Table(rows, header, note=_unchanged(against, failed))
+
+
+def _unchanged(against: str | None, failed: list[str]) -> str:
+  """A note on the other predictor under shift, and the failures."""
+  note = []
+  if against is not None:
+    beyond = '; it is not the least possible there' if against == 'bayes' else ''
+    note = [f'({against} is that of the training task on all of them{beyond})']
+  return '\n'.join(note + failed)
 
 
 def _sampled(estimate: Estimate) -> str:

@@ -18,7 +18,8 @@ class TaskShift:
   """The losses of two predictors on the same prompts of a shifted task.
 
   A loss is None for a predictor that fails on the task, such as one with learned
-  positions on a longer context; `failure` then holds the error.
+  positions on a longer context; `failure` then holds the error. The other loss is also
+  None if there is no other predictor.
   """
 
   name: str  # in `task.shifts()`
@@ -30,7 +31,7 @@ class TaskShift:
 
 def task_shift(
   subject: Predictor,
-  other: Predictor,
+  other: Predictor | None,
   name: str,
   shifted: Task,
   num_prompts: int = 2048,
@@ -42,6 +43,9 @@ def task_shift(
     return TaskShift(name, 0, None, None, 'the task is too large to be measured here')
   found, failures = [], []
   for predictor in (subject, other):
+    if predictor is None:
+      found.append(None)
+      continue
     try:
       found.append(_risk(predictor, shifted, num_prompts, seed))
     except Exception as error:  # a user's model may raise anything
