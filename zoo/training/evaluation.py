@@ -110,6 +110,7 @@ class Evaluation:
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
+    self._compiled = False
     self.references = references(tasks)
     self._task = tasks[0]
     known = self.references and (self.references.moments, self.references.gd)
@@ -125,7 +126,10 @@ class Evaluation:
     )
 
   def compile(self, abstract_model: PyTree) -> None:
-    """Compiles all measurements before their first use."""
+    """Compiles all measurements before their first use, unless they are compiled."""
+    if self._compiled:
+      return
+    self._compiled = True
     self._rules_of = self._rules_of.lower(abstract_model).compile()
     if self.num_prompts:
       self._sample = self._sample.lower(abstract_model, *self._inputs).compile()

@@ -34,7 +34,7 @@ from zoo.interruption import Interruption
 from zoo.mesh import make_mesh
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
-from zoo.training.program import Program, make_program, on_mesh
+from zoo.training.program import Program, on_mesh, program_of
 from zoo.training.records import Progress, Records
 from zoo.training.summary import (
   SUMMARY,
@@ -116,7 +116,7 @@ def _train_with(
       if profile is not None:
         log_no_trace(profile, 'the run is finished')
       return summary
-    program = make_program(config)
+    program = program_of(config)
     label = config.model.name
     result = run(program, [workdir], checkpoints, interruption, label, profile=profile)
   if result is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -15,10 +16,17 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from zoo import processes, theory
+from zoo import processes, registry, theory
 from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints
 from zoo.comparison import Comparison
-from zoo.config import Config, build_task, compute_dtype, num_parts, positions
+from zoo.config import (
+  Config,
+  build_task,
+  compute_dtype,
+  num_parts,
+  positions,
+  to_json,
+)
 from zoo.mesh import make_mesh, replicate
 from zoo.protocols import Task
 from zoo.training.comparison import compare_trained
@@ -30,7 +38,7 @@ from zoo.training.step import (
   TRAIN_STREAM,
   Numbers,
   abstract_state,
-  init_state,
+  make_init,
   make_step,
   make_train_steps,
   stream_key,
@@ -130,6 +138,30 @@ class Program:
       self.evaluation.compile(self.layout.saved['model'])
 
 
+# The programs that were used last, by what they depend on. The compiled programs of one
+# take some megabytes.
+_KEPT: dict[tuple, Program] = {}
+_NUM_KEPT = 8
+
+
+def program_of(config: Config) -> Program:
+  """The program that trains one model, kept for the next run of the same config.
+
+  A kept program compiles nothing again. Use it within `on_mesh`.
+  """
+  # A class that is registered anew under its name is another one.
+  registries = registry.models, registry.tasks, registry.mixers
+  classes = tuple(
+    entries.get(name) for entries in registries for name in entries.names()
+  )
+  key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
+  program = _KEPT.pop(key, None) or make_program(copy.deepcopy(config))
+  _KEPT[key] = program  # as the newest
+  while len(_KEPT) > _NUM_KEPT:
+    del _KEPT[next(iter(_KEPT))]
+  return program
+
+
 def make_program(config: Config) -> Program:
   """The program that trains one model; use it within `on_mesh`."""
   mesh = make_mesh(config)
@@ -149,7 +181,7 @@ def make_program(config: Config) -> Program:
       evaluation=make_evaluation(
         config, task, plan.graphs['model'], plan.statistics, layout, mesh
       ),
-      init=lambda: init_state(config, layout),
+      init=make_init(config, layout),
       comparisons=lambda model: compare_trained(
         config, task, plan.graphs['model'], [model], mesh
       ),
