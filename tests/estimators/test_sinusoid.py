@@ -105,7 +105,7 @@ def test_two_examples_determine_the_function():
   )
   turns = (x[:, 1] - x[:, 0]).astype(float) / np.pi
   distance = np.pi * np.abs(turns - turns.round())
-  # Some roundings of 6e-8, over the distance of two examples from a multiple of π, which
+  # Some roundings of 6e-8, over the distance of two examples from a multiple of π, that
   # is below 1e-3 in about one prompt of 2048; three are never as near.
   assert np.all(np.sqrt(losses[:, 2]) * distance <= 1e-6)
   assert losses[:, 3:].max() <= 1e-9
