@@ -338,7 +338,7 @@ def test_the_standard_error_of_bayes_is_small_for_20_features(link):
   assert np.mean(error**2 / (2 * p * (1 - p))) < 0.002
   # And it is the error: 16 times as many samples are that near, unless one label is so
   # rare that samples with it may be missing.
-  better = classification.Bayes(task, 2**14)
+  better = classification.Bayes(task, 2**16)
   gap = p - np.asarray(jax.nn.sigmoid(jax.jit(better)(prompt)))
   usual = (p > 0.05) & (p < 0.95)
   # About 40 squares of a standard normal, which have the standard deviation √2.
