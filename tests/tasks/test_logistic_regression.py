@@ -16,7 +16,7 @@ _COVARIANCE = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
 _NULL = np.asarray([1.0, 2.0, -2.0]) / 3
 _PRIORS = {
   'standard': {},
-  'variance 4': {'prior_covariance': 4 * np.eye(3)},
+  'variance 3': {'prior_covariance': 3 * np.eye(3)},
   'general': {'prior_mean': [1.0, -2.0, 0.5], 'prior_covariance': _COVARIANCE},
   'singular': {
     'prior_mean': [1.0, -2.0, 0.5],
@@ -260,7 +260,7 @@ def _posterior_mean(task, x, y, x_query):
   mostly_slow(
     [('logistic', 'general', 12), ('probit', 'standard', 1)],
     ['logistic', 'probit'],
-    ['standard', 'general', 'singular', 'variance 4'],
+    ['standard', 'general', 'singular', 'variance 3'],
     [0, 1, 12, 60],
   ),
 )
