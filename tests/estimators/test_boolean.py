@@ -110,6 +110,27 @@ def test_bayes_for_disjunctions_agrees_with_enumeration(k):
   np.testing.assert_allclose(found, expected, rtol=0, atol=0.008)
 
 
+@pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
+@pytest.mark.parametrize('k', [0, 1, 2, 5, 20])
+def test_bayes_for_few_literals_is_exact(name, k):
+  task = _task(name, 5, 20)
+  prompt = _prompts(task, 48)
+  disjunction = name == 'disjunction'
+  expected = [_conjunction_posterior(*one, disjunction) for one in _each(prompt, k)]
+  found = 1 / (1 + np.exp(-_at(task.baselines()['bayes'], prompt, k)))
+  # Logarithms of float32, of up to 20 log(10) ≈ 46 with roundings of 4e-6; and 1e-6
+  # where a label is certain.
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
+def test_conjunctions_are_enumerated_up_to_seven_features(name):
+  for d, kind in ((7, boolean.ConjunctionSpace), (8, boolean.ConjunctionBayes)):
+    bayes = _task(name, d).baselines()['bayes']
+    inner = bayes.baseline if isinstance(bayes, boolean.Negated) else bayes
+    assert isinstance(inner, kind)
+
+
 @pytest.mark.slow
 def test_so_few_draws_cost_next_to_nothing():
   prompt = _prompts(_task('conjunction', context_length=10), 32)
@@ -230,6 +251,8 @@ def test_contradictory_labels_are_a_fair_coin_or_those_before():
   space = boolean.VersionSpace(_task('majority', 2, 2))
   enumerated = jax.jit(space.predict)(x, y, seen, x[0])
   assert float(enumerated) == 0
+  literals = jax.jit(boolean.ConjunctionSpace().predict)(x, y, seen, x[0])
+  assert float(literals) == 0
 
 
 @pytest.mark.parametrize('k', [0, 1, 4, 5, 15])

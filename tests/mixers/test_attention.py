@@ -81,6 +81,40 @@ def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary)
   assert_close(model(jnp.asarray(tokens)), expected, _DOUBLE)
 
 
+@pytest.mark.parametrize(
+  ('kind', 'rotary', 'has_bias'),
+  [
+    (SoftmaxAttention, False, False),
+    (SoftmaxAttention, True, True),
+    (ReLUAttention, False, True),
+    (ReLUAttention, True, True),
+  ],
+)
+def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
+  model = randomize(kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0)))
+  tokens = jnp.asarray(_tokens())
+  # Of the weights that are compared, only the key's bias differs.
+  without = kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
+  for name in ('query', 'value', 'out'):
+    setattr(without, name, getattr(model, name))
+  without.key.kernel = model.key.kernel
+  if without.key.bias is not None:
+    without.key.bias = nnx.Param(jnp.zeros(_W))
+  same = np.allclose(without(tokens), model(tokens), rtol=0, atol=_DOUBLE)
+  assert (model.key.bias is not None) == has_bias
+  assert same != has_bias
+
+
+def test_no_key_bias_changes_no_other_weight():
+  with_bias, without = (
+    SoftmaxAttention(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
+    for rotary in (True, False)
+  )
+  for name in ('query', 'key', 'value', 'out'):
+    one, other = (getattr(each, name).kernel for each in (with_bias, without))
+    np.testing.assert_array_equal(one[...], other[...])
+
+
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
   model = randomize(kind(_W, _H, False, rngs=nnx.Rngs(0)))

@@ -50,10 +50,12 @@ def test_outputs_gradients_and_causality(name):
   (_, outputs), gradients = run(x)
   assert outputs.shape == (B, N, W)
   assert outputs.dtype == jnp.float32
+  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
   for leaf in jax.tree.leaves(gradients):
     assert leaf.dtype == jnp.float32
     assert np.isfinite(leaf).all()
-    assert np.any(leaf)
+    # A weight that outputs do not depend on has rounding errors of 6e-8 as gradients.
+    assert np.abs(leaf).max() > 1e-5 * largest
   for t in (1, N - 1):
     (_, changed), _ = run(x.at[:, t:].add(1))
     if name in _BY_FOURIER:

@@ -49,7 +49,9 @@ def test_hyena():
       for i in range(3)
     )
     first, second = filters()
-    return linear(p, 'out', two * _long(second, one * _long(first, v)))
+    direct, other = p['skips']
+    inner = one * (_long(first, v) + direct * v)
+    return linear(p, 'out', two * (_long(second, inner) + other * inner))
 
   with jax.enable_x64(True):
     mixer, x = warm('hyena', horizon=horizon), tokens()

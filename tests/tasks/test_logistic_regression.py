@@ -16,6 +16,7 @@ _COVARIANCE = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
 _NULL = np.asarray([1.0, 2.0, -2.0]) / 3
 _PRIORS = {
   'standard': {},
+  'variance 3': {'prior_covariance': 3 * np.eye(3)},
   'general': {'prior_mean': [1.0, -2.0, 0.5], 'prior_covariance': _COVARIANCE},
   'singular': {
     'prior_mean': [1.0, -2.0, 0.5],
@@ -108,7 +109,8 @@ def test_tasks_are_equal_by_their_arguments():
 
 def _root(task):
   covariance = task.prior_covariance
-  values, vectors = np.linalg.eigh(np.eye(3) if covariance is None else covariance)
+  identity = np.eye(task.num_features)
+  values, vectors = np.linalg.eigh(identity if covariance is None else covariance)
   keep = values > 1e-9
   return vectors[:, keep] * np.sqrt(values[keep])
 
@@ -228,6 +230,83 @@ def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
       assert abs(every[b, k] - expected) <= 5 * error[b]
 
 
+def _posterior_mean(task, x, y, x_query):
+  """P(+1) by Gauss–Legendre quadrature around the mode, scaled by its Hessian."""
+  log_link = log_ndtr if task.link == 'probit' else log_expit
+  root, mean = _root(task), task.prior_mean
+  x, y, x_query = (np.asarray(each, np.float64) for each in (x, y, x_query))
+  rows, offset = y[:, None] * (x @ root), y * (x @ mean)
+  mode = np.linalg.lstsq(root, _optimum(task, x, y)[0] - mean, rcond=None)[0]
+  step = 1e-4  # the second differences of log_link: errors of 1e-8 of it
+  at = offset + rows @ mode
+  bend = 2 * log_link(at) - log_link(at + step) - log_link(at - step)
+  precision = np.eye(len(mode)) + (rows.T * bend / step**2) @ rows
+  axis, weights = np.polynomial.legendre.leggauss(96)
+  d = len(mode)
+  t = np.stack(np.meshgrid(*[7 * axis] * d, indexing='ij'), axis=-1).reshape(-1, d)
+  log_weights = np.log(weights)[np.indices([len(axis)] * d)].sum(axis=0).ravel()
+  near = np.linalg.norm(t, axis=1) <= 7
+  t, log_weights = t[near], log_weights[near]
+  z = mode + t @ np.linalg.inv(np.linalg.cholesky(precision))
+  log_p = log_weights - np.sum(z * z, axis=1) / 2
+  for one, row in zip(offset, rows, strict=True):
+    log_p += log_link(one + z @ row)
+  p = np.exp(log_p - log_p.max())
+  return p @ np.exp(log_link((mean + z @ root.T) @ x_query)) / p.sum()
+
+
+@pytest.mark.parametrize(
+  ('link', 'prior', 'k'),
+  mostly_full(
+    [('logistic', 'general', 12), ('probit', 'standard', 1)],
+    ['logistic', 'probit'],
+    ['standard', 'general', 'singular', 'variance 3'],
+    [0, 1, 12, 60],
+  ),
+)
+def test_bayes_for_few_features_is_exact(link, prior, k):
+  task = _task(link=link, context_length=60, **_PRIORS[prior])
+  bayes = task.baselines()['bayes']
+  prompt = _sample(task, 6, 3).prefix(k)
+  found = np.asarray(jax.nn.sigmoid(jax.jit(bayes)(prompt)), np.float64)
+  expected = [
+    _posterior_mean(task, *each)
+    for each in zip(prompt.x, prompt.y, prompt.x_query, strict=True)
+  ]
+  # The largest measured error of the rule is 2e-5, and sums in float32 of up to 60
+  # logarithms add 1e-5.
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize('d', [1, 2])
+def test_bayes_for_one_or_two_features_is_exact(d):
+  covariance = np.asarray([[2.0, 0.9], [0.9, 0.5]])[:d, :d]
+  task = _task(num_features=d, prior_mean=-1.0, prior_covariance=covariance)
+  bayes, prompt = task.baselines()['bayes'], _sample(task, 7, 16)
+  found = np.asarray(jax.nn.sigmoid(jax.jit(bayes)(prompt)), np.float64)
+  expected = [
+    _posterior_mean(task, *each)
+    for each in zip(prompt.x, prompt.y, prompt.x_query, strict=True)
+  ]
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)  # as above
+
+
+@pytest.mark.parametrize(
+  ('d', 'variance', 'kind'),
+  [
+    (1, 1e4, classification.Quadrature),
+    (2, 100.0, classification.Quadrature),
+    (2, 150.0, classification.Bayes),
+    (3, 4.0, classification.Quadrature),
+    (3, 5.0, classification.Bayes),
+    (4, 1.0, classification.Bayes),
+  ],
+)
+def test_bayes_is_estimated_where_a_grid_would_be_large(d, variance, kind):
+  task = _task(num_features=d, prior_covariance=variance * np.eye(d))
+  assert isinstance(task.baselines()['bayes'], kind)
+
+
 @pytest.mark.parametrize('link', ['logistic', pytest.param('probit', marks=FULL)])
 def test_bayes_is_calibrated_and_the_best(link):
   task, n = _task(link=link, context_length=6, **_PRIORS['general']), 256
@@ -257,7 +336,7 @@ def test_the_standard_error_of_bayes_is_small_for_20_features(link):
   assert np.mean(error**2 / (2 * p * (1 - p))) < 0.002
   # And it is the error: 16 times as many samples are that near, unless one label is so
   # rare that samples with it may be missing.
-  better = classification.Bayes(task, 2**14)
+  better = classification.Bayes(task, 2**16)
   gap = p - np.asarray(jax.nn.sigmoid(jax.jit(better)(prompt)))
   usual = (p > 0.05) & (p < 0.95)
   # About 40 squares of a standard normal, which have the standard deviation √2.

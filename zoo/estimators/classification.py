@@ -19,6 +19,10 @@ from zoo.tasks.logistic_regression import LogisticRegression
 
 LogLink = Callable[[Float[Array, '*n']], Float[Array, '*n']]
 
+_REACH = 6.0  # standard deviations; beyond is 2e-9 of a Gaussian
+_MOST_NODES = 30_000
+_PART = 1024  # samples that are weighed at once
+
 
 @dataclasses.dataclass(frozen=True)
 class MaximumAPosteriori(Baseline):
@@ -80,25 +84,69 @@ class MaximumAPosteriori(Baseline):
 
 
 @dataclasses.dataclass(frozen=True)
+class Quadrature(Baseline):
+  """The posterior probability of the label +1, integrated on a grid of weights.
+
+  The link must be 'logistic' or 'probit'. The grid has `num_nodes` equal steps along
+  the axes of the Gaussian that expectation propagation fits to the posterior, to
+  `_REACH` standard deviations on each side. Such a sum converges geometrically
+  (Trefethen and Weideman, The exponentially convergent trapezoidal rule, 2014), once
+  its steps are smaller than the width of the link. With the default number the largest
+  error of a probability was 2e-5 in 1000 prompts of one example, for several priors.
+  """
+
+  task: LogisticRegression
+  num_nodes: int | None = None  # along each axis; None: `num_nodes(task)`
+
+  def __post_init__(self):
+    _check_link(self.task)
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    log_link, d = _log_link(self.task), x.shape[1]
+    offset, rows = _margins(self.task, *zeroed(x, y, seen))
+    mean, root = _expectation_propagation(log_link, offset, rows, seen)
+    axis = np.linspace(-_REACH, _REACH, self.num_nodes or num_nodes(self.task))
+    grid = np.stack(np.meshgrid(*[axis] * d, indexing='ij'), axis=-1).reshape(-1, d)
+    grid = grid[np.linalg.norm(grid, axis=1) <= _REACH]
+    inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
+    z = mean[None] + jnp.asarray(grid, x.dtype) @ inverse.T
+
+    # One example after the other, so that no array has examples and nodes as axes.
+    def add(i: Array, log_p: Array) -> Array:
+      return log_p + jnp.where(seen[i], log_link(offset[i] + z @ rows[i]), 0)
+
+    log_p = jax.lax.fori_loop(0, len(x), add, -jnp.sum(z * z, axis=1) / 2)
+    query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
+    score = query_offset + z @ query_row[0]
+    positive = jax.nn.logsumexp(log_p + log_link(score))
+    return positive - jax.nn.logsumexp(log_p + log_link(-score))
+
+
+@dataclasses.dataclass(frozen=True)
 class Bayes(Baseline):
-  """The posterior probability of the label +1, by importance sampling.
+  """The posterior probability of the label +1, estimated by importance sampling.
 
   The link must be 'logistic' or 'probit'. The proposal is a multivariate Student
   distribution, a little wider than the Gaussian that expectation propagation fits to
   the posterior. All prompts share the draws of one fixed seed.
 
-  With the default of 1024 samples, 20 features and the prior N(0, I), probabilities are
-  off by 0.015 or 0.02 (root mean square; 'logistic', 'probit'), and the log loss after
-  5, 20 or 40 examples is larger by 0.0005 or 0.0008 to 0.0013 nats, both compared with
-  16 times as many samples.
+  With the default of 4096 samples and the prior N(0, I), probabilities are off by 0.005
+  (root mean square) for 5 features, and for 20 by 0.007 or 0.01 ('logistic', 'probit').
+  The log loss is larger by up to 7e-5 nats for 5 features, and for 20 by 1e-4 or 3e-4.
+  They are compared with 16 times as many samples, on 256 prompts of 5 to 40 examples.
   """
 
   task: LogisticRegression
-  num_samples: int = 1024
+  num_samples: int = 4096
 
   def __post_init__(self):
-    if self.task.link == 'sign':
-      raise UserError("link is 'sign'; it must be 'logistic' or 'probit'")
+    _check_link(self.task)
 
   def predict(
     self,
@@ -147,12 +195,17 @@ class Bayes(Baseline):
     student = jnp.asarray(normal / np.sqrt(scale / freedom), x.dtype)
     # Solving for all samples at once takes 20 times as long on a CPU.
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
-    z = mean[None] + width * student @ inverse.T
-    proposal = -(freedom + d) / 2 * jnp.log1p(jnp.sum(student**2, axis=1) / freedom)
-    likelihood = jnp.where(seen[None], log_link(offset[None] + z @ rows.T), 0)
-    log_weights = jnp.sum(likelihood, axis=1) - jnp.sum(z * z, axis=1) / 2 - proposal
     query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
-    return log_weights, query_offset + z @ query_row[0]
+
+    def weigh(student: Array) -> tuple[Array, Array]:
+      z = mean + width * inverse @ student
+      proposal = -(freedom + d) / 2 * jnp.log1p(jnp.sum(student**2) / freedom)
+      likelihood = jnp.sum(jnp.where(seen, log_link(offset + rows @ z), 0))
+      score = query_offset[0] + query_row[0] @ z
+      return likelihood - jnp.sum(z * z) / 2 - proposal, score
+
+    # In parts, since the likelihood has samples and examples as axes in each prompt.
+    return jax.lax.map(weigh, student, batch_size=_PART)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +238,30 @@ class Averaging(Baseline):
     spread = noise + variance * jnp.dot(x_query, x_query) / precision
     score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))
     return log_ndtr(score) - log_ndtr(-score)
+
+
+def bayes(task: LogisticRegression) -> Baseline:
+  """The Bayes predictor: integrated where a small grid is enough, else estimated.
+
+  A grid is for at most 3 features, and for prior standard deviations of up to 1.7 for
+  three of them (2.1 with the link 'logistic') and 9.7 for two. Raises UserError for the
+  link 'sign'.
+  """
+  d = task.num_features
+  small = d <= 3 and num_nodes(task) ** d <= _MOST_NODES
+  return Quadrature(task) if small else Bayes(task)
+
+
+def num_nodes(task: LogisticRegression) -> int:
+  """The nodes along each axis of a grid that resolves the link, at any weights."""
+  largest = np.linalg.norm(task.prior_root(), 2)
+  width = 1.35 if task.link == 'probit' else 1.65
+  return math.ceil(24 * max(1.0, largest / width))
+
+
+def _check_link(task: LogisticRegression) -> None:
+  if task.link == 'sign':
+    raise UserError("link is 'sign'; it must be 'logistic' or 'probit'")
 
 
 def _log_link(task: LogisticRegression) -> LogLink:

@@ -22,7 +22,13 @@ from zoo.registry import mixers
 
 
 class _Attention(Mixer):
-  """Multi-head attention, whose subclass turns scores into weights."""
+  """Multi-head attention, whose subclass turns scores into weights.
+
+  `ignores_shifts` says that the weights are the same if a query's scores all rise by
+  the same number, as by the bias of keys without positions. Then keys have no bias.
+  """
+
+  ignores_shifts = False
 
   def __init__(
     self,
@@ -43,7 +49,10 @@ class _Attention(Mixer):
       check_rotary(size)
     self.num_heads, self.causal, self.rotary = num_heads, causal, rotary
     self.query = project(width, width, init, rngs=rngs)
-    self.key = project(width, width, init, rngs=rngs)
+    use_bias = rotary or not self.ignores_shifts
+    self.key = project(width, width, init, use_bias=use_bias, rngs=rngs)
+    if not use_bias:
+      rngs.params()  # a bias takes a key; without it the next kernels start the same
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
 
@@ -98,8 +107,11 @@ class SoftmaxAttention(_Attention):
   """Softmax attention (Vaswani et al., arXiv 1706.03762, eq. 1).
 
   o_t = Σ_i softmax_i(q_t·k_i / √s) v_i, with s features per head, over i ≤ t if causal,
-  else over the context and t itself.
+  else over the context and t itself. q, v and the output have biases, which the paper
+  does not have. k has one only if rotary: otherwise the softmax does not depend on it.
   """
+
+  ignores_shifts = True
 
   def weigh(
     self, scores: Float[Array, 'b h t n'], at: slice
@@ -117,7 +129,7 @@ class ReLUAttention(_Attention):
   """ReLU attention (Bai et al., arXiv 2306.04637, eq. 2).
 
   o_t = (1/n_t) Σ_i relu(q_t·k_i / √s) v_i over the n_t tokens i ≤ t if causal, else
-  over the n_t tokens of the context.
+  over the n_t tokens of the context. The paper has neither 1/√s nor biases.
   """
 
   def weigh(

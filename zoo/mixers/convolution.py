@@ -5,13 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.errors import check_number
-from zoo.mixers.mixer import Init, Mixer, project, project_back, widen, widened
+from zoo.mixers.mixer import (
+  Init,
+  Mixer,
+  project,
+  project_back,
+  split,
+  widen,
+  widened,
+)
 from zoo.mixers.short_convolution import PAST, ShortConvolution
 from zoo.registry import mixers
 
@@ -24,9 +33,14 @@ class Hyena(Mixer):
   """Hyena of order 2 (Poli et al., arXiv 2302.10866, section 3).
 
   v, x_1, x_2 = short_convolution(W u); out(x_2 ∘ (h_2 ∗ (x_1 ∘ (h_1 ∗ v)))),
-  h(t) = e^(−α t/T) ∘ network(t/T). α runs from log(100)/1.5 to log(100)/0.3 over the
-  channels. The network has two hidden layers of sines and takes the position and its
-  sines and cosines at 8 frequencies. There are no heads: `num_heads` has no effect.
+  h(t) = e^(−α t/T) ∘ network(t/T) + D [t = 0], with a skip D per channel and filter. α
+  runs from log(100)/1.5 to log(100)/0.3 over the channels. The network has two hidden
+  layers of sines and takes the position and its sines and cosines at 8 frequencies.
+  There are no heads: `num_heads` has no effect.
+
+  The authors' code at order 2 has one long convolution, x_2 ∘ (h ∗ (x_1 ∘ v)); T is the
+  sequence length there. It has short convolutions of 3 tokens, not 4, three layers of
+  sines, other frequencies, and no bias of the filters.
   """
 
   def __init__(
@@ -53,6 +67,8 @@ class Hyena(Mixer):
     )
     self.filters = project(_HIDDEN, 2 * width, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
+    skips = jax.random.normal(rngs.params(), (2, width))  # as in the authors' code
+    self.skips = nnx.Param(skips, **split(None, 'model'))
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     value, one, two = self._features(tokens)
@@ -90,7 +106,10 @@ class Hyena(Mixer):
       hidden = jnp.sin(layer(hidden))
     rates = np.linspace(math.log(100) / 1.5, math.log(100) / 0.3, self.width)
     window = jnp.asarray(np.exp(-t * rates[None]), dtype)
-    return [window * each for each in jnp.split(filters(hidden), 2, axis=1)]
+    first, second = jnp.split(filters(hidden), 2, axis=1)
+    direct = jnp.asarray(np.arange(n)[:, None] == 0, dtype)
+    skips = widen(self.skips[...])
+    return [window * first + direct * skips[:1], window * second + direct * skips[1:]]
 
 
 def causal_convolution(

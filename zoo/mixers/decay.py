@@ -33,11 +33,11 @@ from zoo.registry import mixers
 
 @mixers.register('linear')
 class LinearAttention(HeadState):
-  """Linear attention (Katharopoulos et al., arXiv 2006.16236), without a feature map.
+  """Linear attention (arXiv 2512.04268, eq. 3).
 
   o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over the n_t
-  tokens of the context, as in arXiv 2512.04268, eq. 3; there is no other scale and no
-  normaliser.
+  tokens of the context; there is no other scale. Katharopoulos et al. (arXiv
+  2006.16236) have a feature map and a normaliser too.
   """
 
   def __init__(
@@ -92,7 +92,9 @@ class Retention(HeadState):
   """Multi-scale retention (Sun et al., arXiv 2307.08621, section 2).
 
   S_t = γ_h S_{t−1} + k_tᵀ v_t / √k, γ_h = 1 − 2^(−5−h) for head h = 0, 1, …;
-  out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm of each head.
+  out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm of each head. The paper also rotates
+  q and k by e^(inθ), which `rotary` does here; without it this is linear attention with
+  decay. The paper's values are twice as wide, and its norm has no learned scale.
   """
 
   def __init__(
@@ -104,7 +106,7 @@ class Retention(HeadState):
     *,
     rngs: nnx.Rngs,
   ):
-    """`rotary` rotates queries and keys by their positions, the paper's e^(inθ).
+    """`rotary` rotates queries and keys by their positions, with GPT-NeoX's angles.
 
     Raises UserError if `width` is not a multiple of `num_heads`.
     """
@@ -133,7 +135,7 @@ class GatedLinearAttention(HeadState):
 
   S_t = diag(α_t) S_{t−1} + k_tᵀ v_t, log α_t = logsigmoid(W_2 W_1 x_t + b)/16, W_1 of
   rank 16 at most; o_t = q_t S_t / √k; out(norm(o_t) ∘ silu(W_g x_t)), with the RMS norm
-  of each head.
+  of each head. The authors' keys have half the width, and their norm is a layer norm.
   """
 
   def __init__(
@@ -168,7 +170,8 @@ class Mamba2(LinearState):
   S_t = e^(−Δ_t e^A) S_{t−1} + Δ_t B_tᵀ x_t, with Δ_t = softplus(W_Δ u_t + b) for each
   head, A and b learned; y_t = C_t S_t + D x_t; out(norm(y_t ∘ silu(z_t))), with an RMS
   norm. x, B and C go through a short convolution and SiLU; B and C, of `state_size`
-  features, are shared by all heads.
+  features, are shared by all heads. The authors' heads have 64 channels whatever the
+  width.
   """
 
   def __init__(

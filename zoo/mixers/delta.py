@@ -58,7 +58,8 @@ class GatedDelta(Delta):
 
   S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = e^(g_t) S_{t−1},
   g_t = −e^A softplus(W x_t + b) for each head; the rest as in the delta rule, but with
-  a gate: out(norm(o_t) ∘ silu(W_g x_t)).
+  a gate: out(norm(o_t) ∘ silu(W_g x_t)). The authors' values are twice as wide, and e^A
+  starts in [0, 16], not in [1, 16].
   """
 
   gated = True

@@ -24,13 +24,14 @@ _LEAST = 0.25  # the least Λ, as in the authors' code
 
 @mixers.register('mesa')
 class Mesa(HeadState):
-  """The mesa layer (von Oswald et al., arXiv 2309.05858 and 2506.05233).
+  """The layer of MesaNet (von Oswald et al., arXiv 2506.05233).
 
   H_t = γ_t H_{t−1} + β_t k_tᵀ k_t, G_t = γ_t G_{t−1} + β_t k_tᵀ v_t,
-  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky. β_t and γ_t are sigmoids of a
-  linear map of the token, one each per head; Λ ≥ 1/4 is diagonal and learned. q and k
-  go through a short convolution and SiLU and are scaled to length 1; out(norm(o_t)),
-  with the RMS norm of each head.
+  o_t = q_t (H_t + Λ)⁻¹ G_t, solved exactly, by Cholesky, where the authors take 30
+  conjugate-gradient steps. β_t and γ_t are sigmoids of a linear map of the token, one
+  each per head; Λ ≥ 1/4 is diagonal and learned. q and k go through a short convolution
+  and SiLU and are scaled to length 1; out(norm(o_t)), with the RMS norm of each head.
+  The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
   """
 
   def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -146,7 +147,8 @@ class Mamba(_Channels):
   """Mamba (Gu & Dao, arXiv 2312.00752, algorithm 2).
 
   For each inner channel h_t = e^(Δ_t A) ∘ h_{t−1} + Δ_t B_t x_t, y_t = C_t·h_t + D x_t,
-  Δ_t = softplus(W_2 W_1 x_t + b), A = −(1, …, N) at the start.
+  Δ_t = softplus(W_2 W_1 x_t + b), A = −(1, …, N) at the start. W_2 starts from
+  N(0, 1/rank) or `init_scale`; the authors' is uniform, whatever the other scales.
   """
 
   def __init__(
@@ -218,8 +220,9 @@ class S4D(Mixer):
 
   x_t = Ā x_{t−1} + B̄ u_t, y_t = 2 Re(C x_t) + D u_t, with Ā = e^(ΔA),
   B̄ = (Ā − 1)/A (zero-order hold, B = 1), and A_n = −1/2 + iπn for n < N/2 at the start;
-  out(gelu(y_t)). A, C, D and Δ are learned. The tokens are convolved with
-  2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
+  out(g_t) ∘ sigmoid(gate(g_t)) with g_t = gelu(y_t). A, C, D and Δ are learned; the
+  authors train A and Δ at a lower rate and without weight decay. The tokens are
+  convolved with 2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
   """
 
   def __init__(
@@ -244,8 +247,13 @@ class S4D(Mixer):
       nnx.Param(math.sqrt(0.5) * jax.random.normal(rngs.params(), shape), **by_channel)
       for _ in range(2)
     )
-    self.skip = nnx.Param(jnp.ones(width), **split('model'))
     self.out = project_back(width, width, init, rngs=rngs)
+    # Split as `out`, whose outputs it multiplies.
+    self.gate = project_back(
+      width, width, dataclasses.replace(init, residual=1.0), rngs=rngs
+    )
+    skip = jax.random.normal(rngs.params(), (width,))  # as in the authors' code
+    self.skip = nnx.Param(skip, **split('model'))
 
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     kernels = self._kernels(tokens.shape[1])
@@ -312,4 +320,6 @@ class S4D(Mixer):
   def _outputs(
     self, read: Float[Array, 'b n w'], tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
-    return self.out(jax.nn.gelu(read + self.skip[...][None, None] * tokens))
+    hidden = read + self.skip[...][None, None] * tokens
+    hidden = jax.nn.gelu(hidden, approximate=False)
+    return self.out(hidden) * jax.nn.sigmoid(self.gate(hidden))

@@ -58,9 +58,12 @@ class TTT(Mixer):
   with ∇_t the gradient with respect to k_t W + b at the weights at the start of the
   mini-batch of `mini_batch_size` tokens, and η_t = sigmoid(W_η x_t + b_η)/s for heads
   of s features; the output is out(o_t). The initial weights and the norm are learned.
+  All gradients of a mini-batch are taken at the same weights, so a prompt of at most
+  `mini_batch_size` tokens is one step of batch gradient descent.
+
   The authors' code also has rotary positions within mini-batches, a factor of η that
-  depends on the position within the mini-batch, and a second norm, which are not in the
-  equations.
+  depends on the position within the mini-batch, a second norm, and the gate and short
+  convolutions of the Mamba block, which are not in the equations.
   """
 
   def __init__(

@@ -72,7 +72,8 @@ class BaseTask:
   def baselines(self) -> dict[str, Predictor]:
     """Untrained predictors to compare a model with; the first is the one to beat.
 
-    A baseline named `bayes` has the least loss of all predictors.
+    A baseline named `bayes` has the least expected loss of all predictors, or estimates
+    the one that has.
     """
     return {}
 

@@ -23,7 +23,7 @@ from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
-_MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
+MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
 
 
 class BooleanTask(FunctionClass):
@@ -67,7 +67,8 @@ class Conjunction(BooleanTask):
 
   Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0; without a literal
   all labels are +1. With probability 0.3 an example's features are changed so that its
-  label is +1.
+  label is +1. The baseline `bayes` enumerates the 3^d functions of up to 7 features;
+  for more features it is estimated by importance sampling.
   """
 
   forced_label = 1
@@ -97,7 +98,7 @@ class Conjunction(BooleanTask):
     from zoo.estimators import boolean
 
     return {
-      'bayes': boolean.ConjunctionBayes(),
+      'bayes': boolean.conjunction_bayes(self),
       'elimination': boolean.Elimination(),
     } | super().baselines()
 
@@ -123,7 +124,7 @@ class Disjunction(Conjunction):
 
     # The other baselines are their own duals.
     return super().baselines() | {
-      'bayes': boolean.Negated(boolean.ConjunctionBayes()),
+      'bayes': boolean.Negated(boolean.conjunction_bayes(self)),
       'elimination': boolean.Negated(boolean.Elimination()),
     }
 
@@ -155,7 +156,7 @@ class Majority(BooleanTask):
     from zoo.estimators import boolean
 
     bayes = {'bayes': boolean.VersionSpace(self)}
-    few = 2**self.num_features <= _MOST_HYPOTHESES
+    few = 2**self.num_features <= MOST_HYPOTHESES
     averaging = {'averaging': boolean.Averaging()}
     return (bayes if few else {}) | averaging | super().baselines()
 
@@ -214,7 +215,7 @@ class SparseParity(Parity):
 
     found = super().baselines()
     del found['bayes']  # it is for parities of any size
-    few = math.comb(self.num_features, self.num_relevant) <= _MOST_HYPOTHESES
+    few = math.comb(self.num_features, self.num_relevant) <= MOST_HYPOTHESES
     return ({'bayes': boolean.VersionSpace(self)} if few else {}) | found
 
 

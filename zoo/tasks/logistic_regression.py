@@ -89,7 +89,7 @@ class LogisticRegression(FunctionClass):
 
     found: dict[str, Predictor] = {'map': classification.MaximumAPosteriori(self)}
     if self.link != 'sign':
-      found['bayes'] = classification.Bayes(self)
+      found['bayes'] = classification.bayes(self)
     return found | {
       'averaging': classification.Averaging(self),
       'zero': regression.Zero(),
