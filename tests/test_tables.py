@@ -5,3 +5,7 @@ def test_the_first_column_is_flush_left_and_numbers_flush_right():
   text = format_table([['lsa', '14.43'], ['yq_lsa', '5.2']], header=['', 'risk'])
   assert text == '         risk\nlsa     14.43\nyq_lsa    5.2'
   assert format_table([['a', 'b']], indent=2) == '  a  b'
+
+
+def test_a_name_from_a_file_cannot_colour_the_terminal():
+  assert format_table([['a\x1b[31m', '1']]) == 'a\\x1b[31m  1'
