@@ -13,12 +13,11 @@ def get_config(variant: str = '') -> Config:
   config = defaults.get_general_config(variant)
   model = config.model
   model.name = 'deep_lsa'
-  model.num_layers = 3  # ≥ 1
+  model.num_layers = 3  # 1 to 1000
   model.num_heads = 1  # ≥ 1
   model.shared = False  # True: all layers have the same weights
   model.form = 'dense'  # dense, sparse (arXiv 2306.00297), gd_plus_plus or scalar
-  # Initial guess: zero, fixed, linear, network, residual or residual_network.
-  model.guess = 'zero'
+  defaults.set_guess(config)
   model.readout = 'last'  # last entry of the query's token, or linear
   model.init_scale = 0.1  # ≥ 0, standard deviation of the initial matrices
   config.objective.positions = 'query'  # each example's token contains its label

@@ -11,9 +11,8 @@ def get_config(variant: str = '') -> Config:
   """The config of deep_set; the variants are those of configs/defaults.py."""
   config = defaults.get_general_config(variant)
   config.model.name = 'deep_set'
-  config.model.num_layers = 2  # ≥ 1 hidden layers of each network
+  config.model.num_layers = 2  # 1 to 1000 hidden layers of each network
   config.model.width = 64  # ≥ 1
-  # Initial guess: zero, fixed, linear, network, residual or residual_network.
-  config.model.guess = 'zero'
+  defaults.set_guess(config)
   config.lock()
   return config

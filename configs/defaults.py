@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
 from configs import tasks
@@ -104,17 +104,26 @@ def get_general_config(variant: str = '', own: Collection[str] = ()) -> Config:
     config.task.prior_mean = 0.0
   config.objective.positions = 'every'
   config.optimizer.learning_rate, config.optimizer.clip_norm = 2e-3, 1.0
-  config.optimizer.warmup_steps = min(200, config.train.num_steps // 10)
+  # A tenth of the steps, but at most 200, also if num_steps is set later.
+  tenth = config.train.get_ref('num_steps') // 10
+  config.optimizer.warmup_steps = (tenth + 200 - abs(tenth - 200)) // 2
   config.train.batch_size = min(config.train.batch_size, 256)
   return config
 
 
 def set_tokens(config: Config, tokens: str) -> None:
   """Adds the fields of models that read prompts as tokens."""
-  model = config.model
-  model.tokens = tokens  # joint, interleaved or shifted: zoo/models/tokens.py
-  # Initial guess: zero, fixed, linear, network, residual or residual_network.
+  config.model.tokens = tokens  # joint, interleaved or shifted: zoo/models/tokens.py
+  set_guess(config)
+
+
+def set_guess(config: Config) -> None:
+  """Adds the fields of models with an initial guess of each label."""
+  model: Any = config.model
+  # zero, fixed, linear, network, residual or residual_network
   model.guess = 'zero'
+  # Of a fixed guess g·x + β: g, a number or [d], and β.
+  model.guess_weights, model.guess_bias = FieldReference(0.0, field_type=object), 0.0
 
 
 def _parse(variant: str, own: Collection[str]) -> tuple[list[str], str]:

@@ -11,10 +11,9 @@ def get_config(variant: str = '') -> Config:
   """The config of mlp; the variants are those of configs/defaults.py."""
   config = defaults.get_general_config(variant)
   config.model.name = 'mlp'
-  config.model.num_layers = 2  # ≥ 1
+  config.model.num_layers = 2  # 1 to 1000
   config.model.width = 256  # ≥ 1
-  # Initial guess: zero, fixed, linear, network, residual or residual_network.
-  config.model.guess = 'zero'
+  defaults.set_guess(config)
   config.objective.positions = 'query'  # each example's token contains its label
   config.lock()
   return config

@@ -10,6 +10,7 @@ The variants gpt2_tiny (the default), gpt2_small and gpt2 are the sizes of Garg 
 network.
 """
 
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from configs import defaults
@@ -38,14 +39,20 @@ def get_config(variant: str = '') -> Config:
   defaults.set_tokens(config, 'interleaved')
   # From zoo.list_mixers(); several, joined by commas, alternate layer by layer.
   model.mixer = 'softmax'
+  # Each option goes to every mixer that has an argument of that name:
+  # --config.model.mixer_options.state_size=32
+  model.mixer_options = ConfigDict()
   model.positions = 'learned'  # none, learned or rotary
   model.causal = True  # False: every token sees the whole context, but not the query
   model.feed_forward = 'gelu'  # none, linear, gelu or swiglu
+  model.hidden_features = placeholder(int)  # ≥ 1 of the network; None: 4 · width
   model.norm = 'layer'  # none, layer or rms
   # ≥ 0, standard deviation of the initial kernels, 0.02 for GPT-2; None: 1/√inputs
   model.init_scale = placeholder(float)
   model.remat = False  # True: the backward pass recomputes the layers, to save memory
-  model.num_loops = 1  # ≥ 1 times that the layers are applied
+  model.num_loops = 1  # 1 to 1000 times that the layers are applied
+  # ≥ 1 of the last loops, after each of which the loss is taken; None: all
+  model.num_trained_loops = placeholder(int)
   if 'looped' in names:
     model.num_layers = 1 if not sizes else model.num_layers
     model.num_loops, model.num_trained_loops = 20, 15

@@ -1,5 +1,6 @@
 """All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
 
+import difflib
 import runpy
 import sys
 
@@ -31,9 +32,10 @@ def main() -> None:
   if name.lstrip('-') in ('help', 'h'):
     print(usage)
     return
-  print(
-    f'error: unknown command {name!r}; known: {", ".join(COMMANDS)}', file=sys.stderr
-  )
+  near = difflib.get_close_matches(name, COMMANDS, n=1)
+  hint = f'; did you mean {near[0]!r}?' if near else ''
+  known = ', '.join(COMMANDS)
+  print(f'error: unknown command {name!r}; known: {known}{hint}', file=sys.stderr)
   sys.exit(2)
 
 

@@ -13,21 +13,32 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
 
 import configs
 import zoo
+import zoo.registry
 from launch import start
 from launch.compiled import keep_compiled_programs
 from zoo import processes
 from zoo.buckets import is_url
-from zoo.errors import RunError, UserError, in_one_line, unknown_name
+from zoo.errors import (
+  RunError,
+  UserError,
+  check_name,
+  in_one_line,
+  nearest,
+  printable,
+  unknown_name,
+)
 from zoo.files import or_shipped, user_path
 
 FLAGS = flags.FLAGS
@@ -47,6 +58,8 @@ _IMPORT = flags.DEFINE_list(
 )
 
 RESUME = 'rerun the same command to resume'
+# To a command without a config, whose task and model are those of a checkpoint.
+_SMALLER = 'a task with a smaller context_length, or a smaller model, takes less'
 STOPPED = 143  # the exit code of a process that SIGTERM ends
 
 # Flags that functions of this module define belong to the module that calls them.
@@ -89,7 +102,7 @@ def parse(argv: list[str]) -> list[str]:
   try:
     for name in _modules(argv):
       _import(name)
-    return FLAGS(argv)
+    return FLAGS(_without_nones(argv))
   except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
   except Exception as error:
@@ -118,7 +131,7 @@ def call(main: Main, arguments: list[str]) -> None:
     if reason := _no_device():  # the cause of any other error
       _exit(2, reason)
     _exit(1, error)
-  except Exception:
+  except Exception as error:
     if processes.count() > 1:
       traceback.print_exc()
       _print_error(
@@ -128,6 +141,10 @@ def call(main: Main, arguments: list[str]) -> None:
       _end_hard(1)
     if reason := _no_device():
       _exit(2, reason)
+    from zoo import memory  # here, since it takes a second to import
+
+    if memory.is_exhausted(error):
+      _exit(1, f'the memory is not enough: {in_one_line(error)}; {_SMALLER}')
     raise
 
 
@@ -135,7 +152,8 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   """Defines --config, with a flag for each field: --config.section.field=value."""
   holder = config_flags.DEFINE_config_file(
     'config',
-    help_string=f'{help_text} Set a field with --config.section.field=value.',
+    help_string=f'{help_text} Set a field with --config.section.field=value; the value '
+    'None turns an optional one off.',
   )
   FLAGS['config'].parser = _ConfigFile()
   return holder
@@ -240,10 +258,30 @@ def _import(name: str) -> None:
     ) from error
 
 
+def _without_nones(argv: list[str]) -> list[str]:
+  """The arguments without fields set to None, which `_ConfigFile` sets instead.
+
+  The flag of a number would read None as a number.
+  """
+  if 'config' not in FLAGS or not isinstance(FLAGS['config'].parser, _ConfigFile):
+    return argv
+  last = {}
+  for i, argument in enumerate(argv):
+    if found := re.fullmatch(r'--?config\.([\w.]+)(?:=(.*))?', argument, re.DOTALL):
+      last[found[1]] = i, found[2]
+  none = {field: i for field, (i, value) in last.items() if value == 'None'}
+  FLAGS['config'].parser.nones = [*none]
+  kept = [argument for i, argument in enumerate(argv) if i not in none.values()]
+  if argv is sys.argv or argv == sys.argv:  # which the flags of fields are read from
+    sys.argv = kept
+  return kept
+
+
 class _ConfigFile(flags.ArgumentParser):
   """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
 
   config: ConfigDict | None = None  # the last one loaded
+  nones: Sequence[str] = ()  # the fields that the command line sets to None
 
   def parse(self, argument: str) -> ConfigDict:
     path, *variant = argument.split(':', 1)
@@ -254,7 +292,42 @@ class _ConfigFile(flags.ArgumentParser):
       )
     _check_keys(config.to_dict(), 'config')
     self.config = config.lock()
+    _add_options(config, sys.argv)
+    for field in self.nones:
+      _set_to_none(config, field)
     return config
+
+
+def _add_options(config: ConfigDict, argv: list[str]) -> None:
+  """Adds the fields of `model.mixer_options` that the command line sets."""
+  section = config.get('model', {}).get('mixer_options')
+  for argument in argv:
+    found = re.match(r'--?config\.model\.mixer_options\.(\w+)', argument)
+    if found and isinstance(section, ConfigDict) and found[1] not in section:
+      with section.unlocked():
+        section[found[1]] = placeholder(object)
+
+
+def _set_to_none(config: ConfigDict, field: str) -> None:
+  """Sets a field to None; raises UserError if that is not allowed.
+
+  In other sections than `model` and `task` validation finds what must not be None.
+  """
+  known = flatten_dict(config.to_dict(), sep='.')
+  check_name('field', f'config.{field}', [f'config.{name}' for name in known])
+  section, _, name = field.rpartition('.')
+  holder = functools.reduce(lambda node, key: node[key], field.split('.')[:-1], config)
+  registries = {'model': zoo.registry.models, 'task': zoo.registry.tasks}
+  if isinstance(known[field], str):
+    holder[name] = 'None'
+  elif section not in registries or known[field] is None:
+    holder[name] = None
+  else:
+    entries, owner = registries[section], holder['name']
+    parameters = entries.parameters(owner) if owner in entries.names() else {}
+    if name not in parameters or parameters[name].default is not None:
+      raise UserError(f'config.{field} cannot be None; it is {known[field]!r}')
+    holder[name] = None
 
 
 def _config_file(name: str) -> pathlib.Path:
@@ -276,7 +349,10 @@ def _config_file(name: str) -> pathlib.Path:
     what = 'is not a file' if path.exists() else 'does not exist'
   except OSError as error:
     raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  hint = f'; did you mean {path}.py?' if lacks_suffix else ''
+  names = [one.stem for one in installed.glob('*.py')]
+  names = [name for name in names if name not in ('__init__', 'defaults')]
+  near = f'{path}.py' if lacks_suffix else nearest(path.stem, names)
+  hint = f'; did you mean {near}?' if near else ''
   raise UserError(f'the config file {path} {what}{hint}')
 
 
@@ -362,7 +438,7 @@ def _exit(code: int, message: object) -> NoReturn:
 
 
 def _print_error(message: object) -> None:
-  print('error:', in_one_line(message, None), file=sys.stderr)
+  print('error:', printable(in_one_line(message, None)), file=sys.stderr)
 
 
 def _end_hard(code: int) -> NoReturn:

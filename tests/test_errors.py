@@ -24,6 +24,32 @@ def test_unknown_name_lists_the_known_sorted_and_the_nearest():
   assert str(error) == said
 
 
+@pytest.mark.parametrize(
+  ('name', 'known', 'near'),
+  [
+    ('smoother', ['looped', 'softmax', 'linear'], None),
+    ('optimizer.weight_decay', ['optimizer.name', 'optimizer.clip_norm'], None),
+    ('optimizer.clipnorm', ['optimizer.name', 'optimizer.clip_norm'], 1),
+    ('logistic', ['linear_regression', 'logistic_regression'], 1),
+    ('x' * 10**7, ['looped'], None),  # at once
+  ],
+)
+def test_what_is_not_near_is_no_hint(name, known, near):
+  assert errors.nearest(name, known) == (None if near is None else known[near])
+  assert len(str(errors.unknown_name('name', name, known))) < 300
+
+
+def test_a_count_is_from_the_least_to_the_most():
+  assert errors.check_count('n', 7, maximum=7) == 7
+  for value in (0, 8, 10**30, True, None):
+    with refuses(f'n is {value}', 'an integer from 1 to 7'):
+      errors.check_count('n', value, maximum=7)
+
+
+def test_what_a_terminal_would_obey_is_escaped():
+  assert errors.printable('naïve Σ\x1b[31m\n') == 'naïve Σ\\x1b[31m\\n'
+
+
 @pytest.mark.parametrize('name', [3, None, 'two\nlines'])
 def test_unknown_name_answers_any_name_in_one_line(name):
   message = str(errors.unknown_name('fruit', name, ['pear']))

@@ -9,6 +9,8 @@ from flax import nnx
 from tests.compare import refuses
 from zoo import memory
 from zoo.config import build_model, build_task, validate
+from zoo.errors import RunError, UserError
+from zoo.training import sweep
 
 GIB = 2**30
 MIB = 2**20
@@ -170,3 +172,47 @@ def test_the_memory_of_this_machine_is_known():
 def test_where_it_is_unknown_nothing_is_refused(monkeypatch):
   monkeypatch.setattr(memory, 'host_bytes', lambda: None)
   validate(config_of(train__batch_size=10**11))
+
+
+def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
+  return jax.errors.JaxRuntimeError(text)
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    exhausted(),
+    exhausted('INTERNAL: Error dispatching computation: Out of memory allocating 9'),
+    MemoryError('Unable to allocate 3.64 TiB'),
+  ],
+)
+def test_too_little_memory_is_one_line_with_what_to_change(error, monkeypatch):
+  config = config_of('deep_lsa', 'smoke', task__context_length=7)
+  said = 'batch_size (64)', 'context_length (7)', 'num_parts (1)', str(error)
+  with pytest.raises(RunError) as info, memory.in_config(config):
+    raise error
+  assert all(part in str(info.value) for part in said)
+
+  def fail(*_):
+    raise error
+
+  monkeypatch.setattr('zoo.models.DeepLSA.body', fail)
+  with pytest.raises(RunError, match='the memory is not enough'):
+    validate(config)
+
+
+def test_other_errors_are_left_as_they_are():
+  for error in (exhausted('INTERNAL: a bug'), UserError('a mistake')):
+    with pytest.raises(type(error)) as info, memory.in_config(config_of()):
+      raise error
+    assert info.value is error
+
+
+def test_a_sweep_counts_the_states_of_all_its_points(tmp_path, monkeypatch):
+  config = config_of('multi_head_lsa', 'smoke', model__num_heads=20_000)
+  devices = jax.local_devices()[:1]
+  monkeypatch.setattr(jax, 'local_devices', lambda: devices)
+  monkeypatch.setattr(memory, 'host_bytes', lambda: GIB)
+  validate(config)
+  with refuses('training 9 points at once needs', '1.0 GiB', 'train fewer points'):
+    sweep(config, [{'task.prior_mean': float(i)} for i in range(9)], tmp_path / 'a')

@@ -1,11 +1,16 @@
 """The configs that ship: what they say, and what they reach."""
 
 import importlib
+import json
 from typing import Any
 
 import pytest
+from flax import nnx
 
-from zoo import UserError
+from configs import tasks
+from tests.training.runs import CONFIGS
+from zoo import UserError, registry
+from zoo.config import build_model, differences, to_json
 from zoo.training import train, validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -39,6 +44,48 @@ def test_the_paper_variant_is_the_papers_setting(name):
   assert (optimizer.name, optimizer.learning_rate) == ('adam', 5e-4)
   assert (optimizer.schedule, optimizer.clip_norm) == ('constant', None)
   assert config.objective.name == 'sampled'
+
+
+def defaults_of(entries, name, section):
+  """The arguments of a constructor with their defaults, and the fields of a config."""
+  others = 'num_features', 'num_outputs', 'context_length', 'rngs'
+  fields = section.to_dict()
+  for parameter in entries.parameters(name).values():
+    if entries is registry.tasks or parameter.name not in others:
+      default = parameter.default
+      if default is not parameter.empty:
+        yield parameter.name, default, fields.get(parameter.name, 'no field')
+
+
+@pytest.mark.parametrize('name', [name for name in CONFIGS if name != 'scale'])
+def test_a_config_has_every_argument_of_its_model_with_the_same_default(name):
+  section = config_of(name).model
+  for argument, default, value in defaults_of(registry.models, name, section):
+    assert value == default or (argument, value) == ('mixer_options', {}), argument
+
+
+@pytest.mark.parametrize('name', registry.tasks.names())
+def test_a_config_has_every_argument_of_its_task_with_the_same_default(name):
+  for argument, default, value in defaults_of(
+    registry.tasks, name, tasks.get_config(name)
+  ):
+    if (name, argument) != ('linear_regression', 'prior_mean'):  # see its docstring
+      assert value == default, argument
+
+
+def test_options_reach_the_model_and_older_runs_lack_them():
+  config = config_of('transformer', 'smoke')
+  older = json.loads(to_json(config))
+  for field in ('guess_weights', 'guess_bias', 'hidden_features', 'num_trained_loops'):
+    del older['model'][field]
+  del older['model']['mixer_options']
+  assert differences(older, config) == []
+  config.model.guess, config.model.guess_bias = 'fixed', 0.5
+  config.model.hidden_features = 7
+  (one, *_) = differences(older, config)
+  assert one == "model.guess ('zero' there, 'fixed' here)"
+  model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  assert model.layers[0].feed_forward.up.kernel.shape == (64, 7)
 
 
 def test_an_unknown_variant_is_refused():

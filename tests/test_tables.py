@@ -11,3 +11,7 @@ def test_a_mean_is_shown_without_an_error_that_is_unknown():
   assert format_estimate(1.5, 0.25) == '1.5000 ± 0.2500'
   assert format_estimate(1.5, None) == '1.5000'
   assert format_estimate(None, None) == '-'
+
+
+def test_a_name_from_a_file_cannot_colour_the_terminal():
+  assert format_table([['a\x1b[31m', '1']]) == 'a\\x1b[31m  1'

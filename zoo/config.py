@@ -16,7 +16,13 @@ from zoo import contracts, memory, registry, theory
 from zoo.config_types import AnyConfig as AnyConfig
 from zoo.config_types import Config as Config
 from zoo.config_types import Section as Section
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.errors import (
+  UserError,
+  check_count,
+  check_name,
+  check_number,
+  check_truth,
+)
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.tasks.base import num_outputs_of
@@ -48,11 +54,6 @@ def _one_of(kind: str, *allowed: str) -> Check:
   return check
 
 
-def _truth(name: str, value: Any) -> None:
-  if not isinstance(value, bool):
-    raise UserError(f'{name} is {value!r}; it must be True or False')
-
-
 def _axis_size(name: str, value: Any) -> None:
   if value != -1:
     check_count(f'{name} (-1 for all devices left)', value)
@@ -79,7 +80,7 @@ _CHECKS: dict[str, Check] = {
   'mesh.slices': _count(1),
   'mesh.heartbeat_timeout': _count(1),
   'mesh.start_timeout': _count(1),
-  'mesh.fsdp': _truth,
+  'mesh.fsdp': check_truth,
   'checkpoint.every': _count(1),
   'checkpoint.every_minutes': _optional(_positive),
   'checkpoint.keep': _count(1),
@@ -101,6 +102,13 @@ _ADDED = {
   'checkpoint.patience': 10.0,
   'eval.num_compared': 0,
 }
+# The same for fields of models, which only some models have.
+_ADDED_TO_MODELS = {
+  'model.guess_weights': 0.0,
+  'model.guess_bias': 0.0,
+  'model.hidden_features': None,
+  'model.num_trained_loops': None,
+}
 # Fields that may change when a run is resumed, besides the section `mesh`.
 _CHANGE_NO_TRAINING = (
   *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
@@ -120,11 +128,17 @@ def validate_fields(config: Config, several_processes: bool = False) -> None:
 def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
-  Nothing is written and no array is made. The mesh and the memory must fit the devices
-  of this machine; if `num_devices` is given, only the mesh must fit that many devices,
-  which need not exist.
+  Nothing is written, and no array is made except by a model of the user's own, which is
+  built and called once. The mesh and the memory must fit the devices of this machine;
+  if `num_devices` is given, only the mesh must fit that many devices, which need not
+  exist. Raises RunError if the memory is not even enough for these checks.
   """
   validate_fields(config)
+  with memory.in_config(config):
+    _validate_whole(config, num_devices)
+
+
+def _validate_whole(config: Config, num_devices: int | None) -> None:
   warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
   if warmup > num_steps:
     raise UserError(
@@ -269,13 +283,16 @@ def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
   )
   if 'objective.name' in old:  # a training run
     old = _ADDED | old
-  absent = 'absent'
+
+  def value(fields: Mapping[str, object], name: str) -> object:
+    return fields.get(name, _ADDED_TO_MODELS.get(name, 'absent'))
+
   return [
-    f'{field} ({old.get(field, absent)!r} there, {new.get(field, absent)!r} here)'
+    f'{field} ({value(old, field)!r} there, {value(new, field)!r} here)'
     for field in sorted(old.keys() | new.keys())
     if not field.startswith('mesh.')
     and field not in _CHANGE_NO_TRAINING
-    and old.get(field, absent) != new.get(field, absent)
+    and value(old, field) != value(new, field)
   ]
 
 
@@ -364,9 +381,14 @@ def _check_positions(config: Config, model: Model) -> None:
       f'{config.objective.name!r}, which is the risk at the query'
     )
   if not (predicts_all(model) or isinstance(model, FollowsRule)):
+    why = 'which has no method predictions'
+    if config.model.get('tokens') == 'joint':
+      why = "whose config.model.tokens are 'joint': each holds the label of its example"
+    elif config.model.get('causal') is False:
+      why = 'whose config.model.causal is False: it would see the labels'
     raise UserError(
       f"config.objective.positions is 'every'; it must be 'query' for "
-      f'{config.model.name!r}, which has no method predictions'
+      f'{config.model.name!r}, {why}'
     )
 
 

@@ -9,6 +9,9 @@ from typing import SupportsIndex, TypeVar
 import numpy as np
 
 _Value = TypeVar('_Value')
+_LONGEST_NAME = 100  # characters that are compared; a file may hold any number
+# Of 0 to 1, difflib's ratio: what is less like a known name is no misspelling of it.
+_LEAST_LIKENESS = 0.55
 
 
 class UserError(ValueError):
@@ -28,9 +31,25 @@ class RunError(RuntimeError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
   """The error for a `name` that is not among the `known` names of a `kind`."""
   known = sorted(known)
-  near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)
-  hint = f'; did you mean {near[0]!r}?' if near else ''
-  return UserError(f'unknown {kind} {name!r}; known: {", ".join(known)}{hint}')
+  near = nearest(str(name), known)
+  hint = f'; did you mean {near!r}?' if near else ''
+  return UserError(f'unknown {kind} {_shown(name)}; known: {", ".join(known)}{hint}')
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+  """The known name that `name` may be a misspelling of, if any.
+
+  Fields of one section, such as `train.num_steps`, are compared without its name.
+  """
+  name, known = name[:_LONGEST_NAME], list(known)
+  section = name[: name.rfind('.') + 1]
+  leaves = [one.removeprefix(section) for one in known if one.startswith(section)]
+  if not leaves:
+    section, leaves = '', known
+  found = difflib.get_close_matches(
+    name.removeprefix(section), leaves, n=1, cutoff=_LEAST_LIKENESS
+  )
+  return section + found[0] if found else None
 
 
 def check_name(field: str, value: _Value, known: Iterable[str]) -> _Value:
@@ -46,19 +65,41 @@ def in_one_line(text: object, limit: int | None = 300) -> str:
   return ' '.join(str(text).split())[:limit]
 
 
-def check_count(name: str, value: object, minimum: int = 1) -> int:
-  """Returns `value` as an int; raises UserError unless it is an integer ≥ `minimum`."""
+def printable(text: str) -> str:
+  """The text with escapes for what a terminal would not print but obey."""
+  return ''.join(
+    one if one.isprintable() else one.encode('unicode_escape').decode() for one in text
+  )
+
+
+def check_count(
+  name: str, value: object, minimum: int = 1, maximum: int | None = None
+) -> int:
+  """Returns `value` as an int; raises UserError unless it is an integer in range."""
   try:
     count = operator.index(value) if isinstance(value, SupportsIndex) else None
   except TypeError:
     count = None
-  if count is None or isinstance(value, bool) or count < minimum:
-    raise UserError(f'{name} is {_shown(value)}; it must be an integer ≥ {minimum}')
+  too_large = count is not None and maximum is not None and count > maximum
+  if count is None or isinstance(value, bool) or count < minimum or too_large:
+    wanted = f'≥ {minimum}' if maximum is None else f'from {minimum} to {maximum}'
+    raise UserError(f'{name} is {_shown(value)}; it must be an integer {wanted}')
   return count
 
 
+def check_truth(name: str, value: object) -> bool:
+  """Returns `value`, or raises UserError unless it is True or False."""
+  if not isinstance(value, bool):
+    raise UserError(f'{name} is {_shown(value)}; it must be True or False')
+  return value
+
+
 def check_number(
-  name: str, value: object, minimum: float = -math.inf, above: float = -math.inf
+  name: str,
+  value: object,
+  minimum: float = -math.inf,
+  above: float = -math.inf,
+  maximum: float = math.inf,
 ) -> float:
   """Returns `value` as a float; raises UserError unless it is finite and in range."""
   number = _as_float64(value)
@@ -68,11 +109,19 @@ def check_number(
     or not np.isfinite(number)
     or number < minimum
     or number <= above
+    or number > maximum
   ):
     bound = '' if minimum == -math.inf else f' ≥ {minimum:g}'
     bound = bound if above == -math.inf else f' > {above:g}'
+    if maximum < math.inf:
+      bound = f'{bound}{" and" if bound else ""} ≤ {maximum:g}'
     raise UserError(f'{name} is {_shown(value)}; it must be a finite number{bound}')
   return float(number)
+
+
+def check_init_scale(value: object) -> float:
+  """Returns a standard deviation of initial weights, all of which float32 can hold."""
+  return check_number('init_scale', value, minimum=0.0, maximum=1e30)
 
 
 def check_vector(name: str, value: object, length: int) -> np.ndarray:

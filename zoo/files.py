@@ -36,9 +36,11 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """The path with `~` or `~user` expanded.
 
-  Raises UserError for an unknown user, and for a URL.
+  Raises UserError for an unknown user, a zero byte, and a URL.
   """
   refuse_url(path)
+  if '\0' in os.fspath(path):
+    raise UserError(f'{os.fspath(path)!r} is no path: it has a zero byte')
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:

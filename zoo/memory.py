@@ -1,11 +1,17 @@
-"""Estimates the memory that a config needs, before anything is built."""
+"""Estimates the memory that a config needs, and reports when there is too little.
+
+The estimate is a lower bound: activations, gradients of activations and what baselines
+compute are not counted.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,7 +19,7 @@ import numpy as np
 from flax import nnx
 
 from zoo import theory
-from zoo.errors import UserError
+from zoo.errors import RunError, UserError, in_one_line
 from zoo.optimizers import OPTIMIZERS
 from zoo.protocols import Model, Task
 
@@ -47,7 +53,8 @@ def check(
 
   The memory is that of a device, or of this machine if the devices are its CPUs.
   `model` may be abstract, and `mesh_shape` has the sizes of the axes `data` and
-  `model`. A sweep has the state of `num_points` models on each device.
+  `model`. Models that are trained side by side, as in a sweep, have `num_points` states
+  on each device.
   """
   parts = estimate(config, task, model, mesh_shape, num_points)
   device = jax.local_devices()[0]
@@ -66,11 +73,39 @@ def check(
     total = sum(parts.values())
   if available is not None and total > available:
     largest = max(parts, key=lambda name: parts[name])
+    what = 'training' if num_points == 1 else f'training {num_points} points at once'
+    fewer = '' if num_points == 1 else ', or train fewer points in one sweep'
     raise UserError(
-      f'training needs about {total / GIB:,.1f} GiB of memory, more than the '
+      f'{what} needs about {total / GIB:,.1f} GiB of memory, more than the '
       f'{available / GIB:,.1f} GiB {where}; {parts[largest] / GIB:,.1f} GiB are for '
-      f'{largest}: reduce {_FIELDS[largest]}'
+      f'{largest}: reduce {_FIELDS[largest]}{fewer}'
     )
+
+
+@contextlib.contextmanager
+def in_config(config: Config) -> Iterator[None]:
+  """Turns running out of memory in the block into a RunError that names the fields."""
+  try:
+    yield
+  except Exception as error:
+    reason = error.__cause__ or error  # a failed check of a model has it as its cause
+    if not is_exhausted(reason):
+      raise
+    length = config.task.get('context_length')
+    of_task = '' if length is None else f' or config.task.context_length ({length:,})'
+    raise RunError(
+      f'the memory is not enough: {in_one_line(reason, 200)}; reduce '
+      f'config.train.batch_size ({config.train.batch_size:,}){of_task}, or raise '
+      f'config.train.num_parts ({config.train.get("num_parts", 1):,})'
+    ) from error
+
+
+def is_exhausted(error: BaseException) -> bool:
+  """Whether an error of Python, NumPy or JAX says that the memory is not enough."""
+  return isinstance(error, MemoryError) or (
+    isinstance(error, jax.errors.JaxRuntimeError)
+    and any(said in str(error) for said in ('RESOURCE_EXHAUSTED', 'Out of memory'))
+  )
 
 
 def estimate(

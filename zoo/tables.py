@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from zoo.errors import printable
+
 
 def format_estimate(mean: float | None, standard_error: float | None) -> str:
   """A mean with its standard error, if that is known; a dash for no mean."""
@@ -22,9 +24,11 @@ def format_table(
 ) -> str:
   """Cells in columns, two spaces apart; only the first column is left-aligned.
 
-  All rows, and the header if there is one, have the same number of cells.
+  All rows, and the header if there is one, have the same number of cells. What a
+  terminal would not print but obey is escaped.
   """
-  lines = [header, *rows] if header else list(rows)
+  lines = [header, *rows] if header else rows
+  lines = [[printable(cell) for cell in line] for line in lines]
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   return '\n'.join(
     ' ' * indent

@@ -1,11 +1,13 @@
 """A checkpoint from a stranger may be refused; it takes no memory, and never hangs."""
 
+import copy
 import json
 import os
 import pathlib
 import resource
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -112,6 +114,67 @@ def set_config(*path: str, value: object):
 def test_metadata_that_no_run_has_written(folder, change, said, unchecked):
   change_metadata(folder, change)
   refused(folder, said)
+
+
+MILLION = 10**6
+MODELS = {
+  'transformer': {'width': 4, 'num_layers': 2, 'num_heads': 1},
+  'deep_lsa': {'num_layers': 2},
+  'mlp': {'width': 4},
+  'lstm': {'width': 4},
+}
+
+
+LARGE = [
+  *((name, 'num_layers', number) for name in MODELS for number in (900, MILLION)),
+  *(('deep_lsa', 'num_heads', number) for number in (10**9, [1] * MILLION)),
+  *((name, 'width', MILLION) for name in ('transformer', 'mlp', 'lstm')),
+  ('transformer', 'num_heads', MILLION),
+  ('transformer', 'num_loops', MILLION),
+  ('transformer', 'hidden_features', 10**9),
+  ('transformer', 'causal', [1] * MILLION),
+  ('transformer', 'mixer', ['softmax'] * MILLION),
+  ('transformer', 'mixer', 'softmax,' * MILLION),
+  ('transformer', 'mixer_options', {'state_size': MILLION}),
+  ('transformer', 'mixer_options', {str(i): 1 for i in range(MILLION // 100)}),
+  ('lstm', 'guess_weights', [1] * MILLION),
+  ('lstm', 'tokens', 'x' * MILLION),
+]
+
+
+@pytest.fixture(scope='module')
+def good_models(tmp_path_factory):
+  folders = {}
+  for name, sizes in MODELS.items():
+    folders[name] = tmp_path_factory.mktemp(name) / 'model'
+    length = {'context_length': 2} if name in ('transformer', 'mlp') else {}
+    model = zoo.create_model(name, num_features=2, **length, **sizes, rngs=nnx.Rngs(0))
+    zoo.save(model, folders[name], isotropic(2, 2))
+  return folders
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_a_million_of_anything_is_refused_at_once(
+  name, good_models, tmp_path, unchecked
+):
+  """The answer takes no longer for what the config asks for than for what is saved."""
+  folder = pathlib.Path(shutil.copytree(good_models[name], tmp_path / 'model'))
+  written = json.loads((folder / 'origin' / 'data.json').read_text())
+  for model, field, value in LARGE:
+    if model == name:
+      change = set_config('config', 'model', field, value=value)
+      change_metadata(folder, lambda _, to=change: to(copy.deepcopy(written)))
+      started = time.perf_counter()
+      refused(folder)
+      assert time.perf_counter() - started < 2, (field, str(value)[:20])
+
+
+def test_layers_that_share_one_array_are_no_lie(tmp_path):
+  model = zoo.create_model(
+    'deep_lsa', num_features=2, num_layers=9, shared=True, rngs=nnx.Rngs(0)
+  )
+  zoo.save(model, tmp_path / 'model', isotropic(2, 2))
+  assert zoo.load(tmp_path / 'model').model.num_layers == 9
 
 
 def test_metadata_that_is_no_json_or_too_deep_or_too_large(folder):

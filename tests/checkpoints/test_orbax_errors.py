@@ -9,7 +9,6 @@ import sys
 import orbax.checkpoint
 import pytest
 
-from zoo.checkpoints import orbax_errors
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax, reading
 from zoo.errors import RunError
 
@@ -37,16 +36,21 @@ def functions_in(file: str) -> dict:
   return names
 
 
-@pytest.mark.parametrize('file', [OURS, ORBAXS], ids=['ours', 'orbaxs'])
-def test_a_task_that_failed_unseen_is_logged_unless_it_is_orbaxs(file, caplog):
-  loop = asyncio.new_event_loop()
-  task = loop.create_task(functions_in(file)['fail']())
-  loop.run_until_complete(asyncio.sleep(0))
-  assert task.done()
-  del task
-  gc.collect()
-  loop.close()
-  assert ('never retrieved' in caplog.text) == (file == OURS)
+def test_a_task_that_failed_unseen_is_logged_unless_orbax_works(caplog):
+  def leave_behind():
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(functions_in(ORBAXS)['fail']())
+    loop.run_until_complete(asyncio.sleep(0))
+    assert task.done()
+    del task
+    gc.collect()
+    loop.close()
+
+  with quiet_orbax():
+    leave_behind()
+  assert 'never retrieved' not in caplog.text
+  leave_behind()
+  assert 'never retrieved' in caplog.text
 
 
 @pytest.mark.parametrize('file', [OURS, ORBAXS], ids=['ours', 'orbaxs'])
@@ -54,14 +58,41 @@ def test_a_coroutine_that_fails_when_collected_is_told_unless_it_is_orbaxs(
   file, monkeypatch
 ):
   told = []
-  monkeypatch.setattr(orbax_errors, '_print_unraisable', told.append)
-  # As the import has set it; other libraries and pytest set theirs.
-  monkeypatch.setattr(sys, 'unraisablehook', orbax_errors._print_unless_abandoned)
-  coroutine = functions_in(file)['fail_at_the_end']()
-  coroutine.send(None)
-  del coroutine
-  gc.collect()
+  monkeypatch.setattr(sys, 'unraisablehook', told.append)
+
+  def throw_away():
+    coroutine = functions_in(file)['fail_at_the_end']()
+    coroutine.send(None)
+    del coroutine
+    gc.collect()
+
+  with quiet_orbax():
+    throw_away()
   assert bool(told) == (file == OURS)
+  told.clear()
+  throw_away()
+  assert told
+
+
+def test_what_python_prints_is_as_before_when_the_last_block_has_ended(monkeypatch):
+  before = [].append
+  monkeypatch.setattr(sys, 'unraisablehook', before)
+  logger = logging.getLogger('asyncio')
+  filters = [*logger.filters]
+  first, second = quiet_orbax(), quiet_orbax()
+  first.__enter__()
+  second.__enter__()
+  first.__exit__(None, None, None)  # in threads blocks may end in any order
+  assert sys.unraisablehook is not before
+  second.__exit__(None, None, None)
+  assert sys.unraisablehook is before
+  assert logger.filters == filters
+
+
+def test_an_import_changes_nothing_of_pythons():
+  """This file has imported all of it; pytest has set its own hook since then."""
+  assert not logging.getLogger('asyncio').filters
+  assert 'zoo' not in getattr(sys.unraisablehook, '__module__', '')
 
 
 def test_errors_of_orbax_are_not_logged_meanwhile(caplog):

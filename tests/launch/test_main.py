@@ -12,6 +12,8 @@ from zoo.workdir import open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
+MODEL = '--config.model'
+TRANSFORMER = '--config=transformer:smoke'
 DEEP = '[' * 3000
 
 ADDRESS = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody listens
@@ -83,6 +85,65 @@ MISTAKES = {
     [YQ, '--config.train.batch_size=100000000000'],
     ['training needs about', 'GiB', 'config.train.batch_size'],
   ),
+  'a million layers': (
+    [TRANSFORMER, '--config.model.num_layers=1000000'],
+    ['num_layers is 1000000; it must be an integer from 1 to 1000'],
+  ),
+  'a billion layers that share weights': (
+    [
+      '--config=deep_lsa',
+      f'--config.model.num_layers={10**9}',
+      '--config.model.shared',
+    ],
+    ['num_layers is 1000000000', 'from 1 to 1000'],
+  ),
+  'a billion loops': (
+    [TRANSFORMER, f'--config.model.num_loops={10**9}'],
+    ['num_loops is 1000000000', 'from 1 to 1000'],
+  ),
+  'a million wide': (
+    [TRANSFORMER, '--config.model.width=1000000'],
+    ['training needs about', 'config.model'],
+  ),
+  'no heads': ([TRANSFORMER, '--config.model.num_heads=0'], ['num_heads is 0', '≥ 1']),
+  'heads that are less than none': (
+    [TRANSFORMER, '--config.model.num_heads=-2', '--config.model.mixer=mamba'],
+    ['num_heads is -2', '≥ 1'],
+  ),
+  'no section of that name': (
+    ['--config=lsa', '--config.optimizer.weight_decay=1'],
+    ["unknown field 'config.optimizer.weight_decay'", 'clip_norm'],
+  ),
+  'a config misspelt': (['--config=transfomer'], ['did you mean transformer?']),
+  'a config that is not in this folder': (
+    ['--config=transformer.py'],
+    ['transformer.py does not exist', 'did you mean transformer?'],
+  ),
+  'an option that no mixer has': (
+    [TRANSFORMER, '--config.model.mixer_options.foo=3', '--config.model.mixer=mamba'],
+    ["'foo'", 'known: state_size'],
+  ),
+  'None for a number of steps': (
+    [YQ, '--config.train.num_steps=None'],
+    ['config.train.num_steps is None', '≥ 1'],
+  ),
+  'None for a truth': (
+    [TRANSFORMER, '--config.model.causal=None'],
+    ['config.model.causal cannot be None; it is True'],
+  ),
+  'None for no field': (
+    [YQ, '--config.optimizer.clipnorm=None'],
+    ["did you mean 'config.optimizer.clip_norm'"],
+  ),
+  'all examples of joint tokens': (
+    [TRANSFORMER, '--config.model.tokens=joint'],
+    ["must be 'query' for 'transformer'", "tokens are 'joint'"],
+  ),
+  'a workdir with a zero byte': ([YQ, '--workdir=a\0b'], ['zero byte']),
+  'a scale beyond float32': (
+    [YQ, '--config.model.init_scale=1e300'],
+    ['init_scale is 1e+300', '≤ 1e+30'],
+  ),
   'workdir under a file': ([YQ, '--workdir=number.py/x'], ['cannot be written']),
   'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
   'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
@@ -143,6 +204,21 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
   for part in said:
     assert part in line
   assert list(folder.rglob('*')) == before
+
+
+def test_too_little_memory_is_one_line_with_exit_code_1(call, folder):
+  length = 10**6  # the scores of a batch take 10¹⁴ bytes, more than can be addressed
+  answer = call(
+    *('main', '--config=deep_lsa:smoke', '--config.task.num_features=2'),
+    *('--config.train.batch_size=8', f'--config.task.context_length={length}'),
+    *('--config.eval.num_batches=0', '--config.mesh.data=1'),
+  )
+  assert answer.code == 1, answer.err
+  *_, line = answer.err.splitlines()
+  assert line.startswith('error: the memory is not enough: ')
+  for said in 'batch_size (8)', 'context_length (1,000,000)', 'num_parts (1)':
+    assert said in line
+  assert 'Traceback' not in answer.err
 
 
 @pytest.mark.slow  # processes, as JAX must not have been used before

@@ -24,7 +24,7 @@ _GUESS = [0.5, -1.0, 0.3]
 
 
 def _model(**given: Any) -> Any:
-  given = {'num_features': D, 'rngs': nnx.Rngs(0)} | given
+  given = {'num_features': D, 'num_layers': 2, 'rngs': nnx.Rngs(0)} | given
   return zoo.create_model('deep_lsa', **given)
 
 

@@ -206,7 +206,7 @@ def test_layers_and_loops_are_in_the_order_of_their_numbers():
 
 @pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
 def test_deep_lsa_has_its_tokens_second_moments_and_maps(form):
-  model: Any = zoo.models.DeepLSA(_D, num_heads=_H, form=form, rngs=nnx.Rngs(0))
+  model: Any = zoo.models.DeepLSA(_D, 1, 2, _H, form=form, rngs=nnx.Rngs(0))
   model, prompt = randomize(model, dtype='float32'), _prompt()
   found = intermediates(model, prompt)
   assert_close(found['second_moment.0'], prompt.second_moment(), _ROUNDING)

@@ -19,7 +19,7 @@ _W = np.array([0.5, -1.0, 0.25])  # exact in float32
 
 
 def _model(guess, **given) -> Any:
-  return zoo.models.DeepLSA(_D, guess=guess, **given, rngs=nnx.Rngs(0))
+  return zoo.models.DeepLSA(_D, num_layers=2, guess=guess, **given, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize('kind', ['zero', 'fixed', 'linear', 'residual'])

@@ -68,7 +68,7 @@ def test_a_fitted_readout_finds_what_is_linear_in_the_token():
 
 def test_a_loss_of_classes_has_no_fitted_readout():
   task = zoo.create_task('gaussian_clusters', num_features=_D, context_length=_C)
-  model = zoo.models.DeepLSA(_D, num_outputs=2, rngs=nnx.Rngs(0))
+  model = zoo.models.DeepLSA(_D, num_outputs=2, num_layers=2, rngs=nnx.Rngs(0))
   found = lens(model, task, num_prompts=20)
   assert found.fitted is None
   assert found.own.mean.shape == (3,)

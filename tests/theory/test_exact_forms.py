@@ -42,7 +42,7 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   given: dict[str, Any] = {'readout': readout, 'shared': shared, 'guess': guess}
   if guess == 'fixed':
     given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.7}
-  model = DeepLSA(_D, num_heads=2, form='scalar', **given, rngs=nnx.Rngs(0))
+  model = DeepLSA(_D, 1, 2, num_heads=2, form='scalar', **given, rngs=nnx.Rngs(0))
   model = randomize(model, 0.3)
   draw = np.random.default_rng(0).normal
   x, y, query = draw(size=(4, 5, _D)), draw(size=(4, 5)), draw(size=(4, _D))
@@ -152,7 +152,7 @@ def test_for_arbitrary_weights_the_mean_is_that_of_prompts():
 
 @pytest.mark.slow
 def test_a_batch_may_be_of_one_context():
-  model = DeepLSA(_D, form='scalar', rngs=nnx.Rngs(0))
+  model = DeepLSA(_D, 1, 2, form='scalar', rngs=nnx.Rngs(0))
   assert np.isfinite(_draws(_task(4, 0.0), 'low_variance', model, 2, 1)).all()
 
 

@@ -1,5 +1,7 @@
 import pytest
 
+from zoo.training import loop
+
 
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):
@@ -9,10 +11,6 @@ def promotion(promotion_that_optax_needs):
 @pytest.fixture
 def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
-  # Imported here: pytest reads this file before it sets its hook for unraisable errors,
-  # and the one of zoo.checkpoints has to come after that.
-  from zoo.training import loop
-
   next_stop = loop._next_stop
 
   class Stopped(loop.Interruption):

@@ -29,6 +29,9 @@ _NEVER_RETRIEVED = 'exception was never retrieved'
 _NEVER_AWAITED = 'coroutine .* was never awaited'
 _SECONDS_TO_END = 5.0  # for the rest of a save after one part has failed
 
+_lock, _num_blocks = threading.Lock(), 0
+_print_unraisable = sys.unraisablehook  # the one of before the first block
+
 
 def one_line(error: BaseException) -> str:
   """The type and message of an error, shortened.
@@ -42,7 +45,7 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_orbax() -> Iterator[None]:
-  """Drops warnings and errors of Orbax, which raises the first one, from the logs."""
+  """Hides warnings and errors of Orbax, which raises the first one, in the block."""
   logger, asyncio_logger = absl_logging.get_absl_logger(), logging.getLogger('asyncio')
 
   def is_wanted(record: logging.LogRecord) -> bool:
@@ -55,7 +58,8 @@ def quiet_orbax() -> Iterator[None]:
   logger.addFilter(is_wanted)
   asyncio_logger.addFilter(is_retrieved)
   try:
-    yield
+    with _without_abandoned_tasks():
+      yield
   finally:
     logger.removeFilter(is_wanted)
     asyncio_logger.removeFilter(is_retrieved)
@@ -109,26 +113,33 @@ def _release(error: BaseException | None) -> None:
   gc.collect(1)  # young objects only: a full collection takes long
 
 
+@contextlib.contextmanager
+def _without_abandoned_tasks() -> Iterator[None]:
+  """Hides what Python tells of abandoned Orbax tasks, which fail when they are freed.
+
+  Blocks may overlap, in several threads too. The first changes Python's hook for
+  errors that cannot be raised, and the last one to end restores it.
+  """
+  global _num_blocks, _print_unraisable
+  with _lock:
+    _num_blocks += 1
+    if _num_blocks == 1:
+      _print_unraisable = sys.unraisablehook
+      sys.unraisablehook = _print_unless_abandoned
+  try:
+    yield
+  finally:
+    with _lock:
+      _num_blocks -= 1
+      if _num_blocks == 0 and sys.unraisablehook is _print_unless_abandoned:
+        sys.unraisablehook = _print_unraisable
+
+
 def _print_unless_abandoned(unraisable: sys.UnraisableHookArgs) -> None:
-  """Python's hook for unraisable errors, without those of abandoned Orbax tasks."""
+  """Calls the hook of before, but not for abandoned Orbax tasks."""
   code = getattr(unraisable.object, 'cr_code', None)  # of a coroutine
   if str(unraisable.exc_value) == 'Event loop is closed' or (
     code is not None and _PACKAGE in pathlib.Path(code.co_filename).parents
   ):
     return
   _print_unraisable(unraisable)
-
-
-def _is_not_abandoned(record: logging.LogRecord) -> bool:
-  """A filter of asyncio's log that drops the errors of abandoned Orbax tasks."""
-  message = record.getMessage()
-  return _NEVER_RETRIEVED not in message or not (
-    # The others are operations of TensorStore, and tasks that asyncio made of them.
-    any(part in message for part in (str(_PACKAGE), 'tensorstore', '_wrap_awaitable'))
-  )
-
-
-# These stay installed, since abandoned tasks may be garbage-collected at any time.
-_print_unraisable = sys.unraisablehook
-sys.unraisablehook = _print_unless_abandoned
-logging.getLogger('asyncio').addFilter(_is_not_abandoned)

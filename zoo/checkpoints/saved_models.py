@@ -34,13 +34,14 @@ from zoo.checkpoints.orbax_folders import (
 )
 from zoo.checkpoints.steps import FORMAT, chosen_step, find_corruption, step_folders
 from zoo.config import Config, build_model, build_task
-from zoo.errors import RunError, UserError
+from zoo.errors import RunError, UserError, in_one_line
 from zoo.files import UnreadableFile, or_shipped, refuse_url
 from zoo.protocols import Model
 
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
 _MAX_FEATURES = 10**5
+_MAX_REASON = 1000  # characters, since a name or a list in the config may be long
 # While a run deletes old steps: how often to try to read the newest step, and to list
 # the folder before it counts as empty.
 _MAX_TRIES, _MAX_LISTINGS = 100, 5
@@ -134,9 +135,12 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
   _check_num_features(folder, config, saved)
   try:
     task = build_task(config)
+    _check_num_layers(folder, config, len(saved))
     graph, state = nnx.split(abstract_model(config))
   except UserError as error:
-    raise UserError(f'{folder}: {error}') from None
+    raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
+  except RunError:
+    raise
   except Exception as error:  # a value of a type that no constructor expects
     raise RunError(
       f'{folder}: no model can be made from its config: {one_line(error)}'
@@ -200,6 +204,27 @@ def _check_num_features(
     raise RunError(
       f'{folder} is damaged: its task has {num_features:,} features, but its model '
       f'only {num_saved:,} numbers'
+    )
+
+
+def _check_num_layers(folder: pathlib.Path, config: Config, num_saved: int) -> None:
+  """Raises RunError for more layers than arrays, if each layer has some of its own.
+
+  They may also share one array, or one array may hold those of all layers. Which it is
+  a model of two layers shows.
+  """
+  num_layers = config.model.get('num_layers')
+  if not isinstance(num_layers, int) or num_layers <= num_saved:
+    return
+  numbers = []
+  for few in (1, 2):
+    config_of_few = config.copy_and_resolve_references()
+    config_of_few.model.num_layers = few
+    numbers.append(len(shapes_of(nnx.state(abstract_model(config_of_few)))))
+  if numbers[0] < numbers[1]:
+    raise RunError(
+      f'{folder} is damaged: its model has {num_layers:,} layers, but only {num_saved} '
+      'arrays are saved'
     )
 
 

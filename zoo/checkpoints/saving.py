@@ -162,7 +162,7 @@ def _check_arguments(config: Config, model: Model) -> None:
 
 def _is_same(one: object, other: object) -> bool:
   """Whether two arguments are equal; a number stands for a vector of that number."""
-  if one == other:
+  if one == other or (one in (None, {}) and other in (None, {})):  # no options
     return True
   try:
     return bool(np.all(np.asarray(one, float) == np.asarray(other, float)))

@@ -24,7 +24,12 @@ from zoo.errors import (
 )
 from zoo.estimators import regression
 from zoo.estimators.baseline import at_every_length, zeroed
-from zoo.estimators.tuning import best_penalty, best_step_matrix, best_step_size
+from zoo.estimators.tuning import (
+  MAX_STEPS,
+  best_penalty,
+  best_step_matrix,
+  best_step_size,
+)
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
@@ -173,7 +178,7 @@ def gradient_descent(
   `step_size` is one number for all steps, or one for each, `[num_steps]`; it defaults
   to `best_step_size` of the task. Raises UserError naming the argument that is wrong.
   """
-  num_steps = check_count('num_steps', num_steps)
+  num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   start, task = _start(task_or_start)
   if step_size is None:
     if task is None:

@@ -15,6 +15,7 @@ from zoo.tasks.coverage import require_covered
 
 Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
 
+MAX_STEPS = 10_000  # of gradient descent; each has a step size
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
 
 
@@ -57,7 +58,7 @@ def best_step_size(
   For one step there is a closed form on every task. Raises UserError for more steps
   unless the feature covariance is a multiple of the identity.
   """
-  num_steps = check_count('num_steps', num_steps)
+  num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   if num_steps == 1:
     # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
     deviation, features = second_moments(task, start)
@@ -141,7 +142,7 @@ def best_schedule(
   schedule of fewer steps, and above the risk of `polynomial_optimum`, which no schedule
   attains. Raises UserError unless the feature covariance is a multiple of the identity.
   """
-  num_steps = check_count('num_steps', num_steps)
+  num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   optimum = polynomial_optimum(task, num_steps, start)
   if optimum.steps is not None:
     return optimum.steps

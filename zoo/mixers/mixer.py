@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
-from zoo.errors import UserError, check_number
+from zoo.errors import UserError, check_count, check_init_scale
 
 _Module = TypeVar('_Module', bound=nnx.Module)
 
@@ -76,7 +76,7 @@ class Init:
   def __post_init__(self):
     """Raises UserError for a scale that is not ≥ 0."""
     if self.scale is not None:
-      check_number('init_scale', self.scale, minimum=0.0)
+      check_init_scale(self.scale)
 
   def kernel(self, factor: float = 1.0) -> jax.nn.initializers.Initializer:
     """The initializer of a kernel, times a factor."""
@@ -170,7 +170,7 @@ def widened(module: _Module) -> _Module:
 
 def head_size(width: int, num_heads: int) -> int:
   """The width of one head; raises UserError unless the heads share the width evenly."""
-  if width % num_heads:
+  if width % check_count('num_heads', num_heads):
     raise UserError(
       f'width is {width}; it must be a multiple of num_heads, which is {num_heads}'
     )

@@ -234,15 +234,15 @@ class S4D(Mixer):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless `state_size`, N in the paper, is even and ≥ 2."""
-    size = check_count('state_size', state_size, minimum=2)
+    """Raises UserError unless `state_size`, N in the paper, is even, from 2 to 10⁶."""
+    size = check_count('state_size', state_size, minimum=2, maximum=10**6)
     if size % 2:
       raise UserError(f'state_size is {size}; it must be even')
     shape, by_channel = (width, size // 2), split('model', None)
     self.log_rate = nnx.Param(log_rates(width, rngs), **split('model'))
     self.log_real = nnx.Param(jnp.full(shape, math.log(0.5)), **by_channel)
-    frequencies = np.pi * np.arange(size // 2)[None] * np.ones((width, 1))
-    self.frequency = nnx.Param(jnp.asarray(frequencies, float), **by_channel)
+    frequencies = jnp.asarray(np.pi * np.arange(size // 2), float)[None]
+    self.frequency = nnx.Param(jnp.broadcast_to(frequencies, shape), **by_channel)
     self.read_real, self.read_imaginary = (
       nnx.Param(math.sqrt(0.5) * jax.random.normal(rngs.params(), shape), **by_channel)
       for _ in range(2)

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.errors import UserError, check_count, check_init_scale, check_name, check_truth
 from zoo.exact_forms import DeepRule
 from zoo.models.linear_attention import LinearAttention
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.prompt import Prompt
 from zoo.registry import models
 
@@ -41,7 +41,7 @@ class DeepLSA(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
+    num_layers: int = 3,
     num_heads: int = 1,
     shared: bool = False,
     form: str = 'dense',
@@ -62,9 +62,9 @@ class DeepLSA(TokenModel):
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
-    self.num_layers = check_count('num_layers', num_layers)
+    self.num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     self.num_heads = check_count('num_heads', num_heads)
-    init_scale = check_number('init_scale', init_scale, minimum=0.0)
+    init_scale = check_init_scale(init_scale)
     check_name('form', form, FORMS)
     check_name('readout', readout, READOUTS)
 
@@ -74,7 +74,8 @@ class DeepLSA(TokenModel):
         return LinearAttention(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
-    self.layers = nnx.List([layer() for _ in range(1 if shared else num_layers)])
+    num_made = 1 if check_truth('shared', shared) else num_layers
+    self.layers = nnx.List([layer() for _ in range(num_made)])
     self.form, self.sign = form, 1 if form == 'dense' else -1
     if readout == 'linear':
       start = jnp.eye(self.token_width)[:, num_features:]

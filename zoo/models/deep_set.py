@@ -31,7 +31,7 @@ class DeepSet(TokenModel):
     num_features: int,
     num_outputs: int = 1,
     num_layers: int = 2,
-    width: int = 128,
+    width: int = 64,
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
     guess_bias: float = 0.0,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
@@ -54,7 +53,8 @@ class InitialGuess(nnx.Module):
       )
     self.kind, self.num_features, self.num_outputs = kind, d, num_outputs
     if kind == 'fixed':
-      self.weights = Constant(jnp.asarray(np.repeat(guess[:, None], k, axis=1), float))
+      weights = jnp.asarray(guess, float)[:, None]
+      self.weights = Constant(jnp.broadcast_to(weights, (d, k)))
       self.bias = Constant(jnp.full(k, bias, float))
     if kind in ('linear', 'residual'):
       self.weights = nnx.Param(jnp.zeros((d, k)))

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from zoo.errors import check_count, check_number
+from zoo.errors import check_count, check_init_scale
 from zoo.learning_rule import LearningRule, symmetric
 from zoo.prompt import Prompt
 
@@ -41,7 +41,7 @@ class LinearAttention(nnx.Module):
     """
     self.num_features = check_count('num_features', num_features)
     self.num_heads = check_count('num_heads', num_heads)
-    init_scale = check_number('init_scale', init_scale, minimum=0.0)
+    init_scale = check_init_scale(init_scale)
     e = num_features + 1
 
     def matrices() -> nnx.Param:

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import check_count
 from zoo.mixers.mixer import Linear, project
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.models.transformer import FeedForward
 from zoo.registry import models
@@ -26,7 +26,8 @@ class GELULayers(nnx.Module):
   def __init__(self, inputs: int, width: int, num_layers: int, *, rngs: nnx.Rngs):
     """Raises UserError for fewer than one layer, or a width below 1."""
     width = check_count('width', width)
-    sizes = [inputs] + [width] * (check_count('num_layers', num_layers) - 1)
+    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
+    sizes = [inputs] + [width] * (num_layers - 1)
     self.layers = nnx.List([project(size, width, rngs=rngs) for size in sizes])
 
   def __call__(self, z: Float[Array, '*n i']) -> Float[Array, '*n w']:
@@ -107,7 +108,7 @@ class MLPMixer(_FixedLength):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: int = 3,
+    num_layers: int = 2,
     width: int = 64,
     guess: str = 'zero',
     guess_weights: ArrayLike | Sequence[float] = 0.0,
@@ -121,7 +122,7 @@ class MLPMixer(_FixedLength):
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     width = check_count('width', width)
-    num_layers = check_count('num_layers', num_layers)
+    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     self.read_in = Linear(self.token_width, width, rngs=rngs)
     layers = [_MixerLayer(self.places, width, rngs=rngs) for _ in range(num_layers)]
     self.layers = nnx.List(layers)

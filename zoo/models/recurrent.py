@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import check_count
 from zoo.mixers.mixer import Linear, widen, widened
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.registry import models
 
 
@@ -23,7 +23,7 @@ class _Recurrent(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 1,
+    num_layers: int = 2,
     width: int = 64,
     tokens: str = 'shifted',
     guess: str = 'zero',
@@ -39,7 +39,7 @@ class _Recurrent(TokenModel):
     super().__init__(
       num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
     )
-    num_layers = check_count('num_layers', num_layers)
+    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     self.width = check_count('width', width)
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.errors import UserError, check_count, check_init_scale, check_name
 from zoo.exact_forms import Recurrence
 from zoo.mixers.linear_state import Inputs, chunkwise
 from zoo.prompt import Prompt
@@ -57,7 +57,7 @@ class SequentialLearner(nnx.Module):
     self.context_length = check_count('context_length', context_length)
     self.decays, self.erases = RULES[check_name('rule', rule, RULES)]
     check_name('guess', guess, GUESSES)
-    scale = check_number('init_scale', init_scale, minimum=0.0)
+    scale = check_init_scale(init_scale)
     normal = jax.random.normal(rngs.params(), (context_length,))
     self.write = nnx.Param(scale * normal)
     if self.decays:

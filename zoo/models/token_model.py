@@ -9,7 +9,7 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name
+from zoo.errors import UserError, check_count, check_name, check_truth
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
@@ -19,6 +19,9 @@ from zoo.models.tokens import (
   token_width,
 )
 from zoo.prompt import Prompt
+
+# Python makes and traces layers and loops one by one.
+MAX_LAYERS = MAX_LOOPS = 1000
 
 
 class TokenModel(nnx.Module):
@@ -50,7 +53,7 @@ class TokenModel(nnx.Module):
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
     self.token_width = token_width(tokens, num_features, num_outputs)
-    if tokens == 'joint' or not causal:
+    if not check_truth('causal', causal) or tokens == 'joint':
       # The outputs at examples would depend on their own labels.
       self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
 

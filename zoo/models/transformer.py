@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name
+from zoo.errors import UserError, check_count, check_name, check_truth
 from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
-from zoo.models.token_model import TokenModel
+from zoo.models.token_model import MAX_LAYERS, MAX_LOOPS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 from zoo.prompt import Prompt
 from zoo.registry import mixers, models
@@ -73,11 +73,12 @@ class Transformer(TokenModel):
       rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat, self.num_loops = remat, check_count('num_loops', num_loops)
+    self.remat = check_truth('remat', remat)
+    self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LOOPS)
     if num_loops == 1:  # the predictions themselves, which may be of the query alone
       self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
-    num_layers = check_count('num_layers', num_layers)
+    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     width = check_count('width', width)
     check_name('positions', positions, POSITIONS)
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
@@ -284,11 +285,12 @@ def make_mixers(
   that none of them has.
   """
   options = options or {}
+  num_heads = check_count('num_heads', num_heads)  # also of mixers that ignore it
   names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
   if not names:
     raise UserError('mixer is empty; it must have at least one name')
-  wanted = {name: mixers.parameters(name) for name in names}
-  for name in names:
+  wanted = {name: mixers.parameters(name) for name in dict.fromkeys(names)}
+  for name in wanted:
     if not given['causal'] and 'causal' not in wanted[name]:
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
     if given['rotary'] and 'rotary' not in wanted[name]:
@@ -297,7 +299,7 @@ def make_mixers(
   own = {key for parameters in wanted.values() for key in parameters}
   for key in options:
     known = own - {*common, *given}
-    check_name(f'option of the mixer {", ".join(names)},', key, known)
+    check_name(f'option of the mixer {", ".join(wanted)},', key, known)
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}

@@ -34,7 +34,8 @@ class LinearRegression(FunctionClass):
   Attributes, all float64 on the host, so that exact theory loses no precision:
     num_features: d.
     context_length: C, the number of labelled examples.
-    prior_mean: `[d]`; a scalar argument is repeated.
+    prior_mean: `[d]`; a scalar argument is repeated. By default labels are centred, as
+      in most papers; the configs train the task of Table 1, whose prior mean is 2.
     prior_covariance: `[d, d]`, or None for the identity.
     feature_covariance: `[d, d]`, or None for the identity.
     noise_std: σ, in the units of the labels.

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from zoo import processes
+from zoo import memory, processes
 from zoo.bucket_workdir import bucket_workdir
 from zoo.buckets import is_url
 from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
@@ -184,6 +184,7 @@ def run(
   config = program.configs[0]
   num_steps = config.train.num_steps
   with contextlib.ExitStack() as stack:
+    stack.enter_context(memory.in_config(config))
     stack.enter_context(on_mesh(program.mesh, config))
     start = processes.run_on_main(lambda: checkpoints.latest) or 0
     records = [

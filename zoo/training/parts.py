@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config import Config, num_parts
+from zoo.config import Config, build_task, num_parts
 from zoo.protocols import Predictor
 
 # From a model and a batch to the mean loss over the batch.
@@ -40,7 +40,8 @@ def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
     return 1
   part = config.train.batch_size // num_parts(config)
   sizes = (math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
-  work = sum(sizes) * config.train.batch_size * (config.task.context_length + 1)
+  length = getattr(build_task(config), 'context_length', 0)
+  work = sum(sizes) * config.train.batch_size * (length + 1)
   return _NUM_LANES if work >= _LEAST_WORK and part % _NUM_LANES == 0 else 1
 
 

@@ -18,14 +18,24 @@ from typing import Any
 
 import jax
 from absl import logging
+from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from zoo import tables
+from zoo import memory, tables
 from zoo.buckets import is_url
 from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
-from zoo.config import Config, minutes_of_patience, to_json, validate
+from zoo.config import (
+  Config,
+  build_model,
+  build_task,
+  mesh_shape,
+  minutes_of_patience,
+  num_heads,
+  to_json,
+  validate,
+)
 from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import write_atomically
 from zoo.interruption import Interruption
@@ -273,6 +283,7 @@ def _train_stacked(
 ) -> list[pathlib.Path] | None:
   """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
+  _check_memory(configs)
   digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
   unfinished = workdir / 'unfinished' / digest
   unfinished.mkdir(parents=True, exist_ok=True)
@@ -306,6 +317,14 @@ def _train_stacked(
   shutil.rmtree(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
+
+
+def _check_memory(configs: Sequence[Config]) -> None:
+  """Raises UserError unless the models of one program fit side by side."""
+  config = max(configs, key=num_heads)
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  shape = mesh_shape(config)
+  memory.check(config, build_task(config), model, shape, len(configs))
 
 
 def _write_table(

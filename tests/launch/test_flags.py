@@ -1,0 +1,70 @@
+"""Fields of configs set on the command line: what a run gets of them."""
+
+import sys
+
+import pytest
+from absl import flags
+
+from launch import cli
+
+
+@pytest.fixture
+def parsed(monkeypatch, request):
+  """The config that arguments of a command make."""
+  values = flags.FlagValues()
+  monkeypatch.setattr(cli, 'FLAGS', values)
+
+  def parse(*arguments):
+    for name in list(values):
+      delattr(values, name)
+    flags.DEFINE_list('import', [], '', flag_values=values)
+    cli.config_flags.DEFINE_config_file('config', flag_values=values)
+    values['config'].parser = cli._ConfigFile()
+    argv = ['launch.main', *arguments]
+    monkeypatch.setattr(sys, 'argv', argv)
+    cli.parse(argv)
+    return values['config'].value
+
+  return parse
+
+
+def test_warm_up_is_a_tenth_of_the_steps_that_are_set(parsed):
+  def warmup(*arguments):
+    return parsed('--config=transformer', *arguments).optimizer.warmup_steps
+
+  assert warmup() == 200
+  assert warmup('--config.train.num_steps=300') == 30
+  assert warmup('--config.train.num_steps', '100000') == 200
+  both = '--config.optimizer.warmup_steps=7', '--config.train.num_steps=300'
+  assert warmup(*both) == warmup(*reversed(both)) == 7
+
+
+def test_none_sets_a_field_back_and_a_later_flag_wins(parsed):
+  clip = '--config.optimizer.clip_norm'
+  config = parsed('--config=transformer', f'{clip}=None')
+  assert config.optimizer.clip_norm is None
+  assert parsed('--config=lsa', f'{clip}=2').optimizer.clip_norm == 2.0
+  twice = parsed('--config=lsa', f'{clip}=None', f'{clip}=2')
+  assert twice.optimizer.clip_norm == 2.0
+  twice = parsed('--config=lsa', f'{clip}=2', f'{clip}=None')
+  assert twice.optimizer.clip_norm is None
+  looped = parsed(
+    '--config=transformer:looped', '--config.model.num_trained_loops=None'
+  )
+  assert looped.model.num_trained_loops is None
+  assert looped.model.num_loops == 20
+
+
+def test_every_option_that_the_documents_name_can_be_set(parsed):
+  model = '--config.model'
+  config = parsed(
+    *('--config=transformer', f'{model}.guess=fixed', f'{model}.guess_bias=0.5'),
+    *(f'{model}.guess_weights=(1,2,3,4,5)', f'{model}.hidden_features=7'),
+    *(f'{model}.num_loops=3', f'{model}.num_trained_loops=2'),
+    *(f'{model}.mixer=mamba,softmax', f'{model}.mixer_options.state_size=8'),
+  )
+  found = config.model.to_dict()
+  assert found['guess_weights'] == (1, 2, 3, 4, 5)
+  assert (found['guess_bias'], found['hidden_features']) == (0.5, 7)
+  assert found['num_trained_loops'] == 2
+  assert found['mixer_options'] == {'state_size': 8}
