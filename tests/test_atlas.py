@@ -213,24 +213,24 @@ def test_a_guess_is_compared_with_the_guess_zero():
   assert (written['minus_guess_0'], written['minus_guess_0_stderr']) == ('-1.5', '0.5')
 
 
-def test_the_least_loss_of_linear_attention_is_known():
-  infima = [
-    training._infimum(cells.get_config(model, 'prior', guess, 10))
+def test_the_lowest_known_risk_of_linear_attention_is_found():
+  lowest = [
+    training._lowest_known(cells.get_config(model, 'prior', guess, 10))
     for model, guess in (('yq_lsa', None), ('lsa', None), ('gru', 'zero'))
   ]
-  assert infima[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
+  assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
   # The search over one angle; w* has the norm √20.
   one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
-  assert infima[1] == pytest.approx(one_head, rel=1e-6)
-  assert infima[2] is None
-  assert training._infimum(cells.get_config('yq_lsa', 'quadratic_prior')) is None
+  assert lowest[1] == pytest.approx(one_head, rel=1e-6)
+  assert lowest[2] is None
+  assert training._lowest_known(cells.get_config('yq_lsa', 'quadratic_prior')) is None
 
 
 def test_models_are_drawn_by_the_context_length_of_training():
   lengths = {'lengths': (0, 2, 4)}
   results = []
   for c, factor in ((2, 1), (4, 0.5)):
-    for model, guess, losses, infimum in (
+    for model, guess, losses, lowest in (
       ('lsa', None, [4, 8], 5.0),
       ('yq_lsa', None, [3, 6], 4.0),
       ('gru', 'zero', [4, 8], None),
@@ -238,15 +238,15 @@ def test_models_are_drawn_by_the_context_length_of_training():
     ):
       one = cell_of(model, guess, factor * np.array(losses), **lengths)
       cell = one.cell._replace(context_length=c)
-      infimum = infimum and factor * infimum
-      results.append(one._replace(cell=cell, context_length=c, infimum=infimum))
+      lowest = lowest and factor * lowest
+      results.append(one._replace(cell=cell, context_length=c, lowest_known=lowest))
   figures = report._figures(results)
   assert {'contexts_prior', 'guess_prior_c2', 'losses_prior_c4'} <= figures.keys()
   drawing = pictures.contexts(results[::-1])
   losses, _, ratios, gru_ratios = drawing.axes
   lines = [line.get_ydata() for line in losses.get_lines()]
-  for infima in ([5.0, 2.5], [4.0, 2.0]):
-    assert any(np.array_equal(line, infima) for line in lines)
+  for lowest in ([5.0, 2.5], [4.0, 2.0]):
+    assert any(np.array_equal(line, lowest) for line in lines)
   for axes, share in ((ratios, 0.75), (gru_ratios, 1 / 3)):
     (drawn,) = axes.containers
     np.testing.assert_allclose(drawn[0].get_ydata().astype(float), [share, share])

@@ -28,14 +28,14 @@ from zoo.workdir import locked
 
 CARD = 'card.json'  # its name in the folder of a checkpoint
 INDEX = 'README.md'
-TOLERANCE = 0.005  # a model whose risk is further above its infimum does not ship
+TOLERANCE = 0.005  # a model whose risk is further above the lowest known is not shipped
 
 # The columns of the index and of launch.catalog, in this order.
 FIGURES = {
   'num_heads': 'd',
   'num_params': 'd',
   'exact_risk': '.6f',
-  'infimum': '.6f',
+  'lowest_known': '.6f',
   'relative_excess': '.0e',
 }
 
@@ -48,8 +48,12 @@ Trained models in the setting of Table 1 of arXiv 2512.04268: d = C = 10, prior 
 w\\* = [2, …, 2], no noise. `zoo.load('checkpoints/yq_lsa')` opens one, and
 `python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
 
-All were trained on the exact risk. The infimum is that of models with the same guess,
-fixed or learned, and number of heads; the excess is relative to it.
+All were trained on the exact risk. The lowest known risk is that of models with the
+same guess, fixed or learned, and number of heads; the excess is relative to it. With a
+learned guess, and from ten heads on, it is proved to be the infimum. With fewer heads
+it is the lowest that a search found, and no proof rules out a lower one: for one head,
+as `lsa` has, the proved bounds are 10.33 and 14.43
+([theory](../docs/theory.md#5-the-number-of-heads)).
 """
 
 _CLOSING = """\
@@ -69,8 +73,8 @@ def write_checkpoints(
   `configs` maps the name of a checkpoint to a config and the command that trains it.
   Existing checkpoints of these names are replaced once all are trained. Returns the
   cards, or None after SIGTERM. Raises UserError when another process does the same;
-  RunError for a model that ends more than `TOLERANCE` above its infimum, or when the
-  folder cannot be written.
+  RunError for a model that ends more than `TOLERANCE` above the lowest known, or when
+  the folder cannot be written.
   """
   folder = pathlib.Path(folder)
   training = folder / '.training'
@@ -142,6 +146,8 @@ def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
 def _read_card(path: pathlib.Path) -> Card:
   try:
     card = read_json(path, MIB)
+    if isinstance(card, dict) and 'lowest_known' not in card and 'infimum' in card:
+      card['lowest_known'] = card.pop('infimum')  # its older name
     for field in ('name', 'model', *FIGURES):
       if not isinstance(card, dict) or field not in card:
         raise UserError(f'it has no {field!r}')
@@ -171,16 +177,18 @@ def row(card: Card) -> list[str]:
   return [card['name'], *(format(card[name], form) for name, form in FIGURES.items())]
 
 
-def infimum(config: Config, task: LinearRegression) -> float:
-  """The infimum of the exact risk over the models that a config can be trained to.
+def lowest_known(config: Config, task: LinearRegression) -> float:
+  """The lowest known exact risk of the models that a config can be trained to.
 
-  A learned guess is taken to be the prior mean. That is the best guess wherever the
-  result is the optimum of the linear family, as for the priors of the shipped models.
+  It is the infimum with a learned guess, and with d heads or more if labels have no
+  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
+  is taken to be the prior mean. That is the best guess wherever the result is the
+  optimum of the linear family, as for the priors of the shipped models.
   """
   section = config.model
   guess = section.get('initial_guess', task.prior_mean)
   bias = section.get('initial_bias', 0.0)
-  return theory.head_limited_risk(task, num_heads(config), guess, bias).risk
+  return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 
 
 def training_command(config_file: str, fields: Mapping[str, object]) -> str:
@@ -194,11 +202,11 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
   saved = load(folder)
   config, name = saved.config, folder.name
   risk = float(theory.exact_risk(saved.model, saved.task))
-  least = infimum(config, saved.task)
+  least = lowest_known(config, saved.task)
   if risk > (1 + TOLERANCE) * least:
     raise RunError(
       f'{name} ends at the exact risk {risk:.6f}, more than {100 * TOLERANCE:g} % '
-      f'above the infimum {least:.6f}; no checkpoint is written'
+      f'above the lowest known risk {least:.6f}; no checkpoint is written'
     )
   parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
   described = run_metadata(config)
@@ -211,7 +219,7 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'num_heads': num_heads(config),
     'num_params': sum(leaf.get_value().size for _, leaf in parameters),
     'exact_risk': risk,
-    'infimum': least,
+    'lowest_known': least,
     'relative_excess': risk / least - 1,
     'optimal_risk': float(
       theory.exact_risk(theory.optimal_rule(saved.task), saved.task)

@@ -1,6 +1,7 @@
 """Verdicts follow from numbers, which are those of other derivations."""
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ import zoo
 from tests.paper.settings import figure_6
 from tests.settings import isotropic
 from zoo import theory
-from zoo.paper import setting
+from zoo.paper import report, setting
 from zoo.paper.claims import CLAIMS, judge
 from zoo.paper.claims.claim import (
   FAILS,
@@ -34,7 +35,7 @@ PROVED = {
   'lemmas-1-2': HOLDS,
   'theorem-2': FAILS,
   'theorem-2-finite': HOLDS,
-  'appendix-a3': FAILS,
+  'appendix-a3': HOLDS,
   'appendix-a4': FAILS,
   'theorem-4': NOT_SHARP,
   'theorem-4-any-step': FAILS,
@@ -209,6 +210,39 @@ def test_the_optimum_with_a_fixed_guess_is_stationary_at_every_context_length(ju
   assert found['risk_1e5'] < 0.002 < 50 == found['risk_of_zero_weights']
   for c, name in (10, 'gap_10'), (1000, 'gap_1000'), (10**5, 'gap_1e5'):
     assert found[name] == pytest.approx(2 * NORM / (c * D + 2), rel=1e-9)
+
+
+def test_zero_weights_are_stationary_and_no_minimum(judged):
+  """W = 0 predicts 0, whose risk is E y² = d + |w*|²; each gradient has a factor 0."""
+  found = judged('appendix-a3')['exact']
+  assert found['gradient_at_zero'] == 0
+  assert found['risk_at_zero'] == pytest.approx(D + NORM, rel=1e-12)
+  assert found['infimum_of_eleven_heads'] == pytest.approx(110 / 21 + 40 / 51)
+  assert found['update_gradient_at_optimum'] < 1e-11  # rounding of terms of size 100
+  assert found['update_curvature'] > 0
+
+
+def test_lsa_is_above_gradient_descent_by_a_proved_bound():
+  limit = theory.head_limited_risk(setting.task(), 1, num_starts=1)
+  assert limit.lower > setting.gd_risk(setting.task()) + 5
+
+
+def test_claims_that_the_paper_does_not_make_are_counted_apart():
+  claims: list[Any] = [
+    {'source': source, 'verdict': found}
+    for source, found in [
+      ('Theorem 1', HOLDS),
+      ('Beyond the paper', FAILS),
+      ('Beyond the paper: Theorem 4 for any step size', FAILS),
+      ('Fig. 1', None),
+    ]
+  ]
+  assert report.verdicts_of(claims) == (
+    'Verdicts on the 2 claims of the paper: holds: 1; not measured in this run: 1. '
+    'On 2 that the paper does not make, with the source “Beyond the paper”: fails: 2.'
+  )
+  beyond = {c.key for c in CLAIMS if c.source.startswith('Beyond the paper')}
+  assert beyond == {'strict-bound-covariance', 'theorem-4-any-step'}
 
 
 def test_the_curvature_is_that_of_samples(judged):

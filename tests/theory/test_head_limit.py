@@ -1,4 +1,4 @@
-"""Infima by number of heads, against searches that share no formula with them."""
+"""Bounds by number of heads, against searches that share no formula with them."""
 
 import functools
 from typing import NamedTuple
@@ -176,7 +176,7 @@ def check_random_case(seed, num_starts):
   # The searches end where slopes are 1e-9; digits of a risk are 1e-16 of terms that are
   # up to 1e5 times as large.
   tolerance = 1e-8 * searched + 1e-10
-  assert limit.lower <= limit.upper == limit.risk
+  assert limit.lower <= limit.lowest_found == limit.upper == limit.risk
   assert limit.lower <= searched + tolerance
   assert limit.risk <= searched + tolerance
   rule = theory.optimal_rule(task, guess, bias)
@@ -191,7 +191,7 @@ def check_random_case(seed, num_starts):
   [(1, 9, 10, 11), pytest.param(range(1, 12), marks=FULL)],
   ids=['some', 'all'],
 )
-def test_golden_infima_for_1_to_11_heads(heads):
+def test_golden_risks_for_1_to_11_heads(heads):
   """d = C = 10, |w*|² = 40: what Figure 2 should converge to."""
   task = isotropic(10, 10, 2.0)
   limits = {h: theory.head_limited_risk(task, h, num_starts=50) for h in heads}

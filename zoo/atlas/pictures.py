@@ -209,7 +209,7 @@ def contexts(results: Sequence[Result]) -> Figure:
   """The losses of one task by the context length of training, above their ratios.
 
   Each model has a panel. Models of linear attention, each with its own guess, share
-  one, with their exact infima as lines.
+  one, with their lowest known exact risks as lines.
   """
   linear = [one for one in results if one.cell.guess is None]
   models = dict.fromkeys(one.cell.model for one in results if one.cell.guess)
@@ -250,10 +250,10 @@ def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
       axes.plot([*by_length], values, style, color=GREY, label=name)
   for colour, (label, of) in zip(PALETTE, _series(results).items(), strict=False):
     lengths = [one.context_length for one in of]
-    infima = [one.infimum for one in of if one.infimum is not None]
+    lowest = [one.lowest_known for one in of if one.lowest_known is not None]
     line = MARKERS[colour] + '-'
-    if infima:  # then the infima are the line
-      axes.plot(lengths, infima, color=colour)
+    if lowest:  # then these are the line
+      axes.plot(lengths, lowest, color=colour)
       line = MARKERS[colour]
     axes.errorbar(
       lengths,
@@ -280,8 +280,8 @@ def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
       fmt=MARKERS[colour],
       color=colour,
     )
-    infima = [(one.result.infimum, one.reference.infimum) for one in of]
-    exact = [above / below for above, below in infima if above and below]
+    lowest = [(one.result.lowest_known, one.reference.lowest_known) for one in of]
+    exact = [above / below for above, below in lowest if above and below]
     if len(exact) == len(of):
       axes.plot(lengths, exact, color=colour)
   axes.axhline(1, color=BLACK, linewidth=0.8)

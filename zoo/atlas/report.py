@@ -60,8 +60,9 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
         f'By the context length of training: {task}',
         pictures.contexts(of),
         'Each dot was trained and measured at its own context length. Lines of linear '
-        'attention are exact infima. A ratio is the loss with a guess divided by that '
-        'with the guess 0 on the same prompts; bars are two standard errors.',
+        'attention are their lowest known exact risks. A ratio is the loss with a '
+        'guess divided by that with the guess 0 on the same prompts; bars are two '
+        'standard errors.',
       )
   for task, of in pictures.by_prompts(results).items():
     on_task = [one for one in of_guesses if one.result.cell.prompts == task]

@@ -59,7 +59,7 @@ class Result(NamedTuple):
   lengths: tuple[int, ...]
   losses: Float[np.ndarray, 's p n']  # NaN where there are too many examples
   baselines: Mapping[str, Float[np.ndarray, 'p n']]
-  infimum: float | None = None  # exact, for this kind of model; None if unknown
+  lowest_known: float | None = None  # exact risk of models of this kind, if covered
 
   @property
   def trained(self) -> int:

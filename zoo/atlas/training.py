@@ -174,17 +174,17 @@ def _result(
     lengths=lengths,
     losses=losses,
     baselines=baselines,
-    infimum=_infimum(config),
+    lowest_known=_lowest_known(config),
   )
   return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
 
 
-def _infimum(config: Config) -> float | None:
-  """The least risk of one layer of linear attention with its kind of guess."""
+def _lowest_known(config: Config) -> float | None:
+  """The lowest known risk of one layer of linear attention with its kind of guess."""
   if 'guess' in config.model:  # only other models have this field
     return None
   task = build_task(config)
-  return cards.infimum(config, task) if covers(task) else None
+  return cards.lowest_known(config, task) if covers(task) else None
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:

@@ -18,12 +18,6 @@ def page(
   facts: Mapping[str, Facts],
 ) -> str:
   """The page: `plots` with titles and captions, and tables of facts by heading."""
-  verdicts = [claim['verdict'] for claim in claims]
-  counts = [
-    f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
-    for verdict in ('holds', 'holds, not sharp', 'fails', None)
-    if verdict in verdicts
-  ]
   figures = {
     f'figure_{plot.name}': reports.figure_of(plot, _numbered(plot, title), caption)
     for title, caption, plot in plots
@@ -31,7 +25,7 @@ def page(
   return reports.render(
     _TITLE,
     'The synthetic figures and the claims of arXiv 2512.04268, reproduced by ICL Zoo, '
-    f'with exact results and trained models. Verdicts: {"; ".join(counts)}.',
+    f'with exact results and trained models. {verdicts_of(claims)}',
     [
       reports.Section(
         'Claims',
@@ -46,6 +40,28 @@ def page(
         for heading, table in facts.items()
       ),
     ],
+  )
+
+
+def verdicts_of(claims: Sequence[reports.Claim]) -> str:
+  """How many claims of the paper have each verdict, and how many that go beyond it."""
+  beyond = [claim for claim in claims if claim['source'].startswith('Beyond the paper')]
+  of_paper = [claim for claim in claims if claim not in beyond]
+  text = f'Verdicts on the {len(of_paper)} claims of the paper: {_counts(of_paper)}.'
+  if beyond:
+    text += (
+      f' On {len(beyond)} that the paper does not make, with the source “Beyond the '
+      f'paper”: {_counts(beyond)}.'
+    )
+  return text
+
+
+def _counts(claims: Sequence[reports.Claim]) -> str:
+  verdicts = [claim['verdict'] for claim in claims]
+  return '; '.join(
+    f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
+    for verdict in ('holds', 'holds, not sharp', 'fails', None)
+    if verdict in verdicts
   )
 
 

@@ -73,7 +73,10 @@ def best_risk(
 
 
 def head_limit(heads: int, c: int = CONTEXT_LENGTH, norm: float = NORM) -> float:
-  """The least risk for a number of heads and `y_q = 0`; `norm` is |w*|²."""
+  """The lowest known risk for a number of heads and `y_q = 0`; `norm` is |w*|².
+
+  From d heads on it is the infimum.
+  """
   return theory.isotropic_head_limit(NUM_FEATURES, c, heads, math.sqrt(norm))
 
 
@@ -90,6 +93,17 @@ def gd_transformer(step_size: float) -> YqLSA:
 def best_heads(subject: LinearRegression) -> MultiHeadLSA:
   """Multi-head LSA with `y_q = 0` and weights that attain its least risk."""
   return constructions.multi_head_lsa(theory.optimal_rule(subject, 0.0))
+
+
+def zero_weights() -> MultiHeadLSA:
+  """Multi-head LSA with d + 1 heads and `y_q = 0` in which all weights are 0."""
+  return zoo.create_model(
+    'multi_head_lsa',
+    num_features=NUM_FEATURES,
+    num_heads=NUM_FEATURES + 1,
+    init_scale=0.0,
+    rngs=nnx.Rngs(0),
+  )
 
 
 def random_yq_lsa() -> YqLSA:

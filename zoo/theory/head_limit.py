@@ -1,4 +1,4 @@
-"""The infimum of the risk of multi-head LSA with a given number of heads."""
+"""Bounds of the least risk of multi-head LSA with a given number of heads."""
 
 from typing import NamedTuple
 
@@ -16,15 +16,23 @@ _CHUNK = 2**18  # numbers in one array while subspaces are screened
 
 
 class HeadLimit(NamedTuple):
-  """Bounds of the least risk; equal if the infimum is known in closed form."""
+  """Bounds of the least risk; equal if the infimum is known in closed form.
+
+  Otherwise the infimum is between them. That it is the upper one is not proved.
+  """
 
   lower: float  # proved: no model with that many heads has a lower risk
-  upper: float  # the lowest risk found for a model with that many heads
+  lowest_found: float  # by a search; models with that many heads come as near as wanted
+
+  @property
+  def upper(self) -> float:
+    """`lowest_found`, which bounds the infimum from above, since models reach it."""
+    return self.lowest_found
 
   @property
   def risk(self) -> float:
-    """The upper bound, which is the infimum if both bounds are equal."""
-    return self.upper
+    """An older name of `lowest_found`: the infimum only if `lower` is the same."""
+    return self.lowest_found
 
 
 class Whitened(NamedTuple):
@@ -157,7 +165,7 @@ def head_limited_risk(
   `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model. If
   H heads attain the infimum over any number of heads, or if g = w* and β = 0, both
   bounds equal the closed form. Otherwise the lower bound is that of docs/theory.md,
-  section 5, and the upper bound comes from a search over the subspaces that H value
+  section 5, and `lowest_found` comes from a search over the subspaces that H value
   vectors can span: local searches improve the best of `num_starts` random subspaces and
   of those along axes. It takes O((d + 1 − H)⁶) time per start. Raises UserError naming
   the argument that is wrong.
@@ -169,12 +177,12 @@ def head_limited_risk(
   bias = check_number('initial_bias', initial_bias)
   whitened = whiten(moments, moments.prior_mean - guess, bias)
   lower = _lower_bound(whitened, num_heads)
-  upper = lower
+  found = lower
   if not _is_attained(whitened, num_heads):
     enough = whitened.rank + 1
     cost = _search(conditions(whitened), enough - num_heads, num_starts)
-    upper = max(lower, _lower_bound(whitened, enough) + cost)
-  return HeadLimit(whitened.unit * lower, whitened.unit * upper)
+    found = max(lower, _lower_bound(whitened, enough) + cost)
+  return HeadLimit(whitened.unit * lower, whitened.unit * found)
 
 
 def whiten(

@@ -1,4 +1,4 @@
-"""The least risk of multi-head LSA with few heads on isotropic tasks."""
+"""The lowest known risk of multi-head LSA by number of heads, on isotropic tasks."""
 
 import math
 
@@ -14,12 +14,13 @@ _ANGLES = np.linspace(0, math.pi, 2001)
 def isotropic_head_limit(
   num_features: int, context_length: int, num_heads: int, distance: float
 ) -> float:
-  """The least risk for Σ = Λ = I, σ = 0 and β = 0, computed in milliseconds.
+  """The lowest known risk for Σ = Λ = I, σ = 0 and β = 0, computed in milliseconds.
 
   `distance` is |w* − g|. Up to d − 1 heads the search is over one angle, between the
-  hidden direction and the label's. It is not proved that no other subspace is better,
-  but the search of `head_limited_risk` over all subspaces agrees for d = 3, 4, 5 and
-  10. From d heads on the result is `d (d + 1) / (C + d + 1) + 2 distance² / (dC + 2)`.
+  hidden direction and the label's. That no other subspace is better is a conjecture:
+  the search of `head_limited_risk` over all subspaces agrees for d = 3, 4, 5 and 10.
+  From d heads on the result is proved to be the infimum,
+  `d (d + 1) / (C + d + 1) + 2 distance² / (dC + 2)`.
   Raises UserError naming the argument that is wrong.
   """
   d = check_count('num_features', num_features)

@@ -94,13 +94,14 @@ def theorem_4_any_step() -> Claim:
 
   return Claim(
     'theorem-4-any-step',
-    'Theorem 4, any step size',
+    'Beyond the paper: Theorem 4 for any step size',
     'As C → ∞ the GD transformer of eq. 7 is a stationary point of the risk of yq-LSA, '
     'for every η.',
     exact=exact,
     holds=holds,
-    note='The gradients are those at C = 10⁷. Only η = 1 is stationary in the limit; '
-    'as printed, with W_P = −(η/C) I, the step itself goes to 0.',
+    note='One possible reading of Theorem 4. The gradients are those at C = 10⁷. Only '
+    'η = 1 is stationary in the limit; as printed, with W_P = −(η/C) I, the step '
+    'itself goes to 0.',
   )
 
 

@@ -60,15 +60,15 @@ def _context(runs: Runs) -> tuple[Panel, ...]:
   one = np.array([setting.head_limit(1, c) for c in ONE_HEAD_CONTEXTS])
   slope = [2 * NORM / (c * setting.NUM_FEATURES + 2) for c in ALL_CONTEXTS]
   risks = (
-    series('1 head, exact infimum', 'line', VERMILION, ONE_HEAD_CONTEXTS, one),
-    series('11 heads, exact infimum', 'line', BLUE, ALL_CONTEXTS, many),
+    series('1 head, lowest known risk', 'line', VERMILION, ONE_HEAD_CONTEXTS, one),
+    series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many),
     series(GD, 'dashed', BLACK, ALL_CONTEXTS, gd),
     *(trained(label) for label in MODELS),
   )
   gap = one - gd_at(ONE_HEAD_CONTEXTS)
   gaps = (
-    series('1 head, exact', 'line', VERMILION, ONE_HEAD_CONTEXTS, gap),
-    series('11 heads, exact', 'line', BLUE, ALL_CONTEXTS, many - gd),
+    series('1 head, lowest known', 'line', VERMILION, ONE_HEAD_CONTEXTS, gap),
+    series('11 heads, infimum', 'line', BLUE, ALL_CONTEXTS, many - gd),
     series('2|w*|²/(Cd + 2)', 'dashed', BLACK, ALL_CONTEXTS, slope),
     *(trained(label, gd_at(CONTEXTS)) for label in MODELS if label.startswith('LSA')),
   )
@@ -101,7 +101,7 @@ def _covariance(runs: Runs) -> tuple[Panel, ...]:
 
   risks = (
     line('GD, best step size', 'dashed', BLACK, setting.gd_risk),
-    line('11 heads, exact infimum', 'line', BLUE, setting.best_risk),
+    line('11 heads, infimum', 'line', BLUE, setting.best_risk),
     line(
       'optimum: GD with a matrix step',
       'line',

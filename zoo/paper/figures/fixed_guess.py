@@ -7,7 +7,7 @@ import math
 from zoo.paper import setting
 from zoo.paper.figures.parts import (
   GD,
-  INFIMUM,
+  LOWEST,
   RISK,
   STEP,
   TRAINED,
@@ -56,7 +56,7 @@ def _figure_1(runs: Runs) -> tuple[Panel, ...]:
   shown = (
     *curves,
     _sampled_risk(runs),
-    series('exact infimum, one head', 'line', VERMILION, ends, [risk, risk]),
+    series('lowest known risk, one head', 'line', VERMILION, ends, [risk, risk]),
     level(GD, setting.gd_risk(setting.task()), ends),
   )
   return (Panel('a', STEP, RISK, shown, y_scale='log'),)
@@ -72,9 +72,9 @@ def _figure_2(runs: Runs) -> tuple[Panel, ...]:
     curve(runs, _heads(h), f'{h} head{"s" * (h > 1)}', colour)
     for h, colour in HEAD_CURVES.items()
   ]
-  infima = [setting.head_limit(h) for h in HEADS]
+  lowest = [setting.head_limit(h) for h in HEADS]
   finals = (
-    series(INFIMUM, 'line', BLUE, HEADS, infima),
+    series(LOWEST, 'line', BLUE, HEADS, lowest),
     dots(runs, TRAINED, VERMILION, {h: _heads(h) for h in HEADS}),
     level(GD, setting.gd_risk(setting.task()), HEADS),
   )
@@ -93,11 +93,11 @@ def _figure_3(runs: Runs) -> tuple[Panel, ...]:
   infima = [setting.best_risk(setting.task(mean=mean)) for mean in means]
   one_head = [setting.head_limit(1, norm=norm) for norm in NORMS]
   many = (
-    series('11 heads, exact infimum', 'line', BLUE, NORMS, infima),
+    series('11 heads, infimum', 'line', BLUE, NORMS, infima),
     dots(runs, '11 heads, trained', BLUE, {n: _heads(11, n) for n in NORMS}),
   )
   one = (
-    series('1 head, exact infimum', 'line', VERMILION, NORMS, one_head),
+    series('1 head, lowest known risk', 'line', VERMILION, NORMS, one_head),
     dots(runs, '1 head, trained', VERMILION, {n: _heads(1, n) for n in NORMS}),
   )
   gd = level(GD, setting.gd_risk(setting.task()), NORMS)
@@ -135,7 +135,7 @@ def _against_square(
     for square, colour in CURVES.items()
   ]
   finals = (
-    series(INFIMUM, 'line', BLUE, GUESSES, [infimum(square) for square in GUESSES]),
+    series('infimum', 'line', BLUE, GUESSES, [infimum(square) for square in GUESSES]),
     dots(runs, TRAINED, VERMILION, {square: at(square) for square in GUESSES}),
     level(GD, setting.gd_risk(setting.task(mean=0.0)), GUESSES),
   )
@@ -159,7 +159,8 @@ FIGURES = {
   '2': Figure(
     'More heads help, up to d = 10 of them',
     'Multi-head LSA with the initial guess 0 and w* = (2, …, 2): (a) the exact risk '
-    'during training; (b) at the end, with the exact infimum for each number of heads.',
+    'during training; (b) at the end, with the lowest known risk for each number of '
+    'heads: for ten or more the infimum, for fewer the result of a search.',
     tuple(_heads(h) for h in HEADS),
     _figure_2,
   ),

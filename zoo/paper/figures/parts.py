@@ -15,7 +15,7 @@ from zoo.style import BLACK
 
 STEP = 'training step'
 RISK = 'in-context risk'
-TRAINED, INFIMUM, GD = 'trained', 'exact infimum', 'one step of gradient descent'
+TRAINED, LOWEST, GD = 'trained', 'lowest known risk', 'one step of gradient descent'
 
 
 class Figure(NamedTuple):
