@@ -31,7 +31,7 @@ from zoo.workdir import (
   try_lock,
 )
 
-pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
 
 _POINTS = [{'model.num_heads': 1 + i % 3, 'task.prior_mean': i / 4} for i in range(6)]
 _POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
