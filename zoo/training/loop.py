@@ -77,6 +77,7 @@ def train(
   open_workdir(workdir, config)
   try:
     with locked(workdir), Interruption() as interruption:
+      open_workdir(workdir, config)  # another program may have taken it just before
       return train_locked(config, workdir, interruption, profile)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
