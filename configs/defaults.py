@@ -79,8 +79,9 @@ def get_config(variant: str = '', own: Collection[str] = ()) -> Config:
   evaluation.every = 1000  # ≥ 1 steps; the exact risk is computed at every logged step
   # ≥ 0 held-out batches of train.batch_size prompts; 0: only the exact risk
   evaluation.num_batches = 32
-  # ≥ 0 further prompts, on which the model is compared at the end with the baselines of
-  # the task, after each number of examples; 0: no comparison
+  # ≥ 0 further prompts, but no more than num_batches · train.batch_size, on which the
+  # model is compared at the end with the baselines of the task, after each number of
+  # examples; 0: no comparison
   evaluation.num_compared = 4096
 
   if 'paper' in names:

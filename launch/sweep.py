@@ -6,9 +6,9 @@
 Every combination of the values is a point. Points of linear attention that differ only
 in prior mean, noise, initial guess or bias, or number of heads share one program and
 its prompts. Points of other models that differ only in seed, learning rate or initial
-scale share one program.
-Rerun the same command to resume after an interruption, or with more values to add
-points.
+scale share one program, unless the model uses the scale for more than its first
+weights. Rerun the same command to resume after an interruption, or with more values to
+add points.
 
 N processes divide the points if each is started with this command and
 --num_processes=N. They share the folder and nothing else; if one is lost, the others

@@ -122,6 +122,12 @@ def forget_programs():
 
 
 @pytest.fixture
+def impatient(monkeypatch):
+  """A folder that is in use is refused at once, instead of after two minutes."""
+  monkeypatch.setattr('zoo.workdir._PATIENCE', 0.0)
+
+
+@pytest.fixture
 def float64():
   """The test runs in float64."""
   with jax.enable_x64(True):

@@ -167,7 +167,7 @@ def test_the_old_ones_stay_until_all_is_ready(tmp_path, monkeypatch):
   assert (tmp_path / 'two' / 'old').exists()
 
 
-def test_two_at_once_are_refused(tmp_path):
+def test_two_at_once_are_refused(tmp_path, impatient):
   (tmp_path / '.training').mkdir()
   with locked(tmp_path / '.training'), refuses('.training is in use'):
     cards.write_checkpoints({}, tmp_path)

@@ -37,6 +37,23 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+  calls, sync, replace = [], os.fsync, pathlib.Path.replace
+
+  def note(number):
+    calls.append(os.readlink(f'/proc/self/fd/{number}'))
+    sync(number)
+
+  def renamed(path, target):
+    calls.append('renamed')
+    return replace(path, target)
+
+  monkeypatch.setattr(os, 'fsync', note)
+  monkeypatch.setattr(pathlib.Path, 'replace', renamed)
+  write_atomically(tmp_path / 'one.json', '{}')
+  assert calls == [f'{tmp_path}/.one.json.tmp', 'renamed', f'{tmp_path}']
+
+
 def test_a_large_file_is_not_read(tmp_path):
   path = tmp_path / 'large'
   with path.open('wb') as file:

@@ -1,8 +1,12 @@
 """A workdir belongs to one config and one program, or is refused untouched."""
 
+import contextlib
+import functools
 import json
+import os
 import pathlib
 import sys
+import threading
 
 import pytest
 
@@ -13,7 +17,7 @@ from zoo.files import write_atomically
 from zoo.training.records import Records, read_lines
 from zoo.workdir import locked, open_workdir
 
-pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
 
 
 def test_a_new_workdir_is_made_with_its_config(tmp_path):
@@ -121,6 +125,77 @@ def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
     pass
 
 
+def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, monkeypatch, caplog):
+  monkeypatch.setattr(workdir, '_PATIENCE', 60.0)
+  monkeypatch.setattr(workdir, '_PAUSE', 0.05)
+  caplog.set_level('INFO', 'absl')
+  with contextlib.ExitStack() as other:
+    other.enter_context(locked(tmp_path))
+    threading.Timer(0.3, other.pop_all().close).start()
+    with locked(tmp_path):
+      pass
+  (record,) = caplog.records  # said once
+  assert f'{tmp_path} is in use by another process; waiting' in record.getMessage()
+
+
+def test_who_holds_a_folder_is_on_the_disk_before_another_host_looks(
+  tmp_path, monkeypatch
+):
+  synced = []
+  monkeypatch.setattr(
+    workdir.os, 'fsync', lambda number: synced.append(os.pread(number, 1000, 0))
+  )
+  with locked(tmp_path):
+    assert synced == [(tmp_path / '.lock').read_bytes()]
+  assert str(os.getpid()).encode() in synced[0]
+
+
+@pytest.mark.parametrize('name', ['.lock', '.config.json.tmp'])
+def test_nothing_is_written_through_a_symbolic_link(tmp_path, name):
+  target, folder = tmp_path / 'target', tmp_path / 'run'
+  target.write_text('do not touch')
+  folder.mkdir()
+  (folder / name).symlink_to(target)
+  act = functools.partial(write_atomically, folder / 'config.json', '{}')
+  if name == '.lock':
+    act = locked(folder).__enter__
+  with pytest.raises(OSError, match='is a symbolic link'):
+    act()
+  assert target.read_text() == 'do not touch'
+
+
+def test_a_lock_that_is_no_file_is_named(tmp_path):
+  os.mkfifo(tmp_path / '.lock')
+  with (
+    pytest.raises(OSError, match=r"is not a regular file: '.*/\.lock'"),
+    locked(tmp_path),
+  ):
+    pass
+
+
+def test_a_run_that_ended_before_its_first_logged_step_leaves_its_folder_free(tmp_path):
+  small = small_config(train__batch_size=8)
+  open_workdir(tmp_path, small_config())
+  with locked(tmp_path), Records(tmp_path, 0):
+    (tmp_path / 'checkpoints').mkdir()
+    with refuses('belongs to another config', 'batch_size'):  # it is in use
+      open_workdir(tmp_path, small)
+  open_workdir(tmp_path, small)
+  assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
+  with Records(tmp_path, 0) as records:
+    records.write(line(4))
+  with refuses('belongs to another config', 'batch_size'):
+    open_workdir(tmp_path, small_config())
+
+
+def test_a_config_that_differs_in_everything_is_refused_in_a_short_line(tmp_path):
+  (tmp_path / 'config.json').write_text('{"model": "x", "task": 3}')
+  (tmp_path / 'checkpoints' / '4').mkdir(parents=True)
+  with refuses('belongs to another config', ' more; give another folder') as info:
+    open_workdir(tmp_path, small_config())
+  assert len(str(info.value)) < 1000
+
+
 def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):
   good = b'{"step": 4, "wall_time": 1.0}\n'
   bad = b'[1, 2]\n{"step": 5}\n\xff\n'
@@ -162,3 +237,15 @@ def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
   assert [one['step'] for one in lines] == [4, 8, 12]
   assert lines[2]['loss'] == 2.0
   assert lines[2]['wall_time'] >= 1000.0
+
+
+def test_lines_that_are_doubled_or_out_of_order_are_put_in_order(tmp_path):
+  with Records(tmp_path, 0) as records:
+    for step in (4, 8):
+      records.write(line(step))
+  path = tmp_path / 'metrics.jsonl'
+  once = path.read_text()
+  path.write_text(''.join(reversed(once.splitlines(keepends=True))) + once)
+  with Records(tmp_path, 8):
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+  assert [one['step'] for one in lines] == [4, 8]

@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import SupportsIndex, TypeVar
 
 import numpy as np
@@ -18,6 +18,14 @@ class UserError(ValueError):
   """A mistake in what the user gave: what is wrong, the value, what is allowed.
 
   The command lines print it as one line and exit with code 2.
+  """
+
+
+class InUseError(UserError):
+  """A folder that another process still uses, which may end soon.
+
+  The command lines print it as one line and exit with code 75, for which a launcher
+  tries again.
   """
 
 
@@ -70,6 +78,12 @@ def printable(text: str) -> str:
   return ''.join(
     one if one.isprintable() else one.encode('unicode_escape').decode() for one in text
   )
+
+
+def shown(entries: Sequence[str], number: int = 4) -> str:
+  """The first entries of a list, each cut to 200 characters, and how many are left."""
+  rest = f' and {len(entries) - number} more' if len(entries) > number else ''
+  return ', '.join(in_one_line(one, 200) for one in entries[:number]) + rest
 
 
 def check_count(

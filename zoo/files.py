@@ -4,6 +4,8 @@ A file may come from an untrusted source: its kind and its size are checked befo
 read, and the depth of JSON is bounded.
 """
 
+import contextlib
+import errno
 import json
 import math
 import os
@@ -143,14 +145,50 @@ def _too_deep(source: str) -> str:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a whole UTF-8 file, or leaves the old one as it was; raises OSError."""
+  """Writes a whole UTF-8 file, or leaves the old one as it was; raises OSError.
+
+  The file is on the disk when this returns, so that it also outlives a power cut.
+  """
   temporary = path.with_name(temporary_name(path))
   try:
-    temporary.write_text(text, encoding='utf-8')
+    number = open_to_write(temporary, os.O_WRONLY | os.O_TRUNC)
+    with os.fdopen(number, 'w', encoding='utf-8') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(number)
     temporary.replace(path)
   except OSError:
     temporary.unlink(missing_ok=True)
     raise
+  sync_folder(path.parent)
+
+
+def open_to_write(path: pathlib.Path, flags: int) -> int:
+  """Opens or makes a regular file, never through a symbolic link.
+
+  Returns its descriptor; raises OSError.
+  """
+  safe = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)  # not on Windows
+  try:
+    number = os.open(path, flags | os.O_CREAT | safe, 0o666)
+  except OSError as error:
+    if error.errno == errno.ELOOP:
+      raise OSError(error.errno, 'it is a symbolic link', str(path)) from error
+    raise
+  if not stat.S_ISREG(os.fstat(number).st_mode):  # such as a FIFO
+    os.close(number)
+    raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
+  return number
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+  """Waits until the names in a folder are on the disk, where that is possible."""
+  with contextlib.suppress(OSError):
+    number = os.open(folder, os.O_RDONLY)
+    try:
+      os.fsync(number)
+    finally:
+      os.close(number)
 
 
 def temporary_name(path: pathlib.Path) -> str:

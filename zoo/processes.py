@@ -23,7 +23,7 @@ from typing import TypeVar
 import jax
 
 from zoo import jax_private
-from zoo.errors import RunError, UserError
+from zoo.errors import InUseError, RunError, UserError
 
 Result = TypeVar('Result')
 
@@ -32,6 +32,9 @@ Result = TypeVar('Result')
 _LONG_MS = 6 * 3600 * 1000
 # How long a failed process waits for others that failed with the same exit code.
 _MOMENT_MS = 10_000
+
+# The errors that one process raises in all of them; the first that fits is taken.
+_ERRORS = InUseError, UserError, RunError
 
 _exchanges = itertools.count()  # every process counts the same ones
 _sync_points = itertools.count()  # at which the processes can stop
@@ -119,15 +122,15 @@ def propagate_errors() -> Iterator[None]:
   name = f'icl_zoo/{next(_exchanges)}'
   if error is not None:
     text = f'on process {index()}: {error}' if index() else str(error)
-    kind = isinstance(error, UserError)
-    client.key_value_set(f'{name}/{index():09}', json.dumps([kind, text]))
+    kind = next((kind for kind in _ERRORS if isinstance(error, kind)), RunError)
+    client.key_value_set(f'{name}/{index():09}', json.dumps([kind.__name__, text]))
   client.wait_at_barrier(name, _LONG_MS)
   errors = sorted(client.key_value_dir_get(name))
   if error is not None:
     raise error
   if errors:
-    kind, text = json.loads(errors[0][1])
-    raise (UserError if kind else RunError)(text)
+    name, text = json.loads(errors[0][1])
+    raise {kind.__name__: kind for kind in _ERRORS}[name](text)
 
 
 def run_on_main(function: Callable[[], Result]) -> Result:

@@ -55,6 +55,12 @@ def arguments_of(thing: object) -> Arguments | None:
   return getattr(thing, _ARGUMENTS, None)
 
 
+def forget_arguments(thing: object) -> None:
+  """Deletes the record of the constructor arguments, if there is one."""
+  with contextlib.suppress(AttributeError):
+    delattr(thing, _ARGUMENTS)
+
+
 class Registry:
   """A table from names to classes of one kind."""
 

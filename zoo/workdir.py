@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import socket
@@ -16,8 +17,14 @@ from absl import logging
 
 from zoo import processes
 from zoo.config import AnyConfig, differences, to_json
-from zoo.errors import UserError
-from zoo.files import UnreadableFile, read_json, temporary_name, write_atomically
+from zoo.errors import InUseError, UserError, shown
+from zoo.files import (
+  UnreadableFile,
+  open_to_write,
+  read_json,
+  temporary_name,
+  write_atomically,
+)
 
 try:
   import fcntl
@@ -33,6 +40,7 @@ PARTS = 'parts.json'
 Hold = Callable[[pathlib.Path, bool], AbstractContextManager[bool]]
 
 _OTHER = 'give another folder'
+_PATIENCE, _PAUSE = 120.0, 1.0  # seconds to wait for a lock, and between two attempts
 _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
@@ -56,7 +64,7 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
   try:
     _check_kind(workdir, kind)
     if saved.is_file():
-      _compare(saved, config)
+      _compare(saved, config, kind)
       if not os.access(workdir, os.W_OK):
         raise PermissionError(None, 'it is not writable')
     elif (workdir / 'checkpoints').is_dir():
@@ -95,12 +103,44 @@ def _check_kind(workdir: pathlib.Path, kind: str) -> None:
       )
 
 
-def _compare(saved: pathlib.Path, config: AnyConfig) -> None:
+def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
   try:
     content = read_json(saved)
   except UnreadableFile:
     content = None
-  check_same_config(str(saved), str(saved.parent), content, config)
+  try:
+    check_same_config(str(saved), str(saved.parent), content, config)
+  except UserError:
+    known = isinstance(content, dict) and kind == 'run'
+    if not (known and _reclaim(saved, config)):
+      raise
+
+
+def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
+  """Gives a run's folder to another config if nothing was trained and nobody uses it.
+
+  A run that ends before its first logged step, out of memory or with a loss that is not
+  finite, does not spend its folder.
+  """
+  workdir = saved.parent
+  if fcntl is None or not _is_untrained(workdir):
+    return False
+  with try_lock(workdir / _LOCK) as mine:
+    if not (mine and _is_untrained(workdir)):
+      return False
+    write_atomically(saved, to_json(config) + '\n')
+  return True
+
+
+def _is_untrained(workdir: pathlib.Path) -> bool:
+  """Whether a run has neither logged a step nor saved anything."""
+  empty = {'config.json', 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
+  log, saved = workdir / 'metrics.jsonl', workdir / 'checkpoints'
+  return (
+    _names_in(workdir) <= empty
+    and not (log.exists() and log.stat().st_size)
+    and not (saved.exists() and _names_in(saved))
+  )
 
 
 def check_same_config(
@@ -111,8 +151,7 @@ def check_same_config(
     raise UserError(f'{path} is damaged: no config can be read from it; {_OTHER}')
   if differing := differences(content, config):
     raise UserError(
-      f'{workdir} belongs to another config; it differs in '
-      f'{", ".join(differing)}; {_OTHER}'
+      f'{workdir} belongs to another config; it differs in {shown(differing)}; {_OTHER}'
     )
 
 
@@ -129,7 +168,7 @@ def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
   """
   if fcntl is None:
     raise OSError(None, 'this system has no file locks')
-  with path.open('a+') as file:
+  with _open_lock(path) as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -142,7 +181,8 @@ def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
 def shared(workdir: pathlib.Path) -> Iterator[None]:
   """Locks the workdir of a sweep for all programs that divide its points.
 
-  Raises UserError if a program that trains all of them holds the lock.
+  Raises InUseError if a program that trains all of them holds the lock, even after two
+  minutes.
   """
   with contextlib.ExitStack() as stack:
     _flock(workdir, stack, shared=True)
@@ -151,11 +191,12 @@ def shared(workdir: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir for this program; raises UserError if another one holds it.
+  """Locks the workdir for this program.
 
   A sweep also locks the workdirs of its points while it trains. The system releases the
   lock when process 0 ends, however it ends. If the file system has no locks, a warning
-  is logged. Also raises UserError if the processes of the run do not share the folder.
+  is logged. Raises InUseError if another program holds the lock, even after two
+  minutes; UserError if the processes of the run do not share the folder.
   """
   with contextlib.ExitStack() as stack:
     holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
@@ -181,6 +222,7 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   file.truncate(0)
   file.write(holder)
   file.flush()
+  os.fsync(file.fileno())  # NFS shows other hosts nothing before
   return holder
 
 
@@ -210,17 +252,12 @@ def _flock(
   shared: bool = False,
   name: str = _LOCK,
 ) -> TextIO:
-  file = stack.enter_context((workdir / name).open('a+'))  # NFS reads for LOCK_SH
+  file = stack.enter_context(_open_lock(workdir / name))
   try:
     if fcntl is None:
       raise OSError(None, 'this system has no file locks')
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    fcntl.flock(file, mode | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise UserError(
-      f'{workdir} is in use: another process is training in it; wait for it, or '
-      f'{_OTHER}'
-    ) from None
+    _wait_for(file, mode, workdir)
   except OSError as error:
     logging.warning(
       '%s cannot be locked (%s): make sure that no other process trains in it',
@@ -228,6 +265,34 @@ def _flock(
       error.strerror or error,
     )
   return file
+
+
+def _open_lock(path: pathlib.Path) -> TextIO:
+  """Opens a lock file, to read, too: NFS needs that for a shared lock."""
+  return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), 'a+')
+
+
+def _wait_for(file: TextIO, mode: int, workdir: pathlib.Path) -> None:
+  """Locks a file; raises InUseError if another process holds it for two minutes.
+
+  A process that was just told to stop may still be saving, and the lock of a machine
+  that was lost may outlive it for a minute or two on a network file system.
+  """
+  end = time.monotonic() + _PATIENCE
+  for attempt in itertools.count():
+    try:
+      return fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+      if time.monotonic() >= end:
+        raise InUseError(
+          f'{workdir} is in use: another process is training in it; wait for it, or '
+          f'{_OTHER}'
+        ) from None
+    if not attempt:
+      logging.info(
+        '%s is in use by another process; waiting for up to %d s', workdir, _PATIENCE
+      )
+    time.sleep(_PAUSE)
 
 
 def _read(path: pathlib.Path) -> str | None:

@@ -1,6 +1,7 @@
 """Checkpoints survive what disks and kills do to them, and say so."""
 
 import hashlib
+import os
 import pathlib
 import shutil
 
@@ -97,6 +98,45 @@ def test_damage_to_any_file_falls_back_and_says_so(tmp_path, caplog, damage):
     assert (workdir / 'damaged' / '2').is_dir()  # set aside, not deleted
     save(workdir, 2)  # the run reaches the step again
     assert load_latest(workdir) == 2
+
+
+def test_an_older_step_is_deleted_when_the_new_one_is_on_the_disk(
+  tmp_path, monkeypatch
+):
+  """A power cut must not undo the new step and keep the deletion of the old one."""
+  calls, sync, rename = [], os.fsync, pathlib.Path.rename
+
+  def note(number):
+    calls.append(os.readlink(f'/proc/self/fd/{number}'))
+    sync(number)
+
+  def renamed(path, target):
+    calls.append((path.name, target.name))
+    return rename(path, target)
+
+  save(tmp_path, 1, keep=1)
+  monkeypatch.setattr(os, 'fsync', note)
+  monkeypatch.setattr(pathlib.Path, 'rename', renamed)
+  save(tmp_path, 2, keep=1)
+  folder = (tmp_path / 'checkpoints').resolve()
+  named, deleted = calls.index(('.saving.2', '2')), calls.index(('1', '.deleting.1'))
+  assert str(folder) in calls[named:deleted]
+  # All files of the step, and its manifest, before it gets its name.
+  before = {path for path in calls[:named] if isinstance(path, str)}
+  assert {
+    f'{folder}/.saving.2/{name}' for name in [MANIFEST, *files_of(folder / '2')]
+  } <= before
+
+
+@pytest.mark.parametrize('make', [pathlib.Path.touch, 'link'])
+def test_a_file_in_the_place_of_a_temporary_folder_is_deleted(tmp_path, make):
+  save(tmp_path, 1)
+  left, target = tmp_path / 'checkpoints' / '.saving.2', tmp_path / 'target'
+  target.mkdir()
+  left.symlink_to(target) if make == 'link' else make(left)
+  save(tmp_path, 2)
+  assert load_latest(tmp_path) == 2
+  assert target.is_dir()
 
 
 def test_an_empty_newest_folder_falls_back_and_says_so(tmp_path, caplog):

@@ -165,6 +165,7 @@ def answers(tmp_path_factory, cache):
   def ask(mistake):
     folder = tmp_path_factory.mktemp('mistake')
     open_workdir(folder / 'used', small_config())
+    (folder / 'used' / 'metrics.jsonl').write_text('a logged step')
     own = [[flag.format(folder=folder) for flag in own] for own in MISTAKES[mistake][0]]
     workdir = f'--workdir={folder}/run'
     ended = finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))

@@ -17,6 +17,7 @@ from tests.training.runs import (
 )
 from zoo import bucket_lock
 from zoo.buckets import Folder, Unreachable, open_folder
+from zoo.config import to_json
 from zoo.errors import RunError
 from zoo.training import loop, train
 
@@ -216,6 +217,16 @@ def test_another_config_another_content_and_a_damaged_config_are_refused(bucket)
   with refuses(bucket, 'belongs to another config', 'seed (0 there, 3 here)'):
     train(small_config(seed=3), bucket)
   assert folder.list() == before
+
+
+def test_a_step_of_another_config_is_refused(bucket):
+  train(small_config(), bucket)
+  other = small_config(seed=1)
+  open_folder(bucket).write('config.json', to_json(other).encode())
+  with refuses(
+    '/checkpoints/12-', 'saved by a run of another config', 'differs in seed'
+  ):
+    train(other, bucket)
 
 
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(

@@ -33,9 +33,9 @@ def _assert_same(bucket, local):
   """Fails unless a copy of the sweep in the bucket has what the local one has."""
   with mirrored(bucket) as copy:
     names = {path.name for path in copy.iterdir()}
-    # An empty folder is nothing in a bucket, and local locks are not copied.
+    # Local locks are not copied.
     made = {path.name for path in local.iterdir() if path.name[0] != '.'}
-    assert names == made - {'unfinished'}
+    assert names == made
     for there, here in zip(
       sorted(copy.glob('points/*')), sorted(local.glob('points/*')), strict=True
     ):

@@ -193,6 +193,18 @@ def test_no_comparison_if_none_is_wanted(num_compared, tmp_path):
   assert 'the same' not in table(summary)
 
 
+def test_fewer_prompts_than_wanted_are_said_to_be_fewer(caplog):
+  from zoo.training.comparison import log_fewer_prompts
+
+  caplog.set_level('INFO', 'absl')
+  log_fewer_prompts(_config(eval__num_compared=32))  # two batches of 16
+  assert not caplog.records
+  log_fewer_prompts(_config(eval__num_compared=64))
+  (record,) = caplog.records
+  assert 'eval.num_compared is 64' in record.getMessage()
+  assert record.getMessage().endswith('train.batch_size: 32')
+
+
 def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   from zoo.training.comparison import compare_trained
 

@@ -33,7 +33,7 @@ from zoo.workdir import (
 
 pytestmark = [
   pytest.mark.slow,
-  pytest.mark.usefixtures('promotion_that_optax_needs'),
+  pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient'),
 ]
 
 _POINTS = [{'model.num_heads': 1 + i % 3, 'task.prior_mean': i / 4} for i in range(6)]

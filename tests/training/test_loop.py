@@ -25,6 +25,7 @@ from zoo.errors import RunError, UserError
 from zoo.mesh import make_mesh
 from zoo.training import loop, train
 from zoo.training.objective import make_objective, moments_of
+from zoo.workdir import open_workdir
 
 
 def lines_of(workdir):
@@ -188,6 +189,59 @@ def test_a_damaged_summary_is_made_anew(tmp_path):
     again = train(config, tmp_path)
     assert again is not None
     assert again['exact_risk'] == summary['exact_risk']
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """The workdir of a run of `small_config` that has ended."""
+  workdir = tmp_path_factory.mktemp('finished')
+  with jax.numpy_dtype_promotion('standard'):
+    assert train(small_config(), workdir) is not None
+  return workdir
+
+
+def test_a_step_under_another_number_is_refused(tmp_path, finished):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  steps = tmp_path / 'checkpoints'
+  shutil.rmtree(steps / '12')
+  (steps / '8').rename(steps / '12')
+  with refuses(f'{steps}/12 holds step 8, not step 12'):
+    train(small_config(), tmp_path)
+  (steps / '12').rename(steps / '15')  # beyond the end
+  with refuses('holds step 8, not step 15'):
+    train(small_config(), tmp_path)
+  (steps / '15').rename(steps / '8')
+  assert train(small_config(), tmp_path) is not None
+  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'seed': 1}, 'it differs in seed (0 there, 1 here)'),
+    # Its last step is beyond the end of this run.
+    ({'train__num_steps': 8}, 'train.num_steps (12 there, 8 here)'),
+  ],
+  ids=['seed', 'beyond the end'],
+)
+def test_a_step_of_another_config_is_refused(tmp_path, finished, changes, said):
+  open_workdir(tmp_path, small_config(**changes))
+  shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints')
+  with refuses('checkpoints/12 was saved by a run of another config', said):
+    train(small_config(**changes), tmp_path)
+
+
+@pytest.mark.parametrize('field', ['step', 'model'])
+def test_a_summary_of_another_run_is_no_result_of_this_one(tmp_path, finished, field):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  path = tmp_path / 'summary.json'
+  own = json.loads(path.read_text())
+  foreign = {**own, field: {'step': 7, 'model': 'lsa'}[field], 'eval_risk': 0.0}
+  path.write_text(json.dumps(foreign))
+  found = train(small_config(), tmp_path)
+  assert found is not None
+  assert found['eval_risk'] == own['eval_risk']
+  assert json.loads(path.read_text())[field] == own[field]
 
 
 def test_a_file_in_the_way_is_a_clear_error(tmp_path):

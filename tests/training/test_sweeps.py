@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from configs import tasks
 from tests.compare import refuses
@@ -166,7 +167,7 @@ def test_a_point_is_a_workdir_like_any_other(tmp_path):
   for row, point in zip(rows, _POINTS, strict=False):
     summary = train(sweeps.at_point(config, point), row['workdir'])
     assert summary == {k: v for k, v in row.items() if k not in {*point, 'workdir'}}
-  assert not list((tmp_path / 'unfinished').iterdir())
+  assert not (tmp_path / 'unfinished').exists()
 
 
 def test_the_table_is_there_as_json_and_csv(tmp_path):
@@ -222,6 +223,133 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(tmp_path, monkeypatch, nu
     )
     steps = (other['workdir'] / 'metrics.jsonl').read_text().splitlines()
     assert [json.loads(line)['step'] for line in steps] == [4, 6, 8, 12]
+
+
+class _Killed(BaseException):
+  """Stands for a kill, after which nothing of the process runs."""
+
+
+@pytest.fixture
+def no_step(monkeypatch):
+  """Call it, and from then on a step of training fails the test."""
+
+  def refuse(*given):
+    raise AssertionError('it is trained again')
+
+  return lambda: monkeypatch.setattr(loop.Training, 'advance', refuse)
+
+
+def _assert_same_results(rows, others):
+  for one, other in zip(rows, others, strict=True):
+    assert_same_bits(
+      saved_arrays(one['workdir'], 12), saved_arrays(other['workdir'], 12)
+    )
+    for name in ('eval_risk', 'eval_risk_stderr', 'exact_risk', 'step'):
+      assert one[name] == other[name], name
+
+
+@pytest.fixture(scope='module')
+def three(tmp_path_factory):
+  """The rows of three points that were trained without an interruption."""
+  with jax.numpy_dtype_promotion('standard'):
+    return sweep(_config(), _POINTS[:3], tmp_path_factory.mktemp('three'))
+
+
+@pytest.mark.parametrize('written', [0, 1])
+def test_a_sweep_killed_between_a_checkpoint_and_its_summary_is_finished(
+  tmp_path, monkeypatch, three, no_step, written
+):
+  write, calls = sweeps.write_summary, []
+
+  def killed(folder, summary):
+    calls.append(folder)
+    if len(calls) > written:
+      raise _Killed
+    write(folder, summary)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(sweeps, 'write_summary', killed)
+    with pytest.raises(_Killed):
+      sweep(_config(), _POINTS[:3], tmp_path)
+  assert len(list(tmp_path.glob('points/*/checkpoints/12'))) == written + 1
+  no_step()
+  _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
+  assert not (tmp_path / 'unfinished').exists()
+
+
+def test_summaries_that_are_lost_are_made_again_from_the_checkpoints(
+  tmp_path, three, no_step
+):
+  for row in sweep(_config(), _POINTS[:3], tmp_path)[:2]:
+    (row['workdir'] / 'summary.json').unlink()
+  no_step()
+  _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
+
+
+def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
+  tmp_path, monkeypatch, three, no_step
+):
+  write = sweeps.write_summary
+
+  def stop(folder, summary):
+    signal.raise_signal(signal.SIGTERM)
+    write(folder, summary)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(sweeps, 'write_summary', stop)
+    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
+  assert len(list(tmp_path.glob('points/*/summary.json'))) == 1
+  no_step()
+  _assert_same_results(sweep(_config(), _POINTS[:3], tmp_path), three)
+
+
+def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
+  tmp_path, monkeypatch, caplog, three
+):
+  next_stop = loop._next_stop
+
+  def interrupt(step, config):
+    if step == 4:
+      signal.raise_signal(signal.SIGTERM)
+    return next_stop(step, config)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, '_next_stop', interrupt)
+    assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
+  caplog.set_level('INFO', 'absl')
+  changed = _config(checkpoint__every_minutes=30.0, eval__num_compared=1)
+  rows = sweep(changed, _POINTS[:4], tmp_path)
+  assert 'resuming at step 6 of 12' in caplog.text
+  assert len(rows) == 4
+  _assert_same_results(rows[:3], three)
+  assert not (tmp_path / 'unfinished').exists()
+
+
+def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
+  tmp_path, register
+):
+  """A scale that multiplies predictions, beside the one of the weights at step 0."""
+
+  @register('scaled')
+  class Scaled(nnx.Module):
+    def __init__(self, num_features, init_scale=1.0, *, rngs):
+      self.init_scale = init_scale
+      self.w = nnx.Param(0.1 * jax.random.normal(rngs.params(), (num_features,)))
+
+    def __call__(self, prompt):
+      return self.init_scale * prompt.x_query @ self.w[...]
+
+  config = small_config('transformer', train__num_steps=2)
+  with config.unlocked():
+    config.model = {'name': 'scaled', 'init_scale': 1.0}
+  config.objective.positions = 'query'
+  points = grid({'model.init_scale': [1.0, 50.0], 'seed': [0, 1]})
+  rows = sweep(config, points, tmp_path / 'sweep')
+  for i in (0, 2):
+    alone = train(sweeps.at_point(config, points[i]), tmp_path / str(i))
+    assert alone is not None
+    assert rows[i]['eval_risk'] == pytest.approx(alone['eval_risk'], rel=1e-4)
+  assert rows[2]['eval_risk'] > 10 * rows[0]['eval_risk']
 
 
 @pytest.mark.parametrize(

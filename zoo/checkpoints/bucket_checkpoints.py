@@ -37,10 +37,12 @@ from zoo.checkpoints.bucket_steps import (
   step_of,
 )
 from zoo.checkpoints.checkpointer import Checkpoints, in_background
+from zoo.checkpoints.metadata import check_own_step
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
-from zoo.checkpoints.orbax_folders import load_arrays, start_save
+from zoo.checkpoints.orbax_folders import METADATA_FILE, load_arrays, start_save
 from zoo.checkpoints.steps import FORMAT
 from zoo.errors import RunError
+from zoo.files import parse_json
 from zoo.mirror import Mirror
 
 _MAX_PAUSE = 16.0  # seconds between two tries of a save
@@ -55,7 +57,10 @@ class BucketCheckpoints:
   """
 
   def __init__(self, mirror: Mirror, keep: int, metadata: Mapping[str, object]):
-    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON."""
+    """Keeps the `keep` newest steps, each with the `metadata`, which is JSON.
+
+    Raises UserError if the newest step was saved by another run.
+    """
     self._metadata = {'format': FORMAT, **metadata}
     self._mirror = mirror
     self._folder = mirror.folder
@@ -215,6 +220,7 @@ class BucketCheckpoints:
       if (
         reason := find_corruption(self._folder, f'checkpoints/{name}/', saves[name])
       ) is None:
+        self._check_own(step, name)
         self._read_records(name)
         break  # older ones matter only if this one fails later
       found = True
@@ -227,6 +233,15 @@ class BucketCheckpoints:
         *(step, reason, f'{self._folder}/{marker}'),
       )
     return found
+
+  def _check_own(self, step: int, name: str) -> None:
+    """Raises UserError if a step was saved by another run, or under another number."""
+    path = f'checkpoints/{name}/{METADATA_FILE}'
+    stored = self._folder.read(path)
+    if stored is not None:  # unless the step is deleted by hand meanwhile
+      saved = parse_json(stored.data, f'{self._folder}/{path}')
+      where = f'{self._folder}/checkpoints/{name}'
+      check_own_step(where, step, saved, self._metadata)
 
   def _read_records(self, name: str) -> None:
     records = self._folder.read(f'checkpoints/{name}/{RECORDS}', _MAX_RECORD_BYTES)

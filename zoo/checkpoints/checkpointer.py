@@ -21,10 +21,17 @@ from absl import logging
 from jaxtyping import PyTree
 
 from zoo import processes
+from zoo.checkpoints.metadata import check_own_step
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax
-from zoo.checkpoints.orbax_folders import finish_save, load_arrays, start_save
+from zoo.checkpoints.orbax_folders import (
+  METADATA_FILE,
+  finish_save,
+  load_arrays,
+  start_save,
+)
 from zoo.checkpoints.steps import FORMAT, MANIFEST, find_corruption, step_folders
 from zoo.errors import RunError
+from zoo.files import read_json, sync_folder
 
 _SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a step
 # Temporary folders that a killed run leaves; the last is that of version 0.1.0.
@@ -42,7 +49,8 @@ class Checkpoints:
   def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
     """Keeps the `keep` newest steps, each with the `metadata`, which is JSON.
 
-    Raises OSError.
+    Raises UserError if the newest step was saved by another run, or under another
+    number; OSError.
     """
     self._metadata = {'format': FORMAT, **metadata}
     self._folder = workdir.resolve() / 'checkpoints'  # Orbax takes absolute paths only
@@ -54,8 +62,15 @@ class Checkpoints:
       self._folder.mkdir(exist_ok=True)
       for pattern in _LEFT_OVER:
         for left_over in self._folder.glob(pattern):
-          shutil.rmtree(left_over)
-      return _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+          if left_over.is_dir() and not left_over.is_symlink():
+            shutil.rmtree(left_over)
+          else:
+            left_over.unlink()
+      found = _set_damaged_steps_aside(self._folder, workdir / 'damaged')
+      for newest in step_folders(self._folder)[:1]:
+        saved = read_json(newest / METADATA_FILE)
+        check_own_step(newest, int(newest.name), saved, self._metadata)
+      return found
 
     self.set_aside = processes.run_on_main(clean)  # whether a step was damaged
 
@@ -125,6 +140,7 @@ class Checkpoints:
     """Adds checksums to a step, renames its folder, and deletes the oldest steps."""
     finish_save(temporary)
     temporary.rename(step_folder)
+    sync_folder(self._folder)  # before an older step goes, which a power cut may undo
     if not (step_folder / MANIFEST).is_file():
       raise RunError(f'{step_folder} has no {MANIFEST} after it was saved')
     for old in step_folders(self._folder)[self._keep :]:

@@ -3,8 +3,13 @@
 import importlib.metadata
 import json
 import platform
+from collections.abc import Mapping
+from typing import Any, cast
 
-from zoo.config import Config, to_json
+from ml_collections import ConfigDict
+
+from zoo.config import Config, differences, to_json
+from zoo.errors import UserError, shown
 
 _PACKAGES = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint'
 
@@ -16,6 +21,31 @@ def run_metadata(config: Config) -> dict[str, object]:
     'config': json.loads(to_json(config)),
     'versions': {'python': platform.python_version(), **versions},
   }
+
+
+def check_own_step(
+  path: object, step: int, saved: object, wanted: Mapping[str, object]
+) -> None:
+  """Raises UserError unless the step at `path` is one of this run.
+
+  `saved` is the metadata of the step, and `wanted` what this run would save with it.
+  """
+  found: Mapping[str, Any] = saved if isinstance(saved, dict) else {}
+  if found.get('step') != step:
+    raise UserError(
+      f'{path} holds step {found.get("step")!r}, not step {step}; give it its own '
+      'number again, or move it out of this folder'
+    )
+  differing: list[str] = []
+  if config := cast(dict[str, Any], wanted.get('config')):
+    differing = differences(found.get('config') or {}, cast(Config, ConfigDict(config)))
+  if found.get('points') != wanted.get('points'):
+    differing.append('points')
+  if differing:
+    raise UserError(
+      f'{path} was saved by a run of another config, and cannot be resumed from here; '
+      f'it differs in {shown(differing)}; move it out of this folder'
+    )
 
 
 def _version(package: str) -> str | None:

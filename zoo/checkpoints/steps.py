@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from zoo.errors import RunError, UserError
-from zoo.files import UnreadableFile, read_text
+from zoo.files import UnreadableFile, read_text, sync_folder
 
 _Step = TypeVar('_Step')
 
@@ -23,6 +23,7 @@ FORMAT = 1  # of a step's contents; increased when older code could not read the
 def write_manifest(step_folder: pathlib.Path) -> None:
   """Writes the checksums of all files of a step into it, in sha256sum's format.
 
+  All of the step is on the disk when this returns, so that it outlives a power cut.
   Raises RunError unless the manifest can be read back, OSError if it cannot be written.
   """
   names = [name for name in _file_names(step_folder) if name != MANIFEST]
@@ -32,6 +33,10 @@ def write_manifest(step_folder: pathlib.Path) -> None:
   manifest.write_text(''.join(lines), encoding='utf-8')
   if not names or manifest.read_text(encoding='utf-8') != ''.join(lines):
     raise RunError(f'{manifest} does not hold the checksums that were written to it')
+  _sync([step_folder / name for name in [*names, MANIFEST]])
+  for path in [*step_folder.rglob('*'), step_folder]:
+    if path.is_dir():
+      sync_folder(path)
 
 
 def find_corruption(step_folder: pathlib.Path) -> str | None:
@@ -113,6 +118,18 @@ def _sha256_sums(paths: list[pathlib.Path]) -> list[str]:
   """The checksum of each file; in threads, since hashing releases Python's lock."""
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
     return list(threads.map(_sha256, paths))
+
+
+def _sync(paths: list[pathlib.Path]) -> None:
+  """Waits until files are on the disk; raises OSError."""
+
+  def sync(path: pathlib.Path) -> None:
+    with path.open('rb') as file:
+      os.fsync(file.fileno())
+
+  if os.name == 'posix':  # Windows refuses it for a file that is opened to read
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+      list(threads.map(sync, paths))
 
 
 def _sha256(path: pathlib.Path) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from absl import logging
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -29,7 +30,7 @@ def compare_trained(
   of its devices.
   """
   none: list[Comparison | None] = [None] * len(members)
-  wanted = min(num_compared(config), config.eval.num_batches * config.train.batch_size)
+  wanted = num_prompts(config)
   if wanted < 2:
     return none
   replicated = NamedSharding(mesh, P())
@@ -44,3 +45,18 @@ def compare_trained(
       return compare_all(models, task, wanted, config.seed)
 
   return [*(processes.run_on_main(measure) or none)]
+
+
+def num_prompts(config: Config) -> int:
+  """The prompts to compare on: as many as wanted, but no more than are held out."""
+  return min(num_compared(config), config.eval.num_batches * config.train.batch_size)
+
+
+def log_fewer_prompts(config: Config) -> None:
+  """Logs that the model is compared on fewer prompts than the config wants."""
+  if (found := num_prompts(config)) < num_compared(config):
+    logging.info(
+      'config.eval.num_compared is %d; the comparison with the baselines has at most '
+      'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
+      *(num_compared(config), found),
+    )

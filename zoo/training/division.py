@@ -25,8 +25,9 @@ from zoo.files import UnreadableFile, read_json, user_path, write_atomically
 from zoo.interruption import Interruption
 from zoo.mirror import mirrored, mirrored_in_parts
 from zoo.training.populations import POPULATION
-from zoo.training.stacking import STACKED, STACKED_IF_EXACT, can_be_stacked
-from zoo.training.summary import SUMMARY, read_summary
+from zoo.training.stacking import STACKED, STACKED_IF_EXACT, alike, can_be_stacked
+from zoo.training.summary import SUMMARY, finished_summary
+from zoo.training.unfinished import saved_steps, unfinished_programs
 from zoo.workdir import PARTS, Hold, read_parts, try_lock
 
 _MAKING = '.parts.lock'
@@ -73,26 +74,62 @@ def divide(
   workdir: pathlib.Path,
   num_processes: int,
 ) -> dict[int, list[int]]:
-  """The parts by number, each the indices of points that one program trains.
+  """The parts by number, each the indices of points that one program can train.
 
-  Points that have no part and no summary yet are divided, program by program, into a
-  part for each process. Several processes read these parts from the workdir.
+  A program that was stopped stays one part. Points that have no part and no summary yet
+  are divided, program by program, into a part for each process. Several processes read
+  these parts from the workdir.
   """
   known = read_parts(workdir)
   indices = {folder.name: i for i, folder in enumerate(folders)}
-  listed = {name for part in known for name in part}
+  missing = {
+    folder.name
+    for config, folder in zip(configs, folders, strict=True)
+    if finished_summary(folder / SUMMARY, config) is None
+  }
+  names = [*known]
+  for program in unfinished_programs(workdir):
+    others = indices.keys() - {name for part in names for name in part}
+    if others >= {*program.names} and missing & {*program.names}:
+      names.append(program.names)
+  listed = {name for part in names for name in part}
   programs: dict[str, list[int]] = {}
   for i, folder in enumerate(folders):
-    if folder.name not in listed and read_summary(folder / SUMMARY) is None:
+    if folder.name in missing - listed:
       programs.setdefault(_shared_part(configs[i]), []).append(i)
   new = [part for program in programs.values() for part in _cut(program, num_processes)]
-  names = [*known, *([folders[i].name for i in part] for part in new)]
-  if num_processes > 1 and new:
+  names += [[folders[i].name for i in part] for part in new]
+  if num_processes > 1 and len(names) > len(known):
     write_atomically(workdir / PARTS, json.dumps(names, indent=2) + '\n')
   return {
     number: [indices[name] for name in part if name in indices]
     for number, part in enumerate(names)
   }
+
+
+def programs_of(
+  points: Sequence[int],
+  missing: Sequence[int],
+  configs: Sequence[Config],
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+) -> list[list[int]]:
+  """The programs that train the `missing` points of a part, whose points are `points`.
+
+  A program that was stopped goes on with all its points, and a point that has saved a
+  step goes on alone. The others are trained side by side if their models are alike.
+  """
+  indices = {folders[i].name: i for i in points}
+  programs, rest = [], [*missing]
+  for _, _, names in unfinished_programs(workdir):
+    stopped = [indices[name] for name in names if name in indices]
+    whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
+    if whole and len(alike(configs, stopped)) == 1:
+      programs.append(stopped)
+      rest = sorted({*rest} - {*stopped})
+  alone = {i for i in rest if saved_steps(folders[i])}
+  programs += [[i] for i in sorted(alone)]
+  return programs + alike(configs, [i for i in rest if i not in alone])
 
 
 @contextlib.contextmanager
@@ -137,13 +174,24 @@ def note_lost(workdir: pathlib.Path, number: int, lost: Sequence[pathlib.Path]) 
   write_atomically(_note(workdir, number), json.dumps(note))
 
 
-def lost_in(workdir: pathlib.Path, number: int, start: float) -> list[str]:
-  """The points that another process has lost since the time `start`."""
+def read_lost(workdir: pathlib.Path, number: int) -> dict[str, Any] | None:
+  """The newest note of points of a part that were lost; None if there is none.
+
+  A process compares notes with those that it found at its start: the clocks of machines
+  differ, so that no time would tell which ones are new.
+  """
   path = _note(workdir, number)
   try:
-    note: dict[str, Any] = read_json(path) if path.exists() else {'time': 0.0}
-    return note['lost'] if note['time'] > start else []
-  except (UnreadableFile, KeyError, TypeError):
+    return read_json(path) if path.exists() else None
+  except UnreadableFile:
+    return None
+
+
+def lost_in(note: dict[str, Any] | None) -> list[str]:
+  """The points that a note names."""
+  try:
+    return note['lost'] if note else []
+  except (KeyError, TypeError):
     return []  # these points are then trained once more
 
 

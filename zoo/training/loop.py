@@ -32,6 +32,7 @@ from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
 from zoo.mesh import make_mesh
+from zoo.training.comparison import log_fewer_prompts
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
 from zoo.training.program import Program, on_mesh, program_of
@@ -39,7 +40,8 @@ from zoo.training.records import Progress, Records
 from zoo.training.summary import (
   SUMMARY,
   Summary,
-  read_summary,
+  abstract_models,
+  finished_summary,
   summarise,
   write_summary,
 )
@@ -75,6 +77,7 @@ def train(
   open_workdir(workdir, config)
   try:
     with locked(workdir), Interruption() as interruption:
+      open_workdir(workdir, config)  # another program may have taken it just before
       return train_locked(config, workdir, interruption, profile)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
@@ -153,7 +156,7 @@ def _finished_summary(
   # If the checkpoints of a finished run were deleted, return the saved result.
   deleted = checkpoints.latest is None and not checkpoints.set_aside
   at_end = deleted or checkpoints.latest == config.train.num_steps
-  summary = read_summary(workdir / SUMMARY) if at_end else None
+  summary = finished_summary(workdir / SUMMARY, config) if at_end else None
   if summary is None:
     (workdir / SUMMARY).unlink(missing_ok=True)
   return summary
@@ -328,11 +331,15 @@ class Training:
     if not self.risks:  # an earlier launch ended after the last step, without a summary
       measured = self._program.evaluate(self.state, sampled=True)
       self.risks = self._program.evaluation.finish(jax.device_get(measured))
+    if self._program.comparisons is not None:
+      log_fewer_prompts(self._config)
     comparisons = self._program.compare(self.state)
+    models = abstract_models(self._program.configs)
     return [
       summarise(
         self._program,
         i,
+        models[i],
         self.risks[i],
         comparisons[i],
         self._speed,
@@ -347,10 +354,12 @@ class Training:
   def _raise_not_finite(self, line: dict[str, Any]) -> None:
     self._checkpoints.wait()
     latest = self._checkpoints.latest
+    # A folder in which nothing was logged or saved may be used with another config.
+    other = ', in another folder,' if latest or self.risks else ''
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
     raise NotFiniteError(
       f'{_not_finite(line)}: stopped, not saved; {good}; a smaller '
-      'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
+      f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
     )
 
 

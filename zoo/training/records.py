@@ -104,7 +104,9 @@ class Records:
     self._path = path = workdir / 'metrics.jsonl'
     lines = []
     if self._primary:
-      lines = [line for line in read_lines(path) if line['step'] <= step]
+      # One line for each step, in order, whatever was done to the file by hand.
+      by_step = {line['step']: line for line in reversed(read_lines(path))}
+      lines = [by_step[number] for number in sorted(by_step) if number <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None

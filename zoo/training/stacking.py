@@ -20,7 +20,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo import theory
+from zoo import registry, theory
 from zoo.config import (
   Config,
   build_model,
@@ -30,6 +30,7 @@ from zoo.config import (
   num_heads,
   num_parts,
   positions,
+  to_json,
 )
 from zoo.mesh import make_mesh, replicate
 from zoo.models import LinearAttention
@@ -84,8 +85,53 @@ def can_be_stacked(config: Config) -> bool:
   """Whether models of a config are linear attention on a task that theory covers."""
   if (positions(config), num_parts(config), compute_dtype(config)) != _PLAIN:
     return False
+  model = registry.models.get(config.model.name)
+  return issubclass(model, LinearAttention) and theory.covers(build_task(config))
+
+
+def alike(configs: Sequence[Config], points: Sequence[int]) -> list[list[int]]:
+  """Divides points of one program by what their models compute from their arrays.
+
+  A field such as `model.init_scale` mostly changes the arrays at step 0 alone, but a
+  model may also use it whenever it is called.
+  """
+  heads = max((num_heads(configs[i]) for i in points), default=1)
+  bodies: dict[str, object] = {}
+  found: list[tuple[object, list[int]]] = []
+  for i in points:
+    # All else that the constructor gets is the same for points of one program.
+    text = f'{to_json(configs[i].model)} {configs[i].task.get("context_length")}'
+    if text not in bodies:
+      bodies[text] = _body(configs[i], heads)
+    for body, members in found:
+      if _is_same(body, bodies[text]):
+        members.append(i)
+        break
+    else:
+      found.append((bodies[text], [i]))
+  return [members for _, members in found]
+
+
+def _body(config: Config, heads: int) -> object:
+  """The graph of a model and the shapes of its arrays, for equal numbers of heads."""
+  if can_be_stacked(config):
+    if registry.models.get(config.model.name).__module__.startswith('zoo.'):
+      return None  # for these the fields are the same arrays of other values
+    if num_heads(config) < heads:
+      config = copy.deepcopy(config)
+      config['model'].num_heads = heads
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-  return isinstance(model, LinearAttention) and theory.covers(build_task(config))
+  for _, module in nnx.iter_modules(model):
+    registry.forget_arguments(module)
+  graph, state = nnx.split(model)
+  return graph, [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(state)]
+
+
+def _is_same(one: object, other: object) -> bool:
+  try:
+    return one is other or bool(one == other)
+  except ValueError:  # a static array, for which == is no truth value
+    return False
 
 
 def make_stacked_program(configs: Sequence[Config]) -> Program:

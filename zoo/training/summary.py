@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import TypedDict, cast
 
 import jax
 from flax import nnx
 
 from zoo.comparison import Comparison, is_comparison, table_of
-from zoo.config import build_model
+from zoo.config import Config, build_model, to_json
 from zoo.files import (
   UnreadableFile,
   finite_or_null,
@@ -19,7 +20,7 @@ from zoo.files import (
   read_json,
   write_atomically,
 )
-from zoo.protocols import FollowsRule
+from zoo.protocols import FollowsRule, Model
 from zoo.tables import format_estimate, format_exact, format_table
 from zoo.training.evaluation import Risks
 from zoo.training.program import Program
@@ -64,6 +65,7 @@ class Summary(TypedDict):
 def summarise(
   program: Program,
   i: int,
+  model: Model,
   risks: Risks,
   comparison: Comparison | None,
   speed: tuple[float | None, float | None],
@@ -72,10 +74,10 @@ def summarise(
 ) -> Summary:
   """The summary of the i-th model of a program.
 
-  `speed` is from `Progress.speed`; `flops` is the number per step of the program.
+  `model` may be abstract, and `speed` is from `Progress.speed`; `flops` is the number
+  per step of the program.
   """
   config, references = program.configs[i], program.evaluation.references
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
@@ -118,6 +120,22 @@ def summarise(
   return cast(Summary, finite_or_null(summary))
 
 
+def abstract_models(configs: Sequence[Config]) -> list[Model]:
+  """The model of each config of a program, without its arrays; equal ones are shared.
+
+  Configs of one program differ in no field of the task on which the shapes depend,
+  except the context length.
+  """
+  found: dict[str, Model] = {}
+  models = []
+  for config in configs:
+    text = f'{to_json(config.model)} {config.task.get("context_length")}'
+    if text not in found:
+      found[text] = nnx.eval_shape(lambda c=config: build_model(c, nnx.Rngs(0)))
+    models.append(found[text])
+  return models
+
+
 def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
   """Writes `summary.json`, on process 0 only."""
   if jax.process_index() == 0:
@@ -133,6 +151,15 @@ def read_summary(path: pathlib.Path) -> Summary | None:
   except UnreadableFile:
     return None
   return cast(Summary, summary) if _is_summary(summary) else None
+
+
+def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
+  """The `summary.json` of a finished run of a config; None if it is not that."""
+  summary = read_summary(path)
+  if summary is None:
+    return None
+  own = config.model.name, config.train.num_steps
+  return summary if (summary['model'], summary['step']) == own else None
 
 
 def _is_summary(content: object) -> bool:

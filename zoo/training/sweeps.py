@@ -12,7 +12,6 @@ import json
 import pathlib
 import re
 import shutil
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -33,8 +32,8 @@ from zoo.config import (
   mesh_shape,
   minutes_of_patience,
   num_heads,
-  to_json,
   validate,
+  validate_fields,
 )
 from zoo.errors import RunError, UserError, check_count, check_name
 from zoo.files import write_atomically
@@ -46,18 +45,25 @@ from zoo.training.division import (
   lost_in,
   note_lost,
   one_at_a_time,
+  programs_of,
+  read_lost,
   shared_folder,
 )
+from zoo.training.layout import State
 from zoo.training.loop import NotFiniteError, run, train_locked
 from zoo.training.populations import make_population
 from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
-from zoo.training.summary import SUMMARY, read_summary, write_summary
+from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
+from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
 from zoo.workdir import POINTS, lock_of_part, locked, open_workdir, shared
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
 # A point, the folder of its run, and its summary.
 Row = dict[str, Any]
+
+
+_PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
 
 
 class LostPointsError(NotFiniteError):
@@ -78,8 +84,9 @@ def sweep(
 
   Points that differ only in certain fields are trained side by side in one program: for
   linear attention the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with the exact
-  objective, for other models `populations.POPULATION`. Other points are trained one
-  after the other. Each point has its own folder, like an ordinary run.
+  objective, for other models `populations.POPULATION`, unless they change more of a
+  model than its arrays. Other points are trained one after the other. Each point has
+  its own folder, like an ordinary run.
 
   If `num_processes` processes, which share only the workdir, make the same call, they
   divide the points: each program is cut into as many parts, and each process trains
@@ -149,7 +156,9 @@ def _sweep(
       if lost is None:
         return None
       with one_at_a_time(workdir, workers):
-        rows = _write_table(points, folders, workdir, lost)
+        rows = _write_table(points, configs, folders, workdir, lost)
+        done = {row['workdir'].name for row in rows}
+        delete_finished(workdir, done, alone=not many)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
   if lost:
@@ -170,6 +179,12 @@ def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
 
 def at_point(config: Config, point: Point) -> Config:
   """The validated config with the fields of a point; raises UserError."""
+  config = _with_fields(config, point)
+  validate(config)
+  return config
+
+
+def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
@@ -179,7 +194,6 @@ def at_point(config: Config, point: Point) -> Config:
       (config[section] if section else config)[leaf] = value
     except TypeError as error:
       raise UserError(f'config.{field} cannot be {value!r}: {error}') from None
-  validate(config)
   return config
 
 
@@ -198,7 +212,14 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
 
 def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
   """The validated config of each point; UserError if there is none, or one twice."""
-  configs = [at_point(config, point) for point in points]
+  configs = [_with_fields(config, point) for point in points]
+  validated: set[str] = set()
+  for one, point in zip(configs, points, strict=True):
+    # A whole validation builds the model, for which these two fields do not matter.
+    others = {name: value for name, value in point.items() if name not in _PLAIN}
+    text = json.dumps(others, default=repr)
+    (validate_fields if text in validated else validate)(one)
+    validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')
   names = [_name(point) for point in points]
@@ -222,33 +243,39 @@ def _train_missing(
   folders of points that have become non-finite.
   """
   lost: set[pathlib.Path] = set()
-  start = time.time()
 
   def missing(part: Sequence[int]) -> list[int]:
     return [
       i
       for i in part
-      if folders[i] not in lost and read_summary(folders[i] / SUMMARY) is None
+      if folders[i] not in lost
+      and finished_summary(folders[i] / SUMMARY, configs[i]) is None
     ]
 
   waiting = [number for number, part in parts.items() if missing(part)]
+  notes = {number: read_lost(workdir, number) for number in waiting}
   num_seen = num_trained = 0
   for number in in_turn(
     waiting, functools.partial(lock_of_part, workdir), workers, interruption
   ):
     num_seen += 1
-    lost |= {workdir / POINTS / name for name in lost_in(workdir, number, start)}
-    if not (points := missing(parts[number])):  # another process has trained them
+    if (note := read_lost(workdir, number)) != notes[number]:
+      lost |= {workdir / POINTS / name for name in lost_in(note)}
+    part = parts[number]
+    if not (points := missing(part)):  # another process has trained them
       continue
     num_trained += 1
-    group = [(configs[i], folders[i]) for i in points]
     label = f'{num_trained}/{len(waiting)}'
-    unfinished = _train_group(group, workdir, label, interruption)
-    if unfinished is None:
-      return None
-    lost |= {*unfinished}
+    failed = []
+    for program in programs_of(part, points, configs, folders, workdir):
+      group = [(configs[i], folders[i]) for i in program]
+      unfinished = _train_group(group, workdir, label, interruption)
+      if unfinished is None:
+        return None
+      failed += unfinished
+    lost |= {*failed}
     if workers.number > 1:
-      note_lost(workdir, number, unfinished)
+      note_lost(workdir, number, failed)
   return lost if num_seen == len(waiting) else None
 
 
@@ -284,10 +311,10 @@ def _train_stacked(
   """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
   _check_memory(configs)
-  digest = hashlib.sha256('\n'.join(map(to_json, configs)).encode()).hexdigest()[:16]
-  unfinished = workdir / 'unfinished' / digest
+  names = [folder.name for folder in folders]
+  unfinished = folder_of_program(workdir, names)
   unfinished.mkdir(parents=True, exist_ok=True)
-  note = {**run_metadata(configs[0]), 'points': [folder.name for folder in folders]}
+  note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   linear = can_be_stacked(configs[0])
   program = make_stacked_program(configs) if linear else make_population(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
@@ -306,14 +333,13 @@ def _train_stacked(
   for config, folder, summary, state in zip(
     configs, folders, result.summaries, finals, strict=True
   ):
+    if interruption.requested is not None:  # the next launch writes the others
+      interruption.raise_if_ctrl_c()
+      return None
     if summary is None:
       lost.append(folder)
-      continue
-    with Checkpoints(
-      folder, config.checkpoint.keep, run_metadata(config)
-    ) as checkpoints:
-      checkpoints.save(config.train.num_steps, state)
-    write_summary(folder, summary)
+    elif finished_summary(folder / SUMMARY, config) is None:
+      _write_point(config, folder, summary, state)
   shutil.rmtree(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
@@ -327,8 +353,20 @@ def _check_memory(configs: Sequence[Config]) -> None:
   memory.check(config, build_task(config), model, shape, len(configs))
 
 
+def _write_point(
+  config: Config, folder: pathlib.Path, summary: Summary, state: State
+) -> None:
+  """Writes the checkpoint of a trained point, unless it is there, and its summary."""
+  num_steps, note = config.train.num_steps, run_metadata(config)
+  with Checkpoints(folder, config.checkpoint.keep, note) as checkpoints:
+    if checkpoints.latest != num_steps:
+      checkpoints.save(num_steps, state)
+  write_summary(folder, summary)
+
+
 def _write_table(
   points: Sequence[Point],
+  configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
   lost: Collection[pathlib.Path],
@@ -338,8 +376,8 @@ def _write_table(
   Raises RunError if one of them has no summary.
   """
   rows: list[Row] = []
-  for point, folder in zip(points, folders, strict=True):
-    summary = read_summary(folder / SUMMARY)
+  for point, config, folder in zip(points, configs, folders, strict=True):
+    summary = finished_summary(folder / SUMMARY, config)
     if summary is not None:
       rows.append({**point, 'workdir': folder, **summary})
     elif folder not in lost:
