@@ -27,7 +27,7 @@ from launch import start
 from launch.compiled import keep_compiled_programs
 from zoo import processes
 from zoo.buckets import is_url
-from zoo.errors import RunError, UserError, in_one_line, unknown_name
+from zoo.errors import InUseError, RunError, UserError, in_one_line, unknown_name
 from zoo.files import or_shipped, user_path
 
 FLAGS = flags.FLAGS
@@ -48,6 +48,7 @@ _IMPORT = flags.DEFINE_list(
 
 RESUME = 'rerun the same command to resume'
 STOPPED = 143  # the exit code of a process that SIGTERM ends
+IN_USE = 75  # the exit code if another process uses the folder; launchers try again
 
 # Flags that functions of this module define belong to the module that calls them.
 flags.disclaim_key_flags()
@@ -60,11 +61,11 @@ Main = Callable[[], None] | Callable[[list[str]], None]
 def run(main: Main) -> None:
   """Parses the flags, runs `main` and exits.
 
-  A UserError gives one line and exit code 2, a RunError one line and code 1, Ctrl-C one
-  line and code 130. Anything else is a bug, and keeps its traceback. If several
-  processes all fail with the same code, only the first prints the line. A process that
-  fails alone exits without cleanup: cleanup would wait for the other processes, which
-  in turn wait for this one.
+  A UserError gives one line and exit code 2, or 75 if another process uses the folder,
+  a RunError one line and code 1, Ctrl-C one line and code 130. Anything else is a bug,
+  and keeps its traceback. If several processes all fail with the same code, only the
+  first prints the line. A process that fails alone exits without cleanup: cleanup would
+  wait for the other processes, which in turn wait for this one.
   """
   start.handle_ctrl_c(_interrupted)
   start.guard_output()
@@ -113,7 +114,7 @@ def call(main: Main, arguments: list[str]) -> None:
     if error := start.output_error():
       raise RunError(f'the output could not be written: {error.strerror}')
   except UserError as error:
-    _exit(2, error)
+    _exit(IN_USE if isinstance(error, InUseError) else 2, error)
   except RunError as error:
     if reason := _no_device():  # the cause of any other error
       _exit(2, reason)

@@ -18,6 +18,14 @@ class UserError(ValueError):
   """
 
 
+class InUseError(UserError):
+  """A folder that another process still uses, which may end soon.
+
+  The command lines print it as one line and exit with code 75, for which a launcher
+  tries again.
+  """
+
+
 class RunError(RuntimeError):
   """A run that cannot continue although its input was valid (NaN, full disk).
 
