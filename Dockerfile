@@ -6,14 +6,15 @@
 #       main --config=yq_lsa --workdir=/runs/yq_lsa
 #
 # EXTRA is cpu, tpu or cuda13; for GPUs add --gpus=all, on a TPU VM --privileged
-# --network=host. launch/cluster/gke_jobset.yaml runs it on a slice of a GKE cluster.
+# --network=host. A workdir may also be in a bucket: --workdir=gs://bucket/runs/yq_lsa.
+# launch/cluster/gke_jobset.yaml runs it on a slice of a GKE cluster.
 FROM python:3.11-slim
 ARG EXTRA=cpu
 WORKDIR /icl-zoo
 COPY . .
 RUN case "$EXTRA" in \
-      cpu) target=. ;; \
-      tpu|cuda13) target=".[$EXTRA]" ;; \
+      cpu) target=".[gcs]" ;; \
+      tpu|cuda13) target=".[gcs,$EXTRA]" ;; \
       *) echo "EXTRA is '$EXTRA'; it must be cpu, tpu or cuda13" >&2; exit 2 ;; \
     esac \
     && pip install --no-cache-dir --constraint constraints.txt "$target"

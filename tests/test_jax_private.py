@@ -29,31 +29,18 @@ def test_the_state_of_a_run_has_what_is_read_of_it():
   assert (state.num_processes, state.process_id) == (1, 0)
   assert state.client is None
   assert state.coordinator_address is None
-  assert state.preemption_sync_manager is None
   assert isinstance(distributed.global_state, distributed.State)
   # The client is made by this function, which is looked up when it is called.
   source = inspect.getsource(distributed.State.initialize)
   assert '_jax.get_distributed_runtime_client(' in source
 
 
-@pytest.mark.parametrize(
-  ('protocol', 'kind'),
-  [
-    (jax_private.CoordinationClient, 'DistributedRuntimeClient'),
-    (jax_private.PreemptionManager, 'PreemptionSyncManager'),
-  ],
-)
-def test_jax_has_the_methods_that_are_called(protocol, kind):
-  extension = vars(distributed)['_jax']
+def test_jax_has_the_methods_that_are_called():
+  extension, protocol = vars(distributed)['_jax'], jax_private.CoordinationClient
   methods = [name for name in vars(protocol) if not name.startswith('_')]
   assert methods
   for name in methods:
-    assert hasattr(getattr(extension, kind), name)
-
-
-def test_without_a_manager_there_is_one_line():
-  with pytest.raises(RuntimeError, match='jax_enable_preemption_service'):
-    jax_private.take_preemption_manager()
+    assert hasattr(extension.DistributedRuntimeClient, name)
 
 
 # Calls a callback of JAX's kind, which cannot be given its argument, from C++.
@@ -88,9 +75,14 @@ def test_the_original_is_put_back(monkeypatch):
   before = extension.get_distributed_runtime_client
   # Else the handler would stay for the whole process.
   monkeypatch.setattr(jax_private, '_set_terminate', lambda on_lost: None)
-  with jax_private.lost_run_handler(lambda: None):
-    assert extension.get_distributed_runtime_client is not before
+  lost = []
+  with jax_private.lost_run_handler(lambda: lost.append('lost')):
+    changed = extension.get_distributed_runtime_client
+    assert changed is not before
   assert extension.get_distributed_runtime_client is before
+  # Should a release of JAX be able to call it, this must end the process, too.
+  changed.keywords['missed_heartbeat_callback']('a status')
+  assert lost == ['lost']
 
 
 def test_nothing_else_uses_private_parts_of_jax():

@@ -169,6 +169,35 @@ def test_the_memory_of_this_machine_is_known():
   assert found is None or GIB // 4 < found < 2**60
 
 
+@pytest.mark.parametrize(
+  ('groups', 'limits', 'expected'),
+  [
+    ('0::/', {'memory.max': 'max'}, []),
+    ('0::/', {'memory.max': '7'}, [7]),  # in a container
+    # A job of SLURM, whose own limit is above the group of its processes.
+    (
+      '0::/slurm/job_1/step_0/task_0',
+      {'slurm/job_1/memory.max': '5', 'slurm/job_1/step_0/memory.max': 'max'},
+      [5],
+    ),
+    (
+      '9:cpu:/a\n4:memory:/slurm/job_1\n0::/',
+      {'memory/slurm/job_1/memory.limit_in_bytes': '5', 'memory.max': '9'},
+      [5, 9],
+    ),
+    ('4:cpuset,memory:/of/the/host', {'memory/memory.limit_in_bytes': '5'}, [5]),
+    ('', {'memory.max': '9'}, []),
+  ],
+)
+def test_the_limit_is_that_of_the_own_control_group(tmp_path, groups, limits, expected):
+  files = {'proc/self/cgroup': groups}
+  files |= {f'sys/fs/cgroup/{name}': text for name, text in limits.items()}
+  for name, text in files.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(f'{text}\n' if text else '')
+  assert memory._cgroup_limits(tmp_path) == expected
+
+
 def test_where_it_is_unknown_nothing_is_refused(monkeypatch):
   monkeypatch.setattr(memory, 'host_bytes', lambda: None)
   validate(config_of(train__batch_size=10**11))

@@ -14,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from zoo.buckets import Conflict, Content, Folder
-from zoo.errors import RunError, UserError
+from zoo.errors import InUseError, RunError
 from zoo.files import UnreadableFile, parse_json
 
 LEASE = 30.0  # seconds without renewal after which a lock expires
@@ -49,7 +49,7 @@ class Lock:
   def acquire(self) -> None:
     """Takes the lock if it is free, or once its holder has stopped renewing it.
 
-    Raises UserError if another program holds it.
+    Raises InUseError if another program holds it.
     """
     while not self.try_acquire():
       wait_for_end([self])
@@ -115,16 +115,16 @@ class Lock:
         f'its lock for {LEASE:g} s; this one ends, and the other goes on'
       ) from None
 
-  def in_use(self, holder: str) -> UserError:
+  def in_use(self, holder: str) -> InUseError:
     """The error for a lock that another program keeps renewing."""
-    return UserError(
+    return InUseError(
       f'{self._folder} is in use: another process is training in it ({holder}); wait '
       'for it, or give another folder'
     )
 
 
 def wait_for_end(locks: Iterable[Lock]) -> None:
-  """Waits until nobody holds these locks; raises UserError if one is renewed."""
+  """Waits until nobody holds these locks; raises InUseError if one is renewed."""
   held = {lock: holder for lock in locks if (holder := lock.holder()) is not None}
   for holder in held.values():
     logging.info('the folder was locked by %s; waiting for the lock to expire', holder)

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 from zoo import buckets, processes
 from zoo.buckets import Conflict, Folder, local_stand_in
+from zoo.checkpoints.bucket_steps import COPY, objects_by_step
 from zoo.config import Config, to_json
+from zoo.errors import UserError
 from zoo.files import UnreadableFile, parse_json
 from zoo.mirror import Mirror, not_a_run
 from zoo.workdir import check_same_config
@@ -62,6 +64,12 @@ def _open(folder: Folder, config: Config) -> None:
       saved = folder.read(_CONFIG)
   if saved is not None:
     _compare(f'{folder}/{_CONFIG}', folder, saved.data, config)
+  if objects_by_step(folder, COPY) and not objects_by_step(folder):
+    raise UserError(
+      f'{folder} was copied from a local folder: its checkpoints can be loaded, but a '
+      'run in a bucket cannot go on from them; resume it in a local folder, or give '
+      'another URL'
+    )
 
 
 def _compare(path: str, folder: Folder, saved: bytes, config: Config) -> None:

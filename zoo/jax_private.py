@@ -41,15 +41,6 @@ class CoordinationClient(Protocol):
   def wait_at_barrier(self, barrier_id: str, timeout_in_ms: int) -> None: ...
 
 
-@runtime_checkable
-class PreemptionManager(Protocol):
-  """Notifies all processes of a run of a SIGTERM that one of them got."""
-
-  def reached_sync_point(self, step_counter: int) -> bool: ...
-
-  def shutdown(self) -> None: ...
-
-
 def process_count() -> int:
   """The number of processes of this run; unlike JAX's own, it starts no backend."""
   return _state.num_processes
@@ -75,19 +66,6 @@ def coordination_client() -> CoordinationClient:
   return _state.client  # pyright: ignore[reportReturnType]
 
 
-def take_preemption_manager() -> PreemptionManager:
-  """Takes the manager away from JAX, and so from Orbax.
-
-  The manager reports a signal only once. Orbax asks it at each save, and would
-  otherwise consume that report. The caller has to shut it down. Raises RuntimeError if
-  there is none.
-  """
-  manager, _state.preemption_sync_manager = _state.preemption_sync_manager, None
-  if manager is None:
-    raise RuntimeError('JAX was initialized with jax_enable_preemption_service off')
-  return manager
-
-
 @contextlib.contextmanager
 def lost_run_handler(on_lost: Callable[[], None]) -> Iterator[None]:
   """Connections that are made in the block call `on_lost` once the run is lost.
@@ -98,11 +76,12 @@ def lost_run_handler(on_lost: Callable[[], None]) -> Iterator[None]:
 
   JAX takes a callback for this, with which `initialize` raises an exception instead of
   aborting. But JAX cannot convert the callback's argument, a C++ type, so the call
-  throws a C++ exception that nothing catches, and C++ then calls `on_lost`.
+  throws a C++ exception that nothing catches, and C++ then calls `on_lost`. A release
+  that converts it calls `on_lost` directly.
   """
   original = _extension.get_distributed_runtime_client
   _extension.get_distributed_runtime_client = functools.partial(
-    original, missed_heartbeat_callback=lambda status: None
+    original, missed_heartbeat_callback=lambda status: on_lost()
   )
   _set_terminate(on_lost)
   try:

@@ -169,14 +169,32 @@ def host_bytes() -> int | None:
       name, _, value = line.partition(':')
       if name == 'MemAvailable':
         found.append(1024 * int(value.removesuffix('kB')))
-    limit = pathlib.Path('/sys/fs/cgroup/memory.max')
-    if limit.is_file() and (text := limit.read_text().strip()) != 'max':
-      found.append(int(text))
+    found += _cgroup_limits(pathlib.Path('/'))
   except (OSError, ValueError):
     pass
   if not found and hasattr(os, 'sysconf'):  # macOS: the physical memory
     found.append(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES'))
   return min(found, default=None)
+
+
+def _cgroup_limits(root: pathlib.Path) -> list[int]:
+  """The limits on the memory of the control groups that this process is in.
+
+  In a container the outermost group has one; a job of SLURM has one of its own.
+  """
+  limits, own = [], root / 'proc/self/cgroup'
+  for line in own.read_text().splitlines() if own.is_file() else ['0::/']:
+    _, kinds, group = line.split(':', 2)
+    if kinds and 'memory' not in kinds.split(','):
+      continue
+    # Version 2 of control groups has no kinds.
+    outermost = root / 'sys/fs/cgroup' / ('memory' if kinds else '')
+    inner = outermost / group.strip('/')
+    for folder in (inner, *inner.parents):
+      limit = folder / ('memory.limit_in_bytes' if kinds else 'memory.max')
+      if limit.is_file() and (text := limit.read_text().strip()) != 'max':
+        limits.append(int(text))
+  return limits
 
 
 @functools.cache

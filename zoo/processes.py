@@ -7,9 +7,7 @@ run of one process does without it, at no cost.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import ipaddress
 import itertools
 import json
@@ -21,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import jax
+from jax.experimental import multihost_utils
 
 from zoo import jax_private
 from zoo.errors import InUseError, RunError, UserError
@@ -159,14 +158,8 @@ def to_stop() -> bool:
   """
   # JAX stops at the number that follows the largest one of any process, so the numbers
   # must be consecutive. Training steps are not: many lie between two sync points.
-  return _preemption_manager().reached_sync_point(next(_sync_points))
-
-
-@functools.cache
-def _preemption_manager() -> jax_private.PreemptionManager:
-  manager = jax_private.take_preemption_manager()
-  atexit.register(manager.shutdown)  # as JAX does, before it disconnects
-  return manager
+  # It says so only once; of Orbax, only a CheckpointManager would ask it, too.
+  return multihost_utils.reached_preemption_sync_point(next(_sync_points))
 
 
 def end_together(code: int) -> bool:

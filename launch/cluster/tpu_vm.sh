@@ -53,16 +53,17 @@ status() { queue describe --format='value(state.state)'; }
 delete() { queue delete --force --quiet; }
 
 install() {
-  local mount extra=tpu,gcs
+  local mount extra=tpu,gcs apt='sudo apt-get -o DPkg::Lock::Timeout=300'
   if [[ $WORKDIR != gs://* ]]; then
     extra=tpu
-    mount="sudo apt-get install --yes --quiet nfs-common
+    mount="$apt install --yes --quiet nfs-common
       sudo mkdir -p /mnt/share
       mountpoint -q /mnt/share || sudo mount -t nfs $SHARE /mnt/share"
   fi
   on_all_hosts "set -e
+      $apt update --quiet
       ${mount-}
-      sudo apt-get install --yes --quiet python3.11-venv
+      $apt install --yes --quiet python3.11-venv
       test -d icl-zoo || git clone --quiet $SOURCE icl-zoo
       cd icl-zoo && git fetch --quiet && git checkout --quiet --detach $COMMIT
       python3.11 -m venv .venv
@@ -92,18 +93,19 @@ ask='cd icl-zoo 2> /dev/null || { echo "run: none"; exit; }
 look_after_the_run() { # of an ACTIVE slice; its exit code is 0 once the run is finished
   local said
   said=$(on_all_hosts "$ask" | grep '^run: ' | sort -u) || return 1 # a host is gone
-  case "$said" in
-    'run: 0')
+  case $'\n'$said$'\n' in
+    $'\nrun: 0\n')
       echo 'the run is finished'
       return 0
       ;;
-    *'run: 2'*)
+    *$'\nrun: 75\n'*) ;; # the workdir is in use, as after a lost host: no mistake
+    *$'\nrun: 2\n'*)
       on_all_hosts 'tail -n 3 icl-zoo/run.log'
       echo 'error: the command has a mistake' >&2
       exit 2
       ;;
-    *'run: on'*) return 1 ;; # also while the others of a lost host end
   esac
+  if [[ $said == *'run: on'* ]]; then return 1; fi # also while those of a lost host end
   if ((restarts++ > RESTARTS)); then
     echo "error: the run has ended early after $RESTARTS restarts" >&2
     exit 1

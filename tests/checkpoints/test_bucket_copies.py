@@ -86,6 +86,13 @@ def test_a_copy_that_gcloud_has_made_is_loaded(bucket, model, tmp_path, monkeypa
     assert_same(zoo.load(f'{bucket}/{name}', 8).model, expected)
   # A run in a bucket that was composed goes on from its checkpoints, too.
   assert train(run, f'{bucket}/there') is not None
+  # A copied one would begin anew, and replace what is there.
+  before = open_folder(f'{bucket}/run').list()
+  with refuses(
+    f'{bucket}/run was copied from a local folder', 'cannot go on from them'
+  ):
+    train(run, f'{bucket}/run')
+  assert open_folder(f'{bucket}/run').list() == before
   open_folder(f'{bucket}/run').write('checkpoints/8/model/manifest.ocdbt', b'?')
   with pytest.raises(zoo.RunError, match='checkpoints/8 is damaged: model/manifest'):
     zoo.load(f'{bucket}/run', 8)

@@ -130,7 +130,7 @@ def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
     finally:
       ended = finish(processes)
     ended.sort(key=lambda end: end[0])
-    assert [code for code, _ in ended] == [2, 143], ended
+    assert [code for code, _ in ended] == [75, 143], ended
     assert 'is in use: another process is training in it' in ended[0][1]
 
 

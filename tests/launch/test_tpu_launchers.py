@@ -1,4 +1,4 @@
-"""The files for TPU slices, as far as they can be tried without one."""
+"""The files for clusters and containers, as far as they can be tried without one."""
 
 import math
 import os
@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import yaml
 
+from launch.cli import IN_USE
 from tests.launch.processes import ROOT
 from zoo.aot import SLICES
 
@@ -72,6 +73,10 @@ def test_each_of_its_words_asks_for_the_slice(vm):
 
 def test_all_hosts_install_one_commit(vm):
   *_, command = vm('install', COMMIT='1b30a6b')
+  # A new machine has old lists of packages, and may be updating itself.
+  assert command.index('apt-get -o DPkg::Lock::Timeout=300 update') < command.index(
+    'install --yes'
+  )
   assert 'git checkout --quiet --detach 1b30a6b' in command
   assert "-e '.[tpu]'" in command
   assert 'mount -t nfs' in command
@@ -149,11 +154,24 @@ def test_a_run_that_ended_early_is_started_again(kept):
   answer, did = kept(['ACTIVE'] * 4, runs)
   assert answer.returncode == 0, answer
   assert did == [*START, *START]
+  # 255 is the code of ssh, and begins as that of a mistake does.
+  runs = ['run: 1,run: 255', 'run: 255,run: on', f'run: {IN_USE}', 'run: 22', 'run: 0']
+  answer, did = kept(['ACTIVE'] * 5, runs)
+  assert answer.returncode == 0, answer
+  assert did == 3 * [*START]
+
+
+def test_a_workdir_in_use_is_no_mistake_whatever_the_other_hosts_say(kept):
+  runs = [f'run: 2,run: {IN_USE}', f'run: {IN_USE},run: on', 'run: 0']
+  answer, did = kept(['ACTIVE'] * 3, runs)
+  assert answer.returncode == 0, answer
+  assert did == [*START]
 
 
 def test_a_run_that_cannot_go_on_is_given_up(kept):
-  answer, did = kept(['ACTIVE'], ['run: 2,run: 2'])
-  assert (answer.returncode, did) == (2, [])
+  for runs in 'run: 2,run: 2', 'run: 2,run: on', 'run: 1,run: 2':
+    answer, did = kept(['ACTIVE'], [runs])
+    assert (answer.returncode, did) == (2, [])
   assert 'error: no such flag' in answer.stdout
   answer, did = kept(['ACTIVE'] * 9, ['run: 1'] * 9, RESTARTS='2')
   assert (answer.returncode, did) == (1, 3 * [*START])
@@ -193,3 +211,88 @@ def test_the_job_set_starts_the_command_again_unless_it_finishes(pod):
     'Never',
   )
   assert JOB_SET['spec']['failurePolicy']['maxRestarts'] > 0
+
+
+def action(pod_rules, code, disrupted=False):
+  """What JobSet does once a pod has ended so, by its rules and those of the job.
+
+  The messages are Kubernetes' own (pkg/controller/job/pod_failure_policy.go).
+  """
+  reason, message = 'BackoffLimitExceeded', 'Job has reached its backoff limit'
+  for index, rule in enumerate(pod_rules):
+    if codes := rule.get('onExitCodes'):
+      assert (codes['operator'], codes['containerName']) == ('In', 'train')
+      met = code in codes['values']
+      message = f'Container train for pod default/a-0 failed with exit code {code}'
+    else:
+      assert rule['onPodConditions'] == [{'type': 'DisruptionTarget', 'status': 'True'}]
+      met, message = disrupted, 'Pod default/a-0 has condition DisruptionTarget'
+    if met:
+      assert rule['action'] == 'FailJob'
+      reason = 'PodFailurePolicy'
+      message = f'{message} matching FailJob rule at index {index}'
+      break
+  for rule in JOB_SET['spec']['failurePolicy']['rules']:
+    patterns = rule.get('onJobFailureMessagePatterns', [''])
+    if reason in rule['onJobFailureReasons'] and any(
+      re.search(pattern, message) for pattern in patterns
+    ):
+      return rule['action']
+  return 'RestartJobSet'
+
+
+def test_the_job_set_gives_up_only_a_mistake_and_counts_no_pre_emption(pod):
+  spec, container = pod
+  assert container['name'] == 'train'
+  rules = spec['podFailurePolicy']['rules']
+  assert action(rules, 2) == 'FailJobSet'
+  for code in 143, 137, 1, 2000:
+    assert action(rules, code, True) == 'RestartJobSetAndIgnoreMaxRestarts'
+  assert action(rules, 143) == 'RestartJobSetAndIgnoreMaxRestarts'
+  for code in 1, IN_USE, 134, 137, 20, 22, 255:
+    assert action(rules, code) == 'RestartJobSet'
+
+
+def test_the_pods_of_a_job_set_share_no_node_pool_with_another():
+  assert JOB_SET['metadata']['annotations'] == {
+    'alpha.jobset.sigs.k8s.io/exclusive-topology': 'cloud.google.com/gke-nodepool'
+  }
+
+
+@pytest.mark.parametrize('code', [0, 1, 2, IN_USE, 143])
+def test_slurm_queues_a_stopped_job_again_and_one_whose_workdir_is_in_use(
+  tmp_path, code
+):
+  for name, script in {'srun': f'exit {code}', 'scontrol': 'echo "$@"'}.items():
+    (tmp_path / name).write_text(f'#!/bin/bash\n{script}\n')
+    (tmp_path / name).chmod(0o755)
+  path = f'{tmp_path}:{os.environ["PATH"]}'
+  answer = subprocess.run(
+    ['bash', CLUSTER / 'slurm.sbatch', '--config=c.py'],
+    env={**os.environ, 'PATH': path, 'SLURM_JOB_ID': '7'},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert answer.returncode == code
+  assert answer.stdout == ('requeue 7\n' if code in (IN_USE, 143) else '')
+
+
+@pytest.mark.parametrize(
+  ('extra', 'installed'),
+  [('cpu', '.[gcs]'), ('tpu', '.[gcs,tpu]'), ('cuda13', '.[gcs,cuda13]'), ('x', None)],
+)
+def test_every_container_can_use_a_bucket(tmp_path, extra, installed):
+  text = (ROOT / 'Dockerfile').read_text()
+  (script,) = re.findall(r'^RUN ((?:.*\\\n)*.*)', text, re.M)
+  (tmp_path / 'pip').write_text('#!/bin/sh\nfor last; do :; done; echo "$last"\n')
+  (tmp_path / 'pip').chmod(0o755)
+  answer = subprocess.run(
+    ['sh', '-c', script],
+    env={'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'EXTRA': extra},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert answer.stdout.split() == ([] if installed is None else [installed])
+  assert answer.returncode == (2 if installed is None else 0)
