@@ -2,12 +2,12 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import os
 import pathlib
 import platform
 
 import jax
-import jaxlib
 
 from zoo.errors import UserError
 from zoo.files import user_path
@@ -43,7 +43,7 @@ def this_machine() -> str:
         words += sorted(line.partition(':')[2].split())
         break
   digest = hashlib.sha256(' '.join(words).encode()).hexdigest()
-  return f'{jaxlib.__version__}-{digest[:12]}'
+  return f'{importlib.metadata.version("jaxlib")}-{digest[:12]}'
 
 
 def delete_least_used(folder: pathlib.Path, max_bytes: int) -> None:
