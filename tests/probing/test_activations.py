@@ -132,8 +132,12 @@ def _check_channels(model, outputs, own, name):
   values = tokens if name == 's4d' else own['convolutions.0.0']
   read = jnp.asarray(_read(own['attention'], values[..., None])[..., 0], 'float32')
   if name == 's4d':
-    read = jax.nn.gelu(read + mixer.skip[...][None, None] * tokens)
-  assert_close(mixer.out(read), outputs, _ROUNDING)
+    hidden = read + mixer.skip[...][None, None] * tokens
+    hidden = jax.nn.gelu(hidden, approximate=False)
+    read_out = mixer.out(hidden) * jax.nn.sigmoid(mixer.gate(hidden))
+  else:
+    read_out = mixer.out(read)
+  assert_close(read_out, outputs, _ROUNDING)
 
 
 @pytest.mark.parametrize(
