@@ -39,9 +39,9 @@ class InvariantNetwork(NamedTuple):
 
 
 class InvariantOptimum(NamedTuple):
-  """A proved lower bound of the least risk, and the lowest risk found."""
+  """A lower bound of the least risk, computed in float64, and the lowest risk found."""
 
-  lower: float  # proved: no sum of the terms that occur has a lower risk
+  lower: float  # no sum of the terms that occur has a lower risk, up to rounding
   upper: float  # the lowest found by a search, at `weights`
   weights: InvariantNetwork
 
@@ -80,12 +80,13 @@ def invariant_risk(
 
 
 def invariant_optimum(task: Task) -> InvariantOptimum:
-  """Bounds of the least `invariant_risk`: one proved, one from a search.
+  """Bounds of the least `invariant_risk`: one certified in float64, one from a search.
 
   The lower bound is the least risk of any linear combination of the 14 terms that occur
-  in the predictions of such networks. The upper bound comes from local searches near
-  the best network of the GD++ family; it is not proved to be the infimum. Raises
-  UserError unless ΣΛ is a positive multiple of the identity.
+  in the predictions of such networks; it is computed by a Cholesky decomposition in
+  float64, whose rounding errors are not bounded. The upper bound comes from local
+  searches near the best network of the GD++ family; it is not proved to be the infimum.
+  Raises UserError unless ΣΛ is a positive multiple of the identity.
   """
   task = require_covered(task)
   moments = _Moments(task)
