@@ -6,7 +6,8 @@
 Every combination of the values is a point. Points of linear attention that differ only
 in prior mean, noise, initial guess or bias, or number of heads share one program and
 its prompts. Points of other models that differ only in seed, learning rate or initial
-scale share one program, unless the model uses the scale for more than its first weights.
+scale share one program, unless the model uses the scale for more than its first
+weights.
 Rerun the same command to resume after an interruption, or with more values to add
 points.
 

@@ -75,8 +75,8 @@ def sweep(
   Points that differ only in certain fields are trained side by side in one program: for
   linear attention the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with the exact
   objective, for other models `populations.POPULATION`, unless they change more of a
-  model than its arrays. Other points are trained one after the other. Each point has its
-  own folder, like an ordinary run.
+  model than its arrays. Other points are trained one after the other. Each point has
+  its own folder, like an ordinary run.
 
   If `num_processes` processes, which share only the workdir, make the same call, they
   divide the points: each program is cut into as many parts, and each process trains
