@@ -254,10 +254,7 @@ def _flock(
 ) -> TextIO:
   file = stack.enter_context(_open_lock(workdir / name))
   try:
-    if fcntl is None:
-      raise OSError(None, 'this system has no file locks')
-    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    _wait_for(file, mode, workdir)
+    _wait_for(file, shared, workdir)
   except OSError as error:
     logging.warning(
       '%s cannot be locked (%s): make sure that no other process trains in it',
@@ -272,15 +269,18 @@ def _open_lock(path: pathlib.Path) -> TextIO:
   return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), 'a+')
 
 
-def _wait_for(file: TextIO, mode: int, workdir: pathlib.Path) -> None:
+def _wait_for(file: TextIO, shared: bool, workdir: pathlib.Path) -> None:
   """Locks a file; raises InUseError if another process holds it for two minutes.
 
   A process that was just told to stop may still be saving, and the lock of a machine
   that was lost may outlive it for a minute or two on a network file system.
   """
+  if fcntl is None:
+    raise OSError(None, 'this system has no file locks')
   end = time.monotonic() + _PATIENCE
   for attempt in itertools.count():
     try:
+      mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
       return fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
       if time.monotonic() >= end:

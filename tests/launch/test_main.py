@@ -8,7 +8,7 @@ import pytest
 from tests import fuzz
 from tests.launch.processes import ROOT, launch
 from tests.training.runs import small_config
-from zoo.workdir import open_workdir
+from zoo.workdir import locked, open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
@@ -256,6 +256,18 @@ def test_a_config_is_run_once(call, tmp_path, monkeypatch):
   assert pathlib.Path('runs').read_text() == 'x'
   # Beside it nothing is left, not even what Python has compiled.
   assert {path.name for path in tmp_path.iterdir()} == {'counts.py', 'runs'}
+
+
+def test_a_folder_in_use_has_an_exit_code_of_its_own(call, tmp_path, impatient):
+  """Launchers try again after it, and not after a mistake."""
+  from configs import yq_lsa
+
+  open_workdir(tmp_path / 'run', yq_lsa.get_config('smoke'))
+  with locked(tmp_path / 'run'):
+    answer = call('main', SMOKE, f'--workdir={tmp_path}/run')
+  assert answer.code == 75, answer.err
+  (message,) = [text for text in answer.err.splitlines() if text.startswith('error')]
+  assert f'{tmp_path}/run is in use: another process is training in it' in message
 
 
 def test_ctrl_c_in_a_config_passes(call, tmp_path):

@@ -120,7 +120,7 @@ def _body(config: Config, heads: int) -> object:
     if num_heads(config) < heads:
       config = copy.deepcopy(config)
       config['model'].num_heads = heads
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   for _, module in nnx.iter_modules(model):
     registry.forget_arguments(module)
   graph, state = nnx.split(model)
