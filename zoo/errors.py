@@ -57,6 +57,13 @@ def check_count(name: str, value: object, minimum: int = 1) -> int:
   return count
 
 
+def check_flag(name: str, value: object) -> bool:
+  """Returns `value` as a bool; raises UserError unless it is True or False."""
+  if not isinstance(value, bool | np.bool_):
+    raise UserError(f'{name} is {_shown(value)}; it must be True or False')
+  return bool(value)
+
+
 def check_number(
   name: str, value: object, minimum: float = -math.inf, above: float = -math.inf
 ) -> float:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.errors import UserError, check_count, check_flag, check_name, check_number
 from zoo.exact_forms import DeepRule
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import TokenModel
@@ -74,7 +74,9 @@ class DeepLSA(TokenModel):
         return LinearAttention(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
-    self.layers = nnx.List([layer() for _ in range(1 if shared else num_layers)])
+    self.layers = nnx.List(
+      [layer() for _ in range(1 if check_flag('shared', shared) else num_layers)]
+    )
     self.form, self.sign = form, 1 if form == 'dense' else -1
     if readout == 'linear':
       start = jnp.eye(self.token_width)[:, num_features:]

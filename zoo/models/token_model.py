@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name
+from zoo.errors import UserError, check_count, check_flag, check_name
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
@@ -50,7 +51,7 @@ class TokenModel(nnx.Module):
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
     self.token_width = token_width(tokens, num_features, num_outputs)
-    if tokens == 'joint' or not causal:
+    if tokens == 'joint' or not check_flag('causal', causal):
       # The outputs at examples would depend on their own labels.
       self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -90,7 +91,7 @@ class TokenModel(nnx.Module):
     if self.guess.is_residual:
       corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
-      guess = 0 * guess
+      guess = jnp.zeros_like(guess)  # not 0 · guess, which is NaN if it overflows
     return lay_out(prompt, guess, self.layout)
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:

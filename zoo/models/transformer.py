@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name
+from zoo.errors import UserError, check_count, check_flag, check_name
 from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples, num_tokens
@@ -73,8 +73,10 @@ class Transformer(TokenModel):
       rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat, self.num_loops = remat, check_count('num_loops', num_loops)
-    if num_loops == 1:  # the predictions themselves, which may be of the query alone
+    self.remat = check_flag('remat', remat)
+    self.num_loops = check_count('num_loops', num_loops)
+    if num_loops == 1 and type(self).loop_predictions is Transformer.loop_predictions:
+      # They are the predictions themselves, which may be of the query alone.
       self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
     num_layers = check_count('num_layers', num_layers)
