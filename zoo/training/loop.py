@@ -22,20 +22,24 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
+  build_task,
   differences,
   minutes_between_saves,
   minutes_of_patience,
   to_json,
   validate,
 )
+from zoo.contracts import check_sampled
 from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
 from zoo.mesh import make_mesh
+from zoo.theory import is_ours
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
 from zoo.training.program import Program, make_program, on_mesh
 from zoo.training.records import Progress, Records
+from zoo.training.step import TRAIN_STREAM, stream_key
 from zoo.training.summary import (
   SUMMARY,
   Summary,
@@ -347,10 +351,22 @@ class Training:
     self._checkpoints.wait()
     latest = self._checkpoints.latest
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
+    self._check_prompts_of(line['step'] - 1)
     raise NotFiniteError(
       f'{_not_finite(line)}: stopped, not saved; {good}; a smaller '
       'config.optimizer.learning_rate or a config.optimizer.clip_norm may help'
     )
+
+  def _check_prompts_of(self, step: int) -> None:
+    """Raises RunError if not the weights but the prompts of a step are not finite."""
+    config, task = self._config, build_task(self._config)
+    if is_ours(task):  # whose prompts are finite
+      return
+    key = jax.random.fold_in(stream_key(config, TRAIN_STREAM), step)
+    try:
+      check_sampled(task, key, config.train.batch_size)
+    except UserError as error:
+      raise NotFiniteError(f'step {step + 1} is not finite: {error}') from None
 
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
