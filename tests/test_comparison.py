@@ -14,7 +14,15 @@ from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.settings import curve_key, isotropic
 from zoo import comparison
-from zoo.comparison import affordable, compare, compare_all, is_comparison, table_of
+from zoo.comparison import (
+  affordable,
+  below_bayes,
+  compare,
+  compare_all,
+  is_comparison,
+  table_of,
+  without_errors,
+)
 from zoo.comparison_plots import plot_by_examples
 from zoo.curves import sample_losses
 from zoo.estimators.baseline import HostBaseline
@@ -308,3 +316,46 @@ def test_numbers_that_are_not_finite_are_none(compared):
   task, found = compared
   assert known_risk(task.baselines()['ols'], task) == np.inf
   json.dumps(found, allow_nan=False)
+
+
+def _curve(mean, error, paired=None) -> Any:
+  found = without_errors([0.0] * len(mean))
+  found |= {'mean': mean, 'standard_error': error}
+  if paired is not None:
+    found |= {'difference': paired[0], 'difference_stderr': paired[1]}
+  return found
+
+
+@pytest.mark.parametrize(
+  ('model', 'bayes', 'said'),
+  [
+    # Without errors of the pairs, those of both curves add up.
+    (
+      ([1.0, 2.0], [0.1, 0.1]),
+      ([2.0, 2.0], [0.1, 0.1]),
+      'after 0 examples is 1 ± 0.14',
+    ),
+    (([1.5, 2.0], [0.1, 0.1]), ([2.0, 2.0], [0.1, 0.1]), None),
+    # At the query, the error of the pairs.
+    (
+      ([2.0, 1.9], [0.1, 0.1]),
+      ([2.0, 2.0], [0.1, 0.1], (-0.1, 0.02)),
+      'after 1 examples is 0.1 ± 0.02 below that of bayes',
+    ),
+    (([2.0, 1.9], [0.1, 0.1]), ([2.0, 2.0], [0.1, 0.1], (-0.1, 0.03)), None),
+    # Rounding errors of a perfect predictor.
+    (([2.0, 0.0], [0.1, 0.0]), ([2.0, 1e-12], [0.1, 0.0], (-1e-12, 0.0)), None),
+    (([None, 1.0], [None, 0.1]), ([2.0, None], [0.1, None]), None),
+    (([1.0, 1.0], [None, None]), ([2.0, 2.0], [0.1, 0.1]), None),
+  ],
+)
+def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):
+  comparison = {'model': _curve(*model), 'bayes': _curve(*bayes)}
+  found = below_bayes(comparison)
+  assert (found is None) == (said is None)
+  assert said is None or said in found
+  assert below_bayes({'model': _curve(*model), 'zero': _curve(*bayes)}) is None
+  figure = plot_by_examples({'leaks': comparison})
+  titles = [axes.get_title() for axes in figure.axes]
+  assert any(titles) == (said is not None)
+  assert ('leaks: the loss' in caplog.text) == (said is not None)

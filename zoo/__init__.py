@@ -1,4 +1,4 @@
-"""ICL Zoo: attention architectures that learn in context, and their exact theory.
+"""ICL Zoo: architectures that learn in context, and their exact theory.
 
 model = zoo.create_model('yq_lsa', num_features=10, rngs=nnx.Rngs(0))
 task = zoo.create_task('linear_regression', num_features=10, context_length=10)

@@ -29,6 +29,7 @@ _NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host
 # take about ten seconds of a CPU.
 _BUDGET = 2e10
 _ENOUGH = 128  # prompts that a curve needs
+_SIGNIFICANT = 4  # standard errors: by chance exceeded once in 30,000 comparisons
 
 
 class Measured(TypedDict):
@@ -97,13 +98,16 @@ def compare_all(
       logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
       continue
     others[name] = _Losses(losses, at, known_risk(baseline, task))
-  return [
+  found = [
     {
       name: _measured(one, own.losses[:, -1])
       for name, one in {MODEL: own, **others}.items()
     }
     for own in each
   ]
+  for warning in filter(None, map(below_bayes, found)):
+    logging.warning('%s', warning)
+  return found
 
 
 class _Losses(NamedTuple):
@@ -184,6 +188,49 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
   ]
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
   return [title, 'loss ± s.e.', 'median', 'model − this', 'exact'], rows
+
+
+def below_bayes(comparison: Comparison) -> str | None:
+  """A warning if the model's loss is significantly below the least possible one.
+
+  This is by more than four standard errors of the difference after some number of
+  examples. It means a model that sees what it should predict, or a wrong `bayes`.
+  """
+  model, bayes = comparison[MODEL], comparison.get('bayes')
+  if bayes is None:
+    return None
+  at = {k: i for i, k in enumerate(bayes['num_examples'])}
+  least = [mean for mean in bayes['mean'] if mean is not None]
+  for i, k in enumerate(model['num_examples']):
+    if k not in at:
+      continue
+    gap, error = _difference(model, i, bayes, at[k])
+    # Rounding errors have almost no standard error.
+    if gap < -_SIGNIFICANT * error - 1e-5 * max(least, default=0.0):
+      return (
+        f'the loss after {k} examples is {-gap:.3g} ± {error:.2g} below that of bayes, '
+        'the least possible: the model sees what it should predict, or bayes is wrong; '
+        'zoo.check_model and zoo.check_task tell'
+      )
+  return None
+
+
+def _difference(
+  model: Measured, i: int, bayes: Measured, j: int
+) -> tuple[float, float]:
+  """The model's loss minus that of Bayes, and a bound on its standard error."""
+  if i == len(model['mean']) - 1 and j == len(bayes['mean']) - 1:
+    gap, error = bayes['difference'], bayes['difference_stderr']  # in pairs
+    if gap is not None and error is not None:
+      return gap, error
+  numbers = (
+    *(model['mean'][i], bayes['mean'][j]),
+    *(model['standard_error'][i], bayes['standard_error'][j]),
+  )
+  if any(number is None for number in numbers):
+    return math.nan, math.nan
+  one, other, *errors = (float(number or 0.0) for number in numbers)
+  return one - other, math.hypot(*errors)
 
 
 def without_errors(curve: Sequence[float | None]) -> Measured:

@@ -4,12 +4,14 @@ import itertools
 from collections.abc import Mapping
 
 import numpy as np
+from absl import logging
 from matplotlib.axes import Axes
 
-from zoo.comparison import MODEL, Comparison, Measured
+from zoo.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.style import (
   BLACK,
   PALETTE,
+  VERMILION,
   Figure,
   in_style,
   label_log_axis,
@@ -59,6 +61,11 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
     _plot_measured(axes, measured, label, look, position, _LEAST * largest)
   label_log_axis(axes.yaxis)
   legend_above(figure)
+  for label, comparison in comparisons.items():
+    if warning := below_bayes(comparison):
+      logging.warning('%s: %s', label, warning)
+      text = 'below the least possible loss, so something is wrong'
+      axes.set_title(text, color=VERMILION)
   return figure
 
 

@@ -159,7 +159,9 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
     memory.check(config, task, abstract, (data, model))
   _check_model(config, task, abstract, model)
   contracts.check_forms(abstract, task)
-  # This check builds the model, so it is left out for devices that need not exist.
+  # These checks compute, so they are left out for devices that need not exist.
+  if num_devices is None and not theory.is_ours(task):
+    contracts.check_sampled(task)
   if num_devices is None and not theory.is_ours(abstract):
     contracts.check_before_training(build_model(config, nnx.Rngs(0)), task)
 

@@ -83,9 +83,9 @@ class Prompt:
       )
 
   def second_moment(self) -> Float[Array, 'b e e']:
-    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family uses of the context."""
+    """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family uses; 0 without examples."""
     z_bce = self.examples()
-    return jnp.einsum('bci,bcj->bij', z_bce, z_bce) / z_bce.shape[1]
+    return jnp.einsum('bci,bcj->bij', z_bce, z_bce) / max(z_bce.shape[1], 1)
 
   def tokens(self, guess: Float[Array, ' b *k']) -> Float[Array, 'b t e']:
     """The embedding matrix (eq. 2), one token per row: the examples, then the query.

@@ -140,6 +140,25 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
     lambda: _model(lambda self, prompt, f: jax.lax.stop_gradient(f)),
     ['the gradient of Own is 0 for all parameters'],
   ),
+  'NaN for a shorter context': (
+    lambda: _model(
+      lambda self, prompt, f: f * (1 if prompt.x.shape[1] == C else jnp.nan)
+    ),
+    ['Own(prompt) of 0 examples is not finite', 'any shorter context'],
+  ),
+  'an exception for a shorter context': (
+    lambda: _model(lambda self, prompt, f: f + prompt.y[:, C - 1]),
+    ['Own(prompt) of 0 examples failed: IndexError'],
+  ),
+  'loops that are not those of the predictions': (
+    lambda: _model(
+      predictions=_every,
+      loop_predictions=lambda self, prompt: (
+        _every(self, prompt)[None].at[0, :, 1].add(1)
+      ),
+    ),
+    ['Own.loop_predictions(prompt) of the last loop are not the predictions'],
+  ),
   'a gradient that is NaN': (
     lambda: _model(lambda self, prompt, f: f + jnp.sqrt(0 * self.a[...])),
     ['the gradient of Own is not finite'],

@@ -287,6 +287,7 @@ def test_the_risk_is_that_of_the_closed_form():
     ({'form': 'spars'}, "did you mean 'sparse'?"),
     ({'readout': 'first'}, "unknown readout 'first'"),
     ({'guess': 'one'}, "unknown guess 'one'"),
+    ({'shared': 'no'}, "shared is 'no'; it must be True or False"),
   ],
   ids=lambda value: value if isinstance(value, str) else '',
 )

@@ -390,3 +390,15 @@ def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
 def test_missing_heads_are_named():
   with refuses("'num_heads'", 'multi_head_lsa'):
     zoo.create_model('multi_head_lsa', num_features=3, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize('heads', [1, 2, 30])  # by head, and by the learning rule
+def test_without_examples_a_model_predicts_what_its_rule_starts_from(heads):
+  model = _model('multi_head_lsa', heads, 3)
+  prompt = _prompt(3, 4)
+  none, whole = jax.jit(
+    lambda p: (model(p.prefix(0)), model.learning_rule()(p.prefix(0)))
+  )(prompt)
+  start = model.learning_rule().predictions(prompt)[:, 0]
+  for found in (none, whole):
+    np.testing.assert_allclose(found, start, rtol=1e-5, atol=1e-6)  # float32

@@ -127,3 +127,16 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
     predictions, expected = model(prompt), guess[:, -1] + without(left)
   # A few roundings of sums of twenty numbers.
   np.testing.assert_allclose(predictions, expected, atol=1e-12)
+
+
+def test_a_residual_guess_that_overflows_leaves_no_nan_in_the_tokens():
+  class Sees(zoo.models.TokenModel):
+    def body(self, tokens):
+      return tokens[..., -1:]
+
+  model = Sees(_D, guess='residual', tokens='shifted', rngs=nnx.Rngs(0))
+  model.guess.weights[...] = jnp.full((_D, 1), 1e38)
+  prompt = dataclasses.replace(_prompt(), x_query=jnp.full((_B, _D), 10.0))
+  tokens = model.embed(prompt)
+  assert np.isinf(model.guess(prompt.x_query)).all()
+  assert np.all(tokens[:, -1, -1] == 0)

@@ -317,12 +317,14 @@ def test_a_longer_context_than_the_positions_is_refused():
     ({'feed_forward': 'relu'}, ["unknown feed_forward 'relu'"]),
     ({'hidden_features': -1}, ['hidden_features']),
     ({'num_loops': 0}, ['num_loops']),
+    ({'causal': 'False'}, ["causal is 'False'; it must be True or False"]),
+    ({'remat': 1}, ['remat is 1; it must be True or False']),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
     ({'init_scale': -1.0}, ['init_scale']),
   ],
   ids=str,
 )
-def test_mistakes_are_one_line(given, said):
+def test_mistakes_are_one_line(given, said, unchecked):
   with refuses(*said):
     _model(**given)
 

@@ -221,3 +221,10 @@ def test_bayes_is_named_only_where_it_can_be_computed():
   assert names('majority', num_features=28)[0] == 'averaging'
   assert names('sparse_parity', num_features=20, num_relevant=3)[0] == 'bayes'
   assert 'bayes' not in names('sparse_parity', num_features=60, num_relevant=5)
+
+
+def test_a_longer_context_has_as_many_random_labels():
+  shifts = _task('nearest_neighbour', context_length=9).shifts()
+  tasks = [shifts[name] for name in ('context_length=18', 'context_length=288')]
+  assert [task.num_random for task in tasks] == [3, 3]
+  assert tasks[0].baselines()['bayes'] == tasks[1].baselines()['bayes']

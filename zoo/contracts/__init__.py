@@ -6,4 +6,5 @@ docs/models_and_tasks.md says what a model and a task are.
 from zoo.contracts.models import check_before_training as check_before_training
 from zoo.contracts.models import check_forms as check_forms
 from zoo.contracts.models import check_model as check_model
+from zoo.contracts.tasks import check_sampled as check_sampled
 from zoo.contracts.tasks import check_task as check_task

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from flax import nnx
+from jaxtyping import Array
 
 from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
-from zoo.protocols import Predictor, PredictsAll, Task
+from zoo.protocols import Looped, Predictor, Task, is_looped, predicts_all
 from zoo.tasks.base import num_outputs_of
 
 NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
 _REORDERED = 1e-3
+
+AnyArray = Array | np.ndarray
+# What a predictor predicts, by name.
+Facts = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -46,80 +52,200 @@ def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
     raise UserError(f'{what} has the shape {found}; it must be {shape}')
 
 
-def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
-  """Raises UserError unless an array has finite floats and the given shape."""
+def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
+  """Raises UserError unless an array, maybe abstract, has floats and this shape."""
   check_shape(what, array, shape)
   assert isinstance(array, jax.Array | np.ndarray)
   if not jnp.issubdtype(array.dtype, jnp.floating):
     raise UserError(f'{what} is of type {array.dtype}; it must be floating-point')
+
+
+def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
+  """Raises UserError unless an array has finite floats and the given shape."""
+  check_floats(what, array, shape)
+  check_finite(what, array)
+
+
+def check_finite(what: str, array: object) -> None:
+  """Raises UserError unless all numbers of an array are finite."""
+  assert isinstance(array, jax.Array | np.ndarray)
   if not np.isfinite(array).all():
     raise UserError(f'{what} is not finite')
 
 
-def check_prediction(
-  what: str, predictor: Predictor, prompt: Prompt, task: Task
-) -> Float[Array, ' b *k']:
-  """The prediction of a predictor; raises UserError unless it has the right form."""
+def short_lengths(context_length: int) -> list[int]:
+  """The numbers of examples with which a model is also tried: 0, 1, C/2 and C − 1."""
+  c = context_length
+  return sorted({0, 1, c // 2, c - 1} & {*range(c)})
+
+
+def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:
+  """The prediction, to be traced; UserError if it fails or has the wrong form.
+
+  Also if the predictor changes its own variables, as dropout does.
+  """
+  before = _variables(predictor)
   with one_line(what):
-    prediction, again = predictor(prompt), predictor(prompt)
-  check_form(what, prediction, label_shape(task, len(prompt.x)))
-  if not np.array_equal(prediction, again):
-    raise UserError(f'{what} differs from call to call; it must be deterministic')
+    prediction = predictor(prompt)
+  check_floats(what, prediction, label_shape(task, len(prompt.x_query)))
+  after = _variables(predictor)
+  for path in sorted(before | after):
+    if before.get(path) is not after.get(path):
+      raise UserError(
+        f'{what} differs from call to call, since it changes its variable {path}; a '
+        'model must be stateless, without dropout, batch statistics or counters'
+      )
   return prediction
 
 
-def check_predictions(
-  name: str, model: PredictsAll, prompt: Prompt, task: Task, prediction: Array
+def _variables(predictor: Predictor) -> dict[str, object]:
+  """The arrays of a module by path, from which a changed one can be told."""
+  if not isinstance(predictor, nnx.Module):
+    return {}
+  flat = nnx.to_flat_state(nnx.state(predictor))
+  return {'.'.join(map(str, path)): one.get_value() for path, one in flat}
+
+
+def facts_of(
+  name: str,
+  predictor: Predictor,
+  prompt: Prompt,
+  task: Task,
+  lengths: Sequence[int],
+  call: str | None = None,
+  failed: list[UserError] | None = None,
+) -> Facts:
+  """Predictions by all methods, and of the first k examples for k in `lengths`.
+
+  They are to be traced as one program. `call` is the name of the prediction in
+  messages. Raises UserError for a method that fails or has the wrong form; an error
+  with fewer examples goes to `failed` if that is a list.
+  """
+  b, c = prompt.x.shape[:2]
+  call = f'{name}(prompt)' if call is None else call
+  found = {'alone': called(call, predictor, prompt, task)}
+  if predicts_all(predictor):
+    what = f'{name}.predictions(prompt)'
+    with one_line(what):
+      found['everywhere'] = predictor.predictions(prompt)
+    check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
+  if is_looped(predictor):
+    found['loops'] = _last_loop(name, predictor, prompt, task)
+  for k in lengths:
+    what = f'{call} of {k} examples'
+    try:
+      with one_line(what):
+        found[f'after {k}'] = predictor(prompt.prefix(k))
+      check_floats(what, found[f'after {k}'], label_shape(task, b))
+    except UserError as error:
+      if failed is None:
+        raise
+      failed.append(error)
+      found.pop(f'after {k}', None)
+  return found
+
+
+def _last_loop(name: str, predictor: Looped, prompt: Prompt, task: Task) -> Array:
+  """The predictions after the last loop: of the query, or of every example."""
+  what = f'{name}.loop_predictions(prompt)'
+  with one_line(what):
+    loops = predictor.loop_predictions(prompt)
+  num_loops, _, length, *_ = *np.shape(loops), 0, 0, 0
+  b, c = prompt.x.shape[:2]
+  if predicts_all(predictor) or not length:
+    length = c + 1
+  check_floats(what, loops, label_shape(task, max(num_loops, 1), b, length))
+  return loops[-1] if predicts_all(predictor) else loops[-1][:, -1:]
+
+
+def check_facts(
+  name: str,
+  facts: Facts,
+  run: Callable[[Prompt], Facts],
+  prompt: Prompt,
+  call: str | None = None,
+) -> None:
+  """Checks predictions of prompts against each other and those of changed prompts.
+
+  `facts` are those of `prompt`, and `run` finds them for others. Raises UserError for a
+  prediction that is not finite, reads targets, looks ahead, or is not that of another
+  method.
+  """
+  call = f'{name}(prompt)' if call is None else call
+  check_finite(call, facts['alone'])
+  changed = run(_with_other_targets(prompt))
+  _check_reads_no_target(call, changed['alone'], facts['alone'])
+  if 'everywhere' in facts:
+    _check_predictions(name, facts, changed, run, prompt)
+  for k in range(prompt.x.shape[1]):
+    if f'after {k}' in facts:
+      _check_fewer(name, call, facts, k)
+  if 'loops' in facts:
+    expected = facts.get('everywhere', facts['alone'][:, None])
+    check_close(
+      f'{name}.loop_predictions(prompt) of the last loop are not the predictions',
+      *(facts['loops'], expected),
+    )
+
+
+def _check_predictions(
+  name: str,
+  facts: Facts,
+  changed: Facts,
+  run: Callable[[Prompt], Facts],
+  prompt: Prompt,
 ) -> None:
   """Checks that `predictions` agree with `__call__`, are causal and read no targets."""
-  what = f'{name}.predictions(prompt)'
-  b, c = prompt.x.shape[:2]
-  # Compiled as one program; otherwise each operation would be compiled for each length.
-  predictions = jax.jit(lambda prompt: model.predictions(prompt))
-  predict = jax.jit(lambda prompt: model(prompt))
-  with one_line(what):
-    everywhere = predictions(prompt)
-  check_form(what, everywhere, label_shape(task, b, c + 1))
+  what, everywhere = f'{name}.predictions(prompt)', facts['everywhere']
+  c = prompt.x.shape[1]
+  check_finite(what, everywhere)
   check_close(
-    f'{what} at the query is not {name}(prompt)', everywhere[:, -1], prediction
+    f'{what} at the query is not {name}(prompt)', everywhere[:, -1], facts['alone']
   )
-  check_reads_no_target(what, predictions, prompt, everywhere)
-  for k in sorted({c // 3, c - 1}):
+  _check_reads_no_target(what, changed['everywhere'], everywhere)
+  for k in sorted({c // 3, c - 1} & {*range(c)}):
     # Prediction k may use all before example k and its features, and nothing else.
-    later = dataclasses.replace(
-      prompt,
-      x=prompt.x.at[:, k + 1 :].add(1),
-      y=prompt.y.at[:, k:].add(1),
-      x_query=prompt.x_query + 1,
-    )
-    with one_line(what):
-      seen = predictions(later)[:, : k + 1]
+    x, y = np.array(prompt.x), np.array(prompt.y)
+    x[:, k + 1 :] += 1
+    y[:, k:] += 1
+    later = dataclasses.replace(prompt, x=x, y=y, x_query=prompt.x_query + 1)
+    seen = run(later)['everywhere'][:, : k + 1]
     check_close(f'{what} looks ahead of example {k}', seen, everywhere[:, : k + 1])
-    if k:
-      with one_line(f'{name}(prompt) of {k} examples'):
-        alone = predict(prompt.prefix(k))
-      check_close(
-        f'{what} at example {k} is not the prediction from the examples before it',
-        *(everywhere[:, k], alone),
-      )
 
 
-def check_reads_no_target(
-  what: str, predict: Callable[[Prompt], Array], prompt: Prompt, prediction: Array
-) -> None:
-  """Raises UserError if a prediction changes with the targets of the prompt."""
-  changed = dataclasses.replace(prompt, y_query=prompt.y_query + 1)
-  if prompt.context_targets is not None:
-    changed = dataclasses.replace(changed, context_targets=prompt.context_targets + 1)
-  with one_line(what):
-    same = np.array_equal(predict(changed), prediction)
-  if not same:
+def _check_fewer(name: str, call: str, facts: Facts, k: int) -> None:
+  """Checks a prediction from the first k examples."""
+  found = facts[f'after {k}']
+  if not np.isfinite(found).all():
+    raise UserError(
+      f'{call} of {k} examples is not finite; a model must accept any shorter context'
+    )
+  if 'everywhere' in facts:
+    check_close(
+      f'{name}.predictions(prompt) at example {k} is not the prediction from the '
+      'examples before it',
+      *(facts['everywhere'][:, k], found),
+    )
+
+
+def _with_other_targets(prompt: Prompt) -> Prompt:
+  targets = prompt.context_targets
+  return dataclasses.replace(
+    prompt,
+    y_query=prompt.y_query + 1,
+    context_targets=None if targets is None else targets + 1,
+  )
+
+
+def _check_reads_no_target(what: str, changed: AnyArray, prediction: AnyArray) -> None:
+  """Raises UserError if a prediction changed with the targets of the prompt."""
+  if not np.array_equal(changed, prediction):
     raise UserError(
       f'{what} reads the target: it changes with prompt.y_query or context_targets'
     )
 
 
-def check_close(what: str, one: Array, other: Array) -> None:
+def check_close(what: str, one: AnyArray, other: AnyArray) -> None:
   """Raises UserError unless two predictions agree up to the order of their sums."""
   gap = float(np.abs(np.asarray(one) - np.asarray(other)).max(initial=0.0))
   scale = float(np.abs(np.asarray(other)).max(initial=0.0))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
@@ -14,19 +18,22 @@ from jaxtyping import Array, PyTree
 from zoo import registry
 from zoo.contracts.checks import (
   NUM_PROMPTS,
+  Facts,
+  called,
   check_close,
-  check_prediction,
-  check_predictions,
-  check_reads_no_target,
+  check_facts,
+  check_finite,
   check_shape,
+  facts_of,
   label_shape,
   one_line,
+  short_lengths,
 )
-from zoo.errors import UserError
+from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, Predictor, Task, predicts_all
+from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.tasks.base import loss_of
-from zoo.theory.trust import check_rule, compare_rule
+from zoo.theory.trust import changed_weights, check_rule, compare_rule
 
 
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
@@ -41,30 +48,112 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   if not isinstance(model, Predictor):
     raise UserError(f'{name} is not a model: it has no __call__(prompt)')
   with one_line(f'sampling prompts for {name}'):
-    prompt = task.sample(jax.random.key(0), NUM_PROMPTS)
-  prediction = check_prediction(f'{name}(prompt)', model, prompt, task)
-  predict = jax.jit(lambda prompt: model(prompt))
-  with one_line(f'compiling {name}'):
-    compiled = predict(prompt)
-  check_close(f'{name}(prompt) changes if compiled', compiled, prediction)
-  check_reads_no_target(f'{name}(prompt)', predict, prompt, compiled)
-  part = jax.tree.map(lambda array: array[2:5], prompt)
-  with one_line(f'{name}(prompt) of three prompts'):
-    check_close(
-      f'{name}(prompt) depends on the other prompts of the batch',
-      *(predict(part), prediction[2:5]),
-    )
-  if isinstance(model, nnx.Module):
-    _check_module(name, model, prompt, task, prediction)
-  if predicts_all(model):
-    check_predictions(name, model, prompt, task, prediction)
-  if isinstance(model, FollowsRule):
-    with one_line(f'{name}.learning_rule()'):
-      compare_rule(model)
-  if getattr(model, 'order_invariant', False):
-    _check_order_invariant(name, model, prompt, prediction)
+    prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
+  failed: list[UserError] = []
+  with jax.default_matmul_precision('highest'):
+    run = _program(name, model, prompt, task, failed)
+    facts = run(prompt)
+    check_finite(f'{name}(prompt)', facts['alone'])
+    _check_calls(name, facts)
+    check_facts(name, facts, run, prompt)
+    if isinstance(model, FollowsRule):
+      with one_line(f'{name}.learning_rule()'):
+        compare_rule(model)
+    if getattr(model, 'order_invariant', False):
+      _check_order_invariant(name, facts, run, prompt)
   if getattr(model, 'nested_heads', False):
     _check_nested_heads(name, model)
+  for error in failed:
+    raise error
+
+
+def _program(
+  name: str,
+  model: Predictor | nnx.Module,
+  given: Prompt,
+  task: Task,
+  failed: list[UserError],
+) -> Callable[[Prompt], Facts]:
+  """All facts of a model as one compiled program of the prompts.
+
+  The prompts that are `given` are a constant in it, which a model must not notice.
+  """
+  with one_line(f'splitting {name}'):
+    graph, parameters, rest = _split(model)
+  lengths = short_lengths(given.x.shape[1])
+  constant = jax.tree.map(jnp.asarray, given)
+
+  @jax.jit
+  def program(parameters: PyTree, rest: PyTree, prompt: Prompt) -> Facts:
+    with one_line(f'splitting and merging {name}'):
+      merged: Any = model if graph is None else nnx.merge(graph, parameters, rest)
+    with _naming_compilation(name):
+      found = facts_of(name, merged, prompt, task, lengths, failed=failed)
+      found['again'], found['constant'] = merged(prompt), merged(constant)
+      with one_line(f'{name}(prompt) of three prompts'):
+        found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
+    if graph is not None:
+      found['object'] = cast(Any, model)(prompt)
+      found['slopes'] = _slopes(name, graph, parameters, rest, prompt, task)
+    return found
+
+  return lambda prompt: jax.device_get(program(parameters, rest, prompt))
+
+
+def _split(model: Any) -> tuple[nnx.GraphDef | None, PyTree, PyTree]:
+  return (
+    nnx.split(model, nnx.Param, ...) if isinstance(model, nnx.Module) else (None,) * 3
+  )
+
+
+@contextlib.contextmanager
+def _naming_compilation(name: str) -> Iterator[None]:
+  """Says that compiling failed if a call needs the values of traced arrays."""
+  try:
+    yield
+  except UserError as error:
+    cause = error.__cause__
+    if isinstance(cause, jax.errors.JAXTypeError):
+      text = f'{type(cause).__name__}: {in_one_line(cause)}'
+      raise UserError(f'compiling {name} failed: {text}') from cause
+    raise
+
+
+def _slopes(
+  name: str, graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt, task: Task
+) -> list[Array]:
+  """The gradient of the loss at the query."""
+  if not jax.tree.leaves(parameters):
+    raise UserError(f'{name} has no nnx.Param; there is nothing to train')
+
+  def loss(parameters: PyTree) -> Array:
+    merged: Any = nnx.merge(graph, parameters, rest)
+    return jnp.mean(loss_of(task)(merged(prompt), prompt.y_query))
+
+  with one_line(f'the gradient of {name}'):
+    return jax.tree.leaves(jax.grad(loss)(parameters))
+
+
+def _check_calls(name: str, facts: Facts) -> None:
+  """Checks that calls agree, and that split and merge lose nothing that trains."""
+  what, alone = f'{name}(prompt)', facts['alone']
+  if not np.array_equal(facts['again'], alone):
+    raise UserError(f'{what} differs from call to call; it must be deterministic')
+  check_close(f'{what} changes if compiled', alone, facts['constant'])
+  check_close(
+    f'{what} depends on the other prompts of the batch', facts['part'], alone[2:5]
+  )
+  if 'object' in facts:
+    check_close(f'{what} changes after nnx.split and nnx.merge', alone, facts['object'])
+  slopes = facts.get('slopes')
+  if slopes is None:
+    return
+  if not all(np.isfinite(leaf).all() for leaf in slopes):
+    raise UserError(f'the gradient of {name} is not finite')
+  if not any(np.any(leaf) for leaf in slopes):
+    raise UserError(
+      f'the gradient of {name} is 0 for all parameters; nothing can train'
+    )
 
 
 def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
@@ -79,14 +168,11 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
   graph, state = nnx.split(model)
 
   def predict(state: PyTree, prompt: Prompt) -> Array:
-    merged: Any = nnx.merge(graph, state)
-    return merged(prompt)
+    return called(f'{name}(prompt)', nnx.merge(graph, state), prompt, task)
 
   with one_line(f'{name}(prompt)'):
     prediction = jax.eval_shape(predict, state, prompt)
-  wanted = label_shape(task, NUM_PROMPTS)
-  check_shape(f'{name}(prompt)', prediction, wanted)
-  check_shape(f'y_query of {kind}', prompt.y_query, wanted)
+  check_shape(f'y_query of {kind}', prompt.y_query, label_shape(task, NUM_PROMPTS))
   with one_line(f'{kind}.loss'):
     loss = jax.eval_shape(loss_of(task), prediction, prompt.y_query)
   if loss.shape != (NUM_PROMPTS,):
@@ -96,78 +182,80 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
 
 
 def check_before_training(model: Predictor, task: Task) -> None:
-  """Raises UserError if a model reads targets, or its methods contradict each other.
+  """Raises UserError if a model reads targets or looks ahead, or contradicts itself.
 
   Training and evaluation rely on this without noticing. A few prompts are predicted by
-  `__call__`, and by `predictions` and the learning rule if they exist.
+  `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
+  learning rule if they exist. A model whose predictions start as a constant shows
+  nothing, and is checked with other weights.
   """
   name = type(model).__name__
-  predict = jax.jit(lambda prompt: model(prompt))
-  with one_line(f'{name}(prompt)'):
-    prompt = task.sample(jax.random.key(0), NUM_PROMPTS)
-    prediction = predict(prompt)
-  check_reads_no_target(f'{name}(prompt)', predict, prompt, prediction)
-  if predicts_all(model):
-    check_predictions(name, model, prompt, task, prediction)
+  with one_line(f'sampling prompts for {name}'):
+    prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
+  graph, parameters, rest = _split(model)
+  # Equal tasks share the program, of which JAX keeps them as a part.
+  static = (model if graph is None else graph), copy.copy(task)
+
+  def run(prompt: Prompt, changed: bool = False) -> Facts:
+    return jax.device_get(_facts(*static, parameters, rest, changed, prompt))
+
+  with jax.default_matmul_precision('highest'):
+    facts = run(prompt)
+    check_facts(name, facts, run, prompt)
+    if graph is not None and not np.ptp(facts.get('everywhere', facts['alone'])):
+      facts = run(prompt, True)
+      if all(np.isfinite(array).all() for array in facts.values()):
+        check_facts(name, facts, functools.partial(run, changed=True), prompt)
   check_rule(model)
 
 
-def _check_module(
-  name: str, model: nnx.Module, prompt: Prompt, task: Task, prediction: Array
-) -> None:
-  """Checks that split and merge keep predictions, and that gradients can train."""
-  with one_line(f'splitting {name}'):
-    graph, parameters, rest = nnx.split(model, nnx.Param, ...)
-
-  def loss(parameters: PyTree) -> Array:
-    merged: Any = nnx.merge(graph, parameters, rest)
-    return jnp.mean(loss_of(task)(merged(prompt), prompt.y_query))
-
-  with one_line(f'splitting and merging {name}'):
-    merged: Any = nnx.merge(graph, parameters, rest)
-    same = np.array_equal(merged(prompt), prediction)
-  if not same:
-    raise UserError(f'{name}(prompt) changes after nnx.split and nnx.merge')
-  with one_line(f'the gradient of {name}'):
-    leaves = jax.tree.leaves(jax.jit(jax.grad(loss))(parameters))
-  if not leaves:
-    raise UserError(f'{name} has no nnx.Param; there is nothing to train')
-  if not all(np.isfinite(leaf).all() for leaf in leaves):
-    raise UserError(f'the gradient of {name} is not finite')
-  if not any(np.any(leaf) for leaf in leaves):
-    raise UserError(
-      f'the gradient of {name} is 0 for all parameters; nothing can train'
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _facts(
+  static: Any,
+  task: Task,
+  parameters: PyTree,
+  rest: PyTree,
+  changed: Any,
+  prompt: Prompt,
+) -> Facts:
+  """The facts of a model with its own weights, or with changed ones."""
+  model = static
+  if isinstance(static, nnx.GraphDef):
+    weights = jax.tree.map(
+      functools.partial(jnp.where, changed), changed_weights(parameters), parameters
     )
+    model = nnx.merge(static, weights, rest)
+  lengths = short_lengths(prompt.x.shape[1])
+  return facts_of(type(model).__name__, model, prompt, task, lengths)
 
 
 def _check_order_invariant(
-  name: str, model: Predictor, prompt: Prompt, prediction: Array
+  name: str, facts: Facts, run: Callable[[Prompt], Facts], prompt: Prompt
 ) -> None:
   order = np.random.default_rng(0).permutation(prompt.x.shape[1])
   shuffled = dataclasses.replace(prompt, x=prompt.x[:, order], y=prompt.y[:, order])
-  with one_line(f'{name}(prompt)'):
-    found = model(shuffled)
   check_close(
     f'{name} declares order_invariant, but the order of the examples matters',
-    *(found, prediction),
+    *(run(shuffled)['alone'], facts['alone']),
   )
 
 
 def _check_nested_heads(name: str, model: Predictor) -> None:
-  """Checks what sweeps rely on: they sample the most heads once, and take the first."""
+  """Checks that a model with fewer heads has the first heads of one with more."""
   arguments = registry.arguments_of(model)
   if arguments is None or 'num_heads' not in arguments.values():
     return
   given, make = arguments.values(), cast(Any, type(model))
 
-  def parameters(num_heads: int) -> list[tuple[Any, Any]]:
-    made = make(**given | {'num_heads': num_heads}, rngs=nnx.Rngs(0))
-    return [*nnx.to_flat_state(nnx.state(made, nnx.Param))]
+  @jax.jit
+  def parameters() -> list[dict[tuple, Array]]:
+    models = (make(**given | {'num_heads': h}, rngs=nnx.Rngs(0)) for h in (2, 3))
+    each = (nnx.to_flat_state(nnx.state(made, nnx.Param)) for made in models)
+    return [{path: leaf.get_value() for path, leaf in flat} for flat in each]
 
   with one_line(f'making {name} with 2 and 3 heads'):
-    few, many = parameters(2), parameters(3)
-  for (path, one), (_, other) in zip(few, many, strict=True):
-    one, other = np.asarray(one[...]), np.asarray(other[...])
+    few, many = jax.device_get(parameters())
+  for (path, one), other in zip(few.items(), many.values(), strict=True):
     if not np.array_equal(one, other[tuple(map(slice, one.shape))]):
       raise UserError(
         f'{name} declares nested_heads, but {".".join(map(str, path))} of 2 heads is '

@@ -16,11 +16,12 @@ from zoo import registry
 from zoo.comparison import MODEL
 from zoo.contracts.checks import (
   NUM_PROMPTS,
+  Facts,
+  check_facts,
+  check_finite,
   check_form,
-  check_prediction,
-  check_predictions,
-  check_reads_no_target,
   check_shape,
+  facts_of,
   label_shape,
   one_line,
 )
@@ -29,7 +30,7 @@ from zoo.errors import UserError, check_count
 from zoo.estimators.baseline import HostBaseline
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task, predicts_all
-from zoo.tasks.base import Loss, baselines_of, loss_of, num_outputs_of, shifts_of
+from zoo.tasks.base import baselines_of, loss_of, num_outputs_of, shifts_of
 
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.
@@ -71,6 +72,14 @@ def check_task(task: Task) -> None:
     _check_shift(f'the shift {one} of {name}', shifted, task)
 
 
+def check_sampled(task: Task, key: Array | None = None, batch_size: int = 512) -> None:
+  """Raises UserError unless the prompts that a task samples from a key are finite."""
+  name, key = type(task).__name__, jax.random.key(0) if key is None else key
+  for part, array in vars(_sample(name, task, key, batch_size)).items():
+    if array is not None:
+      check_finite(f'{part} of the prompts of {name}', array)
+
+
 def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
   with one_line(f'{name}.sample(key, {batch_size})'):
     prompt = task.sample(key, batch_size)
@@ -78,7 +87,7 @@ def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
     raise UserError(
       f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
     )
-  return prompt
+  return jax.device_get(prompt)  # on the host, where slices are not compiled
 
 
 def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
@@ -135,16 +144,28 @@ def _check_equality(name: str, task: Task) -> None:
 
 
 def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
-  loss = loss_of(task)
-  prediction = jnp.full(label_shape(task, len(prompt.x)), 0.5, prompt.y_query.dtype)
+  loss, shape = loss_of(task), label_shape(task, len(prompt.x))
+  has_one_output = num_outputs_of(task) == 1
+
+  @jax.jit
+  def facts(targets: Array, y_query: Array) -> dict[str, Array]:
+    prediction = jnp.full(shape, 0.5, y_query.dtype)
+    found = {
+      'values': loss(prediction, y_query),
+      'slope': jax.grad(lambda p: jnp.sum(loss(p, y_query)))(prediction),
+      'all': loss(jnp.zeros_like(targets), targets),
+    }
+    if has_one_output:
+      found['at 0'] = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
+    return found
+
   with one_line(f'{name}.loss'):
-    values = loss(prediction, prompt.y_query)
-    slope = jax.grad(lambda p: jnp.sum(loss(p, prompt.y_query)))(prediction)
-    all_values = loss(jnp.zeros_like(prompt.targets), prompt.targets)
-  check_form(f'{name}.loss', values, (len(prompt.x),))
-  check_form(f'the derivative of {name}.loss', slope, prediction.shape)
-  check_form(f'{name}.loss at every example', all_values, prompt.targets.shape[:2])
-  if num_outputs_of(task) == 1 and _is_log_loss(loss):
+    found = jax.device_get(facts(prompt.targets, prompt.y_query))
+  check_form(f'{name}.loss', found['values'], (len(prompt.x),))
+  check_form(f'the derivative of {name}.loss', found['slope'], shape)
+  check_form(f'{name}.loss at every example', found['all'], prompt.targets.shape[:2])
+  # The losses of the logit 0 for the targets 0 and 1.
+  if has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5):
     labels, targets = np.asarray(prompt.y), np.asarray(prompt.targets)
     if not np.isin(labels, (-1, 1)).all():
       raise UserError(f'{name} has a log loss; its labels y must be −1 or 1')
@@ -155,22 +176,27 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
       )
 
 
-def _is_log_loss(loss: Loss) -> bool:
-  """Whether the losses of the logit 0 for the targets 0 and 1 are log 2."""
-  values = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
-  return bool(np.allclose(values, math.log(2), atol=1e-5))
-
-
 def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:
   if not callable(baseline):
     raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
-  predict = baseline
-  if not isinstance(baseline, HostBaseline):
-    predict = jax.jit(lambda prompt: baseline(prompt))
-  prediction = check_prediction(what, predict, prompt, task)
-  check_reads_no_target(what, predict, prompt, prediction)
-  if predicts_all(baseline):
-    check_predictions(what, baseline, prompt, task, prediction)
+  c = prompt.x.shape[1]
+  lengths = sorted({c // 3, c - 1} & {*range(1, c)}) if predicts_all(baseline) else []
+
+  def facts(prompt: Prompt) -> Facts:
+    found = facts_of(what, baseline, prompt, task, lengths, what)
+    with one_line(what):
+      return found | {'again': baseline(prompt)}
+
+  compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
+
+  def run(prompt: Prompt) -> Facts:
+    return jax.device_get(compiled(prompt))
+
+  found = run(prompt)
+  check_finite(what, found['alone'])
+  if not np.array_equal(found['again'], found['alone']):
+    raise UserError(f'{what} differs from call to call; it must be deterministic')
+  check_facts(what, found, run, prompt, what)
 
 
 def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:

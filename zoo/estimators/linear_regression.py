@@ -237,7 +237,9 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
 def ols(task_or_start: Task | ArrayLike) -> Ridge:
   """Least squares; of several solutions, the weights nearest to the start.
 
-  The start is `[d]`, or the prior mean of a task.
+  The start is `[d]`, or the prior mean of a task. With fewer than d examples the
+  weights keep the start in the directions that no example has, so that without examples
+  the prior mean predicts. A start of zeros gives the usual pseudo-inverse.
   """
   return ridge(task_or_start, 0.0)
 

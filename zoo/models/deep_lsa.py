@@ -9,7 +9,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_init_scale, check_name, check_truth
+from zoo.errors import (
+  UserError,
+  check_count,
+  check_init_scale,
+  check_name,
+  check_truth,
+)
 from zoo.exact_forms import DeepRule
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import MAX_LAYERS, TokenModel

@@ -139,7 +139,8 @@ class LinearAttention(nnx.Module):
       b_he, a_hee = _split_heads(b_he, axes), _split_heads(a_hee, axes)
     query_be = prompt.tokens(prompt.x_query @ guess + bias)[:, -1]
     z_bce = prompt.examples()
-    scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be) / c
+    scores_bch = jnp.einsum('bci,hij,bj->bch', z_bce, a_hee, query_be)
+    scores_bch /= max(c, 1)  # without examples there are no scores
     values_bch = jnp.einsum('bci,hi->bch', z_bce, b_he)
     return query_be @ self.readout() + jnp.sum(scores_bch * values_bch, axis=(1, 2))
 

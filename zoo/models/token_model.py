@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
@@ -53,7 +54,7 @@ class TokenModel(nnx.Module):
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
     self.token_width = token_width(tokens, num_features, num_outputs)
-    if not check_truth('causal', causal) or tokens == 'joint':
+    if tokens == 'joint' or not check_truth('causal', causal):
       # The outputs at examples would depend on their own labels.
       self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -93,7 +94,7 @@ class TokenModel(nnx.Module):
     if self.guess.is_residual:
       corrected = prompt.labels - guess[:, :-1]
       prompt = dataclasses.replace(prompt, y=corrected.reshape(prompt.y.shape))
-      guess = 0 * guess
+      guess = jnp.zeros_like(guess)  # not 0 · guess, which is NaN if it overflows
     return lay_out(prompt, guess, self.layout)
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:

@@ -75,7 +75,8 @@ class Transformer(TokenModel):
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat = check_truth('remat', remat)
     self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LOOPS)
-    if num_loops == 1:  # the predictions themselves, which may be of the query alone
+    if num_loops == 1 and type(self).loop_predictions is Transformer.loop_predictions:
+      # They are the predictions themselves, which may be of the query alone.
       self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
     num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)

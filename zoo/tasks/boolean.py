@@ -265,6 +265,13 @@ class NearestNeighbour(BooleanTask):
 
     return {'bayes': boolean.NeighbourBayes(self.num_random)} | super().baselines()
 
+  def shifts(self) -> dict[str, Task]:
+    found = super().shifts()
+    for task in found.values():
+      # The rule stays; the default would be a third of the longer context.
+      vars(task)['num_random'] = self.num_random
+    return found
+
 
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
   return jax.random.rademacher(key, shape, float)

@@ -27,8 +27,17 @@ Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
 
 
 def is_ours(subject: object) -> bool:
-  """Whether the class is part of this library, whose tests check its learning rule."""
-  return type(subject).__module__.startswith('zoo.')
+  """Whether an object and its parts are of this library, whose tests check them.
+
+  A model of the library with a mixer of a user's own is not.
+  """
+  parts = [subject]
+  if isinstance(subject, nnx.Module):
+    parts += [part for _, part in nnx.iter_modules(subject)]
+  names = ('zoo.', 'flax.')
+  return type(subject).__module__.startswith('zoo.') and all(
+    type(part).__module__.startswith(names) for part in parts
+  )
 
 
 def check_rule(subject: Predictor | nnx.Module) -> None:

@@ -22,21 +22,25 @@ from zoo.checkpoints.checkpointer import Checkpoints
 from zoo.checkpoints.metadata import run_metadata
 from zoo.config import (
   Config,
+  build_task,
   differences,
   minutes_between_saves,
   minutes_of_patience,
   to_json,
   validate,
 )
+from zoo.contracts import check_sampled
 from zoo.errors import RunError, UserError
 from zoo.files import user_path
 from zoo.interruption import Interruption
 from zoo.mesh import make_mesh
+from zoo.theory import is_ours
 from zoo.training.comparison import log_fewer_prompts
 from zoo.training.evaluation import Risks
 from zoo.training.layout import State
 from zoo.training.program import Program, on_mesh, program_of
 from zoo.training.records import Progress, Records
+from zoo.training.step import TRAIN_STREAM, stream_key
 from zoo.training.summary import (
   SUMMARY,
   Summary,
@@ -357,10 +361,22 @@ class Training:
     # A folder in which nothing was logged or saved may be used with another config.
     other = ', in another folder,' if latest or self.risks else ''
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
+    self._check_prompts_of(line['step'] - 1)
     raise NotFiniteError(
       f'{_not_finite(line)}: stopped, not saved; {good}; a smaller '
       f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
     )
+
+  def _check_prompts_of(self, step: int) -> None:
+    """Raises RunError if not the weights but the prompts of a step are not finite."""
+    config, task = self._config, build_task(self._config)
+    if is_ours(task):  # whose prompts are finite
+      return
+    key = jax.random.fold_in(stream_key(config, TRAIN_STREAM), step)
+    try:
+      check_sampled(task, key, config.train.batch_size)
+    except UserError as error:
+      raise NotFiniteError(f'step {step + 1} is not finite: {error}') from None
 
 
 def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TypedDict, cast
 import jax
 from flax import nnx
 
-from zoo.comparison import Comparison, is_comparison, table_of
+from zoo.comparison import Comparison, below_bayes, is_comparison, table_of
 from zoo.config import Config, build_model, to_json
 from zoo.files import (
   UnreadableFile,
@@ -215,4 +215,6 @@ def table(summary: Summary) -> str:
   if summary['comparison']:
     header, rows = table_of(summary['comparison'])
     text += f'\n\n{format_table(rows, header=header)}'
+    if warning := below_bayes(summary['comparison']):
+      text += f'\nwarning: {warning}'
   return text

@@ -1,0 +1,152 @@
+"""What is refused before a run begins, since training would not notice it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.contracts.classes import Linear
+from tests.training.runs import small_config
+from zoo.config import validate
+from zoo.mixers.attention import SoftmaxAttention
+from zoo.tasks import QuadraticRegression
+from zoo.training import train
+
+pytestmark = pytest.mark.usefixtures('register')
+
+
+class _Ahead(SoftmaxAttention):
+  """Each token also reads the next one."""
+
+  def __call__(self, tokens):
+    return super().__call__(jnp.roll(tokens, -1, axis=1))
+
+
+class _FromZero(zoo.models.Transformer):
+  """Its predictions start as 0, and look ahead."""
+
+  def __init__(self, num_features, context_length, *, rngs):
+    super().__init__(num_features, context_length, num_layers=1, width=4, rngs=rngs)
+    self.read_out.kernel[...] = 0 * self.read_out.kernel[...]
+
+  def body(self, tokens):
+    return super().body(jnp.roll(tokens, -1, axis=1))
+
+
+class _Model(Linear):
+  def __init__(self, num_features, *, rngs):
+    super().__init__(num_features, rngs=rngs)
+
+
+class _Dropout(_Model):
+  def __init__(self, num_features, *, rngs):
+    super().__init__(num_features, rngs=rngs)
+    self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+  def __call__(self, prompt):
+    return super().__call__(prompt) + self.dropout(prompt.y_query * 0)
+
+
+class _BatchNorm(_Model):
+  def __init__(self, num_features, *, rngs):
+    super().__init__(num_features, rngs=rngs)
+    self.norm = nnx.BatchNorm(num_features, rngs=rngs)
+
+  def __call__(self, prompt):
+    return super().__call__(prompt) + self.norm(prompt.x_query)[:, 0]
+
+
+class _LongAlone(_Model):
+  def __call__(self, prompt):
+    return super().__call__(prompt) * (1 if prompt.x.shape[1] == 4 else np.nan)
+
+
+class _OtherLoops(_Model):
+  def loop_predictions(self, prompt):
+    return jnp.ones((2, len(prompt.y_query), 1))
+
+
+class _ShortLoops(_OtherLoops):
+  def loop_predictions(self, prompt):
+    return jnp.ones((2, len(prompt.y_query)))
+
+
+class _SameLoops(_Model):
+  def loop_predictions(self, prompt):
+    return jnp.stack([jnp.ones_like(prompt.y_query), self(prompt)])[..., None]
+
+
+def _config(cls: type) -> Any:
+  zoo.register_model('own')(cls)
+  config = small_config('yq_lsa', model={'name': 'own'})
+  return config
+
+
+@pytest.mark.parametrize(
+  ('cls', 'said'),
+  [
+    (_FromZero, ['_FromZero.predictions(prompt) looks ahead of example 1']),
+    (_Dropout, ['_Dropout(prompt) differs from', 'dropout.rngs.count', 'stateless']),
+    (_BatchNorm, ['_BatchNorm(prompt) differs from', 'norm.mean', 'stateless']),
+    (_LongAlone, ['_LongAlone(prompt) of 0 examples is not finite', 'any shorter']),
+    (_OtherLoops, ['_OtherLoops.loop_predictions(prompt) of the last loop are not']),
+    (_ShortLoops, ['_ShortLoops.loop_predictions(prompt) has the shape (2, 8)']),
+  ],
+)
+def test_a_model_that_breaks_the_contract_is_refused(cls, said):
+  config = _config(cls)
+  if cls is _FromZero:
+    with config.unlocked():
+      config.objective.positions = 'every'
+  with refuses(*said):
+    validate(config)
+  given = (3, 4) if cls is _FromZero else (3,)
+  with refuses(said[0]):
+    zoo.check_model(cls(*given, rngs=nnx.Rngs(0)), QuadraticRegression(3, 4))
+
+
+def test_a_model_that_keeps_it_is_not():
+  for cls in (_Model, _SameLoops):
+    validate(_config(cls))
+
+
+def test_a_mixer_that_looks_ahead_is_refused():
+  zoo.register_mixer('ahead')(_Ahead)
+  config = small_config('transformer', model__mixer='ahead', model__num_layers=1)
+  with refuses('Transformer.predictions(prompt) looks ahead of example 1'):
+    validate(config)
+  config.model.mixer = 'softmax'
+  validate(config)
+
+
+class _Rare(QuadraticRegression):
+  """A label is NaN once in some 30,000."""
+
+  chance = 3e-5
+
+  def sample_labels(self, key, targets):
+    bad = jax.random.uniform(key, targets.shape) < self.chance
+    return jnp.where(bad, jnp.nan, super().sample_labels(key, targets))
+
+
+class _Often(_Rare):
+  chance = 0.1
+
+
+@pytest.mark.parametrize('cls', [_Rare, _Often])
+def test_labels_that_are_not_finite_are_what_is_named(cls, tmp_path):
+  zoo.register_task('own')(cls)
+  given = {'name': 'own', 'num_features': 3, 'context_length': 4}
+  every = {f'{name}__every': 2000 for name in ('eval', 'checkpoint')}
+  config = small_config('yq_lsa', task=given, train__num_steps=4000, **every)
+  config.train.log_every = 1000
+  with pytest.raises((zoo.UserError, zoo.RunError)) as info:
+    train(config, tmp_path / 'run')
+  assert f'y of the prompts of {cls.__name__} is not finite' in str(info.value)
+  assert 'learning_rate' not in str(info.value)
+  assert isinstance(info.value, zoo.UserError) == (cls is _Often)
