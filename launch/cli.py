@@ -267,14 +267,15 @@ def _without_nones(argv: list[str]) -> list[str]:
   """
   if 'config' not in FLAGS or not isinstance(FLAGS['config'].parser, _ConfigFile):
     return argv
-  last = {}
-  for i, argument in enumerate(argv):
-    if found := re.fullmatch(r'--?config\.([\w.]+)(?:=(.*))?', argument, re.DOTALL):
-      last[found[1]] = i, found[2]
-  none = {field: i for field, (i, value) in last.items() if value == 'None'}
-  FLAGS['config'].parser.nones = [*none]
-  kept = [argument for i, argument in enumerate(argv) if i not in none.values()]
-  if argv is sys.argv or argv == sys.argv:  # which the flags of fields are read from
+  last, kept = {}, []
+  for argument in argv:
+    found = re.match(r'--?config\.([\w.]+)(?:=(None$)?|$)', argument)
+    if found:
+      last[found[1]] = found[2]
+    if not (found and found[2]):
+      kept.append(argument)
+  FLAGS['config'].parser.nones = [field for field, value in last.items() if value]
+  if argv == sys.argv:  # which the flags of fields are read from
     sys.argv = kept
   return kept
 

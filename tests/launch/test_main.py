@@ -206,6 +206,7 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
   assert list(folder.rglob('*')) == before
 
 
+@pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_too_little_memory_is_one_line_with_exit_code_1(call, folder):
   length = 10**6  # the scores of a batch take 10¹⁴ bytes, more than can be addressed
   answer = call(
