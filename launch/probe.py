@@ -8,14 +8,16 @@ python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from launch import cli
+from zoo.buckets import is_url
 from zoo.errors import UserError
-from zoo.files import write_atomically
+from zoo.files import user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.protocols import Predictor, Task
@@ -47,8 +49,8 @@ _JSON = flags.DEFINE_string(
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for report.html, probe.json and the plots. Default: checkpoints/runs/ and '
-  'the name of the checkpoint with -probe.',
+  'Folder for report.html, probe.json and the plots. Default: checkpoints/probes/ and '
+  'the path of the checkpoint.',
 )
 
 
@@ -56,8 +58,7 @@ def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   checkpoint = cli.checkpoint_of(_CHECKPOINT)
-  default = pathlib.Path('checkpoints/runs', f'{_name(checkpoint)}-probe')
-  out = cli.folder_of(_OUT, default)
+  out = cli.folder_of(_OUT, default_folder(_CHECKPOINT.value))
   if out.exists() and not out.is_dir():
     raise UserError(f'--out is {str(out)!r}, which is not a folder')
   json_file = _json_file(out)
@@ -90,6 +91,18 @@ def main() -> None:
     ) from error
   print(f'{title}\n\n{zoo.probing.summary(report)}')
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
+
+
+def default_folder(checkpoint: str) -> pathlib.Path:
+  """A folder of the checkpoint's own: its path from the current folder."""
+  if is_url(checkpoint):
+    parts = ['gs', *(part for part in checkpoint.split('/')[1:] if part)]
+  else:
+    path = pathlib.Path(os.path.abspath(user_path(checkpoint)))
+    if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
+      path = path.relative_to(here)
+    parts = ['root' if part == path.anchor else part for part in path.parts]
+  return pathlib.Path('checkpoints/probes', *parts)
 
 
 def _json_file(out: pathlib.Path) -> pathlib.Path:

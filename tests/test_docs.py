@@ -12,7 +12,10 @@ import subprocess
 import sys
 import types
 
+import jax
+import numpy as np
 import pytest
+from flax import nnx
 from matplotlib.figure import Figure
 
 import zoo
@@ -67,6 +70,33 @@ def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
     first = listed.replace('joint', '').split(', …')[0].split(', ')
     assert tokens[: len(first)] == first
   assert len(diagrams.draw().axes[0].texts) > 30
+
+
+def test_weights_are_exported_as_how_to_says_for_every_model(
+  tmp_path, monkeypatch, unchecked
+):
+  text = (ROOT / 'docs' / 'how_to.md').read_text()
+  (code,) = re.findall(r'```python\n([^`]*savez[^`]*)```', text)
+  model = zoo.create_model(
+    'transformer', num_features=3, context_length=4, width=8, rngs=nnx.Rngs(0)
+  )
+  task = zoo.create_task('logistic_regression', num_features=3, context_length=4)
+  zoo.save(model, tmp_path / 'saved', task)
+  monkeypatch.chdir(tmp_path)
+  exec(compile(code.replace('checkpoints/yq_lsa', 'saved'), 'how_to.md', 'exec'), {})
+  (named,) = re.findall(r'such as `(layers[^`]+)`', text)
+  with np.load('yq_lsa.npz') as weights:  # which refuses what is pickled
+    assert named in weights
+    sizes = sorted(weights[name].shape for name in weights)
+    np.testing.assert_array_equal(
+      weights[named], model.layers[0].mixer.query.kernel[...]
+    )
+  params = jax.tree.leaves(nnx.state(model, nnx.Param))
+  assert sizes == sorted(one.shape for one in params)
+  ignored = subprocess.run(
+    ['git', 'check-ignore', 'yq_lsa.npz', 'table_1.npz'], cwd=ROOT, check=False
+  )
+  assert ignored.returncode in (0, 128)  # 128: this is no clone
 
 
 def code_on_probing(place):

@@ -248,3 +248,10 @@ assert m.LSA.__name__ == 'LSA'
 assert t.LinearRegression.__name__ == 'LinearRegression'
 """
   assert _printed('-W', 'error', '-c', program) == '[]'
+
+
+def test_what_people_use_is_listed_for_completion():
+  listed = dir(zoo)
+  for name in 'load', 'save', 'probing', 'training', 'check_task', 'check_model':
+    assert name in listed
+    assert name in vars(zoo) or getattr(zoo, name)

@@ -84,8 +84,8 @@ def _panels():
   )
 
 
-def _examples(tmp_path):
-  one: Measured = {
+def _measured() -> Measured:
+  return {
     'num_prompts': 4,
     'num_examples': [0, 1, 2],
     'mean': [3.0, 2.0, 1.0],
@@ -95,7 +95,46 @@ def _examples(tmp_path):
     'difference_stderr': None,
     'exact': None,
   }
+
+
+def _examples(tmp_path):
+  one = _measured()
   return plot_by_examples({'$a': {'model': one, 'gd': one, 'bayes': one}})
+
+
+_NAMES = 'gd', 'gd_beta', 'ridge', 'ols', 'bayes', 'averaging', 'nearest_neighbours'
+
+
+@pytest.mark.parametrize('label', ['the model', 'yq_lsa, 1 head', 'multi_head_lsa, 11'])
+def test_a_legend_of_many_entries_is_whole_and_its_lines_differ(label):
+  one = _measured()
+  names = ['model', *_NAMES, 'zero', 'w' * 30]
+  figure = plot_by_examples({label: dict.fromkeys(names, one)})
+  figure.canvas.draw()
+  (legend,) = figure.legends
+  page, found = figure.bbox, legend.get_window_extent()
+  assert page.x0 <= found.x0 < found.x1 <= page.x1
+  assert page.y0 <= found.y0 < found.y1 <= page.y1
+  # The last mean is uncertain, so that a hollow marker stands for it.
+  *lines, median = legend.get_lines()
+  assert legend.get_texts()[-1].get_text().startswith('hollow: the median')
+  assert median.get_markerfacecolor() == 'none'
+  looks = [(line.get_color(), line.get_marker()) for line in lines]
+  assert len(set(looks)) == len(lines) == len(names)
+
+
+def test_a_model_is_seen_where_the_other_predictor_agrees():
+  same = Estimate(2.0, 0.1)
+  risks = [ShiftedRisk(v, same, 2.0, same, 2.0, 1.0) for v in (1.0, 2.0)]
+  axes = plot_shifts([Shift('noise_std', 'noise', 1.0, risks)], 'gd').axes[0]
+  own, other = (box.lines[0] for box in axes.containers)
+  assert own.get_zorder() > other.get_zorder()
+  assert other.get_markerfacecolor() == 'none'
+  assert other.get_markersize() > own.get_markersize()
+  lines = {line.get_label(): line for line in axes.lines}
+  behind, front = lines['gd, exact'], lines['the model, exact']
+  assert behind.get_linewidth() > 2 * front.get_linewidth()
+  assert front.get_zorder() > behind.get_zorder()
 
 
 def _risk(tmp_path):

@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
   if name in _LAZY_NAMES:
     return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES})

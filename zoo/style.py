@@ -16,7 +16,9 @@ import matplotlib.figure
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -30,6 +32,8 @@ PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
 GREY = '#777777'  # of references
 PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 MARKERS: dict[str, str] = dict(zip((*PALETTE, BLACK, GREY), 'os^DvPXp', strict=True))
+# Of further series, which have the colour of an earlier one.
+MORE_MARKERS = '<', '>', 'h', '*', 'd', '8', 'H', 'X', 'p'
 DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))
 # Both can be told apart by the colour-blind: blue to yellow, in equal steps; and orange
 # to purple, with white at 0.
@@ -120,14 +124,21 @@ def legend_below(axes: Axes, width: float, lines: int = 1) -> None:
   _as_plain_text(legend)
 
 
-def sparse_markers(colour: str, position: int, count: int) -> dict[str, Any]:
+def sparse_markers(
+  colour: str, position: int, count: int, repeat: int = 0
+) -> dict[str, Any]:
   """Markers at some points of a line of `count`, for readers who do not see its colour.
 
-  Lines at other positions in the legend have their markers at other points.
+  Lines at other positions in the legend have their markers at other points. The
+  `repeat`-th line that reuses a colour has another marker.
   """
   step = math.ceil(count / 8)
   start = position * max(step // 4, 1) % step
-  return {'marker': MARKERS.get(colour, 'o'), 'markevery': (start, step)}
+  marker = MARKERS.get(colour, 'o')
+  if repeat > 0:
+    number = [*MARKERS].index(colour) + (repeat - 1) * len(PALETTE)
+    marker = MORE_MARKERS[number % len(MORE_MARKERS)]
+  return {'marker': marker, 'markevery': (start, step)}
 
 
 def label_log_axis(axis: Axis) -> None:
@@ -144,14 +155,21 @@ def label_log_axis(axis: Axis) -> None:
 
 def _num_columns(labels: Iterable[str], width: float) -> int:
   """The most columns of a legend that fit into a width in inches."""
-  lengths = [len(label) for label in labels]
+  size = _STYLE['legend.fontsize']
+  font = FontProperties(family=_STYLE['font.family'])
+  lengths = [
+    # Plain text, in which a $ is a letter of about that width.
+    TextPath((0, 0), label.replace('$', 'S'), size, prop=font).get_extents().x1
+    for label in labels
+  ]
   for columns in range(len(lengths), 1, -1):
     least, longer = divmod(len(lengths), columns)  # as matplotlib divides them
     sizes = itertools.chain([least + 1] * longer, [least] * (columns - longer))
     rest = iter(lengths)
-    longest = [max(itertools.islice(rest, size)) for size in sizes]
-    # A letter is about half as wide as its size, and 0.55 inch are for the line.
-    if sum(0.55 + 0.5 * 9 / 72 * length for length in longest) < width:
+    longest = [max(itertools.islice(rest, rows)) for rows in sizes]
+    # In sizes of a letter: 2 for a line, 0.8 before its text, 2 between columns, and
+    # margins inside and outside of the frame.
+    if sum(longest) + size * (2.8 * columns + 2 * (columns - 1) + 4) < 72 * width:
       return columns
   return 1
 

@@ -1,6 +1,7 @@
 """launch.plot draws what runs have logged, whatever their files hold."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from tests import fuzz
 from tests.training.runs import small_config
 from zoo.buckets import open_folder
 from zoo.config import to_json
-from zoo.training.curves import _read_comparison, plot_risk, read_curve
+from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
 from zoo.training.summary import read_summary
 
 SUMMARY = {
@@ -73,6 +74,77 @@ def test_a_run_is_plotted_into_its_workdir(call, run):
   np.testing.assert_array_equal(exact.get_ydata(), [9 / 4, 9 / 8, 9 / 12])
   assert exact.get_label() == 'yq_lsa, 1 head: 0.750'
   np.testing.assert_array_equal(gradient_descent.get_ydata(), [1.5, 1.5])
+
+
+@pytest.fixture
+def runs(run):
+  """Makes folders of runs whose configs differ from that of `run` as given."""
+
+  def make(**changes):
+    for name, change in changes.items():
+      folder = run.parent / name
+      shutil.copytree(run, folder)
+      config = json.loads((folder / 'config.json').read_text())
+      for field, value in change.items():
+        section, _, key = field.rpartition('.')
+        (config[section] if section else config)[key] = value
+      (folder / 'config.json').write_text(json.dumps(config))
+    return [run.parent / name for name in changes]
+
+  return make
+
+
+def labels_of(folders):
+  (axes,) = plot_risk(folders).axes
+  return [line.get_label() for line in axes.lines[: len(folders)]]
+
+
+def test_runs_of_one_architecture_are_named_by_what_differs(runs):
+  found = runs(
+    a={'model.mixer': 'rwkv7', 'seed': 0},
+    b={'model.mixer': 'softmax', 'seed': 0},
+    c={'model.mixer': 'softmax', 'seed': 1},
+  )
+  assert labels_of(found) == [
+    'yq_lsa, 1 head, mixer=rwkv7, seed=0: 0.750',
+    'yq_lsa, 1 head, mixer=softmax, seed=0: 0.750',
+    'yq_lsa, 1 head, mixer=softmax, seed=1: 0.750',
+  ]
+  (axes,) = plot_examples(with_comparison(found[1:])).axes
+  names = [line.get_label() for line in axes.lines]
+  assert names == ['yq_lsa, 1 head, seed=0', 'yq_lsa, 1 head, seed=1']
+
+
+def with_comparison(folders):
+  for folder in folders:
+    lines = [line(4, curve=[3.0, 2.0])]
+    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
+  return folders
+
+
+def test_runs_of_one_config_are_named_by_their_folders(runs):
+  a, b = runs(a={}, b={})
+  assert labels_of([a, b]) == ['yq_lsa, 1 head (a): 0.750', 'yq_lsa, 1 head (b): 0.750']
+  twin = a.parent / 'other' / 'a'
+  shutil.copytree(a, twin)
+  first, second = labels_of([a, twin])
+  assert first != second
+  assert second == 'yq_lsa, 1 head (other/a): 0.750'
+
+
+def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, runs):
+  a, b = runs(a={}, b={'task.name': 'logistic_regression'})
+  answer = call('plot', f'--workdir={a}', f'--workdir={b}')
+  assert answer.code == 2
+  said = f'error: {a} has the squared error as its loss and {b} another one; plot them'
+  assert answer.err.startswith(said)
+  (run / 'points' / 'seed=0').mkdir(parents=True)
+  answer = call('plot', f'--workdir={run}')
+  assert answer.code == 2
+  assert answer.err == (
+    f'error: {run} is a sweep; plot some of its points instead, which are folders such '
+    f'as {run}/points/seed=0\n'
+  )
 
 
 @pytest.mark.parametrize(

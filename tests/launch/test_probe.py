@@ -1,5 +1,6 @@
 """The probe's command line."""
 
+import importlib
 import json
 
 import numpy as np
@@ -68,3 +69,48 @@ def test_a_mistake_is_one_line(checkpoint, cache, arguments, said):
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
   assert said in line
+
+
+def test_checkpoints_of_one_name_have_reports_of_their_own(call):
+  folder = _command().default_folder
+  assert str(folder('checkpoints/yq_lsa')) == 'checkpoints/probes/checkpoints/yq_lsa'
+  names = 'checkpoints/yq_lsa', 'checkpoints/runs/yq_lsa', 'runs/a', 'runs/a/', '/a'
+  names += 'runs/a/checkpoints', '../a', '.', 'gs://b/a', 'gs://c/a', 'runs/../runs/a/.'
+  folders = {name: folder(name) for name in names}
+  assert folders['runs/a'] == folders['runs/a/'] == folders['runs/../runs/a/.']
+  assert len({*folders.values()}) == len(names) - 2
+  assert not any('..' in one.parts or one.is_absolute() for one in folders.values())
+
+
+def test_a_failing_baseline_costs_its_tables_and_not_the_report(
+  call, register, tmp_path, monkeypatch
+):
+  @zoo.register_task('own_task')
+  class OwnTask(zoo.tasks.LinearRegression):
+    """A task whose only baseline does not work."""
+
+    def baselines(self):
+      return {'broken': broken}
+
+    def shifts(self):
+      return {}
+
+  def broken(prompt):
+    raise RuntimeError('it is broken')
+
+  model = constructions.gd_transformer(np.full(2, 0.5), 0.5)
+  zoo.save(model, tmp_path / 'own', OwnTask(2, 2, prior_mean=0.5))
+  monkeypatch.setattr('zoo.probing.report._NUM_FITTED', 500)
+  monkeypatch.setattr('zoo.probing.report._NUM_COMPARED', 500)
+  out = tmp_path / 'out'
+  answer = call('probe', f'--checkpoint={tmp_path / "own"}', f'--out={out}')
+  assert answer.code == 0, answer.err
+  found = json.loads((out / 'probe.json').read_text())
+  assert found['risks'] is None
+  assert found['failures']['risks'] == 'RuntimeError: it is broken'
+  assert 'it is broken' in (out / 'report.html').read_text()
+  assert 'left out of this report' in answer.out
+
+
+def _command():
+  return importlib.import_module('launch.probe')

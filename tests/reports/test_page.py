@@ -143,3 +143,12 @@ def test_an_id_is_a_name():
 def test_jinja_is_imported_by_what_renders_alone():
   code = 'import sys, zoo.reports; sys.exit("jinja2" in sys.modules)'
   assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+def test_parts_are_indented_and_empty_cells_have_no_name_on_a_phone():
+  table = reports.Table([['whole', '3', ''], ['  part', '1', '33 %']], ('', 'n', 'of'))
+  text = reports.render('', '', [reports.Section('', tables=[table])])
+  assert '<span class="cell">  part</span>' in text
+  assert '.cell { white-space: pre-wrap; }' in text
+  assert text.count('<td class="empty" data-label="of">') == 1
+  assert 'td.empty { display: none; }' in text

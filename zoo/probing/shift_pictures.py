@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
@@ -48,19 +49,23 @@ def plot_task_shifts(found: list[TaskShift], against: str | None) -> Figure:
   axes = figure.add_subplot(xlabel='loss (log scale)')
   axes.set_xscale('log')
   names = [one.name for one in found]
-  shown = [([one.risk for one in found], 'the model', BLUE, 'o')]
+  plain = {'fmt': 'o', 'color': BLUE, 'zorder': 3}
+  # The model is seen in the hollow squares where both agree.
+  hollow = {'fmt': 's', 'color': VERMILION, 'markersize': 8, 'markerfacecolor': 'none'}
+  shown: list[tuple[list[Estimate | None], str, dict[str, Any]]] = [
+    ([one.risk for one in found], 'the model', plain)
+  ]
   if against is not None:
-    shown.append(([one.other_risk for one in found], against, VERMILION, 's'))
-  for estimates, label, colour, marker in shown:
+    shown.append(([one.other_risk for one in found], against, hollow))
+  for estimates, label, look in shown:
     known = [estimate or _NOTHING for estimate in estimates]
     axes.errorbar(
       [_positive(estimate.mean) for estimate in known],
       range(len(found)),
       xerr=[estimate.stderr for estimate in known],
-      fmt=marker,
       capsize=2,
-      color=colour,
       label=label,
+      **look,
     )
   low, high = axes.get_xlim()
   axes.set_xlim(max(low, 1e-5 * high), high)
@@ -76,9 +81,13 @@ def _plot_shift(axes: Axes, one: Shift, against: str) -> None:
   own = [risk.sampled or _NOTHING for risk in one.risks]
   others = [risk.other_sampled or _NOTHING for risk in one.risks]
   optima = [risk.optimal for risk in one.risks]
-  _curve(axes, values, own, [risk.exact for risk in one.risks], 'the model', BLUE, 'o')
+  own_exact = [risk.exact for risk in one.risks]
   other_exact = [risk.other_exact for risk in one.risks]
-  _curve(axes, values, others, other_exact, against, VERMILION, 's')
+  # Where both agree, the model is seen on the broad line and in the hollow squares.
+  behind = {'linewidth': 4, 'alpha': 0.5, 'zorder': 1.8}
+  hollow = {'markersize': 8, 'markerfacecolor': 'none', 'zorder': 1.9}
+  _curve(axes, values, own, own_exact, 'the model', BLUE, 'o', {}, {'zorder': 3})
+  _curve(axes, values, others, other_exact, against, VERMILION, 's', behind, hollow)
   label = 'optimum of the linear family, for the shifted task'
   axes.plot(values, [*map(_positive, optima)], '--', color=GREEN, label=label)
   axes.axvline(one.trained, color=GREY, linestyle=':', label='trained here')
@@ -121,6 +130,8 @@ def _curve(
   name: str,
   colour: str,
   marker: str,
+  line: dict[str, Any],
+  points: dict[str, Any],
 ) -> None:
   axes.errorbar(
     values,
@@ -130,10 +141,11 @@ def _curve(
     capsize=2,
     color=colour,
     label=f'{name}, sampled ± s.e.',
+    **points,
   )
   if any(risk is not None for risk in exact):
     known = [_positive(risk) for risk in exact]
-    axes.plot(values, known, '-', color=colour, label=f'{name}, exact')
+    axes.plot(values, known, '-', color=colour, label=f'{name}, exact', **line)
 
 
 def _positive(risk: float | None) -> float:

@@ -1,12 +1,15 @@
 """Plots of runs: the in-context risk by training step, and by number of examples."""
 
 import contextlib
+import functools
+import operator
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
+from zoo import registry
 from zoo.buckets import copied_files, is_url
 from zoo.comparison import MODEL, Comparison, without_errors
 from zoo.comparison_plots import plot_by_examples
@@ -21,10 +24,15 @@ from zoo.style import (
   legend_above,
   sparse_markers,
 )
+from zoo.tasks.base import BaseTask
 from zoo.training.records import read_lines
 from zoo.training.summary import SUMMARY, read_summary
+from zoo.workdir import POINTS
 
+_TABLE = 'table.json'  # of a sweep
 _METRICS = 'metrics.jsonl'
+_IN_LABELS = 'model.name', 'model.num_heads'
+_MOST_FIELDS = 4  # in a label
 
 
 class RiskCurve(NamedTuple):
@@ -49,6 +57,7 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 
 @in_style()
 def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
+  labels = _labels(folders)
   figure = Figure(4.2)
   axes = figure.add_subplot(
     xlabel='training step', ylabel='in-context risk (log scale)'
@@ -60,7 +69,7 @@ def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
     marks = sparse_markers(colour, number, len(curve.steps))
     if not curve.is_exact:
       marks['markevery'] = 1  # where it was sampled
-    label = f'{curve.label}: {curve.risks[-1]:.3f}'
+    label = f'{labels[folder]}: {curve.risks[-1]:.3f}'
     axes.plot(curve.steps, curve.risks, color=colour, label=label, **marks)
   _plot_gradient_descent(axes, folders[0])
   label_log_axis(axes.yaxis)
@@ -70,7 +79,7 @@ def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
 
 def read_curve(workdir: pathlib.Path) -> RiskCurve:
   """The risk by step that a run has logged; raises UserError if there is none."""
-  label = _label(workdir)
+  label = _label(_config(workdir))
   lines = read_lines(workdir / _METRICS)
   for field in ('exact_risk', 'eval_risk'):
     points = [(line['step'], line[field]) for line in lines if line[field] is not None]
@@ -92,25 +101,21 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
 
 
 def _plot_examples(folders: Sequence[pathlib.Path]) -> Figure:
-  names = [f' ({folder.name})' if len(folders) > 1 else '' for folder in folders]
-  found = {
-    f'{_label(folder)}{name}': _read_comparison(folder)
-    for folder, name in zip(folders, names, strict=True)
-  }
-  return plot_by_examples(found)
+  labels = _labels(folders)
+  return plot_by_examples({labels[one]: _read_comparison(one) for one in folders})
 
 
 def _local(workdir: str | pathlib.Path, stack: contextlib.ExitStack) -> pathlib.Path:
   """The folder of a run; for a run in a bucket, a local copy of the files read here."""
   if not is_url(workdir):
     return user_path(workdir)
-  names = 'config.json', _METRICS, SUMMARY
+  names = 'config.json', _METRICS, SUMMARY, _TABLE
   return stack.enter_context(copied_files(str(workdir), names))
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
-  _label(workdir)  # raises UserError for a folder that holds no run
+  _config(workdir)  # raises UserError for a folder that holds no run
   summary = read_summary(workdir / SUMMARY)
   if summary is not None and summary['comparison']:
     return summary['comparison']
@@ -124,17 +129,92 @@ def _read_comparison(workdir: pathlib.Path) -> Comparison:
   return {MODEL: without_errors(curves[-1])}
 
 
-def _label(workdir: pathlib.Path) -> str:
-  """The model of a run and its number of heads, for a legend; raises UserError."""
+def _config(workdir: pathlib.Path) -> dict[str, Any]:
+  """The config of a run, with the name of its model; raises UserError."""
   path = workdir / 'config.json'
+  points = workdir / POINTS
+  if points.is_dir() or (workdir / _TABLE).is_file():
+    names = sorted(one.name for one in points.iterdir()) if points.is_dir() else []
+    raise UserError(
+      f'{workdir} is a sweep; plot some of its points instead, which are folders such '
+      f'as {points / (names[0] if names else "NAME")}'
+    )
   if not path.is_file():
     raise UserError(f'{workdir} holds no run: there is no config.json in it')
   config = read_json(path)
   model = config.get('model') if isinstance(config, dict) else None
   if not isinstance(model, dict) or not isinstance(model.get('name'), str):
     raise UserError(f'{path} is damaged: it names no model')
+  return config
+
+
+def _label(config: Mapping[str, Any]) -> str:
+  """The model of a run and its number of heads, for a legend."""
+  model = config['model']
   heads = model.get('num_heads', 1)
   return f'{model["name"]:.80}, {heads} head{"" if heads == 1 else "s"}'
+
+
+def _labels(folders: Sequence[pathlib.Path]) -> dict[pathlib.Path, str]:
+  """A label for each run, all different: by model, then by fields, then by folder.
+
+  Raises UserError for runs whose losses cannot share an axis.
+  """
+  configs = {folder: _config(folder) for folder in folders}
+  _check_losses(configs)
+  labels = {folder: _label(config) for folder, config in configs.items()}
+  if _are_different(labels):
+    return labels
+  fields = {folder: _fields(config) for folder, config in configs.items()}
+  shared = functools.reduce(operator.and_, (one.keys() for one in fields.values()))
+  differing = sorted(
+    name for name in shared if len({one[name] for one in fields.values()}) > 1
+  )
+  differing = [name for name in differing if name not in _IN_LABELS]
+  if 0 < len(differing) <= _MOST_FIELDS:
+    for folder, one in fields.items():
+      values = [f'{name.rpartition(".")[2]}={one[name]:.40}' for name in differing]
+      labels[folder] = ', '.join([labels[folder], *values])
+  named = labels
+  for parts in 1, 2, 99:  # of the path
+    if _are_different(named):
+      break
+    named = {
+      folder: f'{label} ({pathlib.PurePath(*folder.parts[-parts:])})'
+      for folder, label in labels.items()
+    }
+  return named
+
+
+def _are_different(labels: Mapping[pathlib.Path, str]) -> bool:
+  return len({*labels.values()}) == len(labels)
+
+
+def _fields(config: Mapping[str, Any], prefix: str = '') -> dict[str, str]:
+  """The values of a config in words, by dotted name."""
+  found = {}
+  for name, value in config.items():
+    if isinstance(value, dict):
+      found |= _fields(value, f'{prefix}{name}.')
+    else:
+      found[f'{prefix}{name}'] = str(value)
+  return found
+
+
+def _check_losses(configs: Mapping[pathlib.Path, Mapping[str, Any]]) -> None:
+  """Raises UserError for runs of which only some have the squared error."""
+  squared: dict[bool, pathlib.Path] = {}
+  for folder, config in configs.items():
+    task = config.get('task')
+    name = task.get('name') if isinstance(task, dict) else None
+    if isinstance(name, str) and name in registry.tasks.names():
+      loss = getattr(registry.tasks.get(name), 'loss', BaseTask.loss)
+      squared.setdefault(loss is BaseTask.loss, folder)
+  if len(squared) > 1:
+    raise UserError(
+      f'{squared[True]} has the squared error as its loss and {squared[False]} another '
+      'one; plot them apart, since the two cannot share an axis'
+    )
 
 
 def _plot_gradient_descent(axes: Axes, workdir: pathlib.Path) -> None:
