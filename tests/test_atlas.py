@@ -48,8 +48,10 @@ def test_losses_are_those_of_as_many_examples_as_in_training():
   )
   assert result.by_seed == [2.0, 8.0]
   assert result.loss.mean == 5.0
-  assert result.loss.stderr == pytest.approx(2.0)  # of 3 and 7
-  assert result.longest == (0.0, 0.0)
+  # The seeds' 2 and 8 are moved apart by √¾ of 2 each way: the prompts' means 3 and 7
+  # have the variance 8, of which 2 is due to the rest. Student's t is 12.7062 at 1 d.f.
+  assert result.loss.half == pytest.approx(12.7062 * (3 + 3**0.5), rel=1e-5)
+  assert result.longest == (0.0, 0.0, 0.0)
   assert result.best_baseline == 'bayes'  # although gd had more luck
   assert result.excess == pytest.approx((5 - 1.5) / (7 - 1.5))
 
@@ -70,11 +72,48 @@ def test_differences_are_paired_by_prompts_and_include_the_seeds():
     for _ in range(2)
   )
   found = results_.difference(_result(one, {}), _result(other, {}))
-  gap = one[:, :, 1].mean(axis=0) - other[:, :, 1].mean(axis=0)
-  seeds = [losses[:, :, 1].mean(axis=1) for losses in (one, other)]
-  expected = gap.var(ddof=1) / 50 + sum(seed.var(ddof=1) / 3 for seed in seeds)
-  assert found.mean == pytest.approx(gap.mean())
-  assert found.stderr == pytest.approx(math.sqrt(expected))
+  gaps = one[:, :, 1] - other[:, :, 1]
+  assert found.mean == pytest.approx(gaps.mean())
+  # The rest is small, so this is nearly the paired t test over the seeds' means.
+  means = gaps.mean(axis=1)
+  assert found.half == pytest.approx(
+    4.302653 * means.std(ddof=1) / math.sqrt(3), rel=0.05
+  )
+
+
+def test_exact_risks_take_the_place_of_sampled_losses():
+  sampled = [[[9, 1, 0]] * 2, [[9, 5, 0]] * 2]
+  lines = {'zero': [[20, 21, 22]] * 2, 'bayes': [[8, 1, 0.5]] * 2}
+  result = _result(sampled, lines)._replace(
+    exact=np.array([[np.nan, 2.0, 1.0], [np.nan, 4.0, 1.0]]),
+    exact_baselines={'zero': np.full(3, 25.0), 'bayes': np.array([5.0, 0.0, np.nan])},
+  )
+  assert result.by_seed == [2.0, 4.0]
+  assert result.loss.mean == 3.0
+  assert result.loss.half == pytest.approx(12.7062, rel=1e-5)  # of 2 and 4, 1 d.f.
+  assert result.at(0).mean == 9.0  # not known exactly
+  assert result.longest == (1.0, 1.0, 1.0)
+  assert (result.baseline('zero'), result.baseline('bayes', 2)) == (25.0, 0.5)
+  assert result.excess == 3 / 5
+  assert results_.difference(result, result) == (0.0, 0.0, 0.0)
+  assert results_.row_of(result)[2] == '3.0000 ± 12.7062, exact risk'
+
+
+def test_baselines_with_a_closed_form_are_exact():
+  lines = measure.exact_baseline_losses(cells.get_config('gru', 'prior', 'zero'))
+  assert measure.lengths_of(5) == (0, 1, 2, 5, 7, 10)
+  np.testing.assert_allclose(lines['zero'], 25.0)  # |w*|² + d
+  assert lines['bayes'][0] == lines['gd'][0] == 5.0  # the prior mean
+  # d(d + 1)/(C + d + 1) at the best step (docs/theory.md, section 3).
+  np.testing.assert_allclose(
+    lines['gd'][1:], [30 / 7, 30 / 8, 30 / 11, 30 / 13, 30 / 16]
+  )
+  np.testing.assert_allclose(lines['gd_beta'], lines['gd'])  # a multiple of I is best
+  np.testing.assert_allclose(lines['bayes'][1:], [4, 3, 0, 0, 0], atol=1e-9)  # d − C
+  noisy = cells.get_config('gru', 'noisy', 'zero')
+  assert measure._exact_baseline('bayes', noisy, 6) == pytest.approx(0.268, abs=2e-4)
+  logistic = cells.get_config('gru', 'logistic', 'zero')
+  assert measure.exact_baseline_losses(logistic) == {}
 
 
 def _row(rate, held_out, folder):
@@ -99,6 +138,7 @@ def test_the_learning_rate_is_chosen_on_held_out_prompts(tmp_path, monkeypatch):
     return np.ones((2, 5, len(measure.lengths_of(config.task.context_length))))
 
   monkeypatch.setattr(measure, 'model_losses', measured)
+  monkeypatch.setattr(measure, 'exact_model_losses', lambda *_: np.full((2, 6), np.nan))
   config = cells.get_config('gru', 'linear', 'zero')
   cell = Cell('gru', 'linear', 'zero')
   grid = training.Grid([cell], 2, [0.1, 0.2, 0.3], 10)
@@ -201,16 +241,16 @@ def test_a_guess_is_compared_with_the_guess_zero():
   first, second = results_.changes([other, zero, yq_lsa, alone, lsa])
   assert (first.result, first.reference) == (other, zero)
   assert first.guess == 'residual'
-  assert first.loss == (-1.5, 0.5)
-  assert first.share == (-0.25, 0.5 / 6)
+  assert first.loss == (-1.5, -math.inf, math.inf)  # one seed has no interval
+  assert first.share == (-0.25, -math.inf, math.inf)
   assert (second.result, second.reference) == (yq_lsa, lsa)
   assert second.guess == 'linear'
-  row = ['gru,prior,residual', '6.0000', '-1.5000 ± 0.5000', '-25.0 ± 8.3']
+  row = ['gru,prior,residual', '6.0000', '-1.5000 (one seed)', '-25.0 (one seed)']
   assert results_.row_of_change(first) == row
   found = {one.cell: one for one in (zero, other)}
-  assert '-25.0 ± 8.3' in atlas.table(found)
+  assert '-25.0 (one seed)' in atlas.table(found)
   (_, written) = csv.DictReader(results_.to_csv(found).splitlines())
-  assert (written['minus_guess_0'], written['minus_guess_0_stderr']) == ('-1.5', '0.5')
+  assert (written['minus_guess_0'], written['minus_guess_0_low']) == ('-1.5', '')
 
 
 def test_the_lowest_known_risk_of_linear_attention_is_found():

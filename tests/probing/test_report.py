@@ -16,6 +16,7 @@ from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.evaluation_sets import EvaluationSet
+from zoo.intervals import Estimate
 from zoo.models.tokens import token_names
 from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page
@@ -265,3 +266,23 @@ def test_what_is_not_finite_is_null():
   algorithm = dataclasses.replace(report.algorithm, risk=np.inf)
   found = json.loads(dataclasses.replace(report, algorithm=algorithm).to_json())
   assert found['algorithm']['risk'] is None
+
+
+def test_a_share_that_its_error_does_not_resolve_is_undecided():
+  task = TASK
+  found = sampled_algorithm(zoo.estimators.gradient_descent(task), task, 64)
+
+  def judged(mean, error):
+    share = Estimate(mean, error)
+    nearest = dataclasses.replace(found.nearest_gd, unexplained=share)
+    return judge_by_samples(dataclasses.replace(found, nearest_gd=nearest))
+
+  for mean, error, start in (
+    (0.008, 0.0009, 'Yes: '),
+    (0.008, 0.0011, 'Undecided: '),
+    (0.012, 0.0011, 'Undecided: '),
+    (0.012, 0.0009, 'No'),
+  ):
+    is_descent, verdict = judged(mean, error)
+    assert verdict.startswith(start)
+    assert is_descent is (start == 'Yes: ')

@@ -6,6 +6,7 @@ Losses are measured after several numbers of examples, up to twice those in trai
 from __future__ import annotations
 
 import copy
+import math
 import pathlib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from zoo import estimators, theory
 from zoo.checkpoints.saved_models import load
 from zoo.config import AnyConfig, Config, Section, build_task, to_json
 from zoo.curves import sample_losses
@@ -22,8 +24,9 @@ from zoo.estimators.baseline import HostBaseline
 from zoo.files import temporary_name
 from zoo.protocols import Predictor, Task
 from zoo.tasks.base import baselines_of
+from zoo.tasks.coverage import covers
 
-NUM_PROMPTS = 4096
+NUM_PROMPTS = 4096  # many, so that only the seeds make an interval wide
 # Fractions of the context length; the model is compiled for each.
 _PARTS = 0, 0.25, 0.5, 1, 1.5, 2
 
@@ -58,6 +61,66 @@ def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
   }
 
 
+def exact_model_losses(
+  config: Config, folders: Sequence[pathlib.Path]
+) -> Float[np.ndarray, 's n']:
+  """The exact risks of the models of some runs at n lengths.
+
+  A risk is NaN where theory does not cover the model or the task, and at length 0.
+  """
+  models = [load(folder).model for folder in folders]
+  tasks = [_at_length(config, n) for n in lengths_of(config.task.context_length)]
+  return np.array([[_exact_risk(model, task) for task in tasks] for model in models])
+
+
+def exact_baseline_losses(config: Config) -> dict[str, Float[np.ndarray, ' n']]:
+  """The risks of baselines that have a closed form at each of n lengths.
+
+  These are the prediction 0, Bayes, and gradient descent with the best step, on tasks
+  that theory covers; a risk is NaN where it is known less well than to 1e-3.
+  """
+  lengths = lengths_of(config.task.context_length)
+  if not covers(build_task(config)):
+    return {}
+  found = {
+    name: [_exact_baseline(name, config, n) for n in lengths]
+    for name in ('zero', 'bayes', 'gd', 'gd_beta')
+  }
+  return {name: np.array(risks) for name, risks in found.items()}
+
+
+def _exact_baseline(name: str, config: Config, length: int) -> float:
+  task = _at_length(config, max(length, 1))
+  mean, prior, features = (
+    task.prior_mean,
+    task.prior_covariance,
+    task.feature_covariance,
+  )
+  features = np.eye(mean.size) if features is None else features
+  without = float(np.trace(features if prior is None else prior @ features))
+  if name == 'zero':
+    return float(mean @ features @ mean) + without
+  if not length:
+    return without  # all predict the prior mean
+  if name == 'gd':
+    return _exact_risk(estimators.gradient_descent(task), task)
+  if name == 'gd_beta':
+    return _exact_risk(estimators.gd_beta(task), task)
+  try:
+    lower, upper = theory.bayes_risk(task)
+  except UserError:
+    return math.nan
+  known = lower == upper or upper - lower < 1e-3 * upper
+  return (lower + upper) / 2 if known else math.nan
+
+
+def _exact_risk(subject: Predictor, task: Task | None) -> float:
+  try:
+    return math.nan if task is None else float(theory.exact_risk(subject, task))
+  except UserError:
+    return math.nan
+
+
 def kept(
   path: pathlib.Path,
   config: AnyConfig | Section,
@@ -83,8 +146,15 @@ def kept(
 
 
 def _with_longer_contexts(config: Config) -> Task:
+  return _at_length(config, lengths_of(config.task.context_length)[-1])
+
+
+def _at_length(config: Config, length: int) -> Any:
+  """The task with a number of examples; None without examples."""
+  if not length:
+    return None
   config = copy.deepcopy(config)
-  config['task']['context_length'] = lengths_of(config.task.context_length)[-1]
+  config['task']['context_length'] = length
   return build_task(config)
 
 

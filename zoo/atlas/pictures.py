@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
 from zoo.atlas.results import Change, Result, changes
+from zoo.intervals import Interval
 from zoo.style import (
   BLACK,
   GREY,
@@ -79,7 +80,7 @@ def losses(results: Sequence[Result]) -> Figure:
     if of:
       rows = [models.index(one.cell.model) for one in of]
       label = 'no choice of guess' if guess is None else f'guess: {guess}'
-      means, errors = [one.loss.mean for one in of], [one.loss.stderr for one in of]
+      means, errors = [one.loss.mean for one in of], _bars(one.loss for one in of)
       look = {'fmt': MARKERS[colour], 'color': colour, 'alpha': 0.75}
       axes.errorbar(means, rows, xerr=errors, label=label, **look)
   most = max(one.loss.mean for one in results)
@@ -90,7 +91,7 @@ def losses(results: Sequence[Result]) -> Figure:
   axes.set_yticks(range(len(models)), models)
   axes.invert_yaxis()
   axes.set_xlim(left=0)
-  axes.set_xlabel('loss at the query, mean of the seeds ± standard error')
+  axes.set_xlabel('loss at the query, mean of the seeds with its 95 % interval')
   legend_above(figure)
   return figure
 
@@ -139,7 +140,7 @@ def curves(results: Sequence[Result]) -> Figure:
 
 @in_style()
 def gains(found: Sequence[Change]) -> Figure:
-  """How guesses change the losses of one task, with two standard errors."""
+  """How guesses change the losses of one task, with 95 % intervals."""
   ordered = sorted(found, key=lambda one: one.reference.loss.mean)
   models = list(dict.fromkeys(one.result.cell.model for one in ordered))
   names = list(dict.fromkeys(one.guess for one in found))
@@ -151,7 +152,7 @@ def gains(found: Sequence[Change]) -> Figure:
     axes.errorbar(
       [one.loss.mean for one in of],
       [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
-      xerr=[2 * one.loss.stderr for one in of],
+      xerr=_bars(one.loss for one in of),
       fmt=MARKERS[colour],
       color=colour,
       label=f'guess: {name}',
@@ -172,7 +173,7 @@ def gains(found: Sequence[Change]) -> Figure:
 def shares(found: Sequence[Change]) -> Figure:
   """How guesses change the loss, in % of that with the guess 0, in one panel per task.
 
-  The intervals are two standard errors.
+  The intervals are of 95 %.
   """
   tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
   models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
@@ -189,7 +190,7 @@ def shares(found: Sequence[Change]) -> Figure:
       axes.errorbar(
         [100 * one.share.mean for one in of],
         [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
-        xerr=[200 * one.share.stderr for one in of],
+        xerr=_bars((one.share for one in of), 100.0),
         fmt=MARKERS[colours[name]],
         color=colours[name],
         label=f'guess: {name}',
@@ -258,7 +259,7 @@ def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
     axes.errorbar(
       lengths,
       [one.loss.mean for one in of],
-      yerr=[2 * one.loss.stderr for one in of],
+      yerr=_bars(one.loss for one in of),
       fmt=line,
       color=colour,
       label=label,
@@ -276,7 +277,7 @@ def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
     axes.errorbar(
       lengths,
       [1 + one.share.mean for one in of],
-      yerr=[2 * one.share.stderr for one in of],
+      yerr=_bars(one.share for one in of),
       fmt=MARKERS[colour],
       color=colour,
     )
@@ -320,8 +321,13 @@ def _baseline_curves(axes: Axes, result: Result) -> None:
   styles = zip(('--', ':', '-.', '-'), _SHOWN, strict=True)
   for style, name in styles:
     if name in result.baselines:
-      means = result.baselines[name].mean(axis=0)
+      means = [result.baseline(name, i) for i in range(len(result.lengths))]
       axes.plot(result.lengths, means, style, color=GREY, linewidth=1, label=name)
+
+
+def _bars(found: Iterable[Interval], scale: float = 1.0) -> list[float]:
+  """Halves of intervals, for bars; NaN, which draws none, with one seed."""
+  return [scale * one.half if math.isfinite(one.half) else math.nan for one in found]
 
 
 def _column(result: Result) -> str:

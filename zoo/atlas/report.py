@@ -51,7 +51,7 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       'What a guess changes',
       pictures.shares(found_changes),
       'Differences on the same prompts, in percent of the loss with the guess 0. The '
-      'bars are two standard errors, over prompts and seeds.',
+      'bars are 95 % intervals over seeds and prompts; with one seed there are none.',
     )
   for task in dict.fromkeys(one.cell.task for one in results):
     of = [one for one in results if one.cell.task == task]
@@ -61,8 +61,8 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
         pictures.contexts(of),
         'Each dot was trained and measured at its own context length. Lines of linear '
         'attention are their lowest known exact risks. A ratio is the loss with a '
-        'guess divided by that with the guess 0 on the same prompts; bars are two '
-        'standard errors.',
+        'guess divided by that with the guess 0 on the same prompts; bars are 95 % '
+        'intervals over seeds and prompts.',
       )
   for task, of in pictures.by_prompts(results).items():
     on_task = [one for one in of_guesses if one.result.cell.prompts == task]
@@ -70,11 +70,14 @@ def _figures(results: list[Result]) -> dict[str, reports.Figure]:
       figures[f'guess_{task}'] = _figure(
         f'What the guess changes: {task}',
         pictures.gains(on_task),
-        'Differences of losses on the same prompts. The bars are two standard errors, '
-        'over prompts and seeds.',
+        'Differences of losses on the same prompts. The bars are 95 % intervals over '
+        'seeds and prompts; with one seed there are none.',
       )
     figures[f'losses_{task}'] = _figure(
-      f'Losses: {task}', pictures.losses(of), 'After as many examples as in training.'
+      f'Losses: {task}',
+      pictures.losses(of),
+      'After as many examples as in training. The bars are 95 % '
+      'intervals over seeds and prompts; with one seed there are none.',
     )
     figures[f'curves_{task}'] = _figure(
       f'By number of examples: {task}',
@@ -131,8 +134,11 @@ def _page(
       reports.Section('Pictures', figures=figures),
       reports.Section(
         'Cells',
-        'Errors are standard errors over prompts; the column seeds has the least and '
-        'the largest loss of a seed. The command trains the cell alone, and gives the '
+        'The intervals of 95 % are over seeds and prompts, by Student’s t with one '
+        'degree of freedom less than there are seeds: two seeds tell very little. One '
+        'seed has no interval. Exact risks, of linear attention and of baselines, are '
+        'not sampled. The column seeds has the least and the largest loss of a seed, '
+        'which are not an interval. The command trains the cell alone, and gives the '
         'same numbers. The time is for all seeds and learning rates together.',
         {'atlas.csv': 'atlas.csv'},
         tables=tables,

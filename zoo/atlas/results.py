@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from zoo.intervals import Estimate, estimate
-from zoo.tables import format_estimate, format_table
+from zoo.intervals import Interval, interval, seed_interval
+from zoo.tables import format_table
 
 
 class Cell(NamedTuple):
@@ -59,6 +59,8 @@ class Result(NamedTuple):
   lengths: tuple[int, ...]
   losses: Float[np.ndarray, 's p n']  # NaN where there are too many examples
   baselines: Mapping[str, Float[np.ndarray, 'p n']]
+  exact: Float[np.ndarray, 's n'] | None = None  # exact risks; NaN where unknown
+  exact_baselines: Mapping[str, Float[np.ndarray, ' n']] | None = None  # the same
   lowest_known: float | None = None  # exact risk of models of this kind, if covered
 
   @property
@@ -69,26 +71,48 @@ class Result(NamedTuple):
   @property
   def by_seed(self) -> list[float]:
     """The loss of each seed after as many examples as in training."""
+    exact = self.exact_at(self.trained)
+    if exact is not None:
+      return exact.tolist()
     return self.losses[:, :, self.trained].mean(axis=1).tolist()
 
   @property
-  def loss(self) -> Estimate:
+  def loss(self) -> Interval:
     """The mean loss of the seeds after as many examples as in training."""
     return self.at(self.trained)
 
   @property
-  def longest(self) -> Estimate | None:
+  def longest(self) -> Interval | None:
     """The loss after the most examples; None if the model cannot take them."""
     longest = self.at(-1)
     return None if math.isnan(longest.mean) else longest
 
-  def at(self, index: int) -> Estimate:
-    """The loss at a number of examples, with its standard error over prompts."""
-    return estimate(self.losses[:, :, index].mean(axis=0))
+  def exact_at(self, index: int) -> Float[np.ndarray, ' s'] | None:
+    """The exact risk of each seed at a number of examples; None if it is not known."""
+    if self.exact is None or not np.isfinite(self.exact[:, index]).all():
+      return None
+    return self.exact[:, index]
 
-  def baseline(self, name: str) -> float:
-    """The loss of a baseline after as many examples as in training."""
-    return float(self.baselines[name][:, self.trained].mean())
+  def at(self, index: int) -> Interval:
+    """The loss at a number of examples, with its 95 % interval over seeds and prompts.
+
+    It is exact where theory covers the model; the interval is then over seeds alone.
+    """
+    exact = self.exact_at(index)
+    if exact is not None:
+      return interval(exact)
+    return seed_interval(self.losses[:, :, index])
+
+  def baseline(self, name: str, index: int | None = None) -> float:
+    """The loss of a baseline, exact where it is known, else sampled.
+
+    It is that at a number of examples, by default as many as in training.
+    """
+    index = self.trained if index is None else index
+    exact = (self.exact_baselines or {}).get(name)
+    if exact is not None and math.isfinite(exact[index]):
+      return float(exact[index])
+    return float(self.baselines[name][:, index].mean())
 
   @property
   def best_baseline(self) -> str:
@@ -111,7 +135,7 @@ class Result(NamedTuple):
   def without_examples(self) -> float:
     """The loss of Bayes, or else the least loss of a baseline, before any example."""
     lines = [self.best_baseline] if 'bayes' in self.baselines else self.baselines
-    return min(float(self.baselines[name][:, 0].mean()) for name in lines)
+    return min(self.baseline(name, 0) for name in lines)
 
 
 Results = Mapping[Cell, Result | Reason]
@@ -122,19 +146,19 @@ def trained_cells(found: Results) -> list[Result]:
   return [one for one in found.values() if isinstance(one, Result)]
 
 
-def difference(one: Result, other: Result) -> Estimate:
-  """The loss of a cell minus that of another on the same prompts.
+def difference(one: Result, other: Result) -> Interval:
+  """The loss of a cell minus that of another, with its 95 % interval.
 
-  The standard error combines two independent errors: over prompts, of the difference of
-  the seeds' means, and, with several seeds, over seeds.
+  It is exact if both losses are, and otherwise on the same prompts. Seeds are paired:
+  those of the same number start from the same key and train on the same prompts. Seeds
+  that only one of the cells has are left out.
   """
-  losses = [result.losses[:, :, result.trained] for result in (one, other)]
-  of_prompts = estimate(losses[0].mean(axis=0) - losses[1].mean(axis=0))
-  variances = [of_prompts.stderr**2]
-  for loss in losses:
-    if len(loss) > 1:
-      variances.append(float(loss.mean(axis=1).var(ddof=1) / len(loss)))
-  return Estimate(of_prompts.mean, math.sqrt(sum(variances)))
+  cells, num = (one, other), min(len(one.losses), len(other.losses))
+  exact = [cell.exact_at(cell.trained) for cell in cells]
+  if exact[0] is not None and exact[1] is not None:
+    return interval(exact[0][:num] - exact[1][:num])
+  first, second = (cell.losses[:num, :, cell.trained] for cell in cells)
+  return seed_interval(first - second)
 
 
 class Change(NamedTuple):
@@ -149,16 +173,15 @@ class Change(NamedTuple):
     return self.result.cell.guess or 'linear'
 
   @property
-  def loss(self) -> Estimate:
+  def loss(self) -> Interval:
     """The loss minus that with the guess 0, by `difference`."""
     return difference(self.result, self.reference)
 
   @property
-  def share(self) -> Estimate:
+  def share(self) -> Interval:
     """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
-    mean, stderr = self.loss
     whole = self.reference.loss.mean
-    return Estimate(mean / whole, stderr / whole)
+    return Interval(*(end / whole for end in self.loss))
 
 
 def changes(results: Sequence[Result]) -> list[Change]:
@@ -195,7 +218,7 @@ def table(found: Results) -> str:
 
 
 COLUMNS = (
-  *('weights', 'rate', 'loss ± s.e.', 'seeds', 'twice the examples'),
+  *('weights', 'rate', 'loss, ± 95 %', 'seeds', 'twice the examples'),
   *('zero', 'best baseline', 'time'),
 )
 
@@ -203,20 +226,21 @@ COLUMNS = (
 def row_of(result: Result) -> list[str]:
   """The entries of `COLUMNS`."""
   best, longest = result.best_baseline, result.longest
+  exact = ', exact risk' if result.exact_at(result.trained) is not None else ''
   falls = ', still falls' if result.still_falls else ''
   return [
     f'{result.num_params:,}',
     f'{result.learning_rate:g}',
-    format_estimate(*result.loss) + falls,
+    _format(result.loss) + exact + falls,
     f'{min(result.by_seed):.4f} … {max(result.by_seed):.4f}',
-    '-' if longest is None else format_estimate(*longest),
+    '-' if longest is None else _format(longest),
     f'{result.baseline("zero"):.4f}',
     f'{best} {result.baseline(best):.4f}',
     f'{result.seconds:.0f} s',
   ]
 
 
-CHANGE_COLUMNS = 'cell', 'guess 0', 'minus guess 0 ± s.e.', 'in %'
+CHANGE_COLUMNS = 'cell', 'guess 0', 'minus guess 0, ± 95 %', 'in %'
 
 
 def row_of_change(change: Change) -> list[str]:
@@ -225,9 +249,17 @@ def row_of_change(change: Change) -> list[str]:
   return [
     change.result.cell.name,
     f'{change.reference.loss.mean:.4f}',
-    format_estimate(*change.loss),
-    f'{100 * share.mean:+.1f} ± {100 * share.stderr:.1f}',
+    _format(change.loss),
+    _format(Interval(*(100 * end for end in share)), '+.1f', '.1f'),
   ]
+
+
+def _format(found: Interval, form: str = '.4f', of_half: str = '.4f') -> str:
+  """A mean ± half its interval; with one seed, for which none is known, says so."""
+  mean = format(found.mean, form)
+  if math.isinf(found.half):
+    return f'{mean} (one seed)'
+  return f'{mean} ± {format(found.half, of_half)}'
 
 
 def to_csv(found: Results) -> str:
@@ -237,10 +269,12 @@ def to_csv(found: Results) -> str:
   lengths = sorted({length for one in trained for length in one.lengths})
   curve = {length: f'loss_after_{length}' for length in lengths}
   columns = ['model', 'task', 'guess', 'num_params', 'learning_rate', 'num_steps']
-  columns += ['seconds', 'still_falls', 'context_length', 'loss', 'stderr', 'by_seed']
+  columns += ['seconds', 'still_falls', 'context_length', 'loss', 'low', 'high']
   columns += [
+    'by_seed',
     'minus_guess_0',
-    'minus_guess_0_stderr',
+    'minus_guess_0_low',
+    'minus_guess_0_high',
     'reason',
     *(f'{name}_loss' for name in names),
     *curve.values(),
@@ -255,12 +289,19 @@ def to_csv(found: Results) -> str:
       writer.writerow({**row, 'reason': one})
       continue
     row |= {name: getattr(one, name) for name in columns[3:9]}
-    row |= {'loss': one.loss.mean, 'stderr': one.loss.stderr}
+    row |= _ends('loss', 'low', 'high', one.loss)
     if change := of_guess.get(cell):
-      row |= {'minus_guess_0': change.mean, 'minus_guess_0_stderr': change.stderr}
+      name = 'minus_guess_0'
+      row |= _ends(name, f'{name}_low', f'{name}_high', change)
     row['by_seed'] = ' '.join(f'{loss:.6g}' for loss in one.by_seed)
     row |= {f'{name}_loss': one.baseline(name) for name in one.baselines}
     means = {n: one.at(i).mean for i, n in enumerate(one.lengths)}
     row |= {curve[n]: mean for n, mean in means.items() if not math.isnan(mean)}
     writer.writerow(row)
   return text.getvalue()
+
+
+def _ends(mean: str, low: str, high: str, found: Interval) -> dict[str, float]:
+  """An interval by the names of its columns; without its ends if it is unbounded."""
+  row = dict(zip((mean, low, high), found, strict=True))
+  return {name: value for name, value in row.items() if math.isfinite(value)}

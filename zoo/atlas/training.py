@@ -115,7 +115,13 @@ def _train(
       config.task,
       lambda: measure.baseline_losses(config),
     )
-  return _result(cell, config, grid, rows, folder, baselines)
+    exact = measure.kept(
+      out / 'baselines' / f'{cell.prompts}_exact.npz',
+      config.task,
+      lambda: measure.exact_baseline_losses(config),
+    )
+  found = _result(cell, config, grid, rows, folder, baselines)
+  return found._replace(exact_baselines=exact) if isinstance(found, Result) else found
 
 
 def _planned(
@@ -163,6 +169,11 @@ def _result(
     config,
     lambda: {'losses': measure.model_losses(config, folders)},
   )['losses']
+  exact = measure.kept(
+    folder / f'exact_{rate:g}.npz',
+    config,
+    lambda: {'exact': measure.exact_model_losses(config, folders)},
+  )['exact']
   result = Result(
     cell,
     num_params=best[0]['num_params'],
@@ -174,6 +185,7 @@ def _result(
     lengths=lengths,
     losses=losses,
     baselines=baselines,
+    exact=exact,
     lowest_known=_lowest_known(config),
   )
   return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'

@@ -50,8 +50,14 @@ def judge_by_samples(found: SampledAlgorithm) -> tuple[bool, str]:
   share, stderr = map(percent, nearest.unexplained)
   step += f' leaves {share} ± {stderr} of the effect of the context unexplained'
   sampled = '(sampled; it has no learning rule)'
-  if nearest.unexplained.mean <= UNEXPLAINED:
+  mean, error = nearest.unexplained
+  if mean + _SIGNIFICANT * error <= UNEXPLAINED:
     return True, f'Yes: {step} {sampled}.'
+  if mean - _SIGNIFICANT * error <= UNEXPLAINED:
+    return False, (
+      f'Undecided: {step}, which is within two standard errors of the limit of '
+      f'{percent(UNEXPLAINED)}; more prompts would tell {sampled}.'
+    )
   others = {
     'one step with a matrix (GD-β)': found.nearest_gd_beta.unexplained,
     'ridge regression': found.nearest_ridge.unexplained,
