@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     matmul_precision: str
 
     def get(self, field: str, default: Any = None) -> Any: ...
+    def get_ref(self, field: str) -> Any: ...
 
   class MeshConfig(Protocol):
     data: int

@@ -68,3 +68,15 @@ def test_every_option_that_the_documents_name_can_be_set(parsed):
   assert (found['guess_bias'], found['hidden_features']) == (0.5, 7)
   assert found['num_trained_loops'] == 2
   assert found['mixer_options'] == {'state_size': 8}
+
+
+def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):
+  def fail():
+    raise MemoryError('Unable to allocate 3 TiB')
+
+  monkeypatch.setattr('zoo.list_models', fail)
+  answer = call('catalog')
+  assert answer.code == 1
+  (line,) = answer.err.splitlines()
+  assert line.startswith('error: the memory is not enough: Unable to allocate 3 TiB')
+  assert 'context_length' in line

@@ -7,6 +7,7 @@ checked before it is used and before memory is allocated for it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import os
 import pathlib
@@ -218,7 +219,7 @@ def _check_num_layers(folder: pathlib.Path, config: Config, num_saved: int) -> N
     return
   numbers = []
   for few in (1, 2):
-    config_of_few = config.copy_and_resolve_references()
+    config_of_few = copy.deepcopy(config)
     config_of_few.model.num_layers = few
     numbers.append(len(shapes_of(nnx.state(abstract_model(config_of_few)))))
   if numbers[0] < numbers[1]:
