@@ -80,7 +80,7 @@ def printable(text: str) -> str:
   )
 
 
-def shown(entries: Sequence[str], number: int = 4) -> str:
+def shown(entries: Sequence[str], number: int = 12) -> str:
   """The first entries of a list, each cut to 200 characters, and how many are left."""
   rest = f' and {len(entries) - number} more' if len(entries) > number else ''
   return ', '.join(in_one_line(one, 200) for one in entries[:number]) + rest
