@@ -89,11 +89,13 @@ def _program(
       merged: Any = model if graph is None else nnx.merge(graph, parameters, rest)
     with _naming_compilation(name):
       found = facts_of(name, merged, prompt, task, lengths, failed=failed)
-      found['again'], found['constant'] = merged(prompt), merged(constant)
+      with one_line(f'{name}(prompt)'):
+        found['again'], found['constant'] = merged(prompt), merged(constant)
+        if graph is not None:
+          found['object'] = cast(Any, model)(prompt)
       with one_line(f'{name}(prompt) of three prompts'):
         found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
     if graph is not None:
-      found['object'] = cast(Any, model)(prompt)
       found['slopes'] = _slopes(name, graph, parameters, rest, prompt, task)
     return found
 
