@@ -161,7 +161,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
   contracts.check_forms(abstract, task)
   # These checks compute, so they are left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(task):
-    contracts.check_sampled(task)
+    contracts.check_sampled(task, batch_size=min(512, config.train.batch_size))
   if num_devices is None and not theory.is_ours(abstract):
     contracts.check_before_training(build_model(config, nnx.Rngs(0)), task)
 

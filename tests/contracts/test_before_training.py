@@ -82,9 +82,8 @@ class _SameLoops(_Model):
 
 
 def _config(cls: type) -> Any:
-  zoo.register_model('own')(cls)
-  config = small_config('yq_lsa', model={'name': 'own'})
-  return config
+  zoo.register_model(cls.__name__)(cls)
+  return small_config('yq_lsa', model={'name': cls.__name__})
 
 
 @pytest.mark.parametrize(
@@ -138,6 +137,7 @@ class _Often(_Rare):
   chance = 0.1
 
 
+@pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.mark.parametrize('cls', [_Rare, _Often])
 def test_labels_that_are_not_finite_are_what_is_named(cls, tmp_path):
   zoo.register_task('own')(cls)

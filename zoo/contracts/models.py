@@ -35,6 +35,9 @@ from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.tasks.base import loss_of
 from zoo.theory.trust import changed_weights, check_rule, compare_rule
 
+# From prompts to the facts of a model, with changed weights if the second is True.
+Run = Callable[..., Facts]
+
 
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   """Raises UserError unless a model keeps the contract on the prompts of a task.
@@ -56,6 +59,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
     check_finite(f'{name}(prompt)', facts['alone'])
     _check_calls(name, facts)
     check_facts(name, facts, run, prompt)
+    _check_other_weights(name, facts, run, prompt)
     if isinstance(model, FollowsRule):
       with one_line(f'{name}.learning_rule()'):
         compare_rule(model)
@@ -73,7 +77,7 @@ def _program(
   given: Prompt,
   task: Task,
   failed: list[UserError],
-) -> Callable[[Prompt], Facts]:
+) -> Run:
   """All facts of a model as one compiled program of the prompts.
 
   The prompts that are `given` are a constant in it, which a model must not notice.
@@ -89,15 +93,32 @@ def _program(
       merged: Any = model if graph is None else nnx.merge(graph, parameters, rest)
     with _naming_compilation(name):
       found = facts_of(name, merged, prompt, task, lengths, failed=failed)
-      found['again'], found['constant'] = merged(prompt), merged(constant)
+      with one_line(f'{name}(prompt)'):
+        found['again'], found['constant'] = merged(prompt), merged(constant)
+        if graph is not None:
+          found['object'] = cast(Any, model)(prompt)
       with one_line(f'{name}(prompt) of three prompts'):
         found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
     if graph is not None:
-      found['object'] = cast(Any, model)(prompt)
       found['slopes'] = _slopes(name, graph, parameters, rest, prompt, task)
     return found
 
-  return lambda prompt: jax.device_get(program(parameters, rest, prompt))
+  def run(prompt: Prompt, changed: bool = False) -> Facts:
+    weights = parameters
+    if changed and graph is not None:
+      weights = jax.jit(changed_weights)(parameters)
+    return jax.device_get(program(weights, rest, prompt))
+
+  return run
+
+
+def _check_other_weights(name: str, facts: Facts, run: Run, prompt: Prompt) -> None:
+  """Checks a model whose predictions start as a constant, which shows nothing."""
+  if np.ptp(facts.get('everywhere', facts['alone'])):
+    return
+  facts = run(prompt, True)
+  if all(np.isfinite(array).all() for array in jax.tree.leaves(facts)):
+    check_facts(name, facts, functools.partial(run, changed=True), prompt)
 
 
 def _split(model: Any) -> tuple[nnx.GraphDef | None, PyTree, PyTree]:
@@ -202,10 +223,7 @@ def check_before_training(model: Predictor, task: Task) -> None:
   with jax.default_matmul_precision('highest'):
     facts = run(prompt)
     check_facts(name, facts, run, prompt)
-    if graph is not None and not np.ptp(facts.get('everywhere', facts['alone'])):
-      facts = run(prompt, True)
-      if all(np.isfinite(array).all() for array in facts.values()):
-        check_facts(name, facts, functools.partial(run, changed=True), prompt)
+    _check_other_weights(name, facts, run, prompt)
   check_rule(model)
 
 
