@@ -319,7 +319,9 @@ def _set_to_none(config: ConfigDict, field: str) -> None:
   known = flatten_dict(config.to_dict(), sep='.')
   check_name('field', f'config.{field}', [f'config.{name}' for name in known])
   section, _, name = field.rpartition('.')
-  holder = functools.reduce(lambda node, key: node[key], field.split('.')[:-1], config)
+  holder: Any = config
+  for key in field.split('.')[:-1]:
+    holder = holder[key]
   registries = {'model': zoo.registry.models, 'task': zoo.registry.tasks}
   if isinstance(known[field], str):
     holder[name] = 'None'
