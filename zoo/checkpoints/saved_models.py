@@ -58,6 +58,11 @@ class SavedModel:
   config: Config  # of the run; without a run only the sections model and task
   step: int  # the number of steps trained
 
+  def __repr__(self) -> str:
+    """The model's class, the task and the step, on one line."""
+    model = type(self.model).__name__
+    return f'SavedModel(model={model}(…), task={self.task!r}, step={self.step})'
+
 
 def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   """Opens a model from a run's workdir, its checkpoints, or a folder of `zoo.save`.

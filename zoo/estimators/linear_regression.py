@@ -34,7 +34,7 @@ from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.base import attribute_values
+from zoo.tasks.base import attribute_values, shown
 from zoo.tasks.coverage import covers
 
 
@@ -43,6 +43,11 @@ class Estimator:
 
   Without examples the weights are the start. Equal estimators share compiled programs.
   """
+
+  def __repr__(self) -> str:
+    """The class and its fields, with the shapes of arrays, on one line."""
+    fields = ', '.join(f'{name}={shown(value)}' for name, value in vars(self).items())
+    return f'{type(self).__name__}({fields})'
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
@@ -86,7 +91,7 @@ class Estimator:
     return hash(attribute_values(vars(self)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GradientDescent(Estimator):
   """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
 
@@ -117,7 +122,7 @@ class GradientDescent(Estimator):
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class GDBeta(Estimator):
   """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
 
@@ -142,7 +147,7 @@ class GDBeta(Estimator):
     return LearningRule.gd_beta(self.start, self.step_matrix)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Ridge(Estimator):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 

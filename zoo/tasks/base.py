@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,6 +89,14 @@ class BaseTask:
 
     return longer_contexts(self)
 
+  def __repr__(self) -> str:
+    """The class and those of its arguments that are attributes, on one line."""
+    names = inspect.signature(type(self)).parameters
+    parts = [
+      f'{one}={shown(getattr(self, one))}' for one in names if hasattr(self, one)
+    ]
+    return f'{type(self).__name__}({", ".join(parts)})'
+
   def __eq__(self, other: object) -> bool:
     """Whether both sample the same prompts from a key."""
     if type(self) is not type(other):
@@ -151,6 +161,17 @@ class FunctionClass(BaseTask):
     if _overrides(type(self), ('sample', 'sample_one'), than='evaluate'):
       return longer  # the prompts are not made of these functions
     return other_distributions(self) | longer
+
+
+def shown(value: object) -> str:
+  """A value in few letters: an array by its shape, or its number if all are equal."""
+  if not isinstance(value, np.ndarray | jax.Array):
+    # Long values are cut, but for tasks, which cut their own.
+    return repr(value) if isinstance(value, BaseTask) else reprlib.repr(value)
+  # The values of an array in a compiled program are not known.
+  if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
+    return f'{value.flat[0].item()!r}'
+  return f'array of {" × ".join(map(str, value.shape))}'
 
 
 def loss_of(task: Task) -> Loss:

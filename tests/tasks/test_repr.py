@@ -1,0 +1,52 @@
+"""Tasks, their baselines and saved models are shown on one screen."""
+
+import numpy as np
+import pytest
+
+import zoo
+from zoo.tasks.base import baselines_of
+from zoo.theory import constructions
+
+
+def test_a_task_is_shown_with_its_arguments():
+  task = zoo.create_task('sparse_regression', num_features=20, context_length=40)
+  assert repr(task).startswith('SparseRegression(num_features=20, context_length=40, ')
+  task = zoo.create_task(
+    'linear_regression',
+    num_features=2,
+    context_length=4,
+    prior_mean=[1.0, 2.0],
+    prior_covariance=np.eye(2),
+  )
+  assert repr(task) == (
+    'LinearRegression(num_features=2, context_length=4, prior_mean=array of 2, '
+    'prior_covariance=array of 2 × 2, feature_covariance=None, noise_std=0.0)'
+  )
+  task = zoo.create_task(
+    'linear_regression', num_features=10, context_length=10, prior_mean=2.0
+  )
+  assert 'prior_mean=2.0, ' in repr(task)
+
+
+@pytest.mark.parametrize('name', zoo.list_tasks())
+def test_a_task_and_its_baselines_fit_a_screen(name):
+  sizes = {'num_features': 10, 'context_length': 10}
+  task = zoo.create_task(name, **{} if name in FIXED else sizes)
+  assert len(repr(task)) < 300
+  assert '\n' not in repr(task)
+  for baseline in baselines_of(task).values():
+    assert len(repr(baseline)) < 400, repr(baseline)
+    assert '\n' not in repr(baseline)
+    assert ' object at 0x' not in repr(baseline)
+
+
+FIXED = 'sinusoid', 'markov_chain', 'associative_recall'  # without num_features
+
+
+def test_a_saved_model_is_shown_in_a_line(tmp_path):
+  task = zoo.create_task(
+    'linear_regression', num_features=3, context_length=4, prior_mean=0.5
+  )
+  zoo.save(constructions.gd_transformer(np.full(3, 0.5), 0.5), tmp_path / 'gd', task)
+  shown = repr(zoo.load(tmp_path / 'gd'))
+  assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'
