@@ -133,7 +133,7 @@ LARGE = [
   ('transformer', 'num_loops', MILLION),
   ('transformer', 'hidden_features', 10**9),
   ('transformer', 'causal', [1] * MILLION),
-  ('transformer', 'mixer', ['softmax'] * MILLION),
+  ('transformer', 'mixer', ['mamba'] * MILLION),
   ('transformer', 'mixer', 'softmax,' * MILLION),
   ('transformer', 'mixer_options', {'state_size': MILLION}),
   ('transformer', 'mixer_options', {str(i): 1 for i in range(MILLION // 100)}),
