@@ -272,7 +272,10 @@ def _without_nones(argv: list[str]) -> list[str]:
       last[found[1]] = found[2]
     if not (found and found[2]):
       kept.append(argument)
-  FLAGS['config'].parser.nones = [field for field, value in last.items() if value]
+  nones = [field for field, value in last.items() if value]
+  earlier = tuple(f'config.{field}=' for field in nones)
+  kept = [argument for argument in kept if not argument.lstrip('-').startswith(earlier)]
+  FLAGS['config'].parser.nones = nones
   if argv == sys.argv:  # which the flags of fields are read from
     sys.argv = kept
   return kept
