@@ -304,7 +304,8 @@ class _ConfigFile(flags.ArgumentParser):
 
 def _add_options(config: ConfigDict, argv: list[str]) -> None:
   """Adds the fields of `model.mixer_options` that the command line sets."""
-  section = config.get('model', {}).get('mixer_options')
+  model: Any = config.get('model', {})
+  section = model.get('mixer_options')
   for argument in argv:
     found = re.match(r'--?config\.model\.mixer_options\.(\w+)', argument)
     if found and isinstance(section, ConfigDict) and found[1] not in section:
