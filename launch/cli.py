@@ -274,7 +274,10 @@ def _without_nones(argv: list[str]) -> list[str]:
       last[found[1]] = found[2]
     if not (found and found[2]):
       kept.append(argument)
-  FLAGS['config'].parser.nones = [field for field, value in last.items() if value]
+  nones = [field for field, value in last.items() if value]
+  earlier = tuple(f'config.{field}=' for field in nones)
+  kept = [argument for argument in kept if not argument.lstrip('-').startswith(earlier)]
+  FLAGS['config'].parser.nones = nones
   if argv == sys.argv:  # which the flags of fields are read from
     sys.argv = kept
   return kept
@@ -303,7 +306,8 @@ class _ConfigFile(flags.ArgumentParser):
 
 def _add_options(config: ConfigDict, argv: list[str]) -> None:
   """Adds the fields of `model.mixer_options` that the command line sets."""
-  section = config.get('model', {}).get('mixer_options')
+  model: Any = config.get('model', {})
+  section = model.get('mixer_options')
   for argument in argv:
     found = re.match(r'--?config\.model\.mixer_options\.(\w+)', argument)
     if found and isinstance(section, ConfigDict) and found[1] not in section:

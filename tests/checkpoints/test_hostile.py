@@ -164,9 +164,9 @@ def test_a_million_of_anything_is_refused_at_once(
     if model == name:
       change = set_config('config', 'model', field, value=value)
       change_metadata(folder, lambda _, to=change: to(copy.deepcopy(written)))
-      started = time.perf_counter()
+      started = time.process_time()  # other processes may be busy
       refused(folder)
-      assert time.perf_counter() - started < 2, (field, str(value)[:20])
+      assert time.process_time() - started < 2, (field, str(value)[:20])
 
 
 def test_layers_that_share_one_array_are_no_lie(tmp_path):
