@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -91,7 +92,7 @@ def test_weights_are_exported_as_how_to_says_for_every_model(
 ):
   text = (ROOT / 'docs' / 'how_to.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*savez[^`]*)```', text)
-  model = zoo.create_model(
+  model: Any = zoo.create_model(
     'transformer', num_features=3, context_length=4, width=8, rngs=nnx.Rngs(0)
   )
   task = zoo.create_task('logistic_regression', num_features=3, context_length=4)

@@ -74,7 +74,7 @@ def _with_looks(
   models: Mapping[str, Measured], baselines: Mapping[str, Measured]
 ) -> list[tuple[str, _Look, Measured]]:
   """The lines by label; no two of the first 15 share colour and marker."""
-  counts = dict.fromkeys((*PALETTE, BLACK), 0)
+  counts: dict[str, int] = dict.fromkeys((*PALETTE, BLACK), 0)
 
   def look(dashes: str, colour: str) -> _Look:
     counts[colour] += 1

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_a_failing_baseline_costs_its_tables_and_not_the_report(
   class OwnTask(zoo.tasks.LinearRegression):
     """A task whose only baseline does not work."""
 
-    def baselines(self):
+    def baselines(self) -> dict[str, Any]:
       return {'broken': broken}
 
     def shifts(self):

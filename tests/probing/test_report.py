@@ -15,6 +15,7 @@ from tests.compare import refuses
 from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
 from zoo import theory
+from zoo.estimators.regression import Zero
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
 from zoo.models.tokens import token_names
@@ -205,7 +206,7 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
     raise RuntimeError('it is <broken>')
 
   monkeypatch.setitem(BASELINES, 'broken', broken)
-  monkeypatch.setitem(BASELINES, 'zero', zoo.estimators.regression.Zero())
+  monkeypatch.setitem(BASELINES, 'zero', Zero())
   task = Own(num_features=3, context_length=4)
   report = probe(biased(), task, **FEW)
   assert report.against == 'broken'

@@ -14,7 +14,7 @@ def compiled():
   """The programs that are compiled while a test runs: a list that grows."""
   found = []
 
-  def listen(event, seconds, **kwargs):
+  def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event == '/jax/core/compile/backend_compile_duration':
       found.append(kwargs.get('fun_name'))
 

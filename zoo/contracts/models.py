@@ -122,9 +122,10 @@ def _check_other_weights(name: str, facts: Facts, run: Run, prompt: Prompt) -> N
 
 
 def _split(model: Any) -> tuple[nnx.GraphDef | None, PyTree, PyTree]:
-  return (
-    nnx.split(model, nnx.Param, ...) if isinstance(model, nnx.Module) else (None,) * 3
-  )
+  if not isinstance(model, nnx.Module):
+    return None, None, None
+  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+  return graph, parameters, rest
 
 
 @contextlib.contextmanager
