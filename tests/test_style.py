@@ -127,7 +127,7 @@ def test_a_model_is_seen_where_the_other_predictor_agrees():
   same = Estimate(2.0, 0.1)
   risks = [ShiftedRisk(v, same, 2.0, same, 2.0, 1.0) for v in (1.0, 2.0)]
   axes = plot_shifts([Shift('noise_std', 'noise', 1.0, risks)], 'gd').axes[0]
-  own, other = (list(box)[0] for box in axes.containers)
+  own, other = (next(iter(box)) for box in axes.containers)
   assert own.get_zorder() > other.get_zorder()
   assert other.get_markerfacecolor() == 'none'
   assert other.get_markersize() > own.get_markersize()
