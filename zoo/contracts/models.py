@@ -121,7 +121,8 @@ def _check_other_weights(name: str, facts: Facts, run: Run, prompt: Prompt) -> N
     check_facts(name, facts, functools.partial(run, changed=True), prompt)
 
 
-def _split(model: Any) -> tuple[nnx.GraphDef | None, PyTree, PyTree]:
+def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
+  """The graph, the parameters and the rest of a module; None for other predictors."""
   if not isinstance(model, nnx.Module):
     return None, None, None
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
