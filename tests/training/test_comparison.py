@@ -103,9 +103,15 @@ def test_the_loss_at_every_example_is_the_mean_over_prefixes():
 def test_predictions_that_contradict_the_model_are_refused_before_training(
   monkeypatch, tmp_path
 ):
-  honest = Causal.predictions
-  monkeypatch.setattr(Causal, 'predictions', lambda *given: honest(*given) + 0.1)
-  with refuses('Causal.predictions(prompt) at the query is not Causal(prompt)'):
+  class Contradicting(Causal):
+    def predictions(self, prompt):
+      return super().predictions(prompt) + 0.1
+
+  classes = registry.models._classes | {'causal': Contradicting}
+  monkeypatch.setattr(registry.models, '_classes', classes)
+  with refuses(
+    'Contradicting.predictions(prompt) at the query is not Contradicting(prompt)'
+  ):
     train(_config(), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
