@@ -173,7 +173,7 @@ def test_it_is_drawn_when_finished_and_before(finished, tmp_path):
   # A run that has not ended has the curve of its last evaluation.
   for name in ('config.json', 'metrics.jsonl'):
     (tmp_path / name).write_bytes((workdir / name).read_bytes())
-  (line, _) = plot_examples([tmp_path]).axes[0].lines
+  (line,) = plot_examples([tmp_path]).axes[0].lines
   np.testing.assert_allclose(
     np.asarray(line.get_ydata(), float),
     read_lines(tmp_path / 'metrics.jsonl')[-1]['curve'],
