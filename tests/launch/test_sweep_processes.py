@@ -8,7 +8,6 @@ import time
 import pytest
 
 from tests.launch.processes import ROOT, command, environment
-from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
 from zoo.buckets import open_folder
 from zoo.mirror import mirrored
@@ -85,11 +84,9 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-  ('number', 'then'),
-  [(2, 1), pytest.param(1, 1, marks=FULL), pytest.param(4, 2, marks=FULL)],
-)
+@pytest.mark.parametrize(('number', 'then'), [(2, 1), (1, 1), (4, 2)])
 def test_killed_in_a_bucket_it_ends_as_a_local_one(
   tmp_path, bucket, cache, number, then
 ):
