@@ -159,7 +159,9 @@ def test_a_second_run_in_the_same_workdir_is_refused(tmp_path, cache, start):
   workdir = tmp_path / 'run'
   process = start(workdir)
   wait_for(process, workdir, 10)
-  second = launch(*ARGUMENTS, f'--workdir={workdir}', cache=cache)
-  assert second.returncode == 2
+  second = launch(
+    *(*ARGUMENTS, f'--workdir={workdir}'), cache=cache, module='tests.launch.impatient'
+  )
+  assert second.returncode == 75
   assert 'another process is training in it' in second.stderr
   assert process.poll() is None

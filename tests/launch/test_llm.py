@@ -141,7 +141,7 @@ def test_the_papers_report_shows_it_as_figure_6(tmp_path, cache, whole):
   page = (tmp_path / 'report.html').read_text()
   assert 'Figure 6. Initial guesses in a language model' in page
   assert 'model on 8 prompts of 2 examples (stsb)' in page
-  assert '<td>expected, with − without guess</td>' in page
+  assert '<span class="cell">expected, with − without guess</span>' in page
 
 
 @pytest.mark.slow

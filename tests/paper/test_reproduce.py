@@ -125,11 +125,11 @@ def test_sampled_risks_under_shift_agree_with_the_exact_ones(made):
 def test_the_gap_of_longer_contexts_is_that_of_the_formula():
   trained = Runs({at: [{'exact_risk': 7.0}] for at in FIGURES['context'].points})
   context = plot('context', trained)
-  gap = context.series('b', '11 heads, exact')
+  gap = context.series('b', '11 heads, infimum')
   np.testing.assert_allclose(gap.y, 80 / (10 * np.array(gap.x) + 2), rtol=1e-11)
   gd = context.series('a', 'one step of gradient descent')
   np.testing.assert_allclose(gd.y, 110 / (np.array(gd.x) + 11), rtol=1e-12)
-  one = context.at('b', '1 head, exact', 10)
+  one = context.at('b', '1 head, lowest known', 10)
   np.testing.assert_allclose(one, 14.430617331 - 110 / 21, rtol=1e-9)
   dots = context.at('b', 'LSA, 11 heads, trained', 20)
   np.testing.assert_allclose(dots, 7 - 110 / 31, rtol=1e-12)
