@@ -182,6 +182,7 @@ def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
 def test_on_the_low_variance_risk_it_goes_below_one_layer(tmp_path, form):
   config = _small(objective__name='low_variance', model__form=form)
   config.optimizer.learning_rate, config.train.num_steps = 1e-2, 1000
+  config.optimizer.warmup_steps = 2
   config.train.log_every = config.checkpoint.every = config.eval.every = 1000
   summary: Any = train(config, tmp_path)
   assert (summary['exact_risk'] is None) == (form == 'dense')
