@@ -14,6 +14,8 @@ import jax
 import jaxtyping
 import pytest
 
+from tests import costs
+
 if 'zoo' in sys.modules:
   raise RuntimeError('zoo was imported too early for its annotations to be checked')
 
@@ -54,9 +56,15 @@ def pytest_addoption(parser):
     'times instead of once, corrupt each file 1000 times instead of 40, and with '
     '--slow run the slowest tests',
   )
+  parser.addoption(
+    '--costs',
+    action='store_true',
+    help='list what each room of tests compiles and computes, and the longest tests',
+  )
 
 
 def pytest_configure(config):
+  config.pluginmanager.register(costs)
   if config.getoption('--full'):  # also for what is no test, in the workers as well
     os.environ['ZOO_FULL_TESTS'] = '1'
   if config.getoption('--compile_fast') or not config.getoption('--slow'):

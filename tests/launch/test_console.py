@@ -1,6 +1,7 @@
 """What becomes of the terminal, and of the processes that a test starts."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -171,15 +172,18 @@ def test_one_command_has_all_others(cache, arguments, code, said):
   assert said in answer.stdout + answer.stderr
 
 
+# The child says that it runs, and so that it has asked for the signal.
 PARENT = """
 import subprocess, time
 from tests.launch.processes import bound
-print(subprocess.Popen(bound(['sleep', '600'])).pid, flush=True)
+subprocess.Popen(bound(['sh', '-c', 'echo $$; exec sleep 600']))
 time.sleep(600)
 """
 
 
-@pytest.mark.skipif(sys.platform != 'linux', reason='only Linux tells a child')
+@pytest.mark.skipif(
+  shutil.which('setpriv') is None, reason='there is no setpriv, which is of Linux'
+)
 def test_what_a_test_starts_ends_with_it():
   parent = subprocess.Popen(
     [sys.executable, '-c', PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True
