@@ -1,0 +1,451 @@
+"""Makes 60 small mistakes in the library, one at a time: do the quick tests see them?
+
+  python -m tests.mutants                       # all of them; run it once a week
+  python -m tests.mutants 3 17                  # some of them
+  python -m tests.mutants --first               # without the fallback to all tests
+  python -m tests.mutants --tests ../old/tests  # with the tests of another tree
+  python -m tests.mutants --check               # only whether each can still be made
+
+A mistake changes one line in a copy of the working tree, where the quick tests then
+run: first the files in which it should be seen, and if these pass, all of them. A line
+is printed for each mistake: its number, whether it was caught, the seconds, the first
+test that failed, and its name. The exit code is 1 if more than 3 are not caught.
+
+Nothing counts as caught by accident. The tests of the tree's own texts, such as its
+style and documents, are left out. At the end the tests that failed run once more, in
+the copy without any mistake: one that fails there, too, has caught nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+ROOT = pathlib.Path(__file__).parents[1]
+MOST_MISSED = 3
+# Their subject is the text of the tree, in which a changed line may be noticed as such.
+_OF_TEXTS = (
+  *('test_mutants.py', 'test_style.py', 'test_docs.py', 'test_floors.py'),
+  'test_site.py',
+)
+
+# Of each mistake: its name; the file, and the files of tests in which it should be
+# seen; a part of a line that occurs once in the file, and what replaces it. Mistakes
+# are such as researchers would be hurt by, whether or not a test is known to see them.
+_TABLE = r"""
+the second moment of the examples is a sum, not a mean
+  zoo/prompt.py: test_prompt.py test_learning_rule.py
+  - z_bce) / max(z_bce.shape[1], 1)
+  + z_bce)
+the query of a prefix has the noisy label as its target
+  zoo/prompt.py: test_prompt.py test_curves.py
+  - y_query=self.y[:, k] if targets is None else targets[:, k],
+  + y_query=self.y[:, k],
+held-out prompts are drawn from the stream of the training prompts
+  zoo/draws.py: test_draws.py training/test_step.py training/test_loop.py
+  - EVAL_STREAM, CURVE_STREAM = range(4)
+  + EVAL_STREAM, CURVE_STREAM = 0, 1, 1, 3
+chi variables are accepted by the words that proposed them
+  zoo/draws.py: test_draws.py test_statistics.py
+  - words(jax.random.fold_in(stream, 0), len(degrees), batch_size)
+  + words(stream, len(degrees), batch_size)
+the probabilities of classes are normalised over prompts
+  zoo/losses.py: tasks/test_gaussian_clusters.py tasks/test_markov_chain.py
+  - jax.nn.log_softmax(prediction)
+  + jax.nn.log_softmax(prediction, axis=0)
+the moment of k examples is divided by k + 1
+  zoo/learning_rule.py: test_learning_rule.py test_curves.py
+  - counts_t = jnp.maximum(jnp.arange(z_bce.shape[1] + 1), 1)
+  + counts_t = jnp.arange(1, z_bce.shape[1] + 2)
+label noise is drawn with the key of the features
+  zoo/tasks/linear_regression.py: tasks/test_linear_regression.py test_statistics.py
+  - draws.normals(jax.random.fold_in(key, 1), c, batch_size)
+  + draws.normals(key, c, batch_size)
+the diagonal of Bartlett's factor has a degree of freedom too many
+  zoo/tasks/linear_regression.py: test_statistics.py tasks/test_linear_regression.py
+  - c - np.arange(d), batch_size)
+  + c + 1 - np.arange(d), batch_size)
+the labels of a function class are drawn with the key of its features
+  zoo/tasks/base.py: tasks/test_logistic_regression.py tasks/test_relu_network.py
+  - self.sample_labels(labels_key, targets)
+  + self.sample_labels(features_key, targets)
+every pool of tasks is that of the seed 0
+  zoo/tasks/task_pool.py: tasks/test_task_pool.py
+  - np.random.RandomState(seed)
+  + np.random.RandomState(0)
+a repeated query may repeat itself
+  zoo/tasks/shifts.py: tasks/test_shifts.py
+  - jax.random.randint(key, (), 0, len(x) - 1)
+  + jax.random.randint(key, (), 0, len(x))
+the penalty of the posterior mean is a standard deviation, not a variance
+  zoo/estimators/linear_regression.py: estimators/test_linear_regression.py
+  - return Ridge(task.prior_mean, task.noise_std**2, root)
+  + return Ridge(task.prior_mean, task.noise_std, root)
+the best step of gradient descent ignores the label noise
+  zoo/estimators/tuning.py: estimators/test_tuning.py
+  - spread = np.trace(product) + task.noise_std**2
+  + spread = np.trace(product)
+importance sampling does not divide by the density of its proposal
+  zoo/estimators/classification.py: tasks/test_logistic_regression.py
+  - jnp.sum(z * z) / 2 - proposal, score
+  + jnp.sum(z * z) / 2, score
+the first symbol of a chain is weighted by the law of the other symbol
+  zoo/estimators/symbols.py: tasks/test_markov_chain.py
+  - law = leave[None] / (leave[:, None] + leave[None])
+  + law = leave[:, None] / (leave[:, None] + leave[None])
+the product of keys and queries is transposed where heads are computed fast
+  zoo/models/linear_attention.py: models/test_linear_family.py
+  - 'hij,hik->hjk'
+  + 'hij,hik->hkj'
+the kernels of a residual stream start √2 times as large as in GPT-2
+  zoo/models/transformer.py: models/test_transformer.py
+  - Init(init_scale, 1 / math.sqrt(2 * num_layers))
+  + Init(init_scale, 1 / math.sqrt(num_layers))
+gradients flow through the loops that are not trained
+  zoo/models/transformer.py: models/test_transformer.py
+  - tokens = jax.lax.stop_gradient(tokens)
+  + pass
+residual labels subtract the guess of the next example
+  zoo/models/token_model.py: models/test_token_model.py models/test_contract.py
+  - prompt.labels - guess[:, :-1]
+  + prompt.labels - guess[:, 1:]
+the exact form of several scalar heads multiplies sums, not heads
+  zoo/models/deep_lsa.py: models/test_deep_lsa.py theory/test_exact_forms.py
+  - -jnp.sum(one * two) for one, two in
+  + -jnp.sum(one) * jnp.sum(two) for one, two in
+the speeds of rotary positions fall half as fast
+  zoo/mixers/attention.py: mixers/test_attention.py
+  - (-np.arange(half)[None] / half)
+  + (-np.arange(half)[None] / half / 2)
+a query of attention that is not causal does not see itself
+  zoo/mixers/attention.py: mixers/test_attention.py mixers/test_contract.py
+  - context_mask(n) | np.eye(n, dtype=bool)
+  + context_mask(n)
+keys of a chunk decay from its start, not to its end
+  zoo/mixers/linear_state.py: mixers/test_linear_state.py
+  - jnp.exp(last - total) * key,
+  + jnp.exp(total) * key,
+the inverse of a pole of S4D is not conjugated
+  zoo/mixers/ssm.py: mixers/test_ssm.py
+  - _Diagonal(real / squares, -frequency / squares)
+  + _Diagonal(real / squares, frequency / squares)
+exact risks are computed in float32
+  zoo/theory/risk.py: theory/test_exact.py
+  - return jnp.asarray(leaf, jnp.float64)
+  + return jnp.asarray(leaf, jnp.float32)
+the estimate of the constant 1 has an error without the label noise
+  zoo/theory/optimum.py: theory/test_optimum.py
+  - kappa = 1 / (1 + rank * c / 2 + noise * signal)
+  + kappa = 1 / (1 + rank * c / 2)
+a moment of recurrences is not transposed
+  zoo/theory/sequential.py: theory/test_sequential.py
+  - features @ moment.T @ features
+  + features @ moment @ features
+a word of features is not reversed
+  zoo/theory/deep/feature_moments.py: theory/test_feature_moments.py
+  - after(before[::-1], behind)
+  + after(before, behind)
+the risk for labels has the mean square of what they are made from
+  zoo/theory/label_moments.py: theory/test_labels.py
+  - mean, slope, square = a.a10, a.a11, a.a20
+  + mean, slope, square = a.a10, a.a11, prior.lengths**2
+the bound by heads hides the directions of least variance, not of most
+  zoo/theory/head_limit.py: theory/test_head_limit.py
+  - np.linalg.eigvalsh(prior)[num_seen:].sum()
+  + np.linalg.eigvalsh(prior)[:num_hidden].sum()
+an interval over seeds has the degrees of freedom of prompts
+  zoo/intervals.py: test_intervals.py
+  - quantile = float(stats.t.ppf((1 + confidence) / 2, s - 1))
+  + quantile = float(stats.t.ppf((1 + confidence) / 2, p - 1))
+the difference from a baseline has the wrong sign
+  zoo/comparison.py: test_comparison.py
+  - (model_losses[: len(losses)] - losses[:, -1])
+  + (losses[:, -1] - model_losses[: len(losses)])
+every batch of a curve has the same prompts
+  zoo/curves.py: test_curves.py
+  - _sample(task, jax.random.fold_in(key, start), size)
+  + _sample(task, key, size)
+a model may see the label that it predicts without breaking its contract
+  zoo/contracts/checks.py: contracts/test_models.py
+  - y[:, k:] += 1
+  + y[:, k + 1 :] += 1
+sampled errors have the variance of the noise as its standard deviation
+  zoo/training/objective.py: training/test_objective.py
+  - noise_std = jnp.sqrt(moments.noise_variance)
+  + noise_std = moments.noise_variance
+the loss at every example is summed over examples
+  zoo/training/objective.py: training/test_objective.py
+  - jnp.mean(losses_at_all(model, task, batch))
+  + jnp.mean(jnp.sum(losses_at_all(model, task, batch), axis=1))
+a class that is registered anew is trained by the program of the old one
+  zoo/training/program.py: training/test_program.py
+  - key = (to_json(config), classes, *jax.devices(),
+  + key = (to_json(config), *jax.devices(),
+the cosine does not end with the training
+  zoo/optimizers.py: test_optimizers.py
+  - optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1))
+  + optax.cosine_decay_schedule(peak, num_steps)
+what Adam makes of a gradient is clipped, not the gradient
+  zoo/optimizers.py: test_optimizers.py
+  - optax.chain(clip, optimizer)
+  + optax.chain(optimizer, clip)
+all steps of a call are trained on the same prompts
+  zoo/training/step.py: training/test_step.py training/test_loop.py
+  - _fold_in(key, step), numbers)
+  + _fold_in(key, start), numbers)
+all held-out batches have the same prompts
+  zoo/training/evaluation.py: training/test_loop.py training/test_objective.py
+  - stream = jax.random.fold_in(key, index)
+  + stream = jax.random.fold_in(key, 0)
+a run that resumes loses the last line of its records
+  zoo/training/records.py: training/test_records.py training/test_loop.py
+  - if number <= step]
+  + if number < step]
+losses of points side by side come back in the order of another permutation
+  zoo/training/stacking.py: training/test_sweeps.py
+  - back = np.argsort(np.concatenate([*groups.values()]))
+  + back = np.concatenate([*groups.values()])
+an array that is fully sharded is split where it needs the most padding
+  zoo/training/layout.py: training/test_layout.py
+  - chosen = min(
+  + chosen = max(
+the CPU time of a step is in seconds, not in milliseconds
+  zoo/training/records.py: training/test_records.py
+  - 1e3 * cpu_seconds / steps
+  + cpu_seconds / steps
+the nearest algorithm is measured on the prompts that it is fitted to
+  zoo/probing/nearest.py: probing/test_nearest.py
+  - samples.part(slice(half)), samples.part(slice(half, None))
+  + samples.part(slice(half)), samples.part(slice(half))
+attention maps of linear attention are key by query
+  zoo/probing/activations.py: probing/test_activations.py
+  - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
+  + maps[layer] = value
+a number far below another is within a share of it
+  zoo/paper/claims/claim.py: paper/test_claims.py
+  - return abs(one / other - 1) <= share
+  + return one / other - 1 <= share
+the excess of a model is a share of the whole loss, not of the learnable one
+  zoo/atlas/results.py: test_atlas.py
+  - (self.loss.mean - best) / (without - best)
+  + (self.loss.mean - best) / without
+losses that were measured for another config are read again
+  zoo/atlas/measure.py: test_atlas.py
+  - if str(file['config']) == text:
+  + if 'config' in file:
+the best of several runs is that with the greatest loss
+  zoo/headlines/trainer.py: headlines/test_run.py headlines/test_measure.py
+  - return min(known or rows, key=
+  + return max(known or rows, key=
+a report obeys the HTML in the texts that it shows
+  zoo/reports/page.py: reports/test_page.py
+  - autoescape=True
+  + autoescape=False
+the newest checkpoint is the last by its digits, so that 90 is after 100
+  zoo/checkpoints/steps.py: checkpoints/test_checkpointer.py
+  - key=lambda path: int(path.name), reverse=True
+  + key=lambda path: path.name, reverse=True
+a saved model forgets for how many steps it was trained
+  zoo/checkpoints/saving.py: checkpoints/test_saving.py checkpoints/test_saved_models.py
+  - {'format': FORMAT, 'step': step,
+  + {'format': FORMAT, 'step': 0,
+two runs may train in one folder at the same time
+  zoo/workdir.py: test_workdir.py
+  - mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+  + mode = fcntl.LOCK_SH
+a config of an earlier version means the loss at every example
+  zoo/config.py: test_config.py checkpoints/test_saved_models.py
+  - 'objective.positions': 'query',
+  + 'objective.positions': 'every',
+Holm's adjusted p values may fall
+  zoo/llm/inference.py: llm/test_inference.py
+  - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+  + largest = min(1.0, (len(p_values) - rank) * p_values[place])
+all prompts for a language model have the same examples
+  zoo/llm/prompts.py: llm/test_prompts.py
+  - np.random.default_rng((seed, index)).permutation(num_contexts)
+  + np.random.default_rng(seed).permutation(num_contexts)
+a folder in use ends a command with the code of a user's mistake
+  launch/cli.py: launch/test_main.py
+  - _exit(IN_USE if isinstance(error, InUseError) else 2, error)
+  + _exit(2, error)
+a range of a sweep lacks its last value
+  launch/sweep.py: launch/test_sweep.py
+  - return field, list(range(first, last + 1))
+  + return field, list(range(first, last))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+  """A part of one line of a file, and what replaces it."""
+
+  number: int
+  name: str  # what is wrong, in a sentence
+  path: str
+  tests: tuple[str, ...]  # where it should be seen, in the folder of the tests
+  old: str
+  new: str
+
+  def problem(self) -> str | None:
+    """Why the mistake cannot be made in the working tree, if so."""
+    text = (ROOT / self.path).read_text(encoding='utf-8')
+    if (count := text.count(self.old)) != 1:
+      return f'{self.path} has {count} times, not once: {self.old}'
+    try:
+      ast.parse(text.replace(self.old, self.new))
+    except SyntaxError as error:
+      return f'{self.path}, line {error.lineno}, is not Python with: {self.new}'
+    missing = [name for name in self.tests if not (ROOT / 'tests' / name).is_file()]
+    return f'there is no {missing[0]} in tests' if missing else None
+
+  @contextlib.contextmanager
+  def made_in(self, tree: pathlib.Path) -> Iterator[None]:
+    """Makes the mistake in a tree, and corrects it at the end."""
+    path = tree / self.path
+    text, status = path.read_text(encoding='utf-8'), path.stat()
+    path.write_text(text.replace(self.old, self.new), encoding='utf-8')
+    # Compiled modules are told apart by the time of their source, in whole seconds.
+    os.utime(path, (status.st_atime, status.st_mtime + self.number))
+    try:
+      yield
+    finally:
+      path.write_text(text, encoding='utf-8')
+      os.utime(path, (status.st_atime, status.st_mtime))
+
+
+def _parse(table: str) -> Iterator[Mistake]:
+  lines = [line.strip() for line in table.strip().splitlines()]
+  for i in range(0, len(lines), 4):
+    name, where, old, new = lines[i : i + 4]
+    path, tests = where.split(': ')
+    assert (old[:2], new[:2]) == ('- ', '+ '), name
+    yield Mistake(i // 4 + 1, name, path, tuple(tests.split()), old[2:], new[2:])
+
+
+MISTAKES = tuple(_parse(_TABLE))
+
+
+def problems() -> list[str]:
+  """What is wrong with the table; empty if every mistake can be made."""
+  found = [(one, one.problem()) for one in MISTAKES]
+  return [f'{one.number} ({one.name}): {why}' for one, why in found if why]
+
+
+def copy_to(tree: pathlib.Path, tests: pathlib.Path | None) -> None:
+  """Copies the working tree without what git ignores, with the tests of a folder."""
+  command = ['git', 'ls-files', '-z', '--cached', '--others', '--exclude-standard']
+  listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+  for name in filter(None, listed.stdout.split('\0')):
+    if (ROOT / name).is_file():  # it may be deleted, but not for git yet
+      (tree / name).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy2(ROOT / name, tree / name)
+  if tests is not None:
+    shutil.rmtree(tree / 'tests')
+    shutil.copytree(tests, tree / 'tests', ignore=shutil.ignore_patterns('__pycache__'))
+
+
+def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
+  """Runs pytest in a tree; returns the tests that failed, or how it ended instead."""
+  # Without the budget of programs, which says nothing about mistakes.
+  plugins = '-p', 'no:cacheprovider', '-p', 'no:tests.costs'
+  process = subprocess.Popen(
+    [sys.executable, '-m', 'pytest', '-q', '--tb=no', *plugins, *arguments],
+    cwd=tree,
+    env={**os.environ, 'PYTHONPATH': str(tree)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    start_new_session=True,  # so that its workers end with it
+  )
+  try:
+    output, _ = process.communicate()
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+  if process.returncode in (0, 5):  # all passed, or all are left out without --slow
+    return []
+  if process.returncode == 4:
+    raise SystemExit(f'pytest cannot run:\n{output}')
+  found = re.findall(r'^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$', output, re.MULTILINE)
+  return found or [f'pytest ended with the code {process.returncode}']
+
+
+def first_failure(mistake: Mistake, tree: pathlib.Path, only_first: bool) -> str | None:
+  """The first test that fails with a mistake; None if all pass."""
+  files = [f'tests/{name}' for name in mistake.tests]
+  with mistake.made_in(tree):
+    there = [name for name in files if (tree / name).is_file()]
+    found = failures(tree, '-x', '-n', '0', *there) if there else []
+    if not (found or only_first):
+      left_out = [f'--ignore=tests/{name}' for name in _OF_TEXTS]
+      found = failures(tree, '-n', '2', '--maxfail=1', *left_out)
+  return found[0] if found else None
+
+
+def measure(
+  mistakes: Sequence[Mistake], tests: pathlib.Path | None, only_first: bool
+) -> int:
+  """Makes the mistakes one by one, and prints what sees them; how many are missed."""
+  caught: dict[Mistake, str] = {}
+  with tempfile.TemporaryDirectory(prefix='mutants_') as folder:
+    tree = pathlib.Path(folder).resolve()
+    copy_to(tree, tests)
+    for mistake in mistakes:
+      start = time.monotonic()
+      test = first_failure(mistake, tree, only_first)
+      verdict = 'NOT CAUGHT' if test is None else 'caught'
+      seconds = f'{time.monotonic() - start:4.0f} s'
+      words = f'{mistake.number:2}', f'{verdict:10}', seconds, test or '-', mistake.name
+      print(*words, sep='  ', flush=True)
+      if test is not None:
+        caught[mistake] = test
+    again = sorted({test for test in caught.values() if '::' in test})
+    broken = failures(tree, '-n', '0', *again) if again else []
+  for mistake, test in caught.copy().items():
+    if test in broken:
+      print(f'{mistake.number} is not caught: {test} fails without it, too')
+      del caught[mistake]
+  print(f'{len(caught)} of {len(mistakes)} are caught')
+  return len(mistakes) - len(caught)
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(prog='tests.mutants', description=__doc__)
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  parser.add_argument('numbers', nargs='*', type=int, help='which; by default all')
+  parser.add_argument('--first', action='store_true', help='only the files named')
+  parser.add_argument('--tests', type=pathlib.Path, help='a folder of other tests')
+  parser.add_argument('--check', action='store_true', help='only check the table')
+  given = parser.parse_args()
+  if found := problems():
+    print(*found, sep='\n')
+    return 2
+  if given.check:
+    return 0
+  if unknown := {*given.numbers} - {one.number for one in MISTAKES}:
+    parser.error(f'there is no mistake {min(unknown)}')
+  chosen = [one for one in MISTAKES if one.number in given.numbers or not given.numbers]
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    missed = measure(chosen, given.tests, given.first)
+  except KeyboardInterrupt:
+    return 130
+  return int(missed > MOST_MISSED)
+
+
+if __name__ == '__main__':
+  sys.exit(main())
