@@ -11,15 +11,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from tests.training.runs import small_config
+from zoo.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
 from zoo.mesh import make_mesh
 from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
-from zoo.training.step import (
-  TRAIN_STREAM,
-  Numbers,
-  init_state,
-  stream_key,
-)
+from zoo.training.step import Numbers, init_state, stream_key
 
 
 class Run:
@@ -108,9 +104,9 @@ def test_seeds_and_streams_differ():
   keys = {
     tuple(jax.random.key_data(stream_key(small_config(seed=seed), stream)).tolist())
     for seed in (0, 1)
-    for stream in range(3)
+    for stream in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM)
   }
-  assert len(keys) == 6
+  assert len(keys) == 8
 
 
 @pytest.mark.parametrize(
