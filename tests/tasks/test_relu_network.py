@@ -72,6 +72,10 @@ def test_noise_is_in_the_labels_and_not_in_the_targets():
   noise = np.asarray(noisy.y - clean.y)
   # 10,000 values: the standard error of the variance is σ² √(2/n).
   assert abs(noise.var() - 0.25) <= 4 * 0.25 * np.sqrt(2 / noise.size)
+  # It has a key of its own. 1200 correlations, of which 5 standard errors are rare.
+  features = np.asarray(noisy.x).reshape(500, -1)
+  correlations = np.corrcoef(noise, features, rowvar=False)[:20, 20:]
+  assert np.abs(correlations).max() < 5 / np.sqrt(500)
 
 
 def test_the_prior_mean_and_zero_have_the_risks_that_are_said():
