@@ -48,6 +48,16 @@ def test_clipping_is_of_the_whole_gradient():
   np.testing.assert_allclose(large, [-0.3, -0.4], rtol=1e-6)
 
 
+def test_adam_takes_the_clipped_gradient():
+  plain = small_config(optimizer__schedule='constant', optimizer__clip_norm=None)
+  clipping = small_config(optimizer__schedule='constant', optimizer__clip_norm=0.5)
+  given = np.asarray([[0.3, 0.0], [3.0, 4.0]], np.float32)
+  clipped = np.asarray([[0.3, 0.0], [0.3, 0.4]], np.float32)
+  np.testing.assert_allclose(
+    updates(clipping, given), updates(plain, clipped), rtol=1e-5
+  )
+
+
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_every_optimizer_goes_downhill(name):
   config = small_config(optimizer__name=name, optimizer__schedule='constant')
