@@ -1,6 +1,7 @@
 """Bounds by number of heads, against searches that share no formula with them."""
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -267,6 +268,25 @@ def test_where_the_weights_are_known_the_lower_bound_is_attained(num_heads):
   assert limit.lower == limit.upper == pytest.approx(3.25 * 2 / (4 * num_heads + 2))
   searched = independent_search(quadratic(task, 0.0, 0.5), num_heads, num_starts=4)
   assert limit.risk == pytest.approx(searched, rel=1e-9)
+
+
+@pytest.mark.parametrize('num_heads', [1, 2])
+def test_the_lower_bound_hides_the_directions_that_cost_least(num_heads):
+  """By the formula of docs/theory.md, section 5, for each set of hidden axes."""
+  c, noise, prior = 5, 0.3, np.array([0.5, 1.0, 4.0])
+  task = isotropic(
+    3, c, prior_mean=1.0, prior_covariance=np.diag(prior), noise_std=noise**0.5
+  )
+  tau = prior.sum() + noise
+  step = prior.sum() - sum(prior**2 / ((1 + 1 / c) * prior + tau / c))
+  bounds = []
+  for hidden in itertools.combinations(prior, 3 - num_heads):
+    variance = 2 * (1 + 1 / c) * sum(prior**2) + 2 * tau**2 / c
+    variance += 2 / c * sum(hidden) ** 2 / len(hidden)
+    signal = (sum(hidden) + noise) ** 2 / variance
+    bounds.append(step + 3 / (1 + num_heads * c / 2 + signal))
+  found = theory.head_limited_risk(task, num_heads, num_starts=1).lower
+  assert found == pytest.approx(min(bounds), rel=1e-12)
 
 
 def test_features_that_do_not_vary_need_no_heads():
