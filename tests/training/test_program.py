@@ -5,6 +5,8 @@ import pytest
 
 from tests.training.runs import small_config
 from zoo import training
+from zoo.models import YqLSA
+from zoo.training.program import program_of
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -53,3 +55,19 @@ def test_a_config_that_is_changed_afterwards_changes_no_kept_program(tmp_path):
   assert other is not None
   assert again is not None
   assert other['exact_risk'] != first['exact_risk'] == again['exact_risk']
+
+
+def test_a_class_that_is_registered_anew_has_a_program_of_its_own(register):
+  def define():
+    @register('own')
+    class Own(YqLSA):
+      pass
+
+    return Own
+
+  define()
+  config = small_config(model__name='own')
+  first = program_of(config)
+  assert program_of(config) is first
+  define()
+  assert program_of(config) is not first
