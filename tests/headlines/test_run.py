@@ -24,7 +24,7 @@ from zoo.headlines.headline import (
   verdict,
 )
 from zoo.headlines.run import Result, page, run, table
-from zoo.headlines.trainer import history, load
+from zoo.headlines.trainer import best, history, load
 from zoo.plots import Panel, series
 from zoo.style import BLUE
 from zoo.training import sweeps
@@ -202,6 +202,12 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
   monkeypatch.setattr(sweeps, '_train_stacked', stacked)
   monkeypatch.setattr(sweeps, '_train_alone', lambda *_: pytest.fail('trained again'))
   assert judged(one, tmp_path, small).verdict == HOLDS
+
+
+def test_the_best_run_has_the_least_loss_of_those_that_are_known():
+  rows = [{'eval_risk': risk} for risk in (None, 2.0, 0.5, 1.0)]
+  assert best(rows) is rows[2]
+  assert best(rows[:1]) is rows[0]
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
