@@ -206,7 +206,7 @@ all steps of a call are trained on the same prompts
   - _fold_in(key, step), numbers)
   + _fold_in(key, start), numbers)
 all held-out batches have the same prompts
-  zoo/training/evaluation.py: training/test_loop.py training/test_objective.py
+  zoo/training/evaluation.py: training/test_evaluation.py
   - stream = jax.random.fold_in(key, index)
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
@@ -214,7 +214,7 @@ a run that resumes loses the last line of its records
   - if number <= step]
   + if number < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/stacking.py: training/test_sweeps.py
+  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups.values()]))
   + back = np.concatenate([*groups.values()])
 an array that is fully sharded is split where it needs the most padding
@@ -246,7 +246,7 @@ losses that were measured for another config are read again
   - if str(file['config']) == text:
   + if 'config' in file:
 the best of several runs is that with the greatest loss
-  zoo/headlines/trainer.py: headlines/test_run.py headlines/test_measure.py
+  zoo/headlines/trainer.py: headlines/test_run.py
   - return min(known or rows, key=
   + return max(known or rows, key=
 a report obeys the HTML in the texts that it shows
@@ -254,7 +254,7 @@ a report obeys the HTML in the texts that it shows
   - autoescape=True
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
-  zoo/checkpoints/steps.py: checkpoints/test_checkpointer.py
+  zoo/checkpoints/steps.py: checkpoints/test_checkpointer.py training/test_loop.py
   - key=lambda path: int(path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained
