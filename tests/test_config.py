@@ -11,7 +11,17 @@ import zoo
 from configs import transformer
 from tests.compare import refuses
 from tests.training.runs import CONFIGS, small_config
-from zoo.config import differences, mesh_shape, to_json, validate_fields
+from zoo.config import (
+  compute_dtype,
+  differences,
+  mesh_shape,
+  minutes_between_saves,
+  num_compared,
+  num_parts,
+  positions,
+  to_json,
+  validate_fields,
+)
 from zoo.training import validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -106,6 +116,23 @@ def test_the_timeouts_of_processes_are_needed_by_processes_only():
   validate(config)  # as the configs in older checkpoints
   with refuses("no field 'mesh.start_timeout'"):
     validate_fields(config, several_processes=True)
+
+
+def test_a_config_of_an_earlier_version_means_what_it_did():
+  config = small_config()
+  with config.unlocked():
+    del config.objective.positions, config.train.num_parts, config.train.compute_dtype
+    del config.checkpoint.every_minutes, config.eval.num_compared
+  validate(config)
+  assert (positions(config), num_parts(config)) == ('query', 1)
+  assert compute_dtype(config) == 'float32'
+  assert minutes_between_saves(config) is None
+  assert num_compared(config) == 0
+  saved = json.loads(to_json(config))
+  assert differences(saved, small_config()) == []
+  assert differences(saved, small_config(objective__positions='every')) == [
+    "objective.positions ('query' there, 'every' here)"
+  ]
 
 
 def test_a_missing_field_is_named():
