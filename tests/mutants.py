@@ -360,9 +360,9 @@ def copy_to(tree: pathlib.Path, tests: pathlib.Path | None) -> None:
 def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
   """Runs pytest in a tree; returns the tests that failed, or how it ended instead."""
   # Without the budget of programs, which says nothing about mistakes.
-  plugins = '-p', 'no:cacheprovider', '-p', 'no:tests.costs'
+  options = '-p', 'no:cacheprovider', '-p', 'no:tests.costs', '--color=no'
   process = subprocess.Popen(
-    [sys.executable, '-m', 'pytest', '-q', '--tb=no', *plugins, *arguments],
+    [sys.executable, '-m', 'pytest', '-q', '--tb=no', *options, *arguments],
     cwd=tree,
     env={**os.environ, 'PYTHONPATH': str(tree)},
     stdout=subprocess.PIPE,
@@ -378,8 +378,6 @@ def failures(tree: pathlib.Path, *arguments: str) -> list[str]:
     process.wait()
   if process.returncode in (0, 5):  # all passed, or all are left out without --slow
     return []
-  if process.returncode == 4:
-    raise SystemExit(f'pytest cannot run:\n{output}')
   found = re.findall(r'^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$', output, re.MULTILINE)
   return found or [f'pytest ended with the code {process.returncode}']
 
@@ -414,7 +412,9 @@ def measure(
       if test is not None:
         caught[mistake] = test
     again = sorted({test for test in caught.values() if '::' in test})
-    broken = failures(tree, '-n', '0', *again) if again else []
+    broken = failures(tree, '-n', '0', *(again or ['tests/test_prompt.py']))
+  if broken and not broken[0].startswith('tests/'):
+    raise SystemExit(f'without any mistake {broken[0]}')
   for mistake, test in caught.copy().items():
     if test in broken:
       print(f'{mistake.number} is not caught: {test} fails without it, too')
