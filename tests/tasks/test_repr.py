@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
 from zoo.tasks.base import baselines_of
@@ -47,6 +48,7 @@ def test_a_saved_model_is_shown_in_a_line(tmp_path):
   task = zoo.create_task(
     'linear_regression', num_features=3, context_length=4, prior_mean=0.5
   )
-  zoo.save(constructions.gd_transformer(np.full(3, 0.5), 0.5), tmp_path / 'gd', task)
+  model = nnx.jit(lambda: constructions.gd_transformer(np.full(3, 0.5), 0.5))()
+  zoo.save(model, tmp_path / 'gd', task)
   shown = repr(zoo.load(tmp_path / 'gd'))
   assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'

@@ -188,7 +188,7 @@ def check_random_case(seed, num_starts):
 
 @pytest.mark.parametrize(
   'heads',
-  [(1, 9, 10, 11), pytest.param(range(1, 12), marks=FULL)],
+  [(9, 10, 11), pytest.param(range(1, 12), marks=FULL)],
   ids=['some', 'all'],
 )
 def test_golden_risks_for_1_to_11_heads(heads):
@@ -315,7 +315,8 @@ def test_bad_arguments():
     theory.head_limited_risk(task, 1, num_starts=0)
 
 
-@pytest.mark.parametrize('seed', range(1, 7))
+# Of 3 and 5 the limit is known, of 6 it is searched for.
+@pytest.mark.parametrize('seed', mostly_full([3, 5, 6], range(1, 7)))
 def test_no_search_is_below_the_limit(seed):
   check_random_case(seed, num_starts=4)
 
@@ -368,7 +369,7 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
 @pytest.mark.parametrize(
   ('num_heads', 'vary'),
   mostly_full(
-    [(1, 'bias'), (4, 'guess'), (9, 'prior mean')],
+    [(4, 'bias')],
     [1, 2, 4, 7, 9, 10, 11, 16],
     ['prior mean', 'guess', 'bias'],
   ),
@@ -401,10 +402,10 @@ def test_no_search_is_below_the_limit_in_the_papers_setting(vary, num_heads, ful
 @pytest.mark.parametrize(
   ('kind', 'd', 'num_heads', 'guess', 'bias'),
   [
-    ('mean', 2, 1, 0.0, 0.0),
     ('general', 2, 1, 0.3, 0.4),
+    pytest.param('mean', 2, 1, 0.0, 0.0, marks=FULL),
     pytest.param('noise', 3, 2, 0.3, 0.7, marks=FULL),
-    ('singular', 3, 1, -0.5, 0.5),
+    pytest.param('singular', 3, 1, -0.5, 0.5, marks=FULL),
   ],
 )
 def test_agrees_with_a_search_over_all_weights(
