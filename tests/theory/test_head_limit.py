@@ -248,7 +248,7 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
   )
   unlimited = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
   limit = theory.head_limited_risk(task, 2)
-  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=8)
+  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=4)
   if share < 1:
     assert limit.lower == limit.upper == pytest.approx(unlimited, rel=1e-12)
     assert searched == pytest.approx(unlimited, rel=1e-9)
@@ -274,7 +274,7 @@ def test_features_that_do_not_vary_need_no_heads():
   wider = isotropic(
     *(3, 5, np.array([1.0, -2.0, 3.0]), 0.5), feature_covariance=np.diag([1.0, 1.0, 0])
   )
-  for num_heads in (1, 2, 3):
+  for num_heads in (1, 3):
     expected = theory.head_limited_risk(task, num_heads, 0.0, 0.3)
     found = theory.head_limited_risk(wider, num_heads, 0.0, 0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -283,10 +283,9 @@ def test_features_that_do_not_vary_need_no_heads():
 def test_labels_in_other_units_change_the_risk_by_their_square():
   small = isotropic(3, 5, 0.7, 0.5)
   large = isotropic(3, 5, 700.0, 500.0, prior_covariance=1e6 * np.eye(3))
-  for num_heads in (1, 2):
-    expected = theory.head_limited_risk(small, num_heads, 0.1, 0.3)
-    found = theory.head_limited_risk(large, num_heads, 100.0, 300.0)
-    np.testing.assert_allclose(found, 1e6 * np.array(expected), rtol=1e-9)
+  expected = theory.head_limited_risk(small, 2, 0.1, 0.3)
+  found = theory.head_limited_risk(large, 2, 100.0, 300.0)
+  np.testing.assert_allclose(found, 1e6 * np.array(expected), rtol=1e-9)
 
 
 def test_a_task_where_few_starts_agree_on_a_local_minimum():
