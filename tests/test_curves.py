@@ -30,9 +30,13 @@ def _task() -> zoo.tasks.LinearRegression:
 
 
 def _model(name='yq_lsa', **given) -> Any:
-  return zoo.create_model(
-    name, num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0), **given
-  )
+  @nnx.jit
+  def make():
+    return zoo.create_model(
+      name, num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0), **given
+    )
+
+  return make()
 
 
 class ByPrefix:

@@ -36,6 +36,9 @@ def _each(prompt, k):
     yield x.astype(int), y.astype(int), x_query.astype(int)
 
 
+_log_loss = jax.jit(losses.log_loss)
+
+
 @jax.jit
 def _entropy(logit):
   return losses.log_loss(logit, jax.nn.sigmoid(logit))
@@ -317,7 +320,7 @@ def test_bayes_is_calibrated_and_no_other_baseline_is_better(name):
     prompt = prompts.prefix(k)
     logits = {one: _predict(f, prompt) for one, f in baselines.items()}
     for one, logit in logits.items():
-      found[one].append(np.asarray(losses.log_loss(logit, prompt.y_query), float))
+      found[one].append(np.asarray(_log_loss(logit, prompt.y_query), float))
     # The log loss of a calibrated prediction has the mean of its own entropy. One that
     # is certain has a loss of 1e-6 but an entropy of 1.5e-5.
     logit = logits['bayes']
