@@ -261,7 +261,7 @@ def test_logits_of_probabilities_are_finite():
 
 def test_parts_of_prompts_of_classes():
   task = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
-  prompt = task.sample(jax.random.key(0), 4)
+  prompt = jax.device_get(task.sample(jax.random.key(0), 4))
   k = prompt.y.shape[-1]
   assert prompt.targets.shape == (4, 4, k)
   np.testing.assert_array_equal(prompt.targets[:, -1], prompt.y_query)

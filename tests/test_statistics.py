@@ -88,7 +88,7 @@ def test_the_risk_over_long_contexts_is_the_exact_one(c, general, noise_std):
 
   @jax.jit
   def draw(rule):
-    statistics = task.sample_statistics(_KEY, 200_000)
+    statistics = task.sample_statistics(_KEY, 100_000)
     return statistics.errors(rule, task.prior_mean, noise_std)
 
   # Its weights must not swamp the spread of G, which is as 1/√C.

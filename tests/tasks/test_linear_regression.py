@@ -120,7 +120,7 @@ def test_parts_of_a_prompt_have_the_distribution_of_whole_prompts():
     feature_covariance=_FEATURE,
     noise_std=0.5,
   )
-  batch = 20_000
+  batch = 8000
   with jax.enable_x64(True):
     whole = _sample(task, 1, batch)
     keys = jax.random.split(jax.random.key(2), batch)

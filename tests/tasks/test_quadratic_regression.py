@@ -79,6 +79,9 @@ def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
       np.testing.assert_allclose(predictions[i, k], w @ query, rtol=1e-6, atol=1e-6)
 
 
+# A test above shows what Bayes predicts.
+@pytest.mark.slow
+@pytest.mark.full
 def test_no_baseline_surpasses_bayes():
   task = QuadraticRegression(4, 8, noise_std=0.5, prior_mean=2.0)
   losses = sample_losses(task.baselines(), task, 2048, 0)
