@@ -95,7 +95,8 @@ def test_the_decomposition_does_not_fail(d):
   task = ReluNetwork(d, 400, 3)
   prompt = jax.device_get(task.sample(jax.random.key(0), 4))
   # The same example four times, and a query that is an example.
-  again = np.tile(prompt.x[:, :100], (1, 4, 1)), np.tile(prompt.y[:, :100], (1, 4))
+  x, y = np.asarray(prompt.x)[:, :100], np.asarray(prompt.y)[:, :100]
+  again = jnp.asarray(np.tile(x, (1, 4, 1))), jnp.asarray(np.tile(y, (1, 4)))
   repeated = zoo.Prompt(
     x=again[0], y=again[1], x_query=prompt.x[:, 7], y_query=prompt.y[:, 7]
   )

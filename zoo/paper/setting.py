@@ -139,7 +139,7 @@ def distance(one: LinearAttention, other: LinearAttention) -> float:
   """
 
   @nnx.jit  # otherwise each operation would be compiled by itself
-  def relative(one: LinearAttention, other: LinearAttention) -> jax.Array:
+  def relative(one: LinearAttention, other: LinearAttention) -> float | jax.Array:
     rule, nothing = one.learning_rule(), one_step(0.0, start=0.0)
     return rule.distance(other.learning_rule()) / rule.distance(nothing)
 
