@@ -32,6 +32,7 @@ from zoo.theory.exact import known_risk
 _D, _C, _N = 3, 4, 60
 
 
+@nnx.jit
 def _model() -> Any:
   return zoo.create_model('yq_lsa', num_features=_D, init_scale=0.6, rngs=nnx.Rngs(0))
 

@@ -43,6 +43,10 @@ def _prompt(seed: int, context: int = _C, features: int = _D) -> zoo.Prompt:
   )
 
 
+_predict = jax.jit(zoo.LearningRule.__call__)
+_weights = jax.jit(zoo.LearningRule.weights)
+
+
 def _each(prompt: zoo.Prompt):
   return zip(*map(np.asarray, (prompt.x, prompt.y, prompt.x_query)), strict=True)
 
@@ -56,11 +60,11 @@ def test_rule_is_its_definition(seed):
     )
     for x, y, x_query in _each(prompt)
   ]
-  assert_close(rule(prompt), expected, _ROUNDING)
+  assert_close(_predict(rule, prompt), expected, _ROUNDING)
   weights = [
     oracle.rule_weights(x, y, rule.init, rule.update) for x, y, _ in _each(prompt)
   ]
-  assert_close(rule.weights(prompt), weights, _ROUNDING)
+  assert_close(_weights(rule, prompt), weights, _ROUNDING)
 
 
 @given(seed=_seeds)
@@ -70,13 +74,14 @@ def test_weights_are_the_gradient_in_the_query(seed):
   def total(x_query):
     return rule(zoo.Prompt(prompt.x, prompt.y, x_query, prompt.y_query)).sum()
 
-  assert_close(jax.grad(total)(prompt.x_query), rule.weights(prompt), _ROUNDING)
+  slope = jax.jit(jax.grad(total))(prompt.x_query)
+  assert_close(slope, _weights(rule, prompt), _ROUNDING)
 
 
 @given(seed=_seeds, scale=_scales)
 def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
   one, two, prompt = _rule(seed), _rule(seed + 1), _prompt(seed)
-  f, g = one(prompt), two(prompt)
+  f, g = (np.asarray(_predict(rule, prompt)) for rule in (one, two))
   size = np.abs(f).max() + np.abs(g).max()  # f + g and f − g may be small by chance
   for combined, expected in (
     (one + two, f + g),
@@ -85,7 +90,10 @@ def test_sum_difference_and_scaling_act_on_predictions(seed, scale):
     (one * scale, scale * f),
   ):
     assert isinstance(combined, zoo.LearningRule)
-    assert np.abs(combined(prompt) - expected).max() <= 3 * _ROUNDING * size
+    assert (
+      np.abs(np.asarray(_predict(combined, prompt)) - expected).max()
+      <= 3 * _ROUNDING * size
+    )
 
 
 @given(seed=_seeds, scale=_scales)
@@ -122,7 +130,7 @@ def test_only_symmetric_parts_matter(seed):
   )
   # What is left after the difference is rounding of entries of size up to about 5.
   assert rule.distance(twisted) <= 1e-14
-  assert_close(twisted(prompt), rule(prompt), 3 * _ROUNDING)
+  assert_close(_predict(twisted, prompt), _predict(rule, prompt), 3 * _ROUNDING)
 
 
 @pytest.mark.parametrize('part', ['init', 'update', 'bias', 'bias_update'])
@@ -132,7 +140,7 @@ def test_a_distance_above_zero_shows_in_some_prediction(part):
   for index in np.ndindex(leaves[part].shape):
     rule = zoo.LearningRule(**(leaves | {part: leaves[part].at[index].set(1.0)}))
     assert rule.distance(zero) > 0.5
-    assert np.abs(rule(_prompt(0))).max() > 0.01
+    assert np.abs(_predict(rule, _prompt(0))).max() > 0.01
 
 
 def test_symmetric_acts_on_the_last_two_axes():
@@ -149,10 +157,14 @@ def test_gradient_descent_is_one_step_written_as_a_loop(seed, step, context):
   expected = np.stack(
     [oracle.gd_weights(x, y, start, step) for x, y, _ in _each(prompt)]
   )
-  assert_close(rule.weights(prompt), expected, _ROUNDING)
-  predictions = [w @ q for w, q in zip(expected, prompt.x_query, strict=True)]
+  assert_close(_weights(rule, prompt), expected, _ROUNDING)
+  queries = np.asarray(prompt.x_query)
+  predictions = [w @ q for w, q in zip(expected, queries, strict=True)]
   scale = np.abs(expected).max() * np.abs(prompt.x_query).max() * _D
-  assert np.abs(rule(prompt) - np.stack(predictions)).max() <= _ROUNDING * scale
+  assert (
+    np.abs(np.asarray(_predict(rule, prompt)) - np.stack(predictions)).max()
+    <= _ROUNDING * scale
+  )
 
 
 @given(seed=_seeds)
@@ -161,7 +173,7 @@ def test_gd_beta_is_one_step_with_a_matrix(seed):
   start, step = draw(size=_D), draw(size=(_D, _D))  # Γ need not be symmetric
   rule = zoo.LearningRule.gd_beta(start, step)
   expected = [oracle.gd_beta_weights(x, y, start, step) for x, y, _ in _each(prompt)]
-  assert_close(rule.weights(prompt), expected, _ROUNDING)
+  assert_close(_weights(rule, prompt), expected, _ROUNDING)
 
 
 def test_gradient_descent_is_gd_beta_with_a_multiple_of_the_identity():
@@ -189,7 +201,7 @@ def test_gradient_descent_gives_symmetric_updates_and_no_offset():
 
 def test_a_step_of_zero_keeps_the_start():
   rule = zoo.LearningRule.gradient_descent(np.asarray([1.0, -2.0, 0.5]), 0.0)
-  np.testing.assert_array_equal(rule.weights(_prompt(0)), [[1.0, -2.0, 0.5]] * _B)
+  np.testing.assert_array_equal(_weights(rule, _prompt(0)), [[1.0, -2.0, 0.5]] * _B)
 
 
 def test_bad_input_is_named(unchecked):
@@ -270,7 +282,7 @@ def test_rule_is_a_pytree_under_jit_and_vmap():
   together = jax.jit(jax.vmap(zoo.LearningRule.__call__, (0, None)))(stacked, prompt)
   for start, step, f in zip(starts, steps, together, strict=True):
     one = zoo.LearningRule.gradient_descent(start, step)
-    assert_close(f, one(prompt), _ROUNDING)
+    assert_close(f, _predict(one, prompt), _ROUNDING)
   names = [
     jax.tree_util.keystr(path)
     for path, _ in jax.tree_util.tree_leaves_with_path(_rule(0))
@@ -285,6 +297,7 @@ def test_rule_can_be_trained():
     return jnp.square(rule(prompt) - target(prompt)).mean()
 
   rule = _rule(0)
-  gradient = jax.grad(loss)(rule)
+  gradient = jax.jit(jax.grad(loss))(rule)
   assert isinstance(gradient, zoo.LearningRule)
+  loss = jax.jit(loss)
   assert loss(rule - 1e-4 * gradient) < loss(rule)

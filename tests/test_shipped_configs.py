@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from configs import tasks
+from tests.marks import mostly_full
 from tests.training.runs import CONFIGS
 from zoo import UserError, registry
 from zoo.config import build_model, differences, to_json
@@ -94,7 +95,7 @@ def test_an_unknown_variant_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', REACHED)
+@pytest.mark.parametrize('name', mostly_full(['yq_lsa'], REACHED))
 def test_by_default_a_model_comes_within_half_a_percent_of_its_infimum(tmp_path, name):
   summary: Any = train(config_of(name), tmp_path)
   assert summary is not None

@@ -193,7 +193,7 @@ def one_pass(
   if predicts_all(predictor):
     return predictor.predictions
   if isinstance(predictor, FollowsRule):
-    return predictor.learning_rule().predictions
+    return lambda prompt: predictor.learning_rule().predictions(prompt)
   return None
 
 

@@ -41,9 +41,13 @@ def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
   task = ReluNetwork(4, 12, 10, noise_std=noise, output_mean=mean)
   baseline = _kernel(task)
   with jax.enable_x64(True):
-    prompt = task.sample(jax.random.key(0), 4)
-    predictions = np.asarray(jax.jit(baseline.predictions)(prompt))
-    middle = np.asarray(jax.jit(baseline)(prompt.prefix(5)))
+    prompt = jax.device_get(task.sample(jax.random.key(0), 4))
+
+    @jax.jit
+    def predict(prompt):
+      return baseline.predictions(prompt), baseline(prompt.prefix(5))
+
+    predictions, middle = jax.device_get(predict(prompt))
   # The same examples in matrices of other sizes, with other extra variances.
   np.testing.assert_allclose(middle, predictions[:, 5], rtol=0, atol=1e-10)
   for n in range(4):
@@ -62,7 +66,7 @@ def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
 def test_float32_costs_nothing():
   task = ReluNetwork()
   baseline = _kernel(task)
-  prompt = task.sample(jax.random.key(0), 16)
+  prompt = jax.device_get(task.sample(jax.random.key(0), 16))
   single = jax.jit(baseline.predictions)(prompt)
   with jax.enable_x64(True):
     double = jax.jit(baseline.predictions)(
@@ -71,7 +75,8 @@ def test_float32_costs_nothing():
   # Labels have the standard deviation √20. The extra variance of 5e-5 over the least
   # eigenvalue of 0.04 changes predictions by about 1e-3 of what is unexplained.
   assert np.abs(np.asarray(single) - np.asarray(double)).max() <= 5e-3
-  risks = [np.mean((np.asarray(p) - prompt.targets) ** 2) for p in (single, double)]
+  targets = np.asarray(prompt.targets)
+  risks = [np.mean((np.asarray(p) - targets) ** 2) for p in (single, double)]
   assert abs(risks[0] - risks[1]) <= 1e-4 * risks[1]
 
 
@@ -88,9 +93,10 @@ def test_with_one_feature_two_examples_of_both_signs_determine_the_function():
 @pytest.mark.parametrize('d', mostly_full([2], [20]))
 def test_the_decomposition_does_not_fail(d):
   task = ReluNetwork(d, 400, 3)
-  prompt = task.sample(jax.random.key(0), 4)
+  prompt = jax.device_get(task.sample(jax.random.key(0), 4))
   # The same example four times, and a query that is an example.
-  again = jnp.tile(prompt.x[:, :100], (1, 4, 1)), jnp.tile(prompt.y[:, :100], (1, 4))
+  x, y = np.asarray(prompt.x)[:, :100], np.asarray(prompt.y)[:, :100]
+  again = jnp.asarray(np.tile(x, (1, 4, 1))), jnp.asarray(np.tile(y, (1, 4)))
   repeated = zoo.Prompt(
     x=again[0], y=again[1], x_query=prompt.x[:, 7], y_query=prompt.y[:, 7]
   )
@@ -98,9 +104,8 @@ def test_the_decomposition_does_not_fail(d):
   assert np.isfinite(jax.jit(baseline.predictions)(prompt)).all()
   # The label that was seen, up to the extra variance: 2e-4 over 4 times the
   # least eigenvalue.
-  assert np.abs(jax.jit(baseline)(repeated) - repeated.y_query).max() <= 0.02 * np.sqrt(
-    d
-  )
+  gap = np.asarray(jax.jit(baseline)(repeated)) - repeated.y_query
+  assert np.abs(gap).max() <= 0.02 * np.sqrt(d)
 
 
 def test_features_that_are_zero_tell_nothing():

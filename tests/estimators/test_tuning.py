@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo import estimators, theory
 from zoo.estimators import tuning, wishart
@@ -35,8 +36,10 @@ def test_best_step_matrix_of_an_isotropic_task_is_a_number():
   assert tuning.best_step_size(task) == pytest.approx(10 / 21.25, rel=1e-14)
 
 
-@pytest.mark.parametrize('noise_std', [0.0, 0.5, 3.0])
-@pytest.mark.parametrize('num_steps', [2, 3, 8])
+@pytest.mark.parametrize(
+  ('num_steps', 'noise_std'),
+  mostly_full([(3, 0.0), (2, 0.5), (3, 3.0)], [2, 3, 8], [0.0, 0.5, 3.0]),
+)
 def test_best_constant_step_and_schedule(num_steps, noise_std):
   task = isotropic(4, 6, prior_mean=1.0, noise_std=noise_std)
 
@@ -137,9 +140,15 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros(
   assert optimum.steps is None
 
 
-@pytest.mark.parametrize('noise_std', [0.3, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize(('d', 'c'), [(1, 3), (5, 30), (10, 10)])
-def test_no_schedule_below_the_bound_nor_above_a_simpler_one(d, c, noise_std):
+@pytest.mark.parametrize(
+  ('noise_std', 'd', 'c'),
+  mostly_full(
+    [(2.0, 1, 3), (0.3, 5, 30), (2.0, 10, 10)],
+    [0.3, 1.0, 2.0, 4.0],
+    [(1, 3), (5, 30), (10, 10)],
+  ),
+)
+def test_no_schedule_below_the_bound_nor_above_a_simpler_one(noise_std, d, c):
   task = isotropic(d, c, noise_std=noise_std)
   fewer = np.inf
   for num_steps in (1, 2, 3, 5):

@@ -231,6 +231,7 @@ def test_what_is_trained_is_not_trained_again(made, training):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_processes_divide_the_runs(tmp_path, training):
   """Threads stand for processes, which divide a sweep and runs with checkpoints."""
   study = Study('yq_lsa', '')

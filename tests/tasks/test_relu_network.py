@@ -10,9 +10,10 @@ from zoo.tasks import ReluNetwork
 def test_labels_are_those_of_the_equation():
   task = ReluNetwork(4, 6, 3)
   with jax.enable_x64(True):
-    x = task.sample_features(jax.random.key(0))
-    hidden, output = function = task.sample_function(jax.random.key(1))
-    labels = task.evaluate(function, x)
+    x = jax.jit(task.sample_features)(jax.random.key(0))
+    draw = jax.jit(task.sample_function)
+    hidden, output = function = draw(jax.random.key(1))
+    labels = jax.jit(task.evaluate)(function, x)
   # `output` holds √(2/r) a.
   for label, features in zip(labels, np.asarray(x), strict=True):
     total = 0.0
@@ -25,8 +26,9 @@ def test_labels_are_those_of_the_equation():
 def test_weights_are_independent_and_gaussian():
   task = ReluNetwork(2, 1, 3)
   keys = jax.random.split(jax.random.key(0), 20_000)
-  hidden, output = jax.vmap(task.sample_function)(keys)
-  drawn = np.concatenate([hidden.reshape(-1, 6), output / np.sqrt(2 / 3)], axis=1)
+  hidden, output = jax.jit(jax.vmap(task.sample_function))(keys)
+  hidden, output = np.reshape(hidden, (-1, 6)), np.asarray(output)
+  drawn = np.concatenate([hidden, output / np.sqrt(2 / 3)], axis=1)
   # Var(v_i v_j) is 1, and 2 for i = j; 5 standard errors for 45 entries.
   error = np.sqrt((1 + np.eye(9)) / len(drawn))
   assert np.all(np.abs(drawn.T @ drawn / len(drawn) - np.eye(9)) <= 5 * error)
@@ -35,10 +37,11 @@ def test_weights_are_independent_and_gaussian():
 
 def test_the_covariance_of_the_labels_is_the_arc_cosine_kernel_at_any_width():
   task = ReluNetwork(3, 3, 2)
-  x = task.sample_features(jax.random.key(0))
+  x = jax.jit(task.sample_features)(jax.random.key(0))
   keys = jax.random.split(jax.random.key(1), 40_000)
-  functions = jax.vmap(task.sample_function)(keys)
-  labels = np.asarray(jax.vmap(task.evaluate, (0, None))(functions, jnp.asarray(x)))
+  functions = jax.jit(jax.vmap(task.sample_function))(keys)
+  evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
+  labels = np.asarray(evaluate(functions, jnp.asarray(x)))
   products = labels[:, :, None] * labels[:, None]
   error = products.std(axis=0) / np.sqrt(len(labels))
   # 10 different entries.
@@ -48,10 +51,11 @@ def test_the_covariance_of_the_labels_is_the_arc_cosine_kernel_at_any_width():
 def test_the_mean_of_the_output_weights_is_that_of_the_labels():
   """The labels' mean and covariance, which the kernel has (tests/estimators)."""
   task = ReluNetwork(3, 3, 5, output_mean=0.75)
-  x = task.sample_features(jax.random.key(0))
+  x = jax.jit(task.sample_features)(jax.random.key(0))
   keys = jax.random.split(jax.random.key(1), 40_000)
-  functions = jax.vmap(task.sample_function)(keys)
-  labels = np.asarray(jax.vmap(task.evaluate, (0, None))(functions, jnp.asarray(x)))
+  functions = jax.jit(jax.vmap(task.sample_function))(keys)
+  evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
+  labels = np.asarray(evaluate(functions, jnp.asarray(x)))
   norms = np.linalg.norm(x, axis=1)
   mean = 0.75 * np.sqrt(5 / np.pi) * norms
   error = labels.std(axis=0) / np.sqrt(len(labels))
@@ -69,7 +73,7 @@ def test_noise_is_in_the_labels_and_not_in_the_targets():
   task = ReluNetwork(3, 20, 5, noise_std=0.5)
   noisy = task.sample(jax.random.key(0), 500)
   np.testing.assert_array_equal(noisy.targets, clean.targets)
-  noise = np.asarray(noisy.y - clean.y)
+  noise = np.asarray(noisy.y) - np.asarray(clean.y)
   # 10,000 values: the standard error of the variance is σ² √(2/n).
   assert abs(noise.var() - 0.25) <= 4 * 0.25 * np.sqrt(2 / noise.size)
   # It has a key of its own. 1200 correlations, of which 5 standard errors are rare.
@@ -81,7 +85,8 @@ def test_noise_is_in_the_labels_and_not_in_the_targets():
 def test_the_prior_mean_and_zero_have_the_risks_that_are_said():
   d, r, m = 3, 5, 0.75
   task = ReluNetwork(d, 1, r, output_mean=m)
-  losses = sample_losses(task.baselines(), task, 20_000, 0, lengths=[0])
+  baselines = {name: task.baselines()[name] for name in ('kernel', 'zero')}
+  losses = sample_losses(baselines, task, 20_000, 0, lengths=[0])
   at_mean = d * (1 + m**2 * (1 - 1 / np.pi))
   for name, risk in (('kernel', at_mean), ('zero', at_mean + d * m**2 * r / np.pi)):
     error = losses[name].std() / np.sqrt(20_000)

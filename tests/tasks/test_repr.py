@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import zoo
+from configs import yq_lsa
+from zoo.checkpoints.saved_models import SavedModel
+from zoo.config import build_model
 from zoo.tasks.base import baselines_of
-from zoo.theory import constructions
 
 
 def test_a_task_is_shown_with_its_arguments():
@@ -43,10 +46,11 @@ def test_a_task_and_its_baselines_fit_a_screen(name):
 FIXED = 'sinusoid', 'markov_chain', 'associative_recall'  # without num_features
 
 
-def test_a_saved_model_is_shown_in_a_line(tmp_path):
+def test_a_saved_model_is_shown_in_a_line():
   task = zoo.create_task(
     'linear_regression', num_features=3, context_length=4, prior_mean=0.5
   )
-  zoo.save(constructions.gd_transformer(np.full(3, 0.5), 0.5), tmp_path / 'gd', task)
-  shown = repr(zoo.load(tmp_path / 'gd'))
+  config = yq_lsa.get_config('smoke')
+  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  shown = repr(SavedModel(model, task, config, step=0))
   assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'

@@ -122,6 +122,9 @@ def test_without_noise_bayes_knows_all_after_one_example_more_than_weights():
   assert losses[:, 4].mean() / 3 < 1e-3
 
 
+# Two tests above show what Bayes predicts.
+@pytest.mark.slow
+@pytest.mark.full
 def test_no_baseline_surpasses_bayes():
   task = _task(noise_std=0.3)
   losses = sample_losses(task.baselines(), task, 512, 1)

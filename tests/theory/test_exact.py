@@ -71,7 +71,7 @@ def subjects(task):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('kind', 'd', 'c'),
-  mostly_full([('general', 2, 2), ('noise', 1, 3)], KINDS, [(1, 3), (2, 2)]),
+  mostly_full([('general', 2, 2)], KINDS, [(1, 3), (2, 2)]),
 )
 def test_exact_risk_is_the_expectation_over_all_prompts(
   cubature, make_task, kind, d, c
@@ -131,20 +131,21 @@ def test_taken_a_few_coordinates_at_a_time_the_risk_is_the_same(make_task, monke
   task = make_task('noise', 5, 7)
   rule, moments = random_rule(5), theory.task_moments(task)
   with jax.enable_x64(True):
-    together = theory.population_risk(rule, moments)
+    together = jax.jit(theory.population_risk)(rule, moments)
     # 5 coordinates: two at a time, and one that is left.
     monkeypatch.setattr('zoo.theory.risk._FEW_FEATURES', 4)
     monkeypatch.setattr('zoo.theory.risk._COORDINATES_AT_A_TIME', 2)
-    by_parts = float64_risk(rule, moments)
-  assert by_parts == pytest.approx(float(together), rel=1e-12)
+    by_parts = jax.jit(lambda *given: float64_risk(*given))(rule, moments)
+  assert float(by_parts) == pytest.approx(float(together), rel=1e-12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('d', 'kind'),
   mostly_full(
-    [(3, 'singular'), (10, 'general')],
+    [(3, 'singular')],
     [
+      (10, 'general'),
       *((2, 'isotropic'), (2, 'general'), (3, 'noise')),
       *((5, 'mean'), (5, 'general'), (10, 'noise')),
     ],
@@ -232,15 +233,15 @@ def test_float64_after_the_same_arrays_were_compiled_in_float32():
 
 def test_gradient_and_map():
   """The traced exact risk, against finite differences of the concrete one."""
-  task = isotropic(2, 3, prior_mean=1.0)
-  rule, step = random_rule(2), random_rule(2, seed=1)
 
   def risk(scale):
-    return theory.exact_risk(rule + scale * step, task)
+    # Made anew in each program, since JAX keeps a copy of an array in its precision.
+    task = isotropic(2, 3, prior_mean=1.0)
+    return theory.exact_risk(random_rule(2) + scale * random_rule(2, seed=1), task)
 
   with jax.enable_x64(True):
-    slope = jax.grad(risk)(0.1)
-    mapped = jax.vmap(risk)(np.array([-1.0, 0.0, 1.0]))
+    slope = jax.jit(jax.grad(risk))(0.1)
+    mapped = jax.jit(jax.vmap(risk))(np.array([-1.0, 0.0, 1.0]))
     values = [float(risk(scale)) for scale in (-1.0, 0.0, 1.0)]
   # The risk is quadratic, so that a central difference is exact.
   with jax.enable_x64(True):
@@ -256,7 +257,8 @@ def test_gradient_and_map():
 def test_models_are_differentiable():
   task = isotropic(3, 4)
   model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
-  gradient = nnx.grad(lambda model: theory.exact_risk(model, task))(model)
+  slope = nnx.grad(lambda model: theory.exact_risk(model, task))
+  gradient = nnx.jit(slope)(model)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
   assert any(np.any(leaf != 0) for leaf in jax.tree.leaves(gradient))
 

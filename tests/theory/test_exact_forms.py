@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.marks import mostly_full
 from tests.settings import isotropic
 from tests.theory.deep_rules import form_of, predict
 from tests.training.runs import small_config
@@ -25,6 +26,7 @@ from zoo.training import train
 from zoo.training.objective import make_objective, moments_of
 
 _D = 3
+_risk = jax.jit(deep_rule_risk)
 
 
 def _task(c: int, noise_std: float, **other):
@@ -47,9 +49,10 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
   draw = np.random.default_rng(0).normal
   x, y, query = draw(size=(4, 5, _D)), draw(size=(4, 5)), draw(size=(4, _D))
   prompt = zoo.Prompt(*map(jnp.asarray, (x, y, query, y[:, 0])))
-  form = jax.tree.map(np.asarray, model.exact_form())
+  found, form = nnx.jit(lambda model: (model(prompt), model.exact_form()))(model)
+  form = jax.tree.map(np.asarray, form)
   # Sums of some hundred products in float64, in another order.
-  assert_close(model(prompt), predict(form, x, y, query), 1e-12)
+  assert_close(found, predict(form, x, y, query), 1e-12)
 
 
 @pytest.mark.parametrize(('c', 'noise_std', 'layers'), [(6, 0.5, 3), (2, 0.0, 2)])
@@ -66,7 +69,7 @@ def test_the_risk_of_a_form_is_that_of_sampled_prompts(c, noise_std, layers):
     error = losses.std() / np.sqrt(count)
     assert error < 0.02 * losses.mean()
     with jax.enable_x64(True):
-      risk = deep_rule_risk(form, deep_spectrum(form, task))
+      risk = _risk(form, deep_spectrum(form, task))
     assert abs(losses.mean() - float(risk)) < 4 * error
 
 
@@ -80,7 +83,7 @@ def test_a_form_of_the_family_has_the_risk_of_the_family(float64):
     form = DeepRule(
       steps, np.append(b, 7.0), readout, zeros, start, np.asarray(0.0), residual
     )
-    found = float(deep_rule_risk(form, deep_spectrum(form, task)))
+    found = float(_risk(form, deep_spectrum(form, task)))
     if residual.any():
       assert found == pytest.approx(wanted, rel=1e-12)
     else:
@@ -92,7 +95,8 @@ def test_the_gradient_is_that_of_finite_differences(float64):
   spectrum = deep_spectrum(form, task)
   flat, back = ravel_pytree(form)
   risk = jax.jit(lambda flat: deep_rule_risk(back(flat), spectrum))
-  slopes, width = np.asarray(jax.grad(risk)(flat)), 1e-5
+  slopes, width = np.asarray(jax.jit(jax.grad(risk))(flat)), 1e-5
+  flat = np.asarray(flat)
   for i, slope in enumerate(slopes):
     step = width * np.eye(len(slopes))[i]
     found = float(risk(flat + step) - risk(flat - step)) / (2 * width)
@@ -109,15 +113,19 @@ def _objective(task, name, batch_size=256):
 def _draws(task, name, model, count, batch_size=256):
   """The losses and gradients of batches, `[count, 1 + number of weights]`."""
   objective, moments = _objective(task, name, batch_size), moments_of(task)
+  graph, state = nnx.split(model)
 
-  def one(model, key):
-    loss, gradient = nnx.value_and_grad(objective)(model, key, moments)
+  def loss_of(state, key):
+    return objective(nnx.merge(graph, state), key, moments)
+
+  def one(seed):
+    loss, gradient = jax.value_and_grad(loss_of)(state, jax.random.key(seed))
     leaves = jax.tree.leaves(gradient)
     return jnp.concatenate([loss[None], *(jnp.ravel(leaf) for leaf in leaves)])
 
   with jax.set_mesh(make_mesh(small_config())):
-    compiled = nnx.jit(one)
-    return np.stack([compiled(model, jax.random.key(i)) for i in range(count)])
+    every = jax.jit(lambda seeds: jax.lax.map(one, seeds))
+    return np.asarray(every(np.arange(count)))
 
 
 def test_both_sampled_gradients_are_the_exact_one_on_average():
@@ -139,6 +147,7 @@ def test_both_sampled_gradients_are_the_exact_one_on_average():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_for_arbitrary_weights_the_mean_is_that_of_prompts():
   task = isotropic(_D, 6, 0.5, 0.5, feature_covariance=np.diag([1.0, 0.5, 2.0]))
   model = DeepLSA(_D, 1, 2, 2, readout='linear', guess='residual', rngs=nnx.Rngs(0))
@@ -151,6 +160,7 @@ def test_for_arbitrary_weights_the_mean_is_that_of_prompts():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_batch_may_be_of_one_context():
   model = DeepLSA(_D, 1, 2, form='scalar', rngs=nnx.Rngs(0))
   assert np.isfinite(_draws(_task(4, 0.0), 'low_variance', model, 2, 1)).all()
@@ -176,9 +186,8 @@ def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
   assert summary['exact_risk'] < summary['optimal_risk']
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('form', ['scalar', 'dense'])
+@pytest.mark.parametrize('form', mostly_full([], ['scalar', 'dense']))
 def test_on_the_low_variance_risk_it_goes_below_one_layer(tmp_path, form):
   config = _small(objective__name='low_variance', model__form=form)
   config.optimizer.learning_rate, config.train.num_steps = 1e-2, 1000

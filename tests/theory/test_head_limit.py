@@ -189,7 +189,7 @@ def check_random_case(seed, num_starts):
 
 @pytest.mark.parametrize(
   'heads',
-  [(1, 9, 10, 11), pytest.param(range(1, 12), marks=FULL)],
+  [(9, 10, 11), pytest.param(range(1, 12), marks=FULL)],
   ids=['some', 'all'],
 )
 def test_golden_risks_for_1_to_11_heads(heads):
@@ -249,7 +249,7 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
   )
   unlimited = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
   limit = theory.head_limited_risk(task, 2)
-  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=8)
+  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=4)
   if share < 1:
     assert limit.lower == limit.upper == pytest.approx(unlimited, rel=1e-12)
     assert searched == pytest.approx(unlimited, rel=1e-9)
@@ -294,7 +294,7 @@ def test_features_that_do_not_vary_need_no_heads():
   wider = isotropic(
     *(3, 5, np.array([1.0, -2.0, 3.0]), 0.5), feature_covariance=np.diag([1.0, 1.0, 0])
   )
-  for num_heads in (1, 2, 3):
+  for num_heads in (1, 3):
     expected = theory.head_limited_risk(task, num_heads, 0.0, 0.3)
     found = theory.head_limited_risk(wider, num_heads, 0.0, 0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -303,10 +303,9 @@ def test_features_that_do_not_vary_need_no_heads():
 def test_labels_in_other_units_change_the_risk_by_their_square():
   small = isotropic(3, 5, 0.7, 0.5)
   large = isotropic(3, 5, 700.0, 500.0, prior_covariance=1e6 * np.eye(3))
-  for num_heads in (1, 2):
-    expected = theory.head_limited_risk(small, num_heads, 0.1, 0.3)
-    found = theory.head_limited_risk(large, num_heads, 100.0, 300.0)
-    np.testing.assert_allclose(found, 1e6 * np.array(expected), rtol=1e-9)
+  expected = theory.head_limited_risk(small, 2, 0.1, 0.3)
+  found = theory.head_limited_risk(large, 2, 100.0, 300.0)
+  np.testing.assert_allclose(found, 1e6 * np.array(expected), rtol=1e-9)
 
 
 def test_a_task_where_few_starts_agree_on_a_local_minimum():
@@ -335,7 +334,8 @@ def test_bad_arguments():
     theory.head_limited_risk(task, 1, num_starts=0)
 
 
-@pytest.mark.parametrize('seed', range(1, 7))
+# Of 3 and 5 the limit is known, of 6 it is searched for.
+@pytest.mark.parametrize('seed', mostly_full([3, 5, 6], range(1, 7)))
 def test_no_search_is_below_the_limit(seed):
   check_random_case(seed, num_starts=4)
 
@@ -388,7 +388,7 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
 @pytest.mark.parametrize(
   ('num_heads', 'vary'),
   mostly_full(
-    [(1, 'bias'), (4, 'guess'), (9, 'prior mean')],
+    [(4, 'bias')],
     [1, 2, 4, 7, 9, 10, 11, 16],
     ['prior mean', 'guess', 'bias'],
   ),
@@ -421,10 +421,10 @@ def test_no_search_is_below_the_limit_in_the_papers_setting(vary, num_heads, ful
 @pytest.mark.parametrize(
   ('kind', 'd', 'num_heads', 'guess', 'bias'),
   [
-    ('mean', 2, 1, 0.0, 0.0),
     ('general', 2, 1, 0.3, 0.4),
+    pytest.param('mean', 2, 1, 0.0, 0.0, marks=FULL),
     pytest.param('noise', 3, 2, 0.3, 0.7, marks=FULL),
-    ('singular', 3, 1, -0.5, 0.5),
+    pytest.param('singular', 3, 1, -0.5, 0.5, marks=FULL),
   ],
 )
 def test_agrees_with_a_search_over_all_weights(

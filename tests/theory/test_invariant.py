@@ -11,6 +11,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import predict
+from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo.theory import deep
 
@@ -44,7 +46,7 @@ def _learned(moment, first, second, readout):
 
 @pytest.mark.parametrize(
   ('d', 'c', 'noise_std'),
-  [(1, 1, 0.6), (1, 2, 0.4), (2, 1, 0.5), (1, 3, 0.0), (2, 2, 0.0)],
+  mostly_full([(2, 1, 0.5), (1, 3, 0.0)], [(1, 1, 0.6), (1, 2, 0.4), (2, 2, 0.0)]),
 )
 def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
   """Four random networks; by Gauss–Hermite, which is exact.
@@ -102,27 +104,27 @@ def _model(mean, first, second, readout) -> Any:
     rngs=nnx.Rngs(0),
   )
   model.guess.weights[...] = jnp.asarray(mean)[:, None]
-  model.read_out[...] = jnp.zeros((d + 1, 1)).at[d].set(readout)
+  model.read_out[...] = jnp.asarray(readout * np.eye(d + 1)[:, -1:])
   features, label = np.diag([1.0] * d + [0.0]), np.diag([0.0] * d + [1.0])
   blocks = np.asarray(first), np.array([[0.0, 0.0], second])
   for layer, ((u, v), (w, z)) in zip(model.layers, blocks, strict=True):
-    layer.w_p[...] = jnp.stack([jnp.eye(d + 1)] * 2)
-    layer.w_v[...] = jnp.stack(
-      [jnp.diag(jnp.array([b] * d + [c])) for b, c in ((u, w), (v, z))]
-    )
-    layer.w_k[...] = layer.w_q[...] = jnp.stack([features, label])
+    values = [np.diag([b] * d + [c]) for b, c in ((u, w), (v, z))]
+    layer.w_p[...] = jnp.asarray(np.stack([np.eye(d + 1)] * 2))
+    layer.w_v[...] = jnp.asarray(np.stack(values))
+    layer.w_k[...] = layer.w_q[...] = jnp.asarray(np.stack([features, label]))
   return model
 
 
 def test_two_dense_layers_of_two_heads_predict_so(float64):
   mean, network = np.array([1.0, -0.5, 0.3]), _weights(np.random.default_rng(3))
   prompt = isotropic(3, 6, mean, 0.5).sample(jax.random.key(0), 5)
-  x, residual = np.asarray(prompt.x), np.asarray(prompt.y - prompt.x @ mean)
+  x = np.asarray(prompt.x)
+  residual = np.asarray(prompt.y) - x @ mean
   z = np.concatenate([x, residual[..., None]], axis=2)
   learned = _learned(np.einsum('pci,pcj->pij', z, z) / 6, *network)
   expected = np.sum((mean + learned) * np.asarray(prompt.x_query), axis=1)
   # Sums of some hundred products in float64, in another order.
-  assert_close(_model(mean, *network)(prompt), expected, 1e-12)
+  assert_close(predict(_model(mean, *network), prompt), expected, 1e-12)
 
 
 def test_two_heads_are_below_the_family_and_above_what_no_weights_can_do():

@@ -8,6 +8,7 @@ from scipy import special
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
@@ -76,7 +77,7 @@ def test_golden_values(label, free, zero):
     assert labels.exact_risk(best.rule, task, label) == pytest.approx(best.risk)
 
 
-@pytest.mark.parametrize('seed', range(24))
+@pytest.mark.parametrize('seed', mostly_full(range(8), range(24)))
 def test_monte_carlo(seed):
   """Random rules, functions, noise and targets, d and C: within 4 standard errors.
 

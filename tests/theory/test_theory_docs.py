@@ -5,6 +5,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.marks import mostly_full
+
 DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 THEORY, BEYOND_LINEAR = DOCS / 'theory.md', DOCS / 'beyond_linear.md'
 
@@ -45,7 +47,7 @@ def test_all_rows_are_found():
 
 # The searches of section 8 apart, so that neither part takes too long.
 @pytest.mark.slow
-@pytest.mark.parametrize('deep', [False, True])
+@pytest.mark.parametrize('deep', mostly_full([False], [True]))
 def test_numbers_are_what_the_calls_return(names, deep):
   chosen = [row for row in rows() if ('theory.deep' in row[1]) == deep]
   assert len(chosen) > 10

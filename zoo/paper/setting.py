@@ -137,8 +137,13 @@ def distance(one: LinearAttention, other: LinearAttention) -> float:
 
   It is `LearningRule.distance`, divided by the Euclidean norm of the first rule.
   """
-  rule, nothing = one.learning_rule(), one_step(0.0, start=0.0)
-  return float(rule.distance(other.learning_rule()) / rule.distance(nothing))
+
+  @nnx.jit  # otherwise each operation would be compiled by itself
+  def relative(one: LinearAttention, other: LinearAttention) -> float | jax.Array:
+    rule, nothing = one.learning_rule(), one_step(0.0, start=0.0)
+    return rule.distance(other.learning_rule()) / rule.distance(nothing)
+
+  return float(relative(one, other))
 
 
 def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
@@ -149,14 +154,20 @@ def update_gradient(rule: LearningRule, subject: LinearRegression) -> float:
       theory.exact_risk(dataclasses.replace(rule, update=update), subject)
     )
 
-  return float(jnp.linalg.norm(jax.grad(risk)(jnp.asarray(rule.update))))
+  slope = jax.jit(jax.grad(risk))(jnp.asarray(rule.update))
+  return float(jnp.linalg.norm(slope))
 
 
 def weight_gradient(model: LinearAttention, subject: LinearRegression) -> float:
   """The norm of the exact risk's gradient in all trained weights of a model."""
-  gradient = nnx.grad(lambda model: theory.exact_risk(model, subject))(model)
-  squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
-  return float(jnp.sqrt(sum(squares)))
+
+  @nnx.jit  # otherwise each operation would be compiled by itself
+  def norm(model: LinearAttention) -> jax.Array:
+    gradient = nnx.grad(lambda model: theory.exact_risk(model, subject))(model)
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradient)]
+    return jnp.sqrt(sum(squares))
+
+  return float(norm(model))
 
 
 def update_curvature(

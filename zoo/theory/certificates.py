@@ -42,14 +42,14 @@ def certificate(subject: Predictor, task: Task) -> Certificate:
   with double_precision():
     moments = jax.tree.map(jnp.array, moments)
     gradient = _gradient(float64_rule(subject), moments)
-    squares = [float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)]
+    squares = [np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradient)]
     hessian = _coordinate_hessian(task.num_features, moments)
-    smallest = float(jnp.linalg.eigvalsh(hessian)[0])
+    smallest = float(np.linalg.eigvalsh(hessian)[0])
   # This is the Hessian of the bias part; the Hessian of the weights is its Kronecker
   # product with Σ.
   if features is not None:
     smallest *= min(1.0, float(np.linalg.eigvalsh(features)[0]))
-  return Certificate(sum(squares) ** 0.5, smallest, float(sum(excess)))
+  return Certificate(float(sum(squares)) ** 0.5, smallest, float(sum(excess)))
 
 
 def is_global_optimum(subject: Predictor, task: Task, tolerance: float = 1e-9) -> bool:

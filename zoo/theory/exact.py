@@ -1,8 +1,9 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from zoo.errors import UserError
 from zoo.exact_forms import Recurrence
 from zoo.learning_rule import LearningRule
+from zoo.models.linear_attention import LinearAttention
 from zoo.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.tasks.coverage import covers_pool
 from zoo.theory import sequential
@@ -24,7 +26,7 @@ from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.risk import float64_risk, mean_square, population_risk
-from zoo.theory.trust import check_rule
+from zoo.theory.trust import check_rule, is_ours
 
 Scalar = float | Float[Array, '']
 
@@ -193,7 +195,17 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """
   check_rule(subject)
   with double_precision():
-    return jax.tree.map(_float64, require_rule(in_float64(subject)).learning_rule())
+    subject = in_float64(subject)
+    if isinstance(subject, LinearAttention) and is_ours(subject):
+      return _rule_of(*nnx.split(subject))
+    return jax.tree.map(_float64, require_rule(subject).learning_rule())
+
+
+# In one program: otherwise each operation would be one.
+@functools.partial(jax.jit, static_argnums=0)
+def _rule_of(graph: Any, state: Any) -> LearningRule:
+  model: LinearAttention = nnx.merge(graph, state)
+  return model.learning_rule()
 
 
 @jax.jit

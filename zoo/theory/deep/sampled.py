@@ -94,7 +94,7 @@ def sampled_risk(
       for key in jax.random.split(jax.random.key(seed), math.ceil(num_draws / size))
     ]
     losses, controls = np.concatenate(pairs, axis=1)[:, :num_draws]
-    slope = float(_slope(jnp.asarray(losses), jnp.asarray(controls)))
+    slope = float(jax.jit(_slope)(jnp.asarray(losses), jnp.asarray(controls)))
   corrected = losses - slope * (controls - known)
   scale = 1 / math.sqrt(num_draws)
   spread = float(controls.std(ddof=1)) * scale
@@ -156,14 +156,27 @@ def nearest_gd_plus_plus(model: DeepLSA, task: LinearRegression) -> GDPlusPlus:
 
 def _nearest(model: DeepLSA, task: LinearRegression) -> Control:
   """`nearest_gd_plus_plus` in JAX, for use under jit and grad."""
+  graph, state = nnx.split(model)
+  dtype = jax.tree.leaves(nnx.state(model, nnx.Param))[0].dtype
+  root = _root(task.feature_covariance, model.num_features)
+  numbers = task.prior_mean, root, np.linalg.pinv(root)
+  return _nearest_of(graph, state, *(jnp.asarray(one, dtype) for one in numbers))
+
+
+# In one program: otherwise each operation would be one.
+@functools.partial(jax.jit, static_argnums=0)
+def _nearest_of(
+  graph: Any,
+  state: Any,
+  mean: Float[Array, ' d'],
+  root: Float[Array, 'd d'],
+  inverse_root: Float[Array, 'd d'],
+) -> Control:
+  model: Any = nnx.merge(graph, state)
   d, layers = model.num_features, [_matrices(layer) for layer in model.layers]
-  dtype = layers[0][0].dtype
-  mean = jnp.asarray(task.prior_mean, dtype)
+  dtype = mean.dtype
   if model.guess.is_residual:
     mean -= model.guess.weights[...][:, 0]
-  root = _root(task.feature_covariance, d)
-  inverse_root = jnp.asarray(np.linalg.pinv(root), dtype)
-  root = jnp.asarray(root, dtype)
   # Tokens [x; y] are `change` times [Σ^-½ x; y − mean·x].
   change, inverse = jnp.eye(d + 1, dtype=dtype), jnp.eye(d + 1, dtype=dtype)
   change = change.at[:d, :d].set(root).at[d, :d].set(mean @ root)
