@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 import zoo
 from tests.launch.processes import ROOT, launch
+from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
 
 
@@ -119,6 +120,7 @@ def code_on_probing(place):
   return re.findall(r'```python\n(.*?)```', text, re.DOTALL)[place]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked):
   monkeypatch.chdir(tmp_path)
@@ -150,7 +152,7 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   ('name', 'num_pictures'),
   [
     ('probing.ipynb', 2),
-    pytest.param('theory.ipynb', 4, marks=pytest.mark.slow),
+    pytest.param('theory.ipynb', 4, marks=FULL),
   ],
 )
 def test_a_notebook_runs_and_says_what_is_stored_in_it(
@@ -218,6 +220,7 @@ def test_the_mixer_of_ones_own_keeps_the_contract(register, unchecked):
   assert sorted([*listed, 'moving_average']) == zoo.list_mixers()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
@@ -235,6 +238,7 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   assert_same_bits(saved_arrays(workdir, 20), whole)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_task_outside_the_package_trains_and_is_checked(outside, cache):
   arguments = (

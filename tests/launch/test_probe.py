@@ -20,6 +20,7 @@ def checkpoint(tmp_path):
   return tmp_path / 'gd'
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   out, numbers = checkpoint.parent / 'out', checkpoint.parent / 'numbers.json'
@@ -47,7 +48,6 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   assert page.count('<svg') == len(names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
@@ -64,11 +64,11 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
     (['--checkpoint=GD', '--out='], '--out is empty; it must name a folder'),
   ],
 )
-def test_a_mistake_is_one_line(checkpoint, cache, arguments, said):
+def test_a_mistake_is_one_line(checkpoint, call, arguments, said):
   arguments = [argument.replace('GD', str(checkpoint)) for argument in arguments]
-  answer = launch(*arguments, cache=cache, module='launch.probe')
-  assert answer.returncode == 2, answer.stderr
-  (line,) = answer.stderr.splitlines()
+  answer = call('probe', *arguments)
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
   assert said in line
 
 

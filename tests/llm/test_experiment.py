@@ -442,6 +442,7 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
   assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
   moods = ('glad', 'sad')
