@@ -151,7 +151,7 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
   ('name', 'num_pictures'),
   [
-    ('probing.ipynb', 2),
+    pytest.param('probing.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('theory.ipynb', 4, marks=FULL),
   ],
 )

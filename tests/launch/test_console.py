@@ -105,13 +105,15 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
   assert 'Traceback' not in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'value', 'said'),
   [
-    (
+    pytest.param(
       'JAX_NUM_CPU_DEVICES',
       'x',
       'an environment variable is invalid: Invalid value "x"',
+      marks=FULL,
     ),
     ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
     pytest.param(*('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=FULL),
@@ -144,6 +146,7 @@ def test_each_script_is_a_command():
   assert sorted(scripts) == sorted(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
   [
@@ -159,6 +162,7 @@ def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
   assert f'python -m launch.{name}' in answer.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'code', 'said'),
   [

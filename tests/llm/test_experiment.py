@@ -395,6 +395,7 @@ def tiny(tmp_path_factory):
   return save_folder('tied_llama', tmp_path_factory.mktemp('tiny') / 'model')
 
 
+@pytest.mark.slow
 def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
   out = tmp_path / 'out'
   config = small_config(
