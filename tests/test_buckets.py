@@ -17,7 +17,7 @@ from zoo.buckets import Changed, Conflict, Stored, Unreachable, open_folder
 from zoo.errors import InUseError
 from zoo.files import UnreadableFile
 
-pytestmark = FULL
+pytestmark = [*FULL]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from zoo.errors import RunError
 from zoo.interruption import Interruption
 from zoo.mirror import mirrored, mirrored_in_parts
 
-pytestmark = FULL
+pytestmark = [*FULL]
 
 
 def content_of(bucket):

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.launch.processes import launch
+from tests.launch.processes import ROOT, launch
 from tests.settings import isotropic
 from zoo.probing.report import Report
 from zoo.theory import constructions
+
+SHIPPED = 'checkpoints/yq_lsa'
 
 
 @pytest.fixture
@@ -55,18 +57,37 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
     ([], '--checkpoint is missing'),
     (['--checkpoint=nowhere'], 'nowhere does not exist'),
     (['--checkpoint=docs'], 'docs holds no checkpoint'),
-    (['--checkpoint=GD', '--against=sgd'], "--against is 'sgd'; it must be one of gd"),
-    (['--checkpoint=GD', '--eval_set=tabel_1'], "unknown evaluation set 'tabel_1'"),
-    (['--checkpoint=GD', '--step=3'], 'has no step 3; it has [0]'),
-    (['--checkpoint=GD', '--json=no/where.json'], 'its folder does not exist'),
-    (['--checkpoint=GD', '--json='], "--json is ''; it must name a file"),
-    (['--checkpoint=GD', '--json=docs'], "--json is 'docs'; it must name a file"),
-    (['--checkpoint=GD', '--out=README.md'], 'which is not a folder'),
-    (['--checkpoint=GD', '--out='], '--out is empty; it must name a folder'),
+    (
+      ['--checkpoint=SHIPPED', '--against=sgd'],
+      "--against is 'sgd'; it must be one of gd",
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--eval_set=tabel_1'],
+      "unknown evaluation set 'tabel_1'",
+    ),
+    (['--checkpoint=SHIPPED', '--step=3'], 'has no step 3; it has ['),
+    (
+      ['--checkpoint=SHIPPED', '--json=no/where.json'],
+      'its folder does not exist',
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--json='],
+      "--json is ''; it must name a file",
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--json=docs'],
+      "--json is 'docs'; it must name a file",
+    ),
+    (['--checkpoint=SHIPPED', '--out=README.md'], 'which is not a folder'),
+    (
+      ['--checkpoint=SHIPPED', '--out='],
+      '--out is empty; it must name a folder',
+    ),
   ],
 )
-def test_a_mistake_is_one_line(checkpoint, call, arguments, said):
-  arguments = [argument.replace('GD', str(checkpoint)) for argument in arguments]
+def test_a_mistake_is_one_line(call, monkeypatch, arguments, said):
+  arguments = [argument.replace('SHIPPED', SHIPPED) for argument in arguments]
+  monkeypatch.chdir(ROOT)
   answer = call('probe', *arguments)
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
@@ -84,9 +105,7 @@ def test_checkpoints_of_one_name_have_reports_of_their_own(call):
   assert not any('..' in one.parts or one.is_absolute() for one in folders.values())
 
 
-def test_what_failed_is_left_out_of_the_report_and_said(
-  call, checkpoint, tmp_path, monkeypatch
-):
+def test_what_failed_is_left_out_of_the_report_and_said(call, tmp_path, monkeypatch):
   failed = dict.fromkeys(field.name for field in dataclasses.fields(Report)) | {
     'is_gradient_descent': False,
     'verdict': 'Unknown: it was not measured.',
@@ -96,7 +115,7 @@ def test_what_failed_is_left_out_of_the_report_and_said(
   }
   monkeypatch.setattr(zoo.probing, 'probe', lambda *a, **k: Report(**failed))
   out = tmp_path / 'out'
-  answer = call('probe', f'--checkpoint={checkpoint}', f'--out={out}')
+  answer = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
   assert answer.code == 0, answer.err
   found = json.loads((out / 'probe.json').read_text())
   assert found['risks'] is None

@@ -13,7 +13,7 @@ from tests.training.runs import assert_same_bits, saved_arrays
 from zoo.buckets import open_folder
 from zoo.mirror import mirrored
 
-pytestmark = FULL
+pytestmark = [*FULL]
 
 _STEPS = 200
 _NUM_POINTS = 64
