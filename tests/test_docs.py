@@ -134,6 +134,7 @@ def test_the_code_on_probing_runs_as_it_stands(tmp_path, monkeypatch, unchecked)
   exec(compile(code_on_probing(0), 'probing.md', 'exec'), {})
 
 
+@pytest.mark.slow
 def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys):
   code = code_on_probing(1)
   assert len([line for line in code.splitlines() if line.strip()]) <= 15
