@@ -8,6 +8,7 @@ import pytest
 from tests.language_models.tiny import save_folder
 from tests.launch.processes import interrupt, launch
 from tests.llm.pairs import TINY_BERT, write_stsb
+from zoo.llm import datasets
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
@@ -30,7 +31,11 @@ def arguments(tmp_path_factory):
 
 @pytest.fixture
 def own_data_dir(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+  """TFDS reads the variable when it is imported, which it has been in this process."""
+  folder = tmp_path / 'tfds'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(folder))
+  load = datasets.load
+  monkeypatch.setattr(datasets, 'load', lambda name, files: load(name, files, folder))
 
 
 @pytest.mark.parametrize(
