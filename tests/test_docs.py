@@ -228,7 +228,6 @@ def test_the_mixer_of_ones_own_keeps_the_contract(register, unchecked):
   assert sorted([*listed, 'moving_average']) == zoo.list_mixers()
 
 
-@pytest.mark.full
 @pytest.mark.slow
 def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   arguments = ('--config=softmax_config.py:smoke',)
@@ -246,7 +245,6 @@ def test_an_architecture_outside_the_package_trains_and_resumes(outside, cache):
   assert_same_bits(saved_arrays(workdir, 20), whole)
 
 
-@pytest.mark.full
 @pytest.mark.slow
 def test_a_task_outside_the_package_trains_and_is_checked(outside, cache):
   arguments = (

@@ -190,8 +190,9 @@ def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.full
-@pytest.mark.parametrize('fault', ['a second process 1', 'a process that hangs'])
+@pytest.mark.parametrize(
+  'fault', mostly_full(['a process that hangs'], ['a second process 1'])
+)
 def test_a_run_that_is_lost_ends_in_one_line_with_exit_code_1(tmp_path, cache, fault):
   long = *LONG, '--config.train.num_steps=1000000', f'--workdir={tmp_path}/run'
   port = free_port()
