@@ -99,10 +99,10 @@ def test_weights_are_exported_as_how_to_says_for_every_model(
   text = (ROOT / 'docs' / 'how_to.md').read_text()
   (code,) = re.findall(r'```python\n([^`]*savez[^`]*)```', text)
   sizes = dict(num_features=3, context_length=4, width=8, num_layers=1)
-  model: Any = randomize(
-    nnx.eval_shape(lambda: zoo.create_model('transformer', **sizes, rngs=nnx.Rngs(0))),
-    dtype='float32',
+  model: Any = nnx.eval_shape(
+    lambda: zoo.create_model('transformer', **sizes, rngs=nnx.Rngs(0))
   )
+  model = randomize(model, dtype='float32')
   task = zoo.create_task('logistic_regression', num_features=3, context_length=4)
   zoo.save(model, tmp_path / 'saved', task)
   monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,14 +107,14 @@ def test_checkpoints_of_one_name_have_reports_of_their_own(call):
 
 
 def test_what_failed_is_left_out_of_the_report_and_said(call, tmp_path, monkeypatch):
-  failed = dict.fromkeys(field.name for field in dataclasses.fields(Report)) | {
+  parts: Any = dict.fromkeys(field.name for field in dataclasses.fields(Report)) | {
     'is_gradient_descent': False,
     'verdict': 'Unknown: it was not measured.',
     'shifts': [],
     'task_shifts': [],
     'failures': {'risks': 'RuntimeError: it is broken'},
   }
-  monkeypatch.setattr(zoo.probing, 'probe', lambda *a, **k: Report(**failed))
+  monkeypatch.setattr(zoo.probing, 'probe', lambda *a, **k: Report(**parts))
   out = tmp_path / 'out'
   answer = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
   assert answer.code == 0, answer.err
