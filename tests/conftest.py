@@ -65,7 +65,7 @@ def pytest_addoption(parser):
   parser.addoption(
     '--full',
     action='store_true',
-    help='start up to 8 processes instead of 4, kill some 20 times and stop some 10 '
+    help='start up to 8 processes instead of 2, kill some 20 times and stop some 10 '
     'times instead of once, corrupt each file 1000 times instead of 40, and with '
     '--slow run the slowest tests',
   )

@@ -10,13 +10,14 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.marks import FULL
 from zoo import bucket_lock, buckets
 from zoo.bucket_lock import Lock, LostLock
 from zoo.buckets import Changed, Conflict, Stored, Unreachable, open_folder
 from zoo.errors import InUseError
 from zoo.files import UnreadableFile
 
-pytestmark = pytest.mark.slow
+pytestmark = [*FULL]
 
 
 @pytest.fixture

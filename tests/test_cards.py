@@ -17,7 +17,7 @@ from configs import defaults
 from tests import fuzz
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from tests.marks import FULL
+from tests.marks import FULL, mostly_full
 from tests.training.runs import small_config
 from zoo import cards, theory
 from zoo.checkpoints.steps import find_corruption
@@ -39,7 +39,7 @@ def test_what_ships_is_what_was_promised():
 
 
 @pytest.mark.slow  # the lowest known risk for few heads is a search
-@pytest.mark.parametrize('name', SHIPPED)
+@pytest.mark.parametrize('name', mostly_full(['lsa', 'multi_head_lsa_11'], SHIPPED))
 def test_a_card_is_true(name):
   card, folder = SHIPPED[name], FOLDER / name
   saved = zoo.load(folder)
@@ -102,6 +102,7 @@ def test_what_ships_is_small_complete_and_of_no_machine():
     assert not re.search(rb'/(root|home|tmp|work|Users)/|file://', content), name
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_model_far_from_the_lowest_known_risk_is_not_written(tmp_path):
   config = small_config('lsa', objective__name='exact')

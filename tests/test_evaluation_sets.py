@@ -16,7 +16,7 @@ from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from zoo import evaluation_sets
 from zoo.errors import RunError
-from zoo.evaluation_sets import sets
+from zoo.evaluation_sets import builds, sets
 
 SPECS = {spec.name: spec for spec in evaluation_sets.SPECS}
 FIELDS = ('x', 'y', 'x_query', 'y_query')
@@ -28,6 +28,18 @@ def data_dir(tmp_path_factory):
   folder = tmp_path_factory.mktemp('tfds')
   evaluation_sets.load('table_1', folder)
   return folder
+
+
+@pytest.fixture(scope='module')
+def examples(data_dir):
+  builder = tfds.builder('icl_linear_regression/table_1', data_dir=data_dir)
+  return builds.read_split(builder, 'test')
+
+
+@pytest.fixture
+def read_once(examples, monkeypatch):
+  """To read the 8192 examples of `table_1` takes most of the time of a load."""
+  monkeypatch.setattr(builds, 'read_split', lambda *_: examples)
 
 
 @pytest.mark.parametrize('name', SPECS)
@@ -142,7 +154,7 @@ def test_what_is_read_is_what_was_drawn(data_dir):
 
 
 def test_other_roundings_are_told_and_another_content_is_refused(
-  data_dir, monkeypatch, caplog
+  data_dir, read_once, monkeypatch, caplog
 ):
   spec = SPECS['table_1']
   # As where the machine that recorded the checksum had rounded differently.
@@ -165,9 +177,9 @@ def test_other_roundings_are_told_and_another_content_is_refused(
     evaluation_sets.load('table_1', data_dir)
 
 
-def test_a_damaged_file_is_refused(tmp_path):
-  evaluation_sets.load('zero_mean', tmp_path)
-  (path,) = tmp_path.rglob('*.array_record-*')
+def test_a_damaged_file_is_refused(tmp_path, data_dir):
+  folder = shutil.copytree(data_dir, tmp_path / 'tfds')
+  (path,) = folder.rglob('*.array_record-*')
   content = path.read_bytes()
   middle = len(content) // 2
   flipped = bytes([content[middle] ^ 1])
@@ -179,12 +191,12 @@ def test_a_damaged_file_is_refused(tmp_path):
   ):
     path.write_bytes(damaged)
     with pytest.raises(RunError, match=said):
-      evaluation_sets.load('zero_mean', tmp_path)
+      evaluation_sets.load('table_1', folder)
   path.write_bytes(content)
-  (info,) = tmp_path.rglob('dataset_info.json')
+  (info,) = folder.rglob('dataset_info.json')
   info.write_text('{')
   with pytest.raises(RunError, match=said):
-    evaluation_sets.load('zero_mean', tmp_path)
+    evaluation_sets.load('table_1', folder)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +220,7 @@ def test_metadata_that_claim_something_else_are_refused(
     evaluation_sets.load('table_1', folder)
 
 
-def test_the_export_needs_numpy_alone(data_dir, tmp_path):
+def test_the_export_needs_numpy_alone(data_dir, read_once, tmp_path):
   evaluation_sets.export('table_1', tmp_path / 'one.npz', data_dir)
   evaluation_sets.export('table_1', tmp_path / 'two.npz', data_dir)
   assert (tmp_path / 'one.npz').read_bytes() == (tmp_path / 'two.npz').read_bytes()

@@ -1,7 +1,9 @@
-"""Without the packages of an extra, all else works, and one line says how to get it."""
+"""What importing zoo needs: without an extra all else works, and one line names it."""
 
 import subprocess
 import sys
+
+import pytest
 
 from tests.launch.processes import ROOT
 from zoo import evaluation_sets
@@ -13,6 +15,8 @@ for package in 'gguf', 'tensorflow_datasets':
 import zoo
 import zoo.llm.experiment
 import zoo.probing
+import zoo.reports
+assert 'jinja2' not in sys.modules  # what renders imports it
 print([spec.name for spec in zoo.evaluation_sets.SPECS])
 for use in (
   lambda: zoo.language_models.LanguageModel,
@@ -27,6 +31,7 @@ for use in (
 """
 
 
+@pytest.mark.slow
 def test_without_the_extras_one_line_says_how_to_get_them():
   done = subprocess.run(
     [sys.executable, '-W', 'error', '-c', PROGRAM],

@@ -58,6 +58,7 @@ ctypes.CDLL('libstdc++.so.6')['_ZSt9terminatev']()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason="GNU's C++ library is on Linux")
 def test_an_exception_that_nothing_catches_in_cpp_calls_the_handler():
   ended = subprocess.run(

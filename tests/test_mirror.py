@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.compare import refuses
+from tests.marks import FULL
 from zoo import bucket_lock, buckets, mirror
 from zoo.bucket_lock import is_lock
 from zoo.buckets import Folder, Unreachable, open_folder
@@ -16,7 +17,7 @@ from zoo.errors import RunError
 from zoo.interruption import Interruption
 from zoo.mirror import mirrored, mirrored_in_parts
 
-pytestmark = pytest.mark.slow
+pytestmark = [*FULL]
 
 
 def content_of(bucket):

@@ -16,6 +16,7 @@ import pytest
 
 import zoo
 from tests.launch.processes import ROOT, bound, environment
+from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
 
 DOCS = ROOT / 'docs'
@@ -73,7 +74,7 @@ def test_the_gallery_has_each_picture_with_what_made_it():
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # two trainings and a probe, with all of XLA's effort
-@pytest.mark.parametrize('page', ['start', 'concepts', 'how_to'])
+@pytest.mark.parametrize('page', mostly_full(['concepts'], ['start', 'how_to']))
 def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
   (tmp_path / 'checkpoints').symlink_to(ROOT / 'checkpoints')
   (tmp_path / 'launch').symlink_to(ROOT / 'launch')

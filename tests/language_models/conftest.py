@@ -1,8 +1,24 @@
-"""The tiny models as files, written once."""
+"""The tiny models as files, written once; nearly all tests of models are weekly."""
+
+import pathlib
 
 import pytest
 
 from tests.language_models import tiny
+from tests.marks import FULL
+
+# One path through all of a decoder, and one through an encoder.
+SLOW_ALONE = (
+  'test_greedy_tokens_are_those_of_transformers[tied_llama]',
+  'test_a_tiny_random_encoder_is_that_of_transformers',
+)
+
+
+def pytest_collection_modifyitems(items):
+  for item in items:
+    if pathlib.Path(__file__).parent in item.path.parents:
+      for mark in FULL if item.name not in SLOW_ALONE else FULL[:1]:
+        item.add_marker(mark)
 
 
 @pytest.fixture(scope='session')

@@ -7,8 +7,6 @@ from tests.compare import refuses
 from zoo.language_models import chat_template
 from zoo.language_models.chat_template import ChatTemplate
 
-pytestmark = pytest.mark.slow
-
 # What templates of real models use, in the words of several of them.
 TEMPLATES = [
   '{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}',

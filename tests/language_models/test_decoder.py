@@ -23,8 +23,6 @@ from zoo.language_models.decoder_config import DecoderConfig, llama3_divisors
 from zoo.language_models.decoding import PADDING, empty_cache, greedy
 from zoo.language_models.weights import load_decoder, open_weights
 
-pytestmark = pytest.mark.slow
-
 REFERENCES = smollm2.arrays('tiny.npz')
 KINDS = list(tiny.CONFIGS)
 # How files are split does not depend on the family, and Gemma is not read from GGUF.
@@ -281,7 +279,6 @@ def test_eight_devices_give_what_one_gives(models, data, model):
   )
 
 
-@pytest.mark.slow  # the tokens, above, come from the same logits
 @pytest.mark.parametrize(('data', 'model'), [(4, 2), (1, 8)])
 def test_logits_on_eight_devices_are_those_on_one(models, data, model):
   path, mesh = models['qwen2']['gguf'], make_mesh(data, model)
@@ -290,7 +287,6 @@ def test_logits_on_eight_devices_are_those_on_one(models, data, model):
   assert np.abs(logits - logits_of(loaded(path), tiny.TOKENS)).max() <= TOLERANCE
 
 
-@pytest.mark.slow  # the same shardings as above, but for the norms, which are not split
 def test_four_devices_give_what_one_gives_with_norms_of_heads(models):
   path, mesh = models['gemma3']['folder'], make_mesh(1, 4)
   prompts = [tiny.TOKENS[n : n + 20] for n in range(4)]

@@ -10,8 +10,6 @@ from tests.language_models.test_decoder import make_mesh
 from zoo.language_models.decoder import abstract_decoder
 from zoo.language_models.decoder_config import DecoderConfig, LayerConfig, Rope
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
   ('change', 'said'),

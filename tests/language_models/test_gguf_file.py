@@ -10,8 +10,6 @@ from tests.compare import refuses
 from tests.language_models import smollm2, tiny
 from zoo.language_models.gguf_file import GGUFFile
 
-pytestmark = pytest.mark.slow
-
 STRING, ARRAY, UINT8, UINT32 = 8, 9, 0, 4
 
 
@@ -43,7 +41,6 @@ def test_a_file_is_read_as_the_package_reads_it(tmp_path, kind):
   assert_read_as_by_the_package(path)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::RuntimeWarning')  # within the package
 def test_smollm2_is_read_as_the_package_reads_it():
   assert_read_as_by_the_package(smollm2.path())

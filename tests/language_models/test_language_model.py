@@ -18,13 +18,10 @@ from tests.language_models.test_decoder import (
   logits_of,
   make_mesh,
 )
-from tests.marks import FULL
 from zoo.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
 from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights
-
-pytestmark = pytest.mark.slow
 
 PROMPTS = [
   'Rain falls on the old bridge.',
@@ -94,7 +91,6 @@ PASTS = {
 
 
 # Gemma has whatever these have, but for layers without positions.
-SLOW_KINDS = 'qwen3', 'smollm3'
 
 
 @pytest.fixture(scope='module')
@@ -133,9 +129,7 @@ def test_what_follows_a_past_is_one_forward_pass(long_model, models, before, pro
   )
 
 
-@pytest.mark.parametrize(
-  'kind', ['gemma3', *(pytest.param(x, marks=FULL) for x in SLOW_KINDS)]
-)
+@pytest.mark.parametrize('kind', ['gemma3', 'qwen3', 'smollm3'])
 def test_other_layers_follow_a_past_that_is_longer_than_their_window(models, kind):
   folder = models[kind]['folder']
   model = LanguageModel.load(folder, cache_length=160)
@@ -144,8 +138,7 @@ def test_other_layers_follow_a_past_that_is_longer_than_their_window(models, kin
   assert_what_follows_is_one_forward_pass(model, loaded(folder), prompts, past)
 
 
-@pytest.mark.slow  # a tree, above, is of one node
-@pytest.mark.parametrize('kind', ['gemma3', *SLOW_KINDS])
+@pytest.mark.parametrize('kind', ['gemma3', 'qwen3', 'smollm3'])
 def test_a_tree_may_be_longer_than_a_window(models, kind):
   folder = models[kind]['folder']
   assert_each_is_as_alone(folder, LanguageModel.load(folder, cache_length=160))
@@ -186,7 +179,6 @@ def test_answers_on_a_mesh_are_those_of_one_device(model, models):
   assert split.generate(prompts, 12, past) == model.generate(prompts, 12)
 
 
-@pytest.mark.slow  # the same programs as for answers, with nothing split over `data`
 def test_probabilities_on_a_mesh_are_those_of_one_device(model, models):
   split = LanguageModel.load(
     models['qwen2']['folder'], cache_length=160, mesh=make_mesh(2, 4)
@@ -203,7 +195,6 @@ def test_a_model_knows_its_name_and_size(model, models):
   assert model.num_tokens(PROMPTS[2]) == len(tiny.tokenizer().encode(PROMPTS[2]).ids)
 
 
-@pytest.mark.slow  # in float32 it is tested above, and bfloat16 with the decoder
 def test_a_model_in_bfloat16_answers(models):
   rounded = LanguageModel.load(models['qwen2']['folder'], dtype='bfloat16')
   assert len(rounded.generate(PROMPTS, 3)) == len(PROMPTS)
@@ -246,7 +237,6 @@ def test_what_does_not_fit_together_is_refused(models, tmp_path):
     LanguageModel.load(folder)
 
 
-@pytest.mark.slow
 def test_smollm2_is_what_it_is_in_transformers():
   """Logits, greedy tokens and probabilities, in float32."""
   with open_weights(smollm2.path()) as weights:

@@ -11,8 +11,6 @@ from zoo.fields import Fields
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.weights import GGUFWeights, open_weights
 
-pytestmark = pytest.mark.slow
-
 SPLITS = json.loads((smollm2.DATA / 'splits.json').read_text('utf-8'))
 BYTES = sorted(hf.pre_tokenizers.ByteLevel.alphabet())
 

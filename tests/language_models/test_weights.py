@@ -22,8 +22,6 @@ from tests.language_models.test_decoder import (
 from zoo.language_models import weights
 from zoo.language_models.weights import load_decoder, open_weights
 
-pytestmark = pytest.mark.slow
-
 KIND = 'qwen2'
 
 

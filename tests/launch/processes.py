@@ -10,8 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from launch import cli
-
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -94,6 +92,8 @@ def interrupt(
     process.communicate()
   assert process.returncode == code, stderr
   assert 'Traceback' not in stderr
+  from launch import cli  # imports JAX, which not all that use this module need
+
   if number != signal.SIGKILL:
     assert cli.RESUME in stdout + stderr
 

@@ -7,6 +7,7 @@ import pytest
 from tests.launch.processes import launch
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_benchmark_prints_tables_and_writes_json(tmp_path, cache):
   arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'

@@ -14,7 +14,7 @@ from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
 from zoo.buckets import open_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [*FULL, pytest.mark.timeout(1500)]
 
 LONG = (
   *SMALL,
@@ -134,7 +134,6 @@ def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
     assert 'is in use: another process is training in it' in ended[0][1]
 
 
-@pytest.mark.full
 def test_an_outage_of_the_bucket_changes_nothing(
   tmp_path, bucket, cache, emulator, faults
 ):
@@ -157,7 +156,7 @@ def test_an_outage_of_the_bucket_changes_nothing(
   assert_ended_as(bucket, tmp_path / 'whole', 1500)
 
 
-@pytest.mark.parametrize('status', [pytest.param(503, marks=FULL), 401])
+@pytest.mark.parametrize('status', [503, 401])
 def test_without_patience_left_the_run_ends_and_names_the_last_good_step(
   bucket, cache, faults, status
 ):

@@ -12,7 +12,7 @@ import pytest
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
 from tests.launch.processes import ROOT, bound, command, environment, launch, run
-from tests.marks import FULL
+from tests.marks import FULL, mostly_full
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
 
@@ -34,14 +34,16 @@ def shell(line, cache, cwd):
 @pytest.mark.slow  # a process each
 @pytest.mark.parametrize(
   'line',
-  [
-    '"$@" 2>&-',
-    '"$@" 0<&- 1>&- 2>&-',
-    '"$@" 2>&1 | head -c1',
-    '"$@" 2> >(head -c1) | head -c1',
-    'PYTHONIOENCODING=ascii "$@"',
-    'PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C "$@"',
-  ],
+  mostly_full(
+    ['"$@" 0<&- 1>&- 2>&-'],
+    [
+      '"$@" 2>&-',
+      '"$@" 2>&1 | head -c1',
+      '"$@" 2> >(head -c1) | head -c1',
+      'PYTHONIOENCODING=ascii "$@"',
+      'PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C "$@"',
+    ],
+  ),
 )
 def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path):
   answer = shell(line, cache, tmp_path)
@@ -55,7 +57,8 @@ def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('line', 'code'), [('"$@" >/dev/full', 1), ('"$@" 2>/dev/full', 0)]
+  ('line', 'code'),
+  [('"$@" >/dev/full', 1), pytest.param('"$@" 2>/dev/full', 0, marks=FULL)],
 )
 def test_a_full_disk_for_the_output_ends_no_training(line, code, cache, tmp_path):
   answer = shell(line, cache, tmp_path)
@@ -66,10 +69,9 @@ def test_a_full_disk_for_the_output_ends_no_training(line, code, cache, tmp_path
   assert (tmp_path / 'checkpoints/runs/yq_lsa-smoke/summary.json').is_file()
 
 
+@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'number', [signal.SIGHUP, pytest.param(signal.SIGINT, marks=FULL)]
-)
+@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
 def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
   name = signal.Signals(number).name
   steps = '--config.train.num_steps=2000 --config.train.log_every=500'
@@ -84,7 +86,7 @@ def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('delay', [0.2, 0.5, 0.8, 1.1])
+@pytest.mark.parametrize('delay', mostly_full([0.5], [0.2, 0.8, 1.1]))
 def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
   delay, cache, tmp_path
 ):
@@ -103,13 +105,15 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
   assert 'Traceback' not in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'value', 'said'),
   [
-    (
+    pytest.param(
       'JAX_NUM_CPU_DEVICES',
       'x',
       'an environment variable is invalid: Invalid value "x"',
+      marks=FULL,
     ),
     ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
     pytest.param(*('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=FULL),
@@ -142,6 +146,7 @@ def test_each_script_is_a_command():
   assert sorted(scripts) == sorted(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
   [
@@ -157,6 +162,7 @@ def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
   assert f'python -m launch.{name}' in answer.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'code', 'said'),
   [

@@ -8,7 +8,7 @@ import pytest
 from tests.language_models.tiny import save_folder
 from tests.launch.processes import interrupt, launch
 from tests.llm.pairs import TINY_BERT, write_stsb
-from tests.marks import FULL
+from zoo.llm import datasets
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
@@ -31,10 +31,13 @@ def arguments(tmp_path_factory):
 
 @pytest.fixture
 def own_data_dir(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path / 'tfds'))
+  """TFDS reads the variable when it is imported, which it has been in this process."""
+  folder = tmp_path / 'tfds'
+  monkeypatch.setenv('TFDS_DATA_DIR', str(folder))
+  load = datasets.load
+  monkeypatch.setattr(datasets, 'load', lambda name, files: load(name, files, folder))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('given', 'said'),
   [
@@ -57,15 +60,15 @@ def own_data_dir(tmp_path, monkeypatch):
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
-  tmp_path, cache, own_data_dir, given, said
+  tmp_path, call, own_data_dir, given, said
 ):
   (tmp_path / 'empty').mkdir()
   given = [argument.format(tmp_path / 'empty') for argument in given]
   if not any(argument.startswith('--out') for argument in given):
     given.append(f'--out={tmp_path / "out"}')
-  answer = launch(*given, cache=cache, module=MODULE)
-  assert answer.returncode == 2, answer.stderr
-  (line,) = answer.stderr.splitlines()
+  answer = call('llm', *given)
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
   assert line.startswith('error: ')
   assert said in line
   assert [path.name for path in tmp_path.iterdir()] == ['empty']
@@ -92,13 +95,14 @@ def told(out):
   return [{**json.loads(line), 'seconds': None} for line in lines]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('number', 'code'),
   [
-    pytest.param(signal.SIGKILL, -9, marks=FULL),
+    (signal.SIGKILL, -9),
     (signal.SIGTERM, 143),
-    pytest.param(signal.SIGINT, 130, marks=FULL),
+    (signal.SIGINT, 130),
   ],
 )
 def test_stopped_and_started_again_it_asks_the_rest(
@@ -125,6 +129,7 @@ def test_stopped_and_started_again_it_asks_the_rest(
   assert answer.stdout.replace(str(out), str(whole[0])) == whole[1].stdout
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_papers_report_shows_it_as_figure_6(tmp_path, cache, whole):
   answer = launch(
@@ -144,15 +149,10 @@ def test_the_papers_report_shows_it_as_figure_6(tmp_path, cache, whole):
   assert '<span class="cell">expected, with − without guess</span>' in page
 
 
-@pytest.mark.slow
-def test_a_folder_without_a_finished_run_is_no_figure_6(tmp_path, cache):
+def test_a_folder_without_a_finished_run_is_no_figure_6(tmp_path, call):
   (tmp_path / 'run').mkdir()
-  answer = launch(
-    *(f'--llm={tmp_path / "run"}', f'--out={tmp_path / "out"}'),
-    cache=cache,
-    module='launch.paper',
-  )
-  assert answer.returncode == 2, answer.stderr
-  (line,) = answer.stderr.splitlines()
+  answer = call('paper', f'--llm={tmp_path / "run"}', f'--out={tmp_path / "out"}')
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
   assert 'holds no finished run of launch.llm' in line
   assert not (tmp_path / 'out').exists()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.launch.processes import ROOT, bound, environment
 from tests.launch.test_processes import SMALL, errors_in, wait_for_progress
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.workdir import open_workdir
 
@@ -44,7 +45,8 @@ def start(cache):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'code'), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+  ('number', 'code'),
+  [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=FULL)],
 )
 def test_a_signal_is_passed_on_and_no_process_is_left(tmp_path, start, number, code):
   workdir = tmp_path / 'run'
@@ -60,6 +62,7 @@ def test_a_signal_is_passed_on_and_no_process_is_left(tmp_path, start, number, c
     os.killpg(process.pid, 0)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_exit_code_is_that_of_the_processes(tmp_path, start):
   open_workdir(tmp_path / 'run', small_config())

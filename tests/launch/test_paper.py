@@ -5,14 +5,12 @@ import signal
 import pytest
 
 from tests.launch.processes import interrupt, launch
-from tests.marks import FULL
 
 MODULE = 'launch.paper'
 # On sampled prompts, where each seed is a program of its own.
 ARGUMENTS = '--smoke', '--figures=2', '--seeds=2', '--objective=sampled'
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
@@ -27,11 +25,14 @@ ARGUMENTS = '--smoke', '--figures=2', '--seeds=2', '--objective=sampled'
     (['--out=README.md/x'], 'cannot be the output folder'),
   ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, cache, arguments, said):
+def test_a_mistake_is_one_line_and_nothing_is_written(
+  tmp_path, monkeypatch, call, arguments, said
+):
+  monkeypatch.chdir(tmp_path)
   (tmp_path / 'README.md').write_text('mine')
-  answer = launch(*arguments, cache=cache, module=MODULE, cwd=tmp_path)
-  assert answer.returncode == 2, answer.stderr
-  (line,) = answer.stderr.splitlines()
+  answer = call('paper', *arguments)
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
   assert line.startswith('error: ')
   assert said in line
   assert [path.name for path in tmp_path.iterdir()] == ['README.md']
@@ -55,13 +56,14 @@ def finished(out):
   }
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('number', 'code'),
   [
-    pytest.param(signal.SIGKILL, -9, marks=FULL),
+    (signal.SIGKILL, -9),
     (signal.SIGTERM, 143),
-    pytest.param(signal.SIGINT, 130, marks=FULL),
+    (signal.SIGINT, 130),
   ],
 )
 def test_stopped_and_started_again_it_goes_on_to_the_same_figure(

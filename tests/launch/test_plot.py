@@ -248,6 +248,7 @@ def test_corrupted_files_are_read_or_refused_in_one_line(run, name, mutate):
   )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @CORRUPTIONS
 @pytest.mark.filterwarnings('ignore:.*[Gg]lyph')  # of fonts, for odd letters
@@ -260,6 +261,7 @@ def test_what_is_read_of_corrupted_files_can_be_drawn(run, name, mutate):
   fuzz.check_all(run / name, draw, mutate, num_cases=100, seed=1)
 
 
+@pytest.mark.slow
 def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax_needs):
   flags = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_compared=0'
   assert call('main', *flags, f'--workdir={bucket}').code == 0

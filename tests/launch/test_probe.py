@@ -1,5 +1,6 @@
 """The probe's command line."""
 
+import dataclasses
 import importlib
 import json
 from typing import Any
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.launch.processes import launch
+from tests.launch.processes import ROOT, launch
 from tests.settings import isotropic
+from zoo.probing.report import Report
 from zoo.theory import constructions
+
+SHIPPED = 'checkpoints/yq_lsa'
 
 
 @pytest.fixture
@@ -20,6 +24,7 @@ def checkpoint(tmp_path):
   return tmp_path / 'gd'
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   out, numbers = checkpoint.parent / 'out', checkpoint.parent / 'numbers.json'
@@ -47,28 +52,46 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   assert page.count('<svg') == len(names)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
     ([], '--checkpoint is missing'),
     (['--checkpoint=nowhere'], 'nowhere does not exist'),
     (['--checkpoint=docs'], 'docs holds no checkpoint'),
-    (['--checkpoint=GD', '--against=sgd'], "--against is 'sgd'; it must be one of gd"),
-    (['--checkpoint=GD', '--eval_set=tabel_1'], "unknown evaluation set 'tabel_1'"),
-    (['--checkpoint=GD', '--step=3'], 'has no step 3; it has [0]'),
-    (['--checkpoint=GD', '--json=no/where.json'], 'its folder does not exist'),
-    (['--checkpoint=GD', '--json='], "--json is ''; it must name a file"),
-    (['--checkpoint=GD', '--json=docs'], "--json is 'docs'; it must name a file"),
-    (['--checkpoint=GD', '--out=README.md'], 'which is not a folder'),
-    (['--checkpoint=GD', '--out='], '--out is empty; it must name a folder'),
+    (
+      ['--checkpoint=SHIPPED', '--against=sgd'],
+      "--against is 'sgd'; it must be one of gd",
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--eval_set=tabel_1'],
+      "unknown evaluation set 'tabel_1'",
+    ),
+    (['--checkpoint=SHIPPED', '--step=3'], 'has no step 3; it has ['),
+    (
+      ['--checkpoint=SHIPPED', '--json=no/where.json'],
+      'its folder does not exist',
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--json='],
+      "--json is ''; it must name a file",
+    ),
+    (
+      ['--checkpoint=SHIPPED', '--json=docs'],
+      "--json is 'docs'; it must name a file",
+    ),
+    (['--checkpoint=SHIPPED', '--out=README.md'], 'which is not a folder'),
+    (
+      ['--checkpoint=SHIPPED', '--out='],
+      '--out is empty; it must name a folder',
+    ),
   ],
 )
-def test_a_mistake_is_one_line(checkpoint, cache, arguments, said):
-  arguments = [argument.replace('GD', str(checkpoint)) for argument in arguments]
-  answer = launch(*arguments, cache=cache, module='launch.probe')
-  assert answer.returncode == 2, answer.stderr
-  (line,) = answer.stderr.splitlines()
+def test_a_mistake_is_one_line(call, monkeypatch, arguments, said):
+  arguments = [argument.replace('SHIPPED', SHIPPED) for argument in arguments]
+  monkeypatch.chdir(ROOT)
+  answer = call('probe', *arguments)
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
   assert said in line
 
 
@@ -83,28 +106,17 @@ def test_checkpoints_of_one_name_have_reports_of_their_own(call):
   assert not any('..' in one.parts or one.is_absolute() for one in folders.values())
 
 
-def test_a_failing_baseline_costs_its_tables_and_not_the_report(
-  call, register, tmp_path, monkeypatch
-):
-  @zoo.register_task('own_task')
-  class OwnTask(zoo.tasks.LinearRegression):
-    """A task whose only baseline does not work."""
-
-    def baselines(self) -> dict[str, Any]:
-      return {'broken': broken}
-
-    def shifts(self):
-      return {}
-
-  def broken(prompt):
-    raise RuntimeError('it is broken')
-
-  model = constructions.gd_transformer(np.full(2, 0.5), 0.5)
-  zoo.save(model, tmp_path / 'own', OwnTask(2, 2, prior_mean=0.5))
-  monkeypatch.setattr('zoo.probing.report._NUM_FITTED', 500)
-  monkeypatch.setattr('zoo.probing.report._NUM_COMPARED', 500)
+def test_what_failed_is_left_out_of_the_report_and_said(call, tmp_path, monkeypatch):
+  parts: Any = dict.fromkeys(field.name for field in dataclasses.fields(Report)) | {
+    'is_gradient_descent': False,
+    'verdict': 'Unknown: it was not measured.',
+    'shifts': [],
+    'task_shifts': [],
+    'failures': {'risks': 'RuntimeError: it is broken'},
+  }
+  monkeypatch.setattr(zoo.probing, 'probe', lambda *a, **k: Report(**parts))
   out = tmp_path / 'out'
-  answer = call('probe', f'--checkpoint={tmp_path / "own"}', f'--out={out}')
+  answer = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
   assert answer.code == 0, answer.err
   found = json.loads((out / 'probe.json').read_text())
   assert found['risks'] is None

@@ -1,6 +1,5 @@
 """Runs of several real processes, over loopback: layouts, faults, signals, mistakes."""
 
-import concurrent.futures
 import random
 import shutil
 import signal
@@ -11,6 +10,7 @@ import pytest
 
 from tests.compare import assert_close
 from tests.launch.processes import finish, free_port, start_member, start_together
+from tests.marks import FULL, mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo.checkpoints.steps import find_corruption, step_folders
 from zoo.workdir import open_workdir
@@ -38,7 +38,7 @@ FIFTY = (
 def layouts(tmp_path_factory, cache, full):
   """Runs of 50 steps on 8 devices, by number of processes; and the prompts drawn."""
   folder = tmp_path_factory.mktemp('layouts')
-  for number in (1, 2, 4, 8) if full else (1, 2, 4):
+  for number in (1, 2, 4, 8) if full else (1, 2):
     prompts = folder / f'prompts_{number}'
     prompts.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def layouts(tmp_path_factory, cache, full):
 def pytest_generate_tests(metafunc):
   if 'many' in metafunc.fixturenames:
     full = metafunc.config.getoption('--full')
-    metafunc.parametrize('many', [2, 4, 8] if full else [2, 4])
+    metafunc.parametrize('many', [2, 4, 8] if full else [2])
 
 
 def test_on_any_layout_the_parameters_are_those_of_one_process(layouts, many):
@@ -86,7 +86,7 @@ def test_on_any_layout_each_process_draws_its_part_of_the_same_prompts(layouts, 
       assert part[name].tobytes() == whole[name].tobytes()
 
 
-@pytest.mark.parametrize('number', [1, 4])
+@pytest.mark.parametrize('number', [1, pytest.param(4, marks=FULL)])
 def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
   tmp_path, cache, layouts, number
 ):
@@ -109,6 +109,7 @@ def test_saved_by_two_processes_of_four_a_run_goes_on_in_others(
       assert_close(here[path], array, 1e-5)
 
 
+@pytest.mark.full
 def test_process_0_traces_steps_of_all(tmp_path, cache, layouts):
   arguments = *FIFTY, f'--workdir={tmp_path}/run', '--profile=20:22'
   ended = finish(start_together(*arguments, number=2, num_devices=4, cache=cache))
@@ -125,6 +126,7 @@ def errors_in(ended):
   ]
 
 
+@pytest.mark.full
 def test_a_run_that_is_not_finite_ends_in_one_line(tmp_path, cache):
   workdir = tmp_path / 'run'
   arguments = *SMALL, '--config.optimizer.learning_rate=1e30', f'--workdir={workdir}'
@@ -158,33 +160,24 @@ MISTAKES = {
 }
 
 
-@pytest.fixture(scope='module')
-def answers(tmp_path_factory, cache):
-  """What two processes say to each mistake, and leave; two pairs at a time."""
-
-  def ask(mistake):
-    folder = tmp_path_factory.mktemp('mistake')
-    open_workdir(folder / 'used', small_config())
-    (folder / 'used' / 'metrics.jsonl').write_text('a logged step')
-    own = [[flag.format(folder=folder) for flag in own] for own in MISTAKES[mistake][0]]
-    workdir = f'--workdir={folder}/run'
-    ended = finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))
-    return ended, {path.name for path in folder.iterdir()}
-
-  with concurrent.futures.ThreadPoolExecutor(2) as pool:
-    return dict(zip(MISTAKES, pool.map(ask, MISTAKES), strict=True))
-
-
-@pytest.mark.parametrize('mistake', MISTAKES)
-def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(answers, mistake):
-  ended, left = answers[mistake]
-  assert left == {'used'}  # nothing was written
+@pytest.mark.parametrize('mistake', mostly_full(['another config'], MISTAKES))
+def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(
+  tmp_path, cache, mistake
+):
+  open_workdir(tmp_path / 'used', small_config())
+  (tmp_path / 'used' / 'metrics.jsonl').write_text('a logged step')
+  flags, parts = MISTAKES[mistake]
+  own = [[flag.format(folder=tmp_path) for flag in one] for one in flags]
+  workdir = f'--workdir={tmp_path}/run'
+  ended = finish(start_together(*FIFTY, workdir, number=2, cache=cache, own=own))
+  assert [path.name for path in tmp_path.iterdir()] == ['used']  # nothing was written
   assert [code for code, _ in ended] == [2, 2], ended
   (line,) = errors_in(ended)
-  for part in MISTAKES[mistake][1]:
+  for part in parts:
     assert part in line
 
 
+@pytest.mark.full
 def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
   flags = *FIFTY, f'--workdir={tmp_path}/run', '--config.mesh.start_timeout=20'
   ended = finish(start_together(*flags, number=3, cache=cache, ids=(0, 1, 1)))
@@ -197,7 +190,9 @@ def test_two_processes_with_the_same_id_are_told_so(tmp_path, cache):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.parametrize('fault', ['a second process 1', 'a process that hangs'])
+@pytest.mark.parametrize(
+  'fault', mostly_full(['a process that hangs'], ['a second process 1'])
+)
 def test_a_run_that_is_lost_ends_in_one_line_with_exit_code_1(tmp_path, cache, fault):
   long = *LONG, '--config.train.num_steps=1000000', f'--workdir={tmp_path}/run'
   port = free_port()
@@ -261,6 +256,7 @@ def wait_for_progress(processes, workdir):
     time.sleep(0.02)
 
 
+@pytest.mark.full
 def test_killed_and_stopped_at_random_a_run_loses_nothing_but_the_steps_since(
   tmp_path, cache, full
 ):

@@ -8,9 +8,12 @@ import time
 import pytest
 
 from tests.launch.processes import ROOT, command, environment
+from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
 from zoo.buckets import open_folder
 from zoo.mirror import mirrored
+
+pytestmark = [*FULL]
 
 _STEPS = 200
 _NUM_POINTS = 64
@@ -56,8 +59,6 @@ def _table(workdir):
   return {row['task.prior_mean']: row for row in rows}
 
 
-@pytest.mark.full
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
   whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
@@ -83,8 +84,6 @@ def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(('number', 'then'), [(2, 1), (1, 1), (4, 2)])
 def test_killed_in_a_bucket_it_ends_as_a_local_one(
@@ -119,7 +118,6 @@ _ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20
 _ATLAS += ('--learning_rates=0.001,0.01',)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_processes_divide_the_cells_of_an_atlas(tmp_path, cache):
   one, two = tmp_path / 'one', tmp_path / 'two'

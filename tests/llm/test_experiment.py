@@ -395,6 +395,7 @@ def tiny(tmp_path_factory):
   return save_folder('tied_llama', tmp_path_factory.mktemp('tiny') / 'model')
 
 
+@pytest.mark.slow
 def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
   out = tmp_path / 'out'
   config = small_config(
@@ -442,6 +443,7 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
   assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
   moods = ('glad', 'sad')

@@ -74,6 +74,7 @@ def _size(shape):
   return size
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize('name', MODELS)
 def test_a_device_holds_what_the_docstring_says(name):

@@ -279,30 +279,35 @@ def _network(
   With classes the outputs are logits, and the loss is the cross-entropy. The last
   examples of an epoch are left out if they do not fill a batch.
   """
-  x, y = jnp.asarray(features['train']), jnp.asarray(targets)
-  batch_size = min(config.batch_size, len(x))
-  steps = len(x) // batch_size
-  init_key, *epoch_keys = jax.random.split(key, 1 + config.num_epochs)
-  model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(init_key))
-  graph, weights = nnx.split(model)
-  optimizer = build_optimizer(config.optimizer, steps * config.num_epochs)
+  num_rows, num_epochs = len(targets), config.num_epochs
+  batch_size = min(config.batch_size, num_rows)
+  steps = num_rows // batch_size
+  optimizer = build_optimizer(config.optimizer, steps * num_epochs)
 
-  def loss(weights: PyTree, rows: Array) -> Array:
-    outputs = nnx.merge(graph, weights)(x[rows])
-    if of_classes:
-      return optax.softmax_cross_entropy(outputs, y[rows]).mean()
-    return jnp.mean(jnp.square(outputs - y[rows]))
+  @jax.jit
+  def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:
+    x = features['train']
+    keys = jax.random.split(key, 1 + num_epochs)
+    model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(keys[0]))
+    graph, weights = nnx.split(model)
 
-  def step(state: PyTree, rows: Array) -> tuple[PyTree, None]:
-    weights, moments = state
-    updates, moments = optimizer.update(jax.grad(loss)(weights, rows), moments, weights)
-    return (optax.apply_updates(weights, updates), moments), None
+    def loss(weights: PyTree, rows: Array) -> Array:
+      outputs = nnx.merge(graph, weights)(x[rows])
+      if of_classes:
+        return optax.softmax_cross_entropy(outputs, y[rows]).mean()
+      return jnp.mean(jnp.square(outputs - y[rows]))
 
-  orders = [jax.random.permutation(k, len(x))[: steps * batch_size] for k in epoch_keys]
-  batches = jnp.concatenate(orders).reshape(-1, batch_size)
-  state = weights, optimizer.init(weights)
-  (weights, _), _ = jax.jit(lambda state, rows: jax.lax.scan(step, state, rows))(
-    state, batches
-  )
-  trained = jax.jit(nnx.merge(graph, weights))
-  return {split: np.asarray(trained(rows)) for split, rows in features.items()}
+    def step(state: PyTree, rows: Array) -> tuple[PyTree, None]:
+      weights, moments = state
+      grads = jax.grad(loss)(weights, rows)
+      updates, moments = optimizer.update(grads, moments, weights)
+      return (optax.apply_updates(weights, updates), moments), None
+
+    orders = jax.vmap(lambda key: jax.random.permutation(key, num_rows))(keys[1:])
+    batches = orders[:, : steps * batch_size].reshape(-1, batch_size)
+    (weights, _), _ = jax.lax.scan(step, (weights, optimizer.init(weights)), batches)
+    trained = nnx.merge(graph, weights)
+    return {split: trained(rows) for split, rows in features.items()}
+
+  found = train(key, features, targets)  # with the splits in alphabetical order
+  return {split: np.asarray(found[split]) for split in features}
