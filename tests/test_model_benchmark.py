@@ -10,20 +10,20 @@ from zoo.model_benchmark import ModelContest, ModelRow
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-def small_contest(tokens='interleaved'):
+def small_contest(tokens='interleaved', num_layers=2):
   config = transformer.get_config('smoke')
   config.model.tokens = tokens
   if tokens == 'joint':
     config.objective.positions = 'query'
   config.task.num_features, config.task.context_length = 3, 4
-  config.model.num_layers, config.model.width = 2, 8
+  config.model.num_layers, config.model.width = num_layers, 8
   config.train.batch_size = 8
   return ModelContest(config)
 
 
 @pytest.fixture(scope='module')
 def contest():
-  return small_contest()
+  return small_contest(num_layers=1)
 
 
 @pytest.mark.parametrize(

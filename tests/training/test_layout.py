@@ -89,11 +89,14 @@ def test_no_device_keeps_more_than_its_share(num_heads, shape, spec, share):
 PROMPTS = {'4,4,3', '4,4', '4,3', '4'}
 
 
-@pytest.mark.parametrize('name', ['multi_head_lsa', 'transformer'])
-def test_weights_are_not_gathered(name):
+@pytest.mark.parametrize(
+  ('name', 'changes'),
+  [('multi_head_lsa', {}), ('transformer', {'model__num_layers': 1})],
+)
+def test_weights_are_not_gathered(name, changes):
   """Neither for being flat between steps, nor where kernels are split along outputs."""
   text = compiled_text(
-    small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2)
+    small_config(name, model__num_heads=4, mesh__data=4, mesh__model=2, **changes)
   )
   assert ' all-reduce(' in text
   # Statistics of prompts stay where they are drawn.
@@ -198,6 +201,7 @@ def test_any_architecture_is_split(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_config_of_scale_trains_where_it_is_made_small(tmp_path):
   config = importlib.import_module('configs.scale').get_config()
   # At its own size examples cost less than their statistics.
