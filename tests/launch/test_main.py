@@ -1,7 +1,9 @@
 """The command line as a user meets it: every mistake is one line and exit code 2."""
 
+import importlib
 import json
 import pathlib
+import sys
 
 import pytest
 
@@ -280,7 +282,9 @@ def test_ctrl_c_in_a_config_passes(call, tmp_path):
     call('main', f'--config={path}')
 
 
-def test_help_shows_an_example(call):
+def test_help_shows_an_example(call, monkeypatch):
+  text = importlib.import_module('launch.main').__doc__
+  monkeypatch.setattr(sys.modules['__main__'], '__doc__', text)  # what --help shows
   answer = call('main', '--help')
   assert answer.code == 0
   assert 'python -m launch.main --config=configs/yq_lsa.py' in answer.out
