@@ -235,7 +235,7 @@ class _Numbers:
         leaves[i] = leaf - self._rate * gradient
     return loss, np.sqrt(norm)
 
-  def risk(self, leaves: Sequence[np.ndarray], draws: np.ndarray) -> np.ndarray:
+  def risk(self, leaves: Sequence[np.ndarray], draws: Any) -> Any:
     """The loss of each of these prompts."""
     with np.errstate(all='ignore'):
       at = np.float32(sum(leaf.mean(dtype='f') for leaf in leaves) / len(leaves))

@@ -130,7 +130,7 @@ class _Loops(_Body):
   ('cls', 'positions', 'num_loops'),
   [
     pytest.param(zoo.models.Transformer, 'query', 1, marks=FULL),
-    (zoo.models.Transformer, 'every', 1),
+    pytest.param(zoo.models.Transformer, 'every', 1, marks=FULL),
     (zoo.models.Transformer, 'query', 2),
     pytest.param(_Body, 'query', 1, marks=FULL),
     (_Body, 'every', 2),

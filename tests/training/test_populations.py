@@ -124,7 +124,7 @@ def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path, fake):
 def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
   """A population whose members are equal stays equal, whatever the seeds of others."""
   compile_init(monkeypatch)
-  config = _config()
+  config = small_config('multi_head_lsa', model__num_heads=1)
   twice = [config, config]
   program = make_population(twice)
   with on_mesh(program.mesh, config):

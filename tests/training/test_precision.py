@@ -69,10 +69,7 @@ def test_gradients_are_the_same(changes):
 
 @pytest.mark.parametrize(
   'changes',
-  mostly_full(
-    [{'train__num_parts': 2}, {'train__compute_dtype': 'bfloat16'}],
-    [{}],
-  ),
+  mostly_full([{}], [{'train__num_parts': 2}, {'train__compute_dtype': 'bfloat16'}]),
   ids=str,
 )
 def test_gradients_computed_at_the_same_time_are_the_same(changes):

@@ -183,10 +183,12 @@ def test_points_side_by_side_are_kept_apart(tmp_path, fake, trained):
 
 _FEATURES = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.3]]
 _EXACT_POINTS = [
-  {'task.context_length': 2, 'seed': 1, 'task.noise_std': 0.0},
-  {'task.context_length': 40, 'seed': 0},  # its second moment is drawn by itself
-  {'task.feature_covariance': _FEATURES, 'seed': 0},
-  {'task.prior_covariance': _FEATURES, 'seed': 1, 'model.num_heads': 1},
+  # The second moment of a long context is drawn by itself.
+  {'task.context_length': 40, 'task.feature_covariance': _FEATURES, 'seed': 0},
+  {
+    **{'task.prior_covariance': _FEATURES, 'task.context_length': 2, 'seed': 1},
+    **{'task.noise_std': 0.0, 'model.num_heads': 1},
+  },
 ]
 
 
@@ -207,7 +209,7 @@ def exact_points(tmp_path_factory):
   return run
 
 
-@pytest.mark.parametrize('i', mostly_full([1], range(len(_EXACT_POINTS))))
+@pytest.mark.parametrize('i', mostly_full([0], range(len(_EXACT_POINTS))))
 def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
   exact_points, tmp_path, i
 ):
