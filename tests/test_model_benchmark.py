@@ -1,5 +1,7 @@
 """The benchmark of general models counts what it says, and its arithmetic is right."""
 
+import functools
+
 import pytest
 
 from configs import transformer
@@ -10,7 +12,7 @@ from zoo.model_benchmark import ModelContest, ModelRow
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-def small_contest(tokens='interleaved'):
+def small_contest(tokens):
   config = transformer.get_config('smoke')
   config.model.tokens = tokens
   if tokens == 'joint':
@@ -22,19 +24,21 @@ def small_contest(tokens='interleaved'):
 
 
 @pytest.fixture(scope='module')
-def contest():
-  return small_contest()
+def contests():
+  return functools.cache(small_contest)
 
 
 @pytest.mark.parametrize(
   ('tokens', 'n', 'read'), [('interleaved', 9, 5), ('joint', 5, 1)]
 )
-def test_the_products_of_a_transformer_are_those_of_its_equations(tokens, n, read):
+def test_the_products_of_a_transformer_are_those_of_its_equations(
+  contests, tokens, n, read
+):
   """Forward: one product a kernel and token, and two of scores and values a layer.
 
   In the last layer, only keys and values are computed for tokens that are not read.
   """
-  contest = small_contest(tokens)
+  contest = contests(tokens)
   b, m, w = 8, 3 + 1, 8
   tokens, predictions = b * n, b * read
   first = tokens * (4 * w * w + 2 * 4 * w * w) + 2 * b * n * n * w
@@ -47,7 +51,8 @@ def test_the_products_of_a_transformer_are_those_of_its_equations(tokens, n, rea
   assert contest.flops == 3 * body + 2 * embedding
 
 
-def test_both_programs_train(contest):
+def test_both_programs_train(contests):
+  contest = contests('joint')
   for contender in ('zoo', 'plain'):
     contest.run(contender, 1)
   before = contest.run('plain', 1)

@@ -121,7 +121,8 @@ def literal_step(
   """`(step, state)` of the plain program, with `state = step(state, key)`."""
   task = build_task(config)
   assert isinstance(task, LinearRegression)
-  graph, weights, rest = nnx.split(build_model(config, nnx.Rngs(0)), nnx.Param, ...)
+  model = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
   optimizer = optax.adam(5e-4)
   d, c, b = task.num_features, task.context_length, config.train.batch_size
 

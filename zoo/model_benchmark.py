@@ -94,7 +94,7 @@ class _PlainProgram:
   """A model trained as in Flax's tutorials: `nnx.jit` of one step, and a loop."""
 
   def __init__(self, config: Config):
-    self._model = build_model(config, nnx.Rngs(0))
+    self._model: Any = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
     transformation = optax.adam(config.optimizer.learning_rate)
     if config.optimizer.clip_norm is not None:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)

@@ -24,7 +24,7 @@ def middle(one):
 def test_ridge_and_the_pools_posterior_by_a_loop():
   """Raventós et al.: D = 8, σ² = .25, the mean over 0 … 15 examples, over D."""
   random = np.random.RandomState(0)
-  d, sigma, count, size = 8, 0.5, 1500, 64
+  d, sigma, count, size = 8, 0.5, 600, 64
   pool = random.normal(size=(size, d))
   errors = {'ridge': [], 'new_tasks_64': [], 'pool_64': []}
   for w, known in itertools.product([None, pool], range(count)):

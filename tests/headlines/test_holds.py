@@ -3,7 +3,6 @@
 import pytest
 
 from configs import get_config
-from tests.marks import FULL
 from zoo.headlines import HEADLINES
 from zoo.headlines.headline import HOLDS, verdict
 from zoo.headlines.trainer import Trainer
@@ -12,14 +11,9 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-  'name',
-  [
-    *('one_step', 'pool_lines'),
-    pytest.param('prior_mean', marks=FULL),
-  ],
-)
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))

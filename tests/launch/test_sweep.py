@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 from tests.compare import refuses
+from tests.training import fake_program
 
 SMOKE = '--config=configs/multi_head_lsa.py:smoke'
 
@@ -44,7 +45,8 @@ def test_what_names_no_values_is_refused(parse, text):
     parse(text)
 
 
-def test_a_sweep_from_the_command_line(call, tmp_path, promotion_that_optax_needs):
+def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
+  fake_program.patch(monkeypatch)
   answer = call(
     'sweep',
     SMOKE,

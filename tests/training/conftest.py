@@ -1,11 +1,18 @@
 import pytest
 
+from tests.training import fake_program
 from zoo.training import loop
 
 
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):
   """Every test here may take a step of training."""
+
+
+@pytest.fixture
+def fake(monkeypatch):
+  """Runs and sweeps train programs of NumPy, which compile nothing."""
+  fake_program.patch(monkeypatch)
 
 
 @pytest.fixture

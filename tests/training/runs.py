@@ -1,21 +1,29 @@
 """Small runs for tests: seconds on one core, all of the loop in them."""
 
+import copy
+import functools
 import importlib
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
 import configs
 from zoo.buckets import open_folder
+from zoo.config import to_json
+from zoo.training import stacking, step
 
 CONFIGS = sorted(
   path.stem
   for path in pathlib.Path(configs.__path__[0]).glob('*.py')
   if path.stem not in ('__init__', 'defaults')
 )
+
+# The arrays of a step that a fake program has saved.
+ARRAYS = 'origin/arrays.npz'
 
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
@@ -34,8 +42,27 @@ def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
   return config
 
 
+def compile_init(monkeypatch: Any) -> None:
+  """Lets each model of a sweep be made by one program, and not by many small ones."""
+  made: dict[str, Any] = {}
+
+  def create(config: Any, key: jax.Array) -> Any:
+    text = f'{to_json(config.model)} {config.task.context_length}'
+    if text not in made:
+      made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
+    return made[text](key)
+
+  monkeypatch.setattr(stacking, 'create', create)
+
+
 def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-  """All arrays of a saved step, model and optimizer, by path; read with Orbax alone."""
+  """All arrays of a saved step, model and optimizer, by path; read with Orbax alone.
+
+  Those that tests/training/fake_program.py has saved are read with NumPy.
+  """
+  if (path := workdir / 'checkpoints' / str(step) / ARRAYS).is_file():
+    with np.load(path) as file:
+      return dict(file)
   with ocp.training.Checkpointer(str(workdir.resolve() / 'checkpoints')) as saved:
     metadata = saved.checkpointables_metadata(step).metadata
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -9,7 +9,8 @@ import pytest
 
 import zoo
 from configs import transformer
-from tests.marks import FULL
+from tests.marks import mostly_full
+from tests.training import fake_program
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
 from zoo.training import train
 
@@ -32,7 +33,7 @@ def _resumed(config, workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', _NAMES)
+@pytest.mark.parametrize('name', mostly_full(['gru'], _NAMES))
 def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   config = _small(name, eval__num_compared=16)
   summary = train(config, tmp_path)
@@ -57,10 +58,8 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'mixer',
-  ['delta', *(pytest.param(name, marks=FULL) for name in ('mesa', 's4d', 'ttt'))],
-)
+@pytest.mark.full
+@pytest.mark.parametrize('mixer', ['delta', 'mesa', 's4d', 'ttt'])
 def test_a_transformer_of_another_mixer_is_trained_and_opened(mixer, tmp_path):
   config = _small('transformer', model__mixer=mixer)
   assert train(config, tmp_path) is not None
@@ -69,14 +68,15 @@ def test_a_transformer_of_another_mixer_is_trained_and_opened(mixer, tmp_path):
   assert np.isfinite(saved.model(prompt)).all()
 
 
-def test_options_of_mixers_come_from_the_config_and_back(tmp_path):
+def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
+  fake_program.patch(monkeypatch, orbax=True)
   config = transformer.get_config('smoke')
   with config.unlocked():
     config.model.mixer_options = {'state_size': 4}
     config.model.mixer = 'mamba2,softmax'
   config.model.width, config.model.num_layers = 8, 2
   config.train.num_steps = config.checkpoint.every = 2
-  config.eval.num_batches = 0
+  config.eval.num_batches, config.mesh.data = 0, 1
   assert train(config, tmp_path) is not None
   model = zoo.load(tmp_path).model
   first, second = (type(layer.mixer).__name__ for layer in model.layers)

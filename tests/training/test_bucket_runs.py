@@ -79,6 +79,7 @@ def assert_is_whole(bucket, whole):
   assert json.loads(data_of(folder, 'lock'))['holder'] is None
 
 
+@pytest.mark.full
 def test_a_run_leaves_what_a_local_one_leaves(bucket, whole, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   summary = train(small_config(), f'{bucket}/')
@@ -107,6 +108,7 @@ def test_a_run_leaves_what_a_local_one_leaves(bucket, whole, tmp_path, monkeypat
   assert after == before
 
 
+@pytest.mark.full
 def test_only_the_newest_steps_are_kept(bucket):
   train(small_config(checkpoint__keep=1), bucket)
   (name,) = saves_of(open_folder(bucket))
@@ -129,6 +131,7 @@ def test_interrupted_and_resumed_it_ends_at_the_same_bits(bucket, whole, stop_at
   assert_same_bits(bucket_arrays(bucket, 12), saved_arrays(whole, 12))
 
 
+@pytest.mark.full
 def test_what_a_kill_leaves_is_cleaned_and_no_line_is_lost_or_doubled(
   bucket, whole, stop_at
 ):
@@ -162,6 +165,7 @@ def delete(folder, name):
   folder.delete([name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
   'damage',
   [
@@ -200,6 +204,7 @@ def test_no_damage_to_any_object_is_restored(bucket, whole, stop_at, caplog, dam
   assert_is_whole(bucket, whole)
 
 
+@pytest.mark.full
 def test_another_config_another_content_and_a_damaged_config_are_refused(bucket):
   folder = open_folder(bucket)
   folder.write('mine', b'')
@@ -219,6 +224,7 @@ def test_another_config_another_content_and_a_damaged_config_are_refused(bucket)
   assert folder.list() == before
 
 
+@pytest.mark.full
 def test_a_step_of_another_config_is_refused(bucket):
   train(small_config(), bucket)
   other = small_config(seed=1)
@@ -229,6 +235,7 @@ def test_a_step_of_another_config_is_refused(bucket):
     train(other, bucket)
 
 
+@pytest.mark.full
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   bucket, whole, monkeypatch
 ):
@@ -256,6 +263,7 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   assert_is_whole(bucket, whole)
 
 
+@pytest.mark.full
 def test_an_outage_shorter_than_the_patience_changes_nothing(
   bucket, whole, monkeypatch, caplog
 ):
@@ -276,6 +284,7 @@ def test_an_outage_shorter_than_the_patience_changes_nothing(
   assert [name[:3] for name in saves_of(open_folder(bucket))].count('12-') == 2
 
 
+@pytest.mark.full
 def test_an_outage_longer_than_the_patience_names_the_last_good_step(
   bucket, whole, monkeypatch
 ):

@@ -84,6 +84,7 @@ def _folders(workdir: pathlib.Path):
   return [workdir / row['workdir'] for row in rows]
 
 
+@pytest.mark.full
 def test_lost_points_are_named_and_the_rows_of_others_are_in_the_bucket(
   bucket,
 ):
@@ -116,6 +117,7 @@ def _in_threads(workdir, number):
     return [one.result() for one in calls]
 
 
+@pytest.mark.full
 def test_processes_divide_a_sweep_as_they_do_in_a_local_folder(bucket, tmp_path):
   found, expected = _in_threads(bucket, 2), _in_threads(tmp_path, 2)
   for rows in found:
@@ -126,6 +128,7 @@ def test_processes_divide_a_sweep_as_they_do_in_a_local_folder(bucket, tmp_path)
   _assert_same(bucket, tmp_path)
 
 
+@pytest.mark.full
 def test_another_config_is_refused_by_each_of_many_processes(bucket):
   assert _in_threads(bucket, 2)
   before = open_folder(bucket).list()

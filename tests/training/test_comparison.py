@@ -12,7 +12,6 @@ from flax import nnx
 import zoo
 from configs import tasks
 from tests.compare import assert_close, refuses
-from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo import registry
 from zoo.comparison import compare
@@ -86,16 +85,22 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
 
 def test_the_loss_at_every_example_is_the_mean_over_prefixes():
   model, task = Causal(3, rngs=nnx.Rngs(0)), _task()
-  prompt = task.sample(jax.random.key(3), _config().train.batch_size)
-  prefixes = [prompt.prefix(k) for k in range(5)]
-  each = [np.square(model(p) - p.y_query) for p in prefixes]
-  found = losses_at_all(model, task, prompt)
+
+  @jax.jit
+  def losses(key):
+    prompt = task.sample(key, _config().train.batch_size)
+    prefixes = [prompt.prefix(k) for k in range(5)]
+    each = [jnp.square(model(p) - p.y_query) for p in prefixes]
+    at_query = query_losses(model, task, prompt, None)
+    return each, losses_at_all(model, task, prompt), at_query
+
+  each, found, at_query = losses(jax.random.key(3))
   # Sums of a few float32 numbers, in another order.
   assert_close(found, np.stack(each, axis=1), 1e-5)
   every, gradient = _gradient('every', model)
   assert_close(every, np.mean(each), 1e-5)
   query, other = _gradient('query', model)
-  assert_close(query, np.mean(query_losses(model, task, prompt, None)), 1e-5)
+  assert_close(query, np.mean(at_query), 1e-5)
   for one, two in zip(gradient, other, strict=True):
     assert not np.any(np.isclose(one, two, rtol=1e-3))
 
@@ -190,8 +195,8 @@ def test_a_run_without_a_curve_is_told_so(tmp_path):
     plot_examples([tmp_path / 'none'])
 
 
-@pytest.mark.parametrize('num_compared', mostly_full([0], [0, 1]))
-def test_no_comparison_if_none_is_wanted(num_compared, tmp_path):
+@pytest.mark.parametrize('num_compared', [0, 1])
+def test_no_comparison_if_none_is_wanted(num_compared, tmp_path, fake):
   config = _config(eval__num_compared=num_compared, train__num_steps=2)
   summary = train(config, tmp_path)
   assert summary is not None
@@ -229,15 +234,12 @@ def test_it_is_the_same_on_meshes_of_one_device_and_of_eight(tmp_path):
   assert found[0] == found[1] == compare(model, _task(), 16)
 
 
-def test_a_summary_of_a_task_with_infinite_risks_can_be_read(tmp_path):
-  """Least squares from d + 1 examples with noise."""
-  config = small_config(
-    task__noise_std=0.5, eval__num_compared=8, train__num_steps=4, eval__every=4
-  )
-  summary = train(config, tmp_path)
+def test_a_summary_of_a_task_with_unknown_risks_can_be_read(tmp_path, fake):
+  """The exact risk of least squares from d + 1 examples is infinite, so None."""
+  summary = train(small_config(eval__num_compared=8), tmp_path)
   assert summary is not None
   comparison = summary['comparison']
   assert comparison is not None
-  assert comparison['ols']['exact'] is None
+  assert comparison['bayes']['exact'] is None
   assert read_summary(tmp_path / 'summary.json') == summary
-  assert read_json(tmp_path / 'summary.json')['comparison'].keys() >= {'model', 'ols'}
+  assert read_json(tmp_path / 'summary.json')['comparison'].keys() == comparison.keys()

@@ -99,6 +99,7 @@ def test_a_damaged_file_of_parts_is_refused(tmp_path, unchecked):
       read_parts(tmp_path)
 
 
+@pytest.mark.full
 def test_three_processes_train_what_one_does(tmp_path):
   folder = tmp_path / 'alone'
   rows = _sweep(_config(), _POINTS, folder)
@@ -117,6 +118,7 @@ def test_three_processes_train_what_one_does(tmp_path):
       np.testing.assert_allclose(trained[path], array, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_part_of_a_lost_process_is_trained_by_another_to_the_same_bits(tmp_path):
   _sweep_in(tmp_path / 'whole', 3)
   _divided(tmp_path / 'lost', 3)  # by three processes, all lost before they trained
@@ -127,6 +129,7 @@ def test_a_part_of_a_lost_process_is_trained_by_another_to_the_same_bits(tmp_pat
     assert_same_bits(saved_arrays(other, 12), saved_arrays(folder, 12))
 
 
+@pytest.mark.full
 def test_what_another_process_trains_is_left_to_it(tmp_path):
   _divided(tmp_path, 2)
   with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -149,6 +152,7 @@ def test_what_another_process_trains_is_left_to_it(tmp_path):
     assert len(call.result(timeout=120)) == len(_POINTS)
 
 
+@pytest.mark.full
 def test_points_that_another_process_has_lost_are_not_trained_again(
   tmp_path, monkeypatch
 ):

@@ -1,15 +1,18 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
+import inspect
 import json
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import saved_arrays, small_config
+from tests.marks import mostly_full
+from tests.training.runs import compile_init, saved_arrays, small_config
 from zoo.errors import RunError
-from zoo.training import grid, loop, sweeps, train
+from zoo.training import grid, loop, populations, sweeps, train
 from zoo.training.populations import make_population
 from zoo.training.program import on_mesh
 from zoo.training.stacking import unstack
@@ -29,15 +32,19 @@ def _config(**changes):
 
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory):
-  config = _config(eval__num_compared=20)
+  config = _config()
   workdir = tmp_path_factory.mktemp('population')
-  with jax.numpy_dtype_promotion('standard'):  # as tests/training/conftest.py for each
+  with (
+    jax.numpy_dtype_promotion('standard'),  # as tests/training/conftest.py for each
+    pytest.MonkeyPatch.context() as patch,
+  ):
+    compile_init(patch)
     rows = sweeps.sweep(config, grid(_AXES), workdir)
   assert rows is not None
   return config, rows
 
 
-@pytest.mark.parametrize('i', [0, 7])
+@pytest.mark.parametrize('i', mostly_full([7], range(8)))
 def test_a_point_is_what_it_is_alone(swept, tmp_path, i):
   config, rows = swept
   alone = sweeps.at_point(config, {name: rows[i][name] for name in _AXES})
@@ -59,10 +66,24 @@ def test_a_point_is_what_it_is_alone(swept, tmp_path, i):
   # Means of losses of models that close.
   for name in ('eval_risk', 'eval_risk_stderr'):
     assert rows[i][name] == pytest.approx(summary[name], rel=1e-3)
-  assert summary['comparison'] is not None
-  assert rows[i]['comparison'].keys() == summary['comparison'].keys()
-  for name, one in summary['comparison'].items():
-    assert rows[i]['comparison'][name]['mean'] == pytest.approx(one['mean'], rel=1e-3)
+
+
+def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
+  asked = []
+
+  def compare(config, task, graph, members, mesh):
+    asked.append((config.seed, [one['w'].tolist() for one in members]))
+    return [{'model': config.seed, 'w': int(one['w'][0])} for one in members]
+
+  monkeypatch.setattr(populations, 'compare_trained', compare)
+  configs = [_config(seed=seed) for seed in (3, 1, 3)]
+  models = {'w': np.array([[0, 0], [1, 1], [2, 2]])}
+  whole: Any = None
+  found = inspect.unwrap(populations._compare_all)(
+    configs, whole, whole, models, mesh=whole
+  )
+  assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
+  assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
 
 
 def test_points_differ(swept):
@@ -70,7 +91,7 @@ def test_points_differ(swept):
   assert len({row['eval_risk'] for row in rows}) == len(rows)
 
 
-def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch):
+def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch, fake):
   sizes, run = [], loop.run
   monkeypatch.setattr(
     sweeps,
@@ -91,7 +112,7 @@ def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch):
   assert (sizes, alone) == ([2], [16])
 
 
-def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path):
+def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path, fake):
   points = grid({'optimizer.learning_rate': [1e-3, 1e38]})
   with pytest.raises(RunError, match='1 of 2 points stopped being finite') as info:
     sweeps.sweep(_config(optimizer__clip_norm=None), points, tmp_path / 'sweep')
@@ -100,9 +121,10 @@ def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path):
   assert json.loads(done.read_text())['eval_risk'] > 0
 
 
-def test_models_of_one_seed_see_the_same_prompts():
+def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
   """A population whose members are equal stays equal, whatever the seeds of others."""
-  config = _config()
+  compile_init(monkeypatch)
+  config = small_config('multi_head_lsa', model__num_heads=1)
   twice = [config, config]
   program = make_population(twice)
   with on_mesh(program.mesh, config):

@@ -3,10 +3,10 @@
 import jax
 import pytest
 
+from tests.training.fake_program import make_fake
 from tests.training.runs import small_config
 from zoo import training
-from zoo.models import YqLSA
-from zoo.training.program import program_of
+from zoo.training import program
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -35,39 +35,47 @@ def test_the_same_config_trained_again_compiles_nothing(tmp_path, compiled):
   assert first['exact_risk'] == second['exact_risk']
 
 
-def test_another_config_has_a_program_of_its_own(tmp_path):
-  risks = [
-    training.train(small_config(seed=seed), tmp_path / str(seed)) for seed in (0, 1)
-  ]
-  assert risks[0] is not None
-  assert risks[1] is not None
-  assert risks[0]['exact_risk'] != risks[1]['exact_risk']
+@pytest.fixture
+def made(monkeypatch):
+  """Programs that nothing is compiled for, made as `program_of` asks for them."""
+  monkeypatch.setattr(program, '_KEPT', {})
+  monkeypatch.setattr(program, 'make_program', lambda one: make_fake([one], False))
+  return program.program_of
 
 
-def test_a_config_that_is_changed_afterwards_changes_no_kept_program(tmp_path):
+def test_another_config_has_a_program_of_its_own(made):
+  first = made(small_config())
+  assert made(small_config()) is first
+  assert made(small_config(seed=1)) is not first
+  assert made(small_config(seed=1)).configs[0].seed == 1
+
+
+def test_a_config_that_is_changed_afterwards_changes_no_kept_program(made):
   config = small_config()
-  first = training.train(config, tmp_path / 'first')
+  first, rate = made(config), config.optimizer.learning_rate
   with config.unlocked():
-    config.optimizer.learning_rate = 10 * config.optimizer.learning_rate
-  other = training.train(config, tmp_path / 'other')
-  again = training.train(small_config(), tmp_path / 'again')
-  assert first is not None
-  assert other is not None
-  assert again is not None
-  assert other['exact_risk'] != first['exact_risk'] == again['exact_risk']
+    config.optimizer.learning_rate = 10 * rate
+  assert made(config).configs[0].optimizer.learning_rate == 10 * rate
+  assert made(small_config()) is first
+  assert first.configs[0].optimizer.learning_rate == rate
 
 
-def test_a_class_that_is_registered_anew_has_a_program_of_its_own(register):
-  def define():
-    @register('own')
-    class Own(YqLSA):
+def test_the_programs_that_were_used_last_are_kept(made):
+  first, second = made(small_config()), made(small_config(seed=1))
+  for seed in range(2, 9):
+    assert made(small_config()) is first
+    made(small_config(seed=seed))
+  assert made(small_config()) is first
+  assert made(small_config(seed=1)) is not second
+
+
+def test_a_class_that_is_registered_anew_has_another_program(made, register):
+  programs = []
+  for _ in range(2):
+
+    @register('linear')
+    class Linear:
       pass
 
-    return Own
-
-  define()
-  config = small_config(model__name='own')
-  first = program_of(config)
-  assert program_of(config) is first
-  define()
-  assert program_of(config) is not first
+    programs.append(made(small_config()))
+  assert programs[0] is not programs[1]

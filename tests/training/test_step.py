@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
 from zoo.mesh import make_mesh
@@ -111,7 +112,11 @@ def test_seeds_and_streams_differ():
 
 @pytest.mark.parametrize(
   'changes',
-  [{'name': 'yq_lsa'}, {'name': 'multi_head_lsa'}, {'task__context_length': 40}],
+  [
+    {'name': 'yq_lsa'},
+    pytest.param({'name': 'multi_head_lsa'}, marks=FULL),
+    {'task__context_length': 40},
+  ],
   ids=['prompts', 'many heads', 'long context'],
 )
 def test_a_data_parallel_step_adds_up_gradients_once_and_sends_no_prompt(changes):

@@ -60,7 +60,7 @@ def test_a_run_that_resumes_behind_the_steps_says_so(tmp_path, said):
   assert trace.next_stop(9, 12) == 12
 
 
-def test_a_finished_run_says_that_nothing_is_traced(tmp_path, said):
+def test_a_finished_run_says_that_nothing_is_traced(tmp_path, said, fake):
   config = small_config()
   train(config, tmp_path)
   train(config, tmp_path, profile=(1, 2))
@@ -75,7 +75,7 @@ def test_other_steps_are_refused_before_anything_is_written(tmp_path, steps):
   assert not (tmp_path / 'run').exists()
 
 
-def test_a_trace_that_cannot_be_written_is_one_line(tmp_path):
+def test_a_trace_that_cannot_be_written_is_one_line(tmp_path, fake):
   config = small_config()
   (tmp_path / 'config.json').write_text(to_json(config))
   (tmp_path / 'profile').write_text('a file')

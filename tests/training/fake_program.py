@@ -1,0 +1,307 @@
+"""Programs of NumPy, which compile nothing: for tests of what the loop does with them.
+
+They have the states, shapes and layouts of real programs, and `Program` itself loads,
+cuts and compares; only what is compiled is replaced. A model descends the distance of
+its arrays to a target, which moves from step to step, in float32: the same bits however
+the steps are cut into calls, and side by side as alone. It diverges at large learning
+rates, and where the prior mean is large.
+"""
+
+import functools
+import json
+import pathlib
+import re
+import types
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.training.runs import ARRAYS
+from zoo.checkpoints import checkpointer
+from zoo.checkpoints.orbax_folders import METADATA_FILE
+from zoo.comparison import Comparison, without_errors
+from zoo.config import Config, num_heads, to_json
+from zoo.learning_rule import LearningRule
+from zoo.mesh import make_mesh
+from zoo.training import loop, sweeps
+from zoo.training.comparison import num_prompts
+from zoo.training.evaluation import Evaluation
+from zoo.training.layout import Layout, State
+from zoo.training.program import Program, on_mesh
+from zoo.training.stacking import stack_abstract
+from zoo.training.step import Numbers, abstract_state
+
+_KEPT: dict[str, State] = {}
+
+
+def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
+  """The program of a model for each config, `stacked` along a first axis."""
+  config = max(configs, key=num_heads)
+  mesh = make_mesh(config)
+  parts = [_abstract(one) for one in configs]
+  abstract = _abstract(config)
+  if stacked:
+    abstract = stack_abstract(abstract, len(configs), None)
+  layout = Layout(abstract)
+  steps: Any = _Steps(configs, layout, parts, stacked)
+  evaluation = _Evaluation(configs, [part['model'] for part in parts], stacked)
+  compared = None
+  if num_prompts(config) >= 2:
+    compared = functools.partial(_compare, [*configs])
+  numbers = Numbers(None)
+  return Program(
+    [*configs],
+    *(mesh, layout, steps, _key(), numbers, evaluation, steps.init, compared),
+  )
+
+
+def patch(monkeypatch, orbax: bool = False) -> None:
+  """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
+  monkeypatch.setattr(loop, 'program_of', lambda config: make_fake([config], False))
+  monkeypatch.setattr(sweeps, 'make_stacked_program', make_fake)
+  monkeypatch.setattr(sweeps, 'make_population', make_fake)
+  if not orbax:
+    patch_saves(monkeypatch)
+
+
+def patch_saves(monkeypatch) -> None:
+  """Lets runs save with NumPy: Orbax compiles slices of arrays on many devices."""
+  monkeypatch.setattr(checkpointer, 'start_save', _start_save)
+  monkeypatch.setattr(checkpointer, 'load_arrays', _load_arrays)
+
+
+def _start_save(
+  folder: pathlib.Path, items: dict[str, Any], metadata: Any
+) -> Callable[[], None]:
+  (folder / METADATA_FILE).parent.mkdir(parents=True)
+  (folder / METADATA_FILE).write_text(json.dumps(metadata))
+  leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(items))
+  # By Orbax's names, which have the field of the variable, and no numbers.
+  names = {path: jax.tree_util.keystr(path[:-1]) + "['value']" for path, _ in leaves}
+  names = {path: re.sub(r'\[(\d+)\]', r"['\1']", one) for path, one in names.items()}
+  arrays: dict[str, Any] = {names[path]: leaf for path, leaf in leaves}
+  np.savez(folder / ARRAYS, **arrays)
+  return lambda: None
+
+
+def _load_arrays(folder: pathlib.Path, abstract: dict[str, Any]) -> dict[str, Any]:
+  with np.load(folder / ARRAYS) as file:
+    leaves = [file[name] for name in file.files]
+  wanted, structure = jax.tree.flatten(abstract)
+  put = [
+    jax.device_put(leaf, one.sharding) for leaf, one in zip(leaves, wanted, strict=True)
+  ]
+  return jax.tree.unflatten(structure, put)
+
+
+def _compare(configs: Sequence[Config], models: Any) -> list[Comparison | None]:
+  """Each model's loss, with a baseline that loses as much as the noise of its task."""
+  del models
+  found = []
+  for config in configs:
+    one = without_errors([2.0, 1.0])
+    noise = float(config.task.get('noise_std', 0.0))
+    baseline = {**without_errors([2.0, noise]), 'difference': 1 - noise}
+    found.append({'model': one, 'bayes': {**baseline, 'difference_stderr': 0.25}})
+  return found
+
+
+@functools.cache
+def _key() -> Any:
+  return jax.random.key(0)
+
+
+def _abstract(config: Config) -> State:
+  """The state of a config as shapes, kept by all that these depend on."""
+  sizes = {name: value for name, value in config.task.items() if type(value) is int}
+  parts = config.model, config.optimizer.name, config.optimizer.clip_norm, config.mesh
+  key = json.dumps([sizes, *parts], default=to_json)
+  if key not in _KEPT:
+    mesh = make_mesh(config)
+    with on_mesh(mesh, config):
+      _KEPT[key] = abstract_state(config, mesh)[1]
+  return _KEPT[key]
+
+
+class _Steps:
+  """Stands for the compiled steps, and for the compiled initialization."""
+
+  def __init__(self, configs, layout, parts, stacked):
+    self._configs, self._layout, self._stacked = configs, layout, stacked
+    self._wanted = jax.tree.leaves(layout.kept)
+    self._parts = [jax.tree.leaves(part) for part in parts]  # without padding
+    self._numbers = [_Numbers(config) for config in configs]
+
+  def init(self) -> State:
+    return self._put(
+      [
+        self._stack([one.start(i, part[i].shape) for one, part in self._models()], i)
+        for i in range(len(self._wanted))
+      ]
+    )
+
+  def __call__(self, state, key, start, stop, numbers) -> tuple[State, dict[str, Any]]:
+    leaves = [np.array(leaf) for leaf in jax.tree.leaves(jax.device_get(state))]
+    if not self._stacked:
+      leaves = [leaf[None] for leaf in leaves]
+    n, step = len(self._configs), int(start)
+    metrics = {
+      'loss': np.ones(n, 'f'),
+      'grad_norm': np.ones(n, 'f'),
+      'finite': np.ones(n, bool),
+    }
+    while step < int(stop) and metrics['finite'].any():
+      for m, (one, part) in enumerate(self._models()):
+        cut = _cut(m, part)
+        whole = [leaf[at].copy() for leaf, at in zip(leaves, cut, strict=True)]
+        metrics['loss'][m], metrics['grad_norm'][m] = one.step(whole, step)
+        for leaf, at, after in zip(leaves, cut, whole, strict=True):
+          leaf[at] = after
+      metrics['finite'] = np.isfinite(metrics['loss'] + metrics['grad_norm'])
+      step += 1
+    for leaf in leaves:
+      metrics['finite'] &= np.isfinite(leaf).reshape(n, -1).all(axis=1)
+    if not self._stacked:
+      leaves = [leaf[0] for leaf in leaves]
+      metrics = {name: value[0] for name, value in metrics.items()}
+    return self._put(leaves), jax.device_put({**metrics, 'step': np.int32(step)})
+
+  def trace(self, *given: Any) -> Any:
+    """With a product of matrices, which is counted."""
+    return types.SimpleNamespace(jaxpr=_traced())
+
+  def lower(self, *given: Any) -> Any:
+    raise NotImplementedError
+
+  def _models(self):
+    return zip(self._numbers, self._parts, strict=True)
+
+  def _stack(self, leaves: Sequence[np.ndarray], i: int) -> np.ndarray:
+    if not self._stacked:
+      return leaves[0]
+    padded = np.zeros(self._wanted[i].shape, leaves[0].dtype)
+    for m, leaf in enumerate(leaves):
+      padded[(m, *map(slice, leaf.shape))] = leaf
+    return padded
+
+  def _put(self, leaves: Sequence[np.ndarray]) -> State:
+    put = [
+      jax.device_put(np.asarray(leaf, wanted.dtype), wanted.sharding)
+      for leaf, wanted in zip(leaves, self._wanted, strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(self._layout.kept), put)
+
+
+@functools.cache
+def _traced():
+  return jax.make_jaxpr(jnp.dot)(np.ones((2, 3), 'f'), np.ones((3, 2), 'f'))
+
+
+def _cut(m: int, part: Sequence[Any]) -> list[tuple]:
+  """Where the arrays of the m-th model are, without padding."""
+  return [(m, *map(slice, leaf.shape)) for leaf in part]
+
+
+class _Numbers:
+  """What a model is trained to, by its config."""
+
+  def __init__(self, config: Config):
+    self._seed = config.seed
+    self._rate = np.float32(config.optimizer.learning_rate)
+    self._mean = np.float32(np.mean(config.task.get('prior_mean', 0.0)))
+    self._noise = np.float32(1 + config.task.get('noise_std', 0.0))
+
+  def start(self, i: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The i-th array at step 0; where it has fewer heads, the first of them."""
+    size = int(np.prod(shape))
+    return np.random.default_rng((self._seed, i)).random(size, 'f').reshape(shape)
+
+  def step(self, leaves: list[np.ndarray], step: int) -> tuple[np.float32, np.float32]:
+    """Updates the arrays in place; the loss and the norm of the gradient before."""
+    target = self._mean + self._draw(step)
+    loss = norm = np.float32(0)
+    with np.errstate(all='ignore'):
+      for i, leaf in enumerate(leaves):
+        if leaf.dtype.kind != 'f':
+          leaves[i] = leaf + leaf.dtype.type(1) if leaf.dtype.kind in 'iu' else leaf
+          continue
+        gradient = leaf - target
+        loss = loss + np.square(gradient).mean(dtype='f')
+        norm = norm + np.square(gradient).sum(dtype='f')
+        leaves[i] = leaf - self._rate * gradient
+    return loss, np.sqrt(norm)
+
+  def risk(self, leaves: Sequence[np.ndarray], draws: Any) -> Any:
+    """The loss of each of these prompts."""
+    with np.errstate(all='ignore'):
+      at = np.float32(sum(leaf.mean(dtype='f') for leaf in leaves) / len(leaves))
+      return np.square(at - self._mean - self._noise * draws)
+
+  def held_out(self, num_batches: int, batch_size: int) -> np.ndarray:
+    rng = np.random.default_rng((self._seed, 10**6))
+    return rng.standard_normal((num_batches, batch_size), 'f')
+
+  def _draw(self, step: int) -> np.float32:
+    seeds = f'{self._seed},{step}'.encode()
+    return self._noise * np.float32(zlib.crc32(seeds) / 2**32)
+
+
+class _Evaluation(Evaluation):
+  """Measures the mean of all arrays; less is possible after more examples."""
+
+  def __init__(self, configs: Sequence[Config], models: Sequence[Any], stacked: bool):
+    self.num_models, self._stacked = len(configs), stacked
+    self._parts = [jax.tree.leaves(model) for model in models]  # without padding
+    config = configs[0]
+    self._sizes = config.eval.num_batches, config.train.batch_size
+    self.num_prompts = self._sizes[0] * self._sizes[1]
+    self._numbers = [_Numbers(one) for one in configs]
+    optima = [1 / one.task.get('context_length', 1) for one in configs]
+    self.references: Any = types.SimpleNamespace(
+      gd_risks=[2 * optimum for optimum in optima], optimal_risks=optima
+    )
+
+  def compile(self, abstract_model: Any) -> None:
+    pass
+
+  def start(self, model_state: Any, sampled: bool) -> Any:
+    models = self._models(model_state)
+    moments, rules = {}, []
+    for optimum, (one, leaves) in zip(
+      self.references.optimal_risks, models, strict=True
+    ):
+      rules.append(optimum + float(one.risk(leaves, np.float32(0))))
+    if sampled and self.num_prompts:
+      losses = []
+      for one, leaves in models:
+        draws = one.held_out(*self._sizes)
+        mine, gd = one.risk(leaves, draws), one.risk([np.zeros(1, 'f')], draws)
+        with np.errstate(all='ignore'):
+          losses.append({'model': mine, 'gd': gd, 'difference': mine - gd})
+      with np.errstate(all='ignore'):
+        moments = {
+          name: tuple(
+            np.stack([form(one[name]).mean(axis=1) for one in losses])
+            for form in (np.asarray, np.square)
+          )
+          for name in losses[0]
+        }
+    exact = np.array(rules)
+    rest = np.zeros((exact.size, 1, 1)), np.zeros(()), np.zeros((1, 1))
+    return jax.device_put(moments), LearningRule(exact, *rest)
+
+  def _models(self, state: Any) -> list[tuple[_Numbers, list[np.ndarray]]]:
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(state))]
+    if not self._stacked:
+      leaves = [leaf[None] for leaf in leaves]
+    return [
+      (one, [leaf[at].copy() for leaf, at in zip(leaves, _cut(m, part), strict=True)])
+      for m, (one, part) in enumerate(zip(self._numbers, self._parts, strict=True))
+    ]
+
+  def _exact_risks(self, rules: Any) -> list[float]:
+    return rules.init.tolist()
