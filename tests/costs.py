@@ -2,7 +2,8 @@
 
 A model that is called outside of `jax.jit` compiles each of its operations, which takes
 more time than all that most tests check. So a quick test compiles at most 40 programs,
-with those of its fixtures; programs that the cache on the disk holds count as well.
+with those of its fixtures, or as many as its mark `programs` says; programs that the
+cache on the disk holds count as well.
 """
 
 import collections
@@ -46,9 +47,11 @@ def pytest_runtest_call(item):
   """Fails a quick test that compiles more than its budget."""
   answer = yield
   programs = _compiled - item.stash[_START][0]
-  if programs > MOST_PROGRAMS and not item.get_closest_marker('slow'):
+  own = item.get_closest_marker('programs')
+  most = own.args[0] if own else MOST_PROGRAMS
+  if programs > most and not item.get_closest_marker('slow'):
     pytest.fail(
-      f'{programs} programs were compiled, where a quick test has {MOST_PROGRAMS}: '
+      f'{programs} programs were compiled, where this quick test has {most}: '
       'compile what it calls as one (tests/compiled.py), or mark it slow',
       pytrace=False,
     )
