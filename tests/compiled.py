@@ -4,7 +4,8 @@ Otherwise each operation of a model is compiled by itself, for each shape.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
@@ -14,6 +15,17 @@ import zoo
 # For `jax.jit`, where programs are compared to the last bits: without --slow,
 # tests/conftest.py selects the older emitters, which round otherwise in each program.
 AS_USERS = {'xla_cpu_use_fusion_emitters': True}
+
+_Module = TypeVar('_Module', bound=nnx.Module)
+
+
+def built(build: Callable[[], _Module]) -> _Module:
+  """`build()` in one program, where eagerly each shape of weights has several.
+
+  The random keys of the module must be made within `build`.
+  """
+  graph = nnx.graphdef(nnx.eval_shape(build))
+  return nnx.merge(graph, jax.jit(lambda: nnx.state(build()))())
 
 
 def predict(model: Any, prompt: zoo.Prompt) -> jax.Array:

@@ -1,7 +1,7 @@
 """Weights for tests: none is 0 by accident, and they may be of double precision."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import jax
@@ -20,6 +20,20 @@ def randomize(module: _Module, scale: float = 0.5, dtype: str = 'float64') -> _M
     parameters,
   )
   return nnx.merge(graph, parameters, rest)
+
+
+def drawn(
+  build: Callable[[], _Module], scale: float = 0.5, dtype: str = 'float64'
+) -> _Module:
+  """`randomize(build(), scale, dtype)`, whose own weights are never computed.
+
+  The random keys of the module must be made within `build`.
+  """
+  abstract = nnx.eval_shape(build)
+  graph, parameters, rest = nnx.split(abstract, nnx.Param, ...)
+  if jax.tree.leaves(rest):  # constants, which are as they are
+    rest = jax.jit(lambda: nnx.split(build(), nnx.Param, ...)[2])()
+  return randomize(nnx.merge(graph, parameters, rest), scale, dtype)
 
 
 @contextlib.contextmanager

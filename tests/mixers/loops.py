@@ -21,9 +21,12 @@ EXACT = 1e-10  # float64: some thousand roundings of 1e-16, little cancellation
 
 def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **options):
   """A mixer whose parameters are random, so that none is 0 or 1."""
-  mixer = registry.mixers.create(
-    name, width=width, num_heads=heads, rngs=nnx.Rngs(0), **options
-  )
+
+  def build():
+    return registry.mixers.create(
+      name, width=width, num_heads=heads, rngs=nnx.Rngs(0), **options
+    )
+
   rng = np.random.default_rng(0)
 
   def draw(leaf):
@@ -31,13 +34,14 @@ def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **op
     scale = 0.5 if leaf.ndim == 1 else leaf.shape[-2] ** -0.5
     return jnp.asarray(scale * rng.normal(size=leaf.shape), dtype)
 
-  nnx.update(mixer, jax.tree.map(draw, nnx.state(mixer, nnx.Param)))
-  return mixer
+  graph, parameters = nnx.split(nnx.eval_shape(build))
+  return nnx.merge(graph, jax.tree.map(draw, parameters))
 
 
+@nnx.jit
 def call(mixer, x):
   """The outputs of a mixer, compiled: one by one its operations would take longer."""
-  return nnx.jit(lambda mixer, x: mixer(x))(mixer, x)
+  return mixer(x)
 
 
 def tokens(n: int = N, dtype: Any = 'float64', width: int = W):

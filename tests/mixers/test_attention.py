@@ -1,12 +1,15 @@
 """Softmax and ReLU attention against loops over queries, keys and heads."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from tests.compare import assert_close, refuses
-from tests.weights import double, randomize
+from tests.compiled import built
+from tests.mixers.loops import call
+from tests.weights import double, drawn
 from zoo.mixers import ReLUAttention, SoftmaxAttention
 from zoo.mixers.attention import rotate
 
@@ -75,10 +78,10 @@ def _relu(scores):
   ('kind', 'weigh'), [(SoftmaxAttention, _softmax), (ReLUAttention, _relu)]
 )
 def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary):
-  model = randomize(kind(_W, _H, causal, rotary, rngs=nnx.Rngs(0)))
+  model = drawn(lambda: kind(_W, _H, causal, rotary, rngs=nnx.Rngs(0)))
   tokens = _tokens()
   expected = _loop(model, tokens, weigh, causal, rotary)
-  assert_close(model(jnp.asarray(tokens)), expected, _DOUBLE)
+  assert_close(call(model, jnp.asarray(tokens)), expected, _DOUBLE)
 
 
 @pytest.mark.parametrize(
@@ -91,24 +94,24 @@ def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary)
   ],
 )
 def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
-  model = randomize(kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0)))
-  tokens = jnp.asarray(_tokens())
   # Of the weights that are compared, only the key's bias differs.
-  without = kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
-  for name in ('query', 'value', 'out'):
-    setattr(without, name, getattr(model, name))
-  without.key.kernel = model.key.kernel
+  model, without = (
+    drawn(lambda: kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))) for _ in range(2)
+  )
   if without.key.bias is not None:
-    without.key.bias = nnx.Param(jnp.zeros(_W))
-  same = np.allclose(without(tokens), model(tokens), rtol=0, atol=_DOUBLE)
+    without.key.bias[...] = jnp.asarray(np.zeros(_W))
+  found, other = (call(one, jnp.asarray(_tokens())) for one in (model, without))
+  same = np.allclose(other, found, rtol=0, atol=_DOUBLE)
   assert (model.key.bias is not None) == has_bias
   assert same != has_bias
 
 
 def test_no_key_bias_changes_no_other_weight():
-  with_bias, without = (
-    SoftmaxAttention(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
-    for rotary in (True, False)
+  with_bias, without = built(
+    lambda: nnx.List(
+      SoftmaxAttention(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
+      for rotary in (True, False)
+    )
   )
   for name in ('query', 'key', 'value', 'out'):
     one, other = (getattr(each, name).kernel for each in (with_bias, without))
@@ -117,17 +120,17 @@ def test_no_key_bias_changes_no_other_weight():
 
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
-  model = randomize(kind(_W, _H, False, rngs=nnx.Rngs(0)))
-  assert np.isfinite(model(jnp.asarray(_tokens(n=1)))).all()
+  model = drawn(lambda: kind(_W, _H, False, rngs=nnx.Rngs(0)))
+  assert np.isfinite(call(model, jnp.asarray(_tokens(n=1)))).all()
 
 
 def test_rotated_products_depend_on_the_distance_alone():
   one, other = np.random.default_rng(2).normal(size=(2, 6))
   turned, against = (
-    rotate(jnp.broadcast_to(vector, (1, 9, 1, 6)), np.arange(9))[0, :, 0]
-    for vector in (one, other)
+    np.asarray(jax.jit(lambda all: rotate(all, np.arange(9)))(repeated))[0, :, 0]
+    for repeated in (np.broadcast_to(vector, (1, 9, 1, 6)) for vector in (one, other))
   )
-  products = np.asarray(turned @ against.T)
+  products = turned @ against.T
   for distance in range(-8, 9):
     diagonal = np.diagonal(products, distance)
     assert_close(diagonal, np.full_like(diagonal, diagonal[0]), _DOUBLE)

@@ -8,6 +8,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import built
 from tests.mixers.loops import (
   EXACT,
   B,
@@ -132,7 +133,7 @@ def test_mamba2():
 
 
 def test_mamba2_starts_with_the_rates_of_the_paper():
-  mixer = zoo.mixers.Mamba2(64, 64, rngs=nnx.Rngs(0))
+  mixer = built(lambda: zoo.mixers.Mamba2(64, 64, rngs=nnx.Rngs(0)))
   delta = softplus(np.asarray(mixer.rate.bias[...]))
   # The bias is rounded to 6e-8 of a value up to 7, the rate to as much of itself.
   assert delta.min() >= 0.001 * (1 - 1e-5)
@@ -154,26 +155,25 @@ def test_linear_attention_can_be_a_step_of_gradient_descent():
   expected = np.einsum('bi,bi->b', -rate * gradient, query)
   with jax.enable_x64(True):
     mixer = warm('linear', heads=1, causal=False)
-    features = jnp.diag(jnp.asarray([1.0] * d + [0.0], 'float64'))
-    label = jnp.diag(jnp.asarray([0.0] * d + [1.0]))
+    features, label = np.diag([1.0] * d + [0.0]), np.diag([0.0] * d + [1.0])
     for layer, kernel in (
       *((mixer.query, rate * features), (mixer.key, features)),
       *((mixer.value, label), (mixer.out, label)),
     ):
-      layer.kernel[...] = kernel
+      layer.kernel[...] = jnp.asarray(kernel)
       assert layer.bias is not None
-      layer.bias[...] = jnp.zeros(W)
+      layer.bias[...] = jnp.asarray(np.zeros(W))
     z = np.zeros((B, c + 1, W))
     z[:, :c, :d], z[:, :c, d], z[:, c, :d] = x, y, query
     assert_close(call(mixer, jnp.asarray(z))[:, -1, d], expected, EXACT)
 
 
 def test_linear_attention_of_the_context_cannot_decode():
-  mixer: Mixer = zoo.mixers.LinearAttention(W, H, causal=False, rngs=nnx.Rngs(0))
+  mixer: Mixer = warm('linear', 'float32', causal=False)
   with refuses('causal is False'):
     mixer.initial_state(B)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_rotary_needs_an_even_number_of_features():
   with refuses('the heads have 3 features', 'an even number'):
-    zoo.mixers.Retention(6, 2, rotary=True, rngs=nnx.Rngs(0))
+    warm('retention', width=6, rotary=True)

@@ -4,6 +4,7 @@ Tokens `[x_i; y_i]` and `[x_q; 0]`: keys and queries are the features, and value
 labels. Then a mixer is the model `sequential`, whose curve theory knows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,9 @@ import pytest
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.compiled import predict
 from tests.settings import general
+from tests.weights import drawn
 from zoo import registry, theory
 from zoo.models.sequential import SequentialLearner
 
@@ -29,43 +32,55 @@ def _mixer(name: str) -> Any:
   What is not linear, SiLU, norms and keys of length 1, is computed near 0; gates, rates
   and strengths are constants.
   """
-  mixer: Any = registry.mixers.create(name, width=D + 1, num_heads=1, rngs=nnx.Rngs(0))
-  _zero(mixer)
-  small = 1.0 if name == 'linear' else _SMALL
-  features = small * jnp.diag(jnp.array([1.0] * D + [0.0]))
-  mixer.query.kernel[...] = mixer.key.kernel[...] = features
-  mixer.value.kernel[...] = small * jnp.zeros((D + 1, D + 1)).at[D, 0].set(1.0)
-  mixer.out.kernel[...] = jnp.eye(D + 1)
+  mixer: Any = _zero(
+    lambda: registry.mixers.create(name, width=D + 1, num_heads=1, rngs=nnx.Rngs(0))
+  )
+  small, unit = 1.0 if name == 'linear' else _SMALL, np.eye(D + 1)
+  features = small * np.diag([1.0] * D + [0.0])
+  _set(mixer.query.kernel, features)
+  _set(mixer.key.kernel, features)
+  _set(mixer.value.kernel, small * np.outer(unit[D], unit[0]))
+  _set(mixer.out.kernel, unit)
   for convolution in mixer.convolutions.values():
-    convolution.kernel[...] = convolution.kernel[...].at[-1].set(1.0)
+    kernel = np.zeros(convolution.kernel.shape)
+    kernel[-1] = 1.0
+    _set(convolution.kernel, kernel)
   if mixer.norm is not None:
-    mixer.norm.scale[...] = jnp.ones(D + 1)
+    _set(mixer.norm.scale, np.ones(D + 1))
   if mixer.gate is not None:
-    mixer.gate.bias[...] = jnp.ones(D + 1)
+    _set(mixer.gate.bias, np.ones(D + 1))
   if name == 'gated_delta':
-    mixer.rate.bias[...] = jnp.log(jnp.expm1(jnp.full(1, _RATE)))
+    _set(mixer.rate.bias, np.log(np.expm1(np.full(1, _RATE))))
   return mixer
 
 
 def _learner(rule: str, decay: float) -> SequentialLearner:
-  learner = SequentialLearner(D, C, rule, 'zero', rngs=nnx.Rngs(0))
-  _zero(learner)
-  learner.write[...] = jnp.full(C, 0.1)
+  learner: Any = _zero(lambda: SequentialLearner(D, C, rule, 'zero', rngs=nnx.Rngs(0)))
+  _set(learner.write, np.full(C, 0.1))
   if rule == 'retention':
-    learner.log_decay[...] = jnp.full(C, np.log(decay))
+    _set(learner.log_decay, np.full(C, np.log(decay)))
   return learner
 
 
-def _zero(model: Any) -> None:
-  """Sets all parameters to 0, in float64."""
-  state = nnx.state(model, nnx.Param)
-  nnx.update(model, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), state))
+def _zero(build: Callable[[], nnx.Module]) -> nnx.Module:
+  """A module whose parameters are all 0, in float64."""
+  return drawn(build, scale=0.0)
 
 
-def _read(mixer: Any, prompt: Any) -> np.ndarray:
+def _set(parameter: Any, value: np.ndarray) -> None:
+  parameter[...] = jnp.asarray(value)
+
+
+@nnx.jit
+def _read(mixer: Any, prompt: Any) -> Any:
   labels = jnp.pad(prompt.y, ((0, 0), (0, 1)))[..., None]
   tokens = jnp.concatenate([prompt.features, labels], axis=-1)
-  return np.asarray(mixer(tokens))[:, -1, 0]
+  return mixer(tokens)[:, -1, 0]
+
+
+def _prompts(task: Any, seed: int, number: int) -> Any:
+  sample = jax.jit(task.sample, static_argnums=1)
+  return jax.device_get(sample(jax.random.key(seed), number))
 
 
 @pytest.mark.parametrize(
@@ -82,8 +97,9 @@ def _read(mixer: Any, prompt: Any) -> np.ndarray:
 def test_mixers_in_their_linear_case_are_sequential(float64, name, rule, decay):
   task = general(D, C, noise_std=0.4)
   learner = _learner(rule, decay)
-  prompt = task.sample(jax.random.key(0), 6)
-  expected, found = np.asarray(learner(prompt)), _read(_mixer(name), prompt)
+  prompt = _prompts(task, 0, 6)
+  expected = np.asarray(predict(learner, prompt))
+  found = np.asarray(_read(_mixer(name), prompt))
   # One factor for all prompts, that of the output's weights.
   found = found * (expected @ expected) / (expected @ found)
   assert_close(found, expected, 1e-7)
@@ -94,10 +110,10 @@ def test_the_curve_of_theory_is_that_of_the_mixer(float64):
   task = general(D, C, noise_std=0.4)
   learner = _learner('retention', 1 - 2.0**-5)
   mixer = _mixer('retention')
-  few = task.sample(jax.random.key(0), 6)
-  factor = float(np.mean(learner(few) / _read(mixer, few)))
-  prompt = task.sample(jax.random.key(1), 100_000)
-  losses = (factor * _read(mixer, prompt) - np.asarray(prompt.y_query)) ** 2
+  few = _prompts(task, 0, 6)
+  factor = np.mean(np.asarray(predict(learner, few)) / np.asarray(_read(mixer, few)))
+  prompt = _prompts(task, 1, 100_000)
+  losses = (factor * np.asarray(_read(mixer, prompt)) - prompt.y_query) ** 2
   error = losses.std() / np.sqrt(losses.size)
   assert error < 0.02 * losses.mean()
   curve = theory.exact_curve(learner, task)

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from tests.compare import assert_close
 from tests.mixers.loops import (
@@ -29,7 +28,7 @@ from tests.mixers.loops import (
   warm,
 )
 from zoo.mixers.linear_state import Inputs, over_tokens, update
-from zoo.mixers.mesa import Mesa, regress
+from zoo.mixers.mesa import regress
 
 _S = W // H
 
@@ -71,21 +70,20 @@ def test_it_is_ridge_regression_without_forgetting():
     w = np.linalg.lstsq(rows, np.concatenate([y[:t], np.zeros(d)]), rcond=None)[0]
     expected.append(query[t - 1] @ w)
   with jax.enable_x64(True):
-    x_, query_ = (jnp.asarray(one)[None, :, None] for one in (x, query))
-    values = jnp.concatenate([x_, jnp.asarray(y)[None, :, None, None]], axis=-1)
-    memory = jnp.zeros((1, 1, d, d + 1))
-    found, _ = regress(jnp.full((1, d), ridge), Inputs(query_, x_, values), memory)
+    x_, query_ = (one[None, :, None] for one in (x, query))
+    values = np.concatenate([x_, y[None, :, None, None]], axis=-1)
+    memory, inputs = np.zeros((1, 1, d, d + 1)), Inputs(query_, x_, values)
+    found, _ = jax.jit(regress)(
+      *jax.tree.map(jnp.asarray, (np.full((1, d), ridge), inputs, memory))
+    )
     # λ = 0.3 bounds the condition number by some 100: far below 1e-8 in float64.
     assert_close(found[0, :, 0, 0], expected, 1e-8)
 
 
 def test_it_computes_in_bfloat16():
-  layer = Mesa(8, 2, rngs=nnx.Rngs(0))
-  tokens = jax.random.normal(jax.random.key(0), (3, 6, 8))
-  expected = np.asarray(layer(tokens))
-  graph, state = nnx.split(layer)
-  rounded = jax.tree.map(lambda array: array.astype('bfloat16'), state)
-  found = nnx.merge(graph, rounded)(tokens.astype('bfloat16'))
+  expected, found = (
+    call(warm('mesa', dtype), tokens(6, dtype)) for dtype in ('float32', 'bfloat16')
+  )
   assert found.dtype == 'bfloat16'
   # Rounded to 8 bits, a dozen times one after the other.
   error = np.abs(np.asarray(found, 'float32') - expected).max()
@@ -97,7 +95,7 @@ def test_gradients_are_those_of_the_equation():
   n, k = 4, 3
 
   def normal(*shape):
-    return jnp.asarray(rng.normal(size=(B, n, H, *shape)))
+    return rng.normal(size=(B, n, H, *shape))
 
   def loss(function, ridge, inputs):
     values = jnp.concatenate([inputs.key, inputs.value], axis=-1)
@@ -115,8 +113,9 @@ def test_gradients_are_those_of_the_equation():
     return over_tokens(one, inputs, memory)
 
   with jax.enable_x64(True):
-    ridge, numbers = jnp.asarray(rng.uniform(0.3, 1.0, (H, k))), jnp.abs(normal())
-    inputs = Inputs(normal(k), normal(k), normal(k), -jnp.abs(normal(1)), numbers)
+    ridge, numbers = rng.uniform(0.3, 1.0, (H, k)), np.abs(normal())
+    inputs = Inputs(normal(k), normal(k), normal(k), -np.abs(normal(1)), numbers)
+    ridge, inputs = jax.tree.map(jnp.asarray, (ridge, inputs))
     found, expected = (
       jax.jit(jax.grad(functools.partial(loss, form), argnums=(0, 1)))(ridge, inputs)
       for form in (regress, inverted)

@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.compiled import built
 from tests.marks import mostly_full
 from zoo.models.initial_guess import GUESSES
 
@@ -21,14 +22,16 @@ _TASKS = {
   'logistic_regression': {},
   'gaussian_clusters': {'num_classes': 3},
 }
-# The quick combination has several outputs, and a guess that is trained; of the others
-# each task is there once, and each guess.
-_SLOW = [
+# One has several outputs, and a guess that is trained; of the others each task is there
+# once, and each guess.
+TASKS_AND_GUESSES = [
+  ('gaussian_clusters', 'network'),
   *((task, 'zero') for task in _TASKS),
   *(('logistic_regression', guess) for guess in GUESSES if guess != 'zero'),
 ]
+# Quick tests check every model on another task, in test_contract.py.
 each_task_and_guess = pytest.mark.parametrize(
-  ('task', 'guess'), mostly_full([('gaussian_clusters', 'network')], _SLOW)
+  ('task', 'guess'), mostly_full([], TASKS_AND_GUESSES)
 )
 
 
@@ -39,16 +42,23 @@ def check(name: str, task: str, guess: str, **given: Any) -> None:
   given |= {'num_features': D, 'num_outputs': outputs, 'guess': guess}
   if guess == 'fixed':
     given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
-  zoo.check_model(zoo.create_model(name, rngs=nnx.Rngs(0), **given), made)
+  zoo.check_model(
+    built(lambda: zoo.create_model(name, rngs=nnx.Rngs(0), **given)), made
+  )
 
 
-def prompt(outputs: int = 1, context: int = C, seed: int = 0) -> zoo.Prompt:
+def prompt(
+  outputs: int = 1, context: int = C, seed: int = 0, batch: int = B
+) -> zoo.Prompt:
   """A few prompts of numbers without any law, in the precision that is enabled."""
   draw = np.random.default_rng(seed).normal
   k = (outputs,) if outputs > 1 else ()
-  drawn = draw(size=(B, context, D)), draw(size=(B, context, *k)), draw(size=(B, D))
-  x, y, x_query = (jnp.asarray(part, jnp.result_type(float)) for part in drawn)
-  return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=jnp.zeros((B, *k), x.dtype))
+  shapes = (batch, context, D), (batch, context, *k), (batch, D)
+  x, y, x_query = (
+    jnp.asarray(draw(size=shape), jnp.result_type(float)) for shape in shapes
+  )
+  y_query = jnp.asarray(np.zeros((batch, *k)), x.dtype)
+  return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=y_query)
 
 
 def every_prediction(

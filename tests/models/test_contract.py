@@ -16,24 +16,24 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
+from tests.models import bodies
 from tests.settings import isotropic
 from zoo.models import LinearAttention
-from zoo.protocols import FollowsRule
 
-_D, _C, _B = 3, 5, 8
+_D, _C, _B = bodies.D, bodies.C, 8
 
 # Hyper-parameters, beyond the number of features, for the models that need some. With
 # a large scale the softmax is one-hot, and its rounding errors are amplified.
 _NEEDED: dict[str, dict[str, Any]] = {'transformer': {'init_scale': None}}
 # Given to every model that takes them: more than one head, and matrices so large that
 # attention is not lost beside the rest of the prediction. The context is the longest.
-# Two narrow layers have all that more and wider ones have, and compile sooner.
+# A narrow layer has all that more and wider ones have, and compiles sooner.
 _WHERE_TAKEN = {
   'num_heads': 2,
   'init_scale': 0.6,
   'context_length': 2 * _D + 3,
-  'num_layers': 2,
-  'width': 16,
+  'num_layers': 1,
+  'width': 8,
 }
 
 _every_model = pytest.mark.parametrize('name', zoo.registry.models.names())
@@ -49,26 +49,30 @@ def _taken(name: str) -> set[str]:
 
 
 _WITH_HEADS = [name for name in zoo.list_models() if 'num_heads' in _taken(name)]
-_NESTED = [
-  name
-  for name in _WITH_HEADS
-  if getattr(zoo.registry.models.get(name), 'nested_heads', False)
-]
 
 
-def _build(name: str, seed: int = 0, **given: Any) -> Any:
-  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _taken(name)} | given
+def _create(name: str, key: Any = 0) -> Any:
+  given = {k: v for k, v in _WHERE_TAKEN.items() if k in _taken(name)}
   given |= _NEEDED.get(name, {})
-  return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(seed), **given)
+  return zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(key), **given)
 
 
-def _task(context: int = _C) -> zoo.Task:
-  return isotropic(_D, context, prior_mean=1.0, noise_std=0.5)
+def _drawing(name: str) -> Callable[[Any], nnx.State]:
+  """The state of a model from a key, as one program."""
+  return jax.jit(lambda key: nnx.state(_create(name, key)))
+
+
+_drawing_once = functools.cache(_drawing)
 
 
 @functools.cache
-def _prompt(batch: int = _B, context: int = _C) -> zoo.Prompt:
-  return _task(context).sample(jax.random.key(0), batch)
+def _build(name: str) -> Any:
+  graph = nnx.graphdef(nnx.eval_shape(lambda: _create(name)))
+  return nnx.merge(graph, _drawing_once(name)(jax.random.key(0)))
+
+
+def _prompt(context: int = _C) -> zoo.Prompt:
+  return jax.device_get(bodies.prompt(context=context, batch=_B))
 
 
 def _predict_and_differentiate(graphdef, parameters, rest, prompt):
@@ -107,18 +111,17 @@ def _assert_all_close(actual, expected, relative=_REORDERED, floor=0.0):
 
 @_every_model
 def test_it_keeps_its_contract(name):
-  zoo.check_model(_build(name), _task())
+  # Of two examples there are fewer in two ways: one, and none.
+  zoo.check_model(_build(name), isotropic(_D, 2, prior_mean=1.0, noise_std=0.5))
 
 
 @_every_model
 @pytest.mark.parametrize(('batch', 'context'), [(1, 1), (2, 2 * _D + 3)])
 def test_one_prediction_for_each_prompt(name, batch, context):
-  model = _build(name)
-  # Compiled, since otherwise each operation would be compiled for each shape.
-  prediction = jax.jit(lambda prompt: model(prompt))(_prompt(batch, context))
+  model, prompt = _build(name), bodies.prompt(context=context, batch=batch)
+  prediction = jax.eval_shape(lambda prompt: model(prompt), prompt)
   assert prediction.shape == (batch,)
   assert prediction.dtype == jnp.float32
-  assert np.isfinite(prediction).all()
 
 
 @_every_model
@@ -137,39 +140,11 @@ def test_gradients_are_of_the_precision_of_the_parameters(name):
 
 @_every_model
 def test_parameters_are_a_function_of_the_seed(name):
-  one, again, other = (nnx.state(_build(name, seed)) for seed in (0, 0, 1))
+  one, other = (_drawing_once(name)(jax.random.key(seed)) for seed in (0, 1))
+  again = _drawing(name)(jax.random.key(0))  # by a constructor that is called again
   jax.tree.map(np.testing.assert_array_equal, one, again)
   pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
   assert any(np.any(np.asarray(a) != np.asarray(b)) for a, b in pairs)
-
-
-@pytest.mark.parametrize('name', _NESTED)
-def test_fewer_heads_are_the_first_of_more(name):
-  """Sweeps draw the most heads of their points once, and cut them."""
-  few, many = (
-    nnx.to_flat_state(nnx.state(_build(name, num_heads=heads))) for heads in (2, 5)
-  )
-  for (path, one), (other_path, other) in zip(few, many, strict=True):
-    assert path == other_path
-    one, other = np.asarray(one), np.asarray(other)
-    np.testing.assert_array_equal(one, other[tuple(map(slice, one.shape))])
-
-
-@_every_model
-def test_the_paths_to_a_prediction_agree(name):
-  model, prompt = _build(name), _prompt()
-  expected = _alone(name)[0]
-  if getattr(model, 'predictions', None) is not None:
-    predictions = jax.jit(lambda prompt: model.predictions(prompt))(prompt)
-    _assert_all_close(predictions[:, -1], expected)
-  if hasattr(model, 'forward_tokens'):
-    literal = model.forward_tokens(model.embed(prompt))
-    assert literal.shape == (_B, _C + 1, _D + 1)
-    _assert_all_close(literal[:, -1, -1], expected)
-  if isinstance(model, FollowsRule):
-    rule = model.learning_rule()
-    assert isinstance(rule, zoo.LearningRule)
-    _assert_all_close(rule(prompt), expected)
 
 
 def _norm(tree: Any) -> float:
@@ -189,15 +164,21 @@ def _fitting(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
   return sharding
 
 
-@_every_model
-@pytest.mark.parametrize(('data', 'model'), mostly_full([(4, 2)], [(8, 1)]), ids=str)
+@pytest.mark.parametrize(
+  ('name', 'data', 'model'),
+  mostly_full(
+    [(name, 4, 2) for name in ('multi_head_lsa', 'transformer')],
+    zoo.registry.models.names(),
+    [(4, 2), (8, 1)],
+  ),
+)
 def test_one_device_is_the_same_as_eight(name, data, model):
   mesh = jax.make_mesh(
     (data, model), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
   )
   whole = nnx.state(_build(name))
   with jax.set_mesh(mesh):
-    graphdef, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
+    graphdef, abstract = nnx.get_abstract_model(lambda: _create(name), mesh)
     shardings = jax.tree.map(_fitting, abstract)
     state = jax.device_put(whole, shardings)
     prompt = jax.device_put(_prompt(), NamedSharding(mesh, P('data')))
@@ -223,11 +204,7 @@ def test_one_device_is_the_same_as_eight(name, data, model):
   _assert_all_close(jax.device_get(together), _alone(name), floor=floor)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'name',
-  mostly_full(['multi_head_lsa', 'transformer', 'gru'], zoo.registry.models.names()),
-)
+@pytest.mark.parametrize('name', mostly_full([], zoo.registry.models.names()))
 @jax.numpy_dtype_promotion('standard')  # flax promotes to at least float32
 def test_one_device_is_the_same_as_eight_in_float64(name, float64):
   """The difference above is rounding: in float64 there is hardly any."""
@@ -242,7 +219,7 @@ def test_one_device_is_the_same_as_eight_in_float64(name, float64):
   alone = jax.device_get(run(state, rest, prompt))
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   with jax.set_mesh(mesh):
-    _, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
+    _, abstract = nnx.get_abstract_model(lambda: _create(name), mesh)
     shardings = jax.tree.map(_fitting, nnx.split_state(abstract, nnx.Param, ...)[0])
     rest = jax.device_put(rest, NamedSharding(mesh, P()))
     prompt = jax.device_put(prompt, NamedSharding(mesh, P('data')))
@@ -255,15 +232,15 @@ def test_one_device_is_the_same_as_eight_in_float64(name, float64):
 def test_heads_are_split_over_the_model_axis(name):
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
   with jax.set_mesh(mesh):
-    _, abstract = nnx.get_abstract_model(lambda: _build(name), mesh)
+    _, abstract = nnx.get_abstract_model(lambda: _create(name), mesh)
   specs = [leaf.sharding.spec for leaf in jax.tree.leaves(abstract)]
   assert any('model' in spec for spec in specs)
 
 
 @_every_model
 def test_a_prompt_of_another_number_of_features_is_refused(name):
-  prompt = isotropic(_D + 1, _C).sample(jax.random.key(0), _B)
+  prompt = jax.eval_shape(lambda: isotropic(_D + 1, _C).sample(jax.random.key(0), _B))
   model = _build(name)
   for use in (model, *([model.embed] if hasattr(model, 'embed') else [])):
     with refuses(f'the model is for {_D} features; the prompt has {_D + 1}'):
-      use(prompt)
+      jax.eval_shape(lambda prompt, use=use: use(prompt), prompt)

@@ -12,10 +12,10 @@ import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
-from tests.marks import FULL
+from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
-from tests.weights import randomize
+from tests.weights import drawn
 
 _FORMS = 'dense', 'sparse', 'gd_plus_plus'
 # Sums of some hundred products in float64, in another order.
@@ -26,6 +26,10 @@ _GUESS = [0.5, -1.0, 0.3]
 def _model(**given: Any) -> Any:
   given = {'num_features': D, 'num_layers': 2, 'rngs': nnx.Rngs(0)} | given
   return zoo.create_model('deep_lsa', **given)
+
+
+def _drawn(scale: float = 0.5, **given: Any) -> Any:
+  return drawn(lambda: _model(**given), scale)
 
 
 def _heads(layer: Any, outputs: int) -> list[oracle.Head]:
@@ -62,12 +66,18 @@ def _query(model: Any, layers: list, prompt: zoo.Prompt, guess: Any, sign: int):
   return np.stack(found)
 
 
-@pytest.mark.parametrize('form', _FORMS)
+_CASES = [(1, 1, 'last'), (3, 2, 'linear')]
+
+
 @pytest.mark.parametrize(
-  ('outputs', 'heads', 'readout'), [(1, 1, 'last'), (3, 2, 'linear')]
+  ('form', 'outputs', 'heads', 'readout'),
+  mostly_full(
+    [('dense', *_CASES[0]), *((form, *_CASES[1]) for form in _FORMS)], _FORMS, _CASES
+  ),
 )
 def test_it_is_the_equation_layer_by_layer(float64, form, outputs, heads, readout):
-  made = _model(
+  model = _drawn(
+    0.3,
     num_outputs=outputs,
     num_layers=3,
     num_heads=heads,
@@ -75,7 +85,7 @@ def test_it_is_the_equation_layer_by_layer(float64, form, outputs, heads, readou
     readout=readout,
     guess='linear',
   )
-  model, prompt = randomize(made, 0.3), bodies.prompt(outputs)
+  prompt = bodies.prompt(outputs)
   sign = 1 if form == 'dense' else -1
   w = np.asarray(model.guess.weights[...])
   query = _query(model, list(model.layers), prompt, lambda x: x @ w, sign)
@@ -83,74 +93,71 @@ def test_it_is_the_equation_layer_by_layer(float64, form, outputs, heads, readou
     expected = query @ np.asarray(model.read_out[...])
   else:
     expected = sign * query[:, D:]
-  assert_close(predict(model, prompt).reshape(expected.shape), expected, _SAME)
+  if outputs == 1:
+    expected = expected[:, 0]
+  assert_close(predict(model, prompt), expected, _SAME)
 
 
 @pytest.mark.parametrize('form', _FORMS)
 def test_a_linear_readout_starts_as_the_last_entries(form):
-  last, linear = (
-    _model(num_outputs=3, form=form, readout=readout, guess='fixed', guess_weights=1.0)
-    for readout in ('last', 'linear')
-  )
   prompt = bodies.prompt(3)
-  assert_close(predict(linear, prompt), predict(last, prompt), 1e-6)
-  assert linear.read_out.shape == (D + 3, 3)
 
+  @jax.jit
+  def both(prompt):
+    given: Any = {
+      'num_outputs': 3,
+      'form': form,
+      'guess': 'fixed',
+      'guess_weights': 1.0,
+    }
+    last, linear = (_model(**given, readout=readout) for readout in ('last', 'linear'))
+    assert linear.read_out.shape == (D + 3, 3)
+    return last(prompt), linear(prompt)
 
-def test_shared_layers_are_equal_layers(float64):
-  shared = randomize(_model(num_layers=3, num_heads=2, shared=True))
-  several = _model(num_layers=3, num_heads=2)
-  assert (len(shared.layers), len(several.layers)) == (1, 3)
-  for layer in several.layers:
-    nnx.update(layer, nnx.state(shared.layers[0]))
-  prompt = bodies.prompt()
-  assert_close(predict(shared, prompt), predict(several, prompt), _SAME)
+  assert_close(*both(prompt), 1e-6)
 
 
 @pytest.mark.parametrize('form', _FORMS)
 def test_shared_layers_are_those_of_the_equation(float64, form):
-  model = randomize(_model(num_layers=3, num_heads=2, shared=True, form=form))
+  model = _drawn(num_layers=3, num_heads=2, shared=True, form=form)
+  assert len(model.layers) == 1
   prompt, sign = bodies.prompt(), 1 if form == 'dense' else -1
   query = _query(model, 3 * [model.layers[0]], prompt, lambda x: [0.0], sign)
   assert_close(predict(model, prompt), sign * query[:, -1], _SAME)
 
 
 def test_one_layer_with_a_fixed_guess_is_multi_head_lsa_from_the_same_seed():
-  deep = _model(
-    num_layers=1,
-    num_heads=4,
-    guess='fixed',
-    guess_weights=_GUESS,
-    guess_bias=0.7,
-    init_scale=0.4,
-  )
-  flat = zoo.create_model(
-    'multi_head_lsa',
-    num_features=D,
-    num_heads=4,
-    initial_guess=_GUESS,
-    initial_bias=0.7,
-    init_scale=0.4,
-    rngs=nnx.Rngs(0),
-  )
-  for name in ('w_k', 'w_q', 'w_v', 'w_p'):
-    np.testing.assert_array_equal(
-      getattr(deep.layers[0], name)[...], getattr(flat, name)[...]
-    )
-  prompt = bodies.prompt()
+  @jax.jit
+  def both(prompt):
+    given: Any = {'num_features': D, 'num_heads': 4, 'init_scale': 0.4}
+    own: Any = {'guess': 'fixed', 'guess_weights': _GUESS, 'guess_bias': 0.7}
+    deep = _model(**given, num_layers=1, **own)
+    start: Any = {'initial_guess': _GUESS, 'initial_bias': 0.7}
+    flat = zoo.create_model('multi_head_lsa', **given, **start, rngs=nnx.Rngs(0))
+    weights = [
+      [getattr(one, name)[...] for name in ('w_k', 'w_q', 'w_v', 'w_p')]
+      for one in (deep.layers[0], flat)
+    ]
+    return weights, (deep(prompt), flat(prompt))
+
+  weights, predictions = both(bodies.prompt())
+  jax.tree.map(np.testing.assert_array_equal, *weights)
   # Float32: sums of some ten products in another order.
-  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)
+  assert_close(*predictions, 1e-6)
 
 
 def test_one_layer_with_a_linear_guess_is_yq_lsa():
-  given = {'num_features': D, 'num_heads': 2, 'init_scale': 0.4}
-  deep = _model(**given, num_layers=1, guess='linear')
-  flat = zoo.create_model('yq_lsa', **given, rngs=nnx.Rngs(0))
-  prompt = bodies.prompt()
-  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)  # as above
-  deep.guess.weights[...] = jnp.asarray(_GUESS)[:, None]
-  flat.w[...] = jnp.asarray(_GUESS)
-  assert_close(predict(deep, prompt), predict(flat, prompt), 1e-6)
+  @jax.jit
+  def both(prompt, guess):
+    given: Any = {'num_features': D, 'num_heads': 2, 'init_scale': 0.4}
+    deep = _model(**given, num_layers=1, guess='linear')
+    flat = zoo.create_model('yq_lsa', **given, rngs=nnx.Rngs(0))
+    start = deep(prompt), flat(prompt)
+    deep.guess.weights[...], flat.w[...] = guess[:, None], guess
+    return start, (deep(prompt), flat(prompt))
+
+  for deep, flat in both(bodies.prompt(), jnp.asarray(_GUESS)):
+    assert_close(deep, flat, 1e-6)  # as above
 
 
 def _gradient_descent(x, y, x_query, steps, curvature):
@@ -173,19 +180,25 @@ def _gradient_descent(x, y, x_query, steps, curvature):
   return prediction
 
 
-@pytest.mark.parametrize('form', ['sparse', 'gd_plus_plus'])
-@pytest.mark.parametrize('guess', ['linear', 'residual'])
-@pytest.mark.parametrize('outputs', [1, 3])
+@pytest.mark.parametrize(
+  ('form', 'guess', 'outputs'),
+  mostly_full(
+    [('sparse', 'linear', 3), ('gd_plus_plus', 'residual', 1)],
+    ['sparse', 'gd_plus_plus'],
+    ['linear', 'residual'],
+    [1, 3],
+  ),
+)
 def test_multiples_of_the_identity_are_steps_of_descent(float64, form, guess, outputs):
   """Linear: the steps are added to the guess. Residual: they start from it."""
   steps, curvature = (0.3, 0.5, 0.2), (0.1, 0.25, 0.0)
-  made = _model(num_outputs=outputs, num_layers=3, form=form, guess=guess)
-  model, prompt = randomize(made), bodies.prompt(outputs)
+  model = _drawn(num_outputs=outputs, num_layers=3, form=form, guess=guess)
+  prompt = bodies.prompt(outputs)
   w = np.asarray(model.guess.weights[...])
   for layer, step, gamma in zip(model.layers, steps, curvature, strict=True):
-    layer.a[...] = step * jnp.eye(D)[None]
+    layer.a[...] = jnp.asarray(step * np.eye(D)[None])
     if form == 'gd_plus_plus':
-      layer.b[...] = gamma / step * jnp.eye(D)[None]
+      layer.b[...] = jnp.asarray(gamma / step * np.eye(D)[None])
   if form == 'sparse':
     curvature = (0.0, 0.0, 0.0)
 
@@ -194,16 +207,17 @@ def test_multiples_of_the_identity_are_steps_of_descent(float64, form, guess, ou
     return x_query @ w + _gradient_descent(x, labels, x_query, steps, curvature)
 
   expected = bodies.every_prediction(prompt, by_hand)
-  for c in (2, 5):  # the division is by the examples that there are
-    found = predict(model, prompt.prefix(c))
-    assert_close(found.reshape(-1, outputs), expected[:, c], _SAME)
+  lengths = 2, 5  # the division is by the examples that there are
+  found = nnx.jit(lambda m, p: [m(p.prefix(c)) for c in lengths])(model, prompt)
+  for c, one in zip(lengths, found, strict=True):
+    assert_close(one.reshape(-1, outputs), expected[:, c], _SAME)
 
 
 def test_sparse_layers_with_a_residual_guess_descend_from_the_guess(float64):
   """The same as one path of weights w ← w − step · gradient, from the guess."""
-  made = _model(num_layers=4, form='sparse', shared=True, guess='residual')
-  model, prompt = randomize(made), bodies.prompt()
-  model.layers[0].a[...] = 0.4 * jnp.eye(D)[None]
+  model = _drawn(num_layers=4, form='sparse', shared=True, guess='residual')
+  prompt = bodies.prompt()
+  model.layers[0].a[...] = jnp.asarray(0.4 * np.eye(D)[None])
   expected = []
   parts = map(np.asarray, (prompt.x, prompt.y, prompt.x_query))
   for x, y, x_query in zip(*parts, strict=True):
@@ -216,38 +230,50 @@ def test_sparse_layers_with_a_residual_guess_descend_from_the_guess(float64):
 
 def test_one_sparse_layer_is_a_dense_one_with_the_same_guess(float64):
   sparse, dense = (
-    randomize(_model(num_layers=1, num_heads=2, form=form, guess='linear'))
+    _drawn(num_layers=1, num_heads=2, form=form, guess='linear')
     for form in ('sparse', 'dense')
   )
   nnx.update(dense.guess, nnx.state(sparse.guess))
   layer, last = dense.layers[0], np.diag([0.0] * D + [1.0])
-  layer.w_q[...] = jnp.pad(sparse.layers[0].a[...], ((0, 0), (0, 1), (0, 1)))
-  layer.w_k[...] = layer.w_v[...] = jnp.stack([jnp.eye(D + 1)] * 2)
-  layer.w_p[...] = jnp.stack([jnp.asarray(last)] * 2)
+  a = np.asarray(sparse.layers[0].a[...])
+  layer.w_q[...] = jnp.asarray(np.pad(a, ((0, 0), (0, 1), (0, 1))))
+  layer.w_k[...] = layer.w_v[...] = jnp.asarray(np.stack([np.eye(D + 1)] * 2))
+  layer.w_p[...] = jnp.asarray(np.stack([last] * 2))
   prompt = bodies.prompt()
   assert_close(predict(sparse, prompt), predict(dense, prompt), _SAME)
 
 
-@pytest.mark.parametrize('form', _FORMS)
-@pytest.mark.parametrize('guess', ['fixed', 'residual'])
+@pytest.mark.parametrize(
+  ('form', 'guess'),
+  mostly_full(
+    [('dense', 'fixed'), ('sparse', 'residual'), ('gd_plus_plus', 'residual')],
+    _FORMS,
+    ['fixed', 'residual'],
+  ),
+)
 def test_without_examples_it_predicts_the_guess(form, guess):
   given = {'guess_weights': _GUESS} if guess == 'fixed' else {}
-  model = _model(form=form, guess=guess, num_heads=2, **given)
-  if guess == 'residual':
-    model.guess.weights[...] = jnp.asarray(_GUESS)[:, None]
+
+  @jax.jit
+  def run(prompt, start):
+    model = _model(form=form, guess=guess, num_heads=2, **given)
+    if guess == 'residual':
+      model.guess.weights[...] = start[:, None]
+
+    def total(x):
+      return model(zoo.Prompt(prompt.x, prompt.y, x, x)).sum()
+
+    return model(prompt), jax.grad(total)(prompt.x_query)
+
   prompt = bodies.prompt().prefix(0)
   expected = np.asarray(prompt.x_query) @ np.asarray(_GUESS, np.float32)
-  assert_close(
-    predict(model, prompt), expected, 1e-6
-  )  # float32, a sum of three products
-  gradient = jax.grad(lambda x: model(zoo.Prompt(prompt.x, prompt.y, x, x)).sum())
-  assert np.isfinite(jax.jit(gradient)(prompt.x_query)).all()
+  found, gradient = run(prompt, jnp.asarray(_GUESS))
+  assert_close(found, expected, 1e-6)  # float32, a sum of three products
+  assert np.isfinite(gradient).all()
 
 
 @bodies.each_task_and_guess
-@pytest.mark.parametrize(
-  'form', ['dense', *(pytest.param(f, marks=FULL) for f in _FORMS[1:])]
-)
+@pytest.mark.parametrize('form', _FORMS)
 def test_it_keeps_its_contract(task, guess, form):
   bodies.check(
     'deep_lsa', task, guess, form=form, num_heads=2, init_scale=0.4, readout='linear'
@@ -255,9 +281,10 @@ def test_it_keeps_its_contract(task, guess, form):
 
 
 def test_it_predicts_the_query_alone():
-  assert not zoo.protocols.predicts_all(_model())
+  assert not zoo.protocols.predicts_all(nnx.eval_shape(_model))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_risk_is_that_of_the_closed_form():
   """d = C = 10: y ← y + c_l (…), x ← x + b_l (…) with the risk known to 13 digits."""

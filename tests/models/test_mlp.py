@@ -9,10 +9,9 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import predict
 from tests.models import bodies
 from tests.models.bodies import B, C, D
-from tests.weights import randomize
+from tests.weights import drawn
 
 _W, _OUTPUTS = 4, 3
 _each_model = pytest.mark.parametrize('name', ['mlp', 'mlp_mixer'])
@@ -61,18 +60,19 @@ def _mlp(model, tokens):
 
 @_each_model
 def test_it_is_the_equation_on_padded_tokens(float64, name):
-  made = _model(name, num_outputs=_OUTPUTS, num_layers=2, guess='linear')
-  model, prompt = randomize(made), bodies.prompt(_OUTPUTS)
+  given = {'num_outputs': _OUTPUTS, 'num_layers': 2, 'guess': 'linear'}
+  model, prompt = drawn(lambda: _model(name, **given)), bodies.prompt(_OUTPUTS)
   w = np.asarray(model.guess.weights[...])
   network = {'mlp': _mlp, 'mlp_mixer': _mixer}[name]
   expected = bodies.every_prediction(
     prompt, lambda x, y, x_query: network(model, _tokens(x, y, x_query, x_query @ w))
   )
-  for c in (0, 2, C):
-    with jax.numpy_dtype_promotion('standard'):  # flax's norm promotes a float32
-      found = predict(model, prompt.prefix(c))
+  lengths = 0, 2, C
+  with jax.numpy_dtype_promotion('standard'):  # flax's norm promotes a float32
+    found = nnx.jit(lambda m, p: [m(p.prefix(c)) for c in lengths])(model, prompt)
+  for c, one in zip(lengths, found, strict=True):
     # Sums of some ten products in float64, in another order.
-    assert_close(found, expected[:, c], 1e-12)
+    assert_close(one, expected[:, c], 1e-12)
 
 
 @_each_model
@@ -83,19 +83,20 @@ def test_it_keeps_its_contract(name, task, guess):
 
 @_each_model
 def test_it_predicts_the_query_alone(name):
-  assert not zoo.protocols.predicts_all(_model(name))
+  assert not zoo.protocols.predicts_all(nnx.eval_shape(lambda: _model(name)))
 
 
 @_each_model
 def test_the_smallest_network_has_no_context(name):
-  model = _model(name, context_length=0, width=1)
-  assert model(bodies.prompt(context=1).prefix(0)).shape == (B,)
+  prompt = bodies.prompt(context=1).prefix(0)
+  found = nnx.eval_shape(lambda: _model(name, context_length=0, width=1)(prompt))
+  assert found.shape == (B,)
 
 
 @_each_model
 def test_a_prompt_that_is_too_long_is_refused(name):
   with refuses('the prompt has 7 tokens; the model has places for 6', '5 examples'):
-    _model(name)(bodies.prompt(context=C + 1))
+    nnx.eval_shape(lambda: _model(name)(bodies.prompt(context=C + 1)))
 
 
 @_each_model

@@ -10,11 +10,11 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import predict, predict_all
+from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
 from tests.scans import carried
-from tests.weights import randomize
+from tests.weights import drawn
 
 _W = 4
 _each_cell = pytest.mark.parametrize('name', ['lstm', 'gru'])
@@ -72,11 +72,17 @@ def _tokens(layout: str, x, y, x_query, guess) -> list[np.ndarray]:
   return tokens
 
 
-@_each_cell
-@pytest.mark.parametrize('layout', ['shifted', 'interleaved'])
+@pytest.mark.parametrize(
+  ('name', 'layout'),
+  mostly_full(
+    [('lstm', 'shifted'), ('gru', 'interleaved')],
+    ['lstm', 'gru'],
+    ['shifted', 'interleaved'],
+  ),
+)
 def test_it_is_the_equations_of_the_cell(float64, name, layout):
-  made = _model(name, num_layers=2, num_outputs=3, tokens=layout, guess='linear')
-  model, prompt = randomize(made), bodies.prompt(3)
+  given = {'num_layers': 2, 'num_outputs': 3, 'tokens': layout, 'guess': 'linear'}
+  model, prompt = drawn(lambda: _model(name, **given)), bodies.prompt(3)
   cell, w = {'lstm': _lstm, 'gru': _gru}[name], np.asarray(model.guess.weights[...])
 
   def by_hand(x, y, x_query):
@@ -87,8 +93,9 @@ def test_it_is_the_equations_of_the_cell(float64, name, layout):
 
   expected = bodies.every_prediction(prompt, by_hand)
   # Sums of some ten products in float64, in another order, and gates that forget.
-  assert_close(predict_all(model, prompt), expected, 1e-12)
-  assert_close(predict(model, prompt), expected[:, -1], 1e-12)
+  everywhere, alone = nnx.jit(lambda m, p: (m.predictions(p), m(p)))(model, prompt)
+  assert_close(everywhere, expected, 1e-12)
+  assert_close(alone, expected[:, -1], 1e-12)
 
 
 @_each_cell
@@ -98,8 +105,7 @@ def test_it_keeps_its_contract(name, task, guess):
 
 
 @_each_cell
-@pytest.mark.parametrize('tokens', ['joint', 'interleaved'])
-@pytest.mark.slow
+@pytest.mark.parametrize('tokens', mostly_full([], ['joint', 'interleaved']))
 def test_it_keeps_its_contract_with_other_tokens(name, tokens):
   bodies.check(name, 'gaussian_clusters', 'linear', tokens=tokens)
 
@@ -122,14 +128,14 @@ def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
 @_each_cell
 def test_a_cell_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward, where the weights' gradients are sums over the tokens."""
-  graph, weights, rest = nnx.split(_model(name), nnx.Param, ...)
-  weights = jax.tree.map(lambda leaf: leaf.astype('bfloat16'), weights)
+  model = drawn(lambda: _model(name), dtype='bfloat16')
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
   def loss(weights, tokens):
     outputs = nnx.merge(graph, weights, rest).body(tokens)
     assert outputs.dtype == jnp.bfloat16
     return jnp.square(outputs).sum()
 
-  tokens = jnp.ones((2, 5, _model(name).token_width), 'bfloat16')
+  tokens = jnp.asarray(np.ones((2, 5, model.token_width)), 'bfloat16')
   program = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1)))(weights, tokens)
   assert {*carried(program.jaxpr)} <= {'float32', 'int32'}

@@ -10,7 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.weights import double, randomize
+from tests.weights import double, drawn
 from zoo.models.initial_guess import GUESSES, InitialGuess
 from zoo.models.tokens import LAYOUTS, at_examples, lay_out, num_tokens, token_width
 
@@ -24,7 +24,7 @@ def _prompt(k=1):
     x=jnp.asarray(generator.normal(size=(_B, _C, _D)), 'f'),
     y=jnp.asarray(generator.normal(size=shape), 'f'),
     x_query=jnp.asarray(generator.normal(size=(_B, _D)), 'f'),
-    y_query=jnp.zeros((_B,) if k == 1 else (_B, k)),
+    y_query=jnp.asarray(np.zeros((_B,) if k == 1 else (_B, k)), 'f'),
   )
 
 
@@ -48,7 +48,8 @@ def _lists(prompt, guess, layout):
 def test_tokens_are_those_of_the_layout(layout, k):
   prompt = _prompt(k)
   guess = np.random.default_rng(1).normal(size=(_B, _C + 1, k)).astype('f')
-  tokens = lay_out(prompt, jnp.asarray(guess), layout)
+  run = jax.jit(lay_out, static_argnums=2)
+  tokens = np.asarray(run(prompt, jnp.asarray(guess), layout))
   np.testing.assert_array_equal(tokens[0], _lists(prompt, guess[0], layout))
   assert tokens.shape[1:] == (num_tokens(layout, _C), token_width(layout, _D, k))
   if layout != 'joint':
@@ -59,7 +60,9 @@ def test_tokens_are_those_of_the_layout(layout, k):
 
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_without_examples_only_the_query_is_left(layout):
-  tokens = lay_out(_prompt().prefix(0), jnp.ones((_B, 1, 1)), layout)
+  tokens = jax.jit(lambda p: lay_out(p.prefix(0), jnp.ones((_B, 1, 1)), layout))(
+    _prompt()
+  )
   assert tokens.shape[1] == 1
   np.testing.assert_array_equal(tokens[:, 0, :_D], _prompt().x[:, 0])
 
@@ -77,19 +80,22 @@ def test_a_trained_guess_starts_at_zero(kind, k):
   if kind == 'fixed':
     expected += (x[..., :1] - 2 * x[..., 1:]) + 0.5
   # One product and two sums in float32, which may cancel tenfold.
-  np.testing.assert_allclose(
-    _guess(kind, k, **given)(jnp.asarray(x)), expected, 0, 1e-6
-  )
+  found = jax.jit(lambda x: _guess(kind, k, **given)(x))(jnp.asarray(x))
+  np.testing.assert_allclose(found, expected, 0, 1e-6)
 
 
 def test_a_linear_guess_and_a_network_are_their_equations():
   x = np.random.default_rng(2).normal(size=(5, _D))
   with jax.enable_x64(True):
-    linear, network = randomize(_guess('linear', 3)), randomize(_guess('network', 3))
-    guesses = linear(jnp.asarray(x)), network(jnp.asarray(x))
-    outside = _guess('residual_network', 3)
+    linear, network, outside = (
+      drawn(lambda kind=kind: _guess(kind, 3))
+      for kind in ('linear', 'network', 'residual_network')
+    )
     nnx.update(outside, nnx.state(network))
-    assert_close(outside(jnp.asarray(x)), np.asarray(guesses[1]), 0)
+    *guesses, of_residual = nnx.jit(lambda guesses, x: [one(x) for one in guesses])(
+      [linear, network, outside], jnp.asarray(x)
+    )
+    assert_close(of_residual, np.asarray(guesses[1]), 0)
   assert_close(guesses[0], x @ np.asarray(linear.weights[...]), 1e-12)
   (w, b), (v, c) = double(network.hidden), double(network.out)
   z = x @ w + b
@@ -117,14 +123,19 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
       return jnp.cumsum(jnp.sum(tokens, axis=-1, keepdims=True), axis=1)
 
   with jax.enable_x64(True):
-    models = [
-      Sum(_D, tokens=layout, guess=guess, rngs=nnx.Rngs(0)) for guess in (kind, 'zero')
-    ]
-    model, without = randomize(models[0]), models[1]
-    prompt = jax.tree.map(lambda leaf: jnp.asarray(leaf, 'float64'), _prompt())
-    guess = model.guess(prompt.features)[..., 0]
-    left = dataclasses.replace(prompt, y=prompt.y - guess[:, :-1])
-    predictions, expected = model(prompt), guess[:, -1] + without(left)
+    model, without = (
+      drawn(lambda one=one: Sum(_D, tokens=layout, guess=one, rngs=nnx.Rngs(0)))
+      for one in (kind, 'zero')
+    )
+
+    @nnx.jit
+    def both(model, without, prompt):
+      guess = model.guess(prompt.features)[..., 0]
+      left = dataclasses.replace(prompt, y=prompt.y - guess[:, :-1])
+      return model(prompt), guess[:, -1] + without(left)
+
+    prompt = jax.tree.map(lambda leaf: np.asarray(leaf, 'float64'), _prompt())
+    predictions, expected = both(model, without, prompt)
   # A few roundings of sums of twenty numbers.
   np.testing.assert_allclose(predictions, expected, atol=1e-12)
 
@@ -134,9 +145,14 @@ def test_a_residual_guess_that_overflows_leaves_no_nan_in_the_tokens():
     def body(self, tokens):
       return tokens[..., -1:]
 
-  model = Sees(_D, guess='residual', tokens='shifted', rngs=nnx.Rngs(0))
-  model.guess.weights[...] = jnp.full((_D, 1), 1e38)
-  prompt = dataclasses.replace(_prompt(), x_query=jnp.full((_B, _D), 10.0))
-  tokens = model.embed(prompt)
-  assert np.isinf(model.guess(prompt.x_query)).all()
+  @jax.jit
+  def run(prompt):
+    model = Sees(_D, guess='residual', tokens='shifted', rngs=nnx.Rngs(0))
+    model.guess.weights[...] = jnp.full((_D, 1), 1e38)
+    return model.guess(prompt.x_query), model.embed(prompt)
+
+  guess, tokens = run(
+    dataclasses.replace(_prompt(), x_query=np.full((_B, _D), 10.0, 'f'))
+  )
+  assert np.isinf(guess).all()
   assert np.all(tokens[:, -1, -1] == 0)

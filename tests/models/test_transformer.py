@@ -1,25 +1,25 @@
 """Transformers against NumPy, looped ones against loops, and what they refuse."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.flatten_util import ravel_pytree
 
 import zoo
 from tests.compare import assert_close, refuses
-from tests.compiled import predict, predict_all
+from tests.compiled import built, predict, predict_all
 from tests.marks import mostly_full
+from tests.models import bodies
 from tests.settings import isotropic
-from tests.weights import double, promoting_float64, randomize
+from tests.weights import double, drawn, promoting_float64
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import FeedForward, Transformer, make_norm
 from zoo.protocols import predicts_all
 
-_D, _C = 3, 4
+_D, _C = bodies.D, 4
 # Some thousand operations in double precision, each rounded by 1e-16.
 _DOUBLE = 1e-11
 
@@ -29,9 +29,12 @@ def _model(**given: Any) -> Transformer:
   return Transformer(_D, _C, **given, rngs=nnx.Rngs(0))
 
 
-def _prompt(dtype='float64'):
-  prompt = isotropic(_D, _C, prior_mean=1.0).sample(jax.random.key(0), 2)
-  return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), prompt)
+def _drawn(**given: Any) -> Any:
+  return drawn(lambda: _model(**given))
+
+
+def _prompt() -> zoo.Prompt:
+  return bodies.prompt(context=_C)
 
 
 def _gelu(z):
@@ -86,8 +89,8 @@ def _read(model, z):
 
 def test_it_is_gpt_2():
   with promoting_float64():
-    model, prompt = randomize(_model()), _prompt()
-    predictions = predict_all(model, prompt)
+    model, prompt = _drawn(), _prompt()
+    predictions = np.asarray(predict_all(model, prompt))
   for b in range(2):
     z = _affine(model.read_in, _tokens(prompt, b))
     z = _layers(model, z + np.asarray(model.positions[...]))
@@ -96,11 +99,10 @@ def test_it_is_gpt_2():
 
 def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
   with promoting_float64():
-    model = randomize(_model(num_loops=5, num_trained_loops=2))
+    model = _drawn(num_loops=5, num_trained_loops=2)
     prompt = _prompt()
-    each, last = nnx.jit(lambda m, p: (m.loop_predictions(p), m.predictions(p)))(
-      model, prompt
-    )
+    run = nnx.jit(lambda m, p: (m.loop_predictions(p), m.predictions(p)))
+    each, last = jax.device_get(run(model, prompt))
   for b in range(2):
     embedded = _affine(model.read_in, _tokens(prompt, b))
     embedded += np.asarray(model.positions[...])
@@ -112,12 +114,12 @@ def test_loops_apply_the_same_layers_to_the_sum_with_the_prompt():
     np.testing.assert_array_equal(last[b], each[-1, b])
 
 
-@pytest.mark.parametrize('remat', [False, True])
+@pytest.mark.parametrize('remat', mostly_full([True], [False]))
 def test_loops_that_are_not_trained_have_no_gradient(remat):
   """What the first loops give may as well be a constant."""
   with promoting_float64():
     prompt = _prompt()
-    model = randomize(_model(num_loops=3, num_trained_loops=1, remat=remat))
+    model = _drawn(num_layers=1, num_loops=3, num_trained_loops=1, remat=remat)
     graph, parameters = nnx.split(model)
 
     @nnx.jit
@@ -149,8 +151,8 @@ def test_loops_that_are_not_trained_have_no_gradient(remat):
 def test_feed_forward_networks_are_their_equations(kind):
   z = np.random.default_rng(0).normal(size=(2, 3, 4))
   with promoting_float64():
-    network = randomize(FeedForward(4, 6, kind, rngs=nnx.Rngs(0)))
-    found = network(jnp.asarray(z))
+    network = drawn(lambda: FeedForward(4, 6, kind, rngs=nnx.Rngs(0)))
+    found = nnx.jit(lambda network, z: network(z))(network, jnp.asarray(z))
   hidden = _affine(network.up, z)
   if kind == 'swiglu':
     gate = _affine(network.gate, z)
@@ -161,18 +163,23 @@ def test_feed_forward_networks_are_their_equations(kind):
 
 def test_rms_norm_divides_by_the_root_of_the_mean_square():
   z = np.random.default_rng(0).normal(size=(2, 3, 4)).astype('f')
-  norm = make_norm('rms', 4, nnx.Rngs(0))
-  assert norm is not None
+
+  @jax.jit
+  def normed(z):
+    norm = make_norm('rms', 4, nnx.Rngs(0))
+    assert norm is not None
+    return norm(z)
+
   expected = z / np.sqrt((z**2).mean(-1, keepdims=True))
   # The ε of 1e-6 beside squares of about 1, and roundings of 6e-8.
-  assert_close(norm(jnp.asarray(z)), expected, 1e-5)
+  assert_close(normed(z), expected, 1e-5)
   assert make_norm('none', 4, nnx.Rngs(0)) is None
 
 
 def test_kernels_start_at_the_scale_that_is_asked_for():
-  model = _model(width=128, init_scale=0.05, num_layers=4)
+  model = built(lambda: _model(width=128, init_scale=0.05))
   layer: Any = model.layers[0]
-  residual = 1 / np.sqrt(8)
+  residual = 1 / np.sqrt(4)
   for linear, factor in (
     (layer.mixer.query, 1.0),
     (layer.mixer.out, residual),
@@ -180,25 +187,29 @@ def test_kernels_start_at_the_scale_that_is_asked_for():
     (layer.feed_forward.out, residual),
   ):
     # 16384 or more entries: the standard deviation is off by 0.6 % of itself or less.
-    assert abs(np.std(linear.kernel[...]) / (0.05 * factor) - 1) < 0.03
-    assert not np.any(linear.bias[...])
-  first: Any = _model(width=128).layers[0]
-  default = first.feed_forward.up
-  assert abs(np.std(default.kernel[...]) * np.sqrt(128) - 1) < 0.03
+    assert abs(np.std(np.asarray(linear.kernel[...])) / (0.05 * factor) - 1) < 0.03
+    assert not np.any(np.asarray(linear.bias[...]))
+  first: Any = built(lambda: _model(width=128, num_layers=1)).layers[0]
+  default = np.asarray(first.feed_forward.up.kernel[...])
+  assert abs(np.std(default) * np.sqrt(128) - 1) < 0.03
 
 
 def test_mixers_take_turns():
   for mixer in ('softmax,relu', ['softmax', 'relu']):
-    model = _model(mixer=mixer, num_layers=3)
+    model = nnx.eval_shape(lambda mixer=mixer: _model(mixer=mixer, num_layers=3))
     names = [type(layer.mixer).__name__ for layer in model.layers]
     assert names == ['SoftmaxAttention', 'ReLUAttention', 'SoftmaxAttention']
+
+
+_AT = slice(-1, None), slice(None, None, 2), slice(1, 4)
 
 
 @pytest.mark.parametrize(
   'given',
   mostly_full(
-    [{'num_layers': 1}, {'mixer': 'softmax,relu', 'positions': 'rotary'}],
+    [{'num_layers': 1}, {'num_layers': 1, 'mixer': 'relu', 'positions': 'rotary'}],
     [
+      {'mixer': 'softmax,relu', 'positions': 'rotary'},
       {'mixer': 'relu', 'norm': 'none'},
       {'mixer': 'delta', 'positions': 'none'},
       {'mixer': 'retention', 'positions': 'rotary', 'feed_forward': 'none'},
@@ -212,29 +223,37 @@ def test_mixers_take_turns():
 )
 def test_some_outputs_are_those_of_all(given):
   with promoting_float64():
-    model = randomize(_model(**given))
+    model = _drawn(**given)
     shape = 2, 9, model.token_width
     tokens = jnp.asarray(np.random.default_rng(0).normal(size=shape))
-
-    def some(model, at):
-      return model.outputs_at(tokens, at)
-
-    def chosen(model, at):
-      return model.body(tokens)[:, at]
-
     graph, state = nnx.split(model)
 
-    def loss(state, function, at):
-      return jnp.sum(jnp.sin(function(nnx.merge(graph, state), at)))
+    def some(model):
+      return [model.outputs_at(tokens, at) for at in _AT]
 
-    for at in (slice(-1, None), slice(None, None, 2), slice(1, 4)):
-      assert_close(some(model, at), chosen(model, at), _DOUBLE)
-      # All parts together: the gradient of the keys' bias is 0 but for rounding.
-      found, expected = (
-        ravel_pytree(jax.grad(loss)(state, function, at))[0]
-        for function in (some, chosen)
+    def chosen(model):
+      outputs = model.body(tokens)
+      return [outputs[:, at] for at in _AT]
+
+    def losses(state, function):
+      outputs = function(nnx.merge(graph, state))
+      return [jnp.sum(jnp.sin(one)) for one in outputs], outputs
+
+    differentiate = jax.jacrev(losses, has_aux=True)
+    (found, outputs), (expected, all_outputs) = jax.device_get(
+      jax.jit(lambda s: [differentiate(s, function) for function in (some, chosen)])(
+        state
       )
-      assert_close(found, expected, _DOUBLE)
+    )
+  for one, other in zip(outputs, all_outputs, strict=True):
+    assert_close(one, other, _DOUBLE)
+  for one, other in zip(found, expected, strict=True):
+    # All parts together: the gradient of the keys' bias is 0 but for rounding.
+    one, other = (
+      np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
+      for gradient in (one, other)
+    )
+    assert_close(one, other, _DOUBLE)
 
 
 def test_a_body_of_ones_own_is_what_predicts():
@@ -242,11 +261,18 @@ def test_a_body_of_ones_own_is_what_predicts():
     def body(self, tokens):
       return 2 * super().body(tokens)
 
-  model, prompt = _model(), _prompt('float32')
-  # The same seed and sizes, and so the same weights.
-  doubled = Doubled(_D, _C, num_layers=2, num_heads=2, width=8, rngs=nnx.Rngs(0))
-  assert_close(predict(doubled, prompt), 2 * predict(model, prompt), 1e-5)
-  assert_close(predict_all(doubled, prompt), 2 * predict_all(model, prompt), 1e-5)
+  prompt = _prompt()
+  model, doubled = (
+    drawn(
+      lambda kind=kind: kind(
+        _D, _C, num_layers=1, num_heads=2, width=8, rngs=nnx.Rngs(0)
+      ),
+      dtype='float32',
+    )
+    for kind in (Transformer, Doubled)
+  )
+  for run in (predict, predict_all):
+    assert_close(run(doubled, prompt), 2 * np.asarray(run(model, prompt)), 1e-5)
 
 
 @pytest.mark.usefixtures('register')
@@ -258,12 +284,12 @@ def test_a_mixer_of_ones_own_is_what_mixes():
 
   given = {'num_layers': 1, 'feed_forward': 'none', 'norm': 'none'}
   one, doubled = (
-    _model(mixer=name, **given) for name in ('softmax', 'doubled_softmax')
+    drawn(lambda name=name: _model(mixer=name, **given), dtype='float32')
+    for name in ('softmax', 'doubled_softmax')
   )
-  mixer: Any = one.layers[0].mixer
-  kernel = mixer.out.kernel  # and no bias, at the start
-  kernel[...] = 2 * kernel[...]
-  prompt = _prompt('float32')
+  out = cast(Any, one).layers[0].mixer.out
+  out.kernel[...], out.bias[...] = 2 * out.kernel[...], 2 * out.bias[...]
+  prompt = _prompt()
   assert_close(predict(doubled, prompt), predict(one, prompt), 1e-5)
 
 
@@ -275,19 +301,21 @@ def test_a_mixer_that_is_no_subclass_is_refused():
       pass
 
   with refuses("the mixer 'plain' is a Plain", 'subclass of zoo.mixers.Mixer'):
-    _model(mixer='plain')
+    nnx.eval_shape(lambda: _model(mixer='plain'))
 
 
 @pytest.mark.parametrize('tokens', mostly_full(['joint'], ['interleaved', 'shifted']))
 def test_a_set_predicts_the_query_alone(tokens):
-  model = _model(tokens=tokens, causal=False, positions='none')
-  zoo.check_model(model, isotropic(_D, _C))
+  given = {'tokens': tokens, 'causal': False, 'positions': 'none', 'num_layers': 1}
+  model = built(lambda: _model(**given))
+  zoo.check_model(model, isotropic(_D, 2))
   assert not predicts_all(model)
 
 
 def test_a_set_without_positions_does_not_see_the_order():
-  model = _model(tokens='joint', causal=False, positions='none')
-  prompt = _prompt('float32')
+  given = {'tokens': 'joint', 'causal': False, 'positions': 'none'}
+  model = drawn(lambda: _model(**given), dtype='float32')
+  prompt = _prompt()
   shuffled = zoo.Prompt(
     prompt.x[:, ::-1], prompt.y[:, ::-1], prompt.x_query, prompt.y_query
   )
@@ -296,10 +324,11 @@ def test_a_set_without_positions_does_not_see_the_order():
 
 
 def test_a_longer_context_than_the_positions_is_refused():
-  prompt = isotropic(_D, _C + 1).sample(jax.random.key(0), 2)
+  prompt = bodies.prompt(context=_C + 1)
   with refuses('the prompt has 11 tokens', 'for 9, those of 4 examples'):
-    _model()(prompt)
-  assert predict(_model(positions='rotary'), prompt).shape == (2,)
+    nnx.eval_shape(lambda: _model()(prompt))
+  found = nnx.eval_shape(lambda: _model(positions='rotary')(prompt))
+  assert found.shape == (2,)
 
 
 @pytest.mark.parametrize(
@@ -333,17 +362,18 @@ def test_a_looped_model_has_the_mean_loss_of_its_loops():
   from configs import defaults
   from zoo.training.objective import make_objective
 
-  task = isotropic(_D, _C)
+  task, losses, key = isotropic(_D, _C), {}, jax.random.key(1)
   config = defaults.get_config('smoke')
-  model = _model(num_loops=3, num_trained_loops=2)
+  model = drawn(
+    lambda: _model(num_layers=1, num_loops=3, num_trained_loops=2), dtype='float32'
+  )
   mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
   with jax.set_mesh(mesh):
-    losses = {}
     for positions in ('query', 'every'):
       config.objective.positions = positions
       objective = make_objective(config, task, statistics=False)
-      losses[positions] = nnx.jit(objective)(model, jax.random.key(1), None)
-  prompt = task.sample(jax.random.key(1), config.train.batch_size)
+      losses[positions] = nnx.jit(objective)(model, key, None)
+  prompt = task.sample(key, config.train.batch_size)
   each = nnx.jit(lambda model, prompt: model.loop_predictions(prompt))(model, prompt)
   squares = (np.asarray(each) - np.asarray(prompt.targets)[None]) ** 2
   # A mean of some thousand squares in float32.
@@ -355,10 +385,12 @@ def test_with_the_tokens_of_the_paper_it_is_lsa():
   """One linear mixer, no norm, no network: E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E."""
   e = _D + 1
   with promoting_float64():
-    lsa = randomize(
-      zoo.create_model('multi_head_lsa', num_features=_D, num_heads=1, rngs=nnx.Rngs(0))
+    lsa: Any = drawn(
+      lambda: zoo.create_model(
+        'multi_head_lsa', num_features=_D, num_heads=1, rngs=nnx.Rngs(0)
+      )
     )
-    made = _model(
+    model = _drawn(
       mixer='linear',
       tokens='joint',
       causal=False,
@@ -369,7 +401,6 @@ def test_with_the_tokens_of_the_paper_it_is_lsa():
       norm='none',
       feed_forward='none',
     )
-    model: Any = randomize(made)  # in double precision
     (layer,) = model.layers
     for linear, kernel in (
       (model.read_in, np.eye(e)),
@@ -381,6 +412,6 @@ def test_with_the_tokens_of_the_paper_it_is_lsa():
     ):
       linear.kernel[...] = jnp.asarray(kernel)
       if linear.bias is not None:
-        linear.bias[...] = jnp.zeros(kernel.shape[1])
+        linear.bias[...] = jnp.asarray(np.zeros(kernel.shape[1]))
     found, expected = predict(model, _prompt()), predict(lsa, _prompt())
   assert_close(found, expected, _DOUBLE)
