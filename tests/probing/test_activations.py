@@ -44,6 +44,7 @@ def _transformer(mixer, **given) -> Any:
   return randomize(model, dtype='float32')
 
 
+@pytest.mark.programs(60)
 @pytest.mark.parametrize('name', ['lsa', 'yq_lsa', 'ltb'])
 def test_they_are_the_terms_of_the_equation(name):
   model = zoo.create_model(name, num_features=3, init_scale=0.5, rngs=nnx.Rngs(0))
@@ -191,6 +192,7 @@ def test_the_states_are_those_after_each_token(name):
     assert_close(own['state.memory'][:, -1], own['run.1.memory'], _ROUNDING)
 
 
+@pytest.mark.programs(80)
 def test_each_loop_has_its_own_name():
   """Also a loop that is not trained."""
   model = _transformer('softmax', num_loops=3, num_trained_loops=1)

@@ -18,6 +18,7 @@ from zoo.probing.shift_pictures import plot_shifts
 from zoo.probing.summaries import _shift_table
 
 
+@pytest.mark.programs(60)
 @pytest.mark.parametrize('name', SHIFTS)
 def test_exact_and_sampled_agree_and_the_task_itself_is_among_them(name):
   task = isotropic(3, 4, prior_mean=[1.0, -0.5, 0.0], noise_std=0.5)
@@ -85,6 +86,7 @@ class WithPositions(nnx.Module):
     return jnp.einsum('c,bc,bcd,bd->b', weights, prompt.y, prompt.x, prompt.x_query)
 
 
+@pytest.mark.programs(60)
 def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so(monkeypatch):
   task = isotropic(3, 4, prior_mean=0.5)
   monkeypatch.setattr('zoo.probing.report.SHIFTS', ['context_length'])

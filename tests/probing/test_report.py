@@ -81,6 +81,7 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 
 
+@pytest.mark.programs(110)
 def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
   task = TASK
   monkeypatch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
@@ -160,6 +161,7 @@ def test_of_many_layers_heads_and_tokens_some_are_drawn():
   assert names[-1] == '$x_{q}$'
 
 
+@pytest.mark.programs(60)
 def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   keep_shifts(monkeypatch, 'context_length=8')
 

@@ -17,6 +17,7 @@ from zoo.tasks.base import baselines_of
 from zoo.theory import constructions
 
 
+@pytest.mark.programs(80)
 def test_an_answer_is_the_prediction_and_the_weights_learned():
   task = isotropic(3, 4, prior_mean=0.5)
   prompt = task.sample(jax.random.key(1), 5)
@@ -44,6 +45,7 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
     np.testing.assert_allclose(found.gradient[i], gradient, atol=2e-5)
 
 
+@pytest.mark.programs(120)
 def test_the_metrics_are_those_of_appendix_c2():
   task = isotropic(3, 4, prior_mean=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task)
