@@ -20,8 +20,8 @@ LONG = 3.0  # seconds of CPU time, beyond which a quick test is listed
 _compiled = 0
 
 
-def _count(event: str, seconds: float, **kwargs) -> None:
-  del seconds, kwargs
+def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
+  del duration_secs, kwargs
   global _compiled
   _compiled += event == '/jax/core/compile/backend_compile_duration'
 

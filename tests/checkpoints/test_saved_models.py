@@ -59,6 +59,7 @@ def assert_same(one, other):
     np.testing.assert_array_equal(array, arrays(other)[path])
 
 
+@pytest.mark.programs(80)
 def test_a_run_is_opened_by_its_folder_alone(workdir):
   saved = zoo.load(workdir)
   assert saved.step == 12

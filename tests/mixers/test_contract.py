@@ -62,7 +62,7 @@ def _program(name: str) -> Callable[[np.ndarray], _Facts]:
       return state, output
 
     _, found = jax.lax.scan(step, mixer.initial_state(B), jnp.moveaxis(x, 1, 0))
-    return _Facts(outputs, gradients, jnp.moveaxis(found, 0, 1))
+    return _Facts(outputs, gradients, jnp.moveaxis(found, 0, 1))  # pyright: ignore
 
   return lambda x: jax.device_get(run(parameters, x))
 
@@ -97,7 +97,7 @@ def test_outputs_gradients_and_causality(name):
 @pytest.mark.parametrize('name', _DECODING)
 def test_steps_are_the_call(name):
   # The same sums in another order: roundings of 6e-8, in a chunk of 16 tokens.
-  assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)
+  assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)  # pyright: ignore
 
 
 @_every_mixer

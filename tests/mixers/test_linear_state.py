@@ -167,7 +167,7 @@ def test_the_delta_rule_is_online_gradient_descent():
   with jax.enable_x64(True):
     x_, rates = x[None, :, None], np.full((1, c, 1), rate)
     following, labels = np.roll(x_, -1, axis=1), y[None, :, None, None]
-    inputs = Inputs(following, x_, labels, write=rates, erase=rates)
+    inputs = Inputs(following, x_, labels, write=rates, erase=rates)  # pyright: ignore
     inputs, zero = jax.tree.map(jnp.asarray, (inputs, np.zeros((1, 1, d, 1))))
     for form in (scan, chunkwise):
       found, state = jax.jit(form)(inputs, zero)

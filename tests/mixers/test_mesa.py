@@ -72,7 +72,7 @@ def test_it_is_ridge_regression_without_forgetting():
   with jax.enable_x64(True):
     x_, query_ = (one[None, :, None] for one in (x, query))
     values = np.concatenate([x_, y[None, :, None, None]], axis=-1)
-    memory, inputs = np.zeros((1, 1, d, d + 1)), Inputs(query_, x_, values)
+    memory, inputs = np.zeros((1, 1, d, d + 1)), Inputs(query_, x_, values)  # pyright: ignore
     found, _ = jax.jit(regress)(
       *jax.tree.map(jnp.asarray, (np.full((1, d), ridge), inputs, memory))
     )
@@ -114,7 +114,7 @@ def test_gradients_are_those_of_the_equation():
 
   with jax.enable_x64(True):
     ridge, numbers = rng.uniform(0.3, 1.0, (H, k)), np.abs(normal())
-    inputs = Inputs(normal(k), normal(k), normal(k), -np.abs(normal(1)), numbers)
+    inputs = Inputs(normal(k), normal(k), normal(k), -np.abs(normal(1)), numbers)  # pyright: ignore
     ridge, inputs = jax.tree.map(jnp.asarray, (ridge, inputs))
     found, expected = (
       jax.jit(jax.grad(functools.partial(loss, form), argnums=(0, 1)))(ridge, inputs)

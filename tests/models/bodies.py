@@ -43,7 +43,8 @@ def check(name: str, task: str, guess: str, **given: Any) -> None:
   if guess == 'fixed':
     given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
   zoo.check_model(
-    built(lambda: zoo.create_model(name, rngs=nnx.Rngs(0), **given)), made
+    built(lambda: zoo.create_model(name, rngs=nnx.Rngs(0), **given)),
+    made,  # pyright: ignore
   )
 
 

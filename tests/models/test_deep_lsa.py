@@ -114,7 +114,7 @@ def test_a_linear_readout_starts_as_the_last_entries(form):
     assert linear.read_out.shape == (D + 3, 3)
     return last(prompt), linear(prompt)
 
-  assert_close(*both(prompt), 1e-6)
+  assert_close(*both(prompt), 1e-6)  # pyright: ignore
 
 
 @pytest.mark.parametrize('form', _FORMS)
@@ -143,7 +143,7 @@ def test_one_layer_with_a_fixed_guess_is_multi_head_lsa_from_the_same_seed():
   weights, predictions = both(bodies.prompt())
   jax.tree.map(np.testing.assert_array_equal, *weights)
   # Float32: sums of some ten products in another order.
-  assert_close(*predictions, 1e-6)
+  assert_close(*predictions, 1e-6)  # pyright: ignore
 
 
 def test_one_layer_with_a_linear_guess_is_yq_lsa():

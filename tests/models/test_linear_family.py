@@ -60,7 +60,7 @@ def _model(name: str, heads: int, d: int, seed: int = 0, **changes) -> Any:
   if name == 'ltb':
     given['hidden_features'] = d + 3
   given |= changes
-  model: Any = built(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(seed)))
+  model: Any = built(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(seed)))  # pyright: ignore
   if name == 'yq_lsa':
     model.w[...] = jnp.asarray(_guess(d), model.w.dtype)
   return model
