@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,10 +43,8 @@ def check(name: str, task: str, guess: str, **given: Any) -> None:
   given |= {'num_features': D, 'num_outputs': outputs, 'guess': guess}
   if guess == 'fixed':
     given |= {'guess_weights': [0.5, -1.0, 0.3], 'guess_bias': 0.2}
-  zoo.check_model(
-    built(lambda: zoo.create_model(name, rngs=nnx.Rngs(0), **given)),
-    made,  # pyright: ignore
-  )
+  make: Any = functools.partial(zoo.create_model, name, **given)
+  zoo.check_model(built(lambda: make(rngs=nnx.Rngs(0))), made)
 
 
 def prompt(
