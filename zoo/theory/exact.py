@@ -16,7 +16,6 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from zoo.errors import UserError
 from zoo.exact_forms import Recurrence
 from zoo.learning_rule import LearningRule
-from zoo.models.linear_attention import LinearAttention
 from zoo.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.tasks.coverage import covers_pool
 from zoo.theory import sequential
@@ -26,7 +25,7 @@ from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.risk import float64_risk, mean_square, population_risk
-from zoo.theory.trust import check_rule, is_ours
+from zoo.theory.trust import check_rule
 
 Scalar = float | Float[Array, '']
 
@@ -195,16 +194,18 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """
   check_rule(subject)
   with double_precision():
-    subject = in_float64(subject)
-    if isinstance(subject, LinearAttention) and is_ours(subject):
-      return _rule_of(*nnx.split(subject))
-    return jax.tree.map(_float64, require_rule(subject).learning_rule())
+    follower = require_rule(in_float64(subject))
+    if isinstance(follower, nnx.Module):
+      rule = _rule_of(*nnx.split(follower))
+    else:
+      rule = follower.learning_rule()
+    return jax.tree.map(_float64, rule)
 
 
 # In one program: otherwise each operation would be one.
 @functools.partial(jax.jit, static_argnums=0)
 def _rule_of(graph: Any, state: Any) -> LearningRule:
-  model: LinearAttention = nnx.merge(graph, state)
+  model: Any = nnx.merge(graph, state)
   return model.learning_rule()
 
 
