@@ -2,8 +2,8 @@
 
 A model that is called outside of `jax.jit` compiles each of its operations, which takes
 more time than all that most tests check. So a quick test compiles at most 40 programs,
-with those of its fixtures, or as many as its mark `programs` says; programs that the
-cache on the disk holds count as well.
+with those of its fixtures, or as many as its mark `programs` says, and fails if there
+are 20 more. Programs that the cache on the disk holds count as well.
 """
 
 import collections
@@ -14,9 +14,10 @@ import jax
 import pytest
 
 MOST_PROGRAMS = 40
-_SHARED = 20  # more for the first file of a process: single operations that files share
+_SHARED = 20  # more are allowed: the first file of a process compiles what files share
 LONG = 3.0  # seconds of CPU time, beyond which a quick test is listed
 
+_START = pytest.StashKey[tuple[int, float]]()  # both counts when a test begins
 _compiled = 0
 
 
@@ -38,9 +39,6 @@ def pytest_runtest_protocol(item):
   """Notes what a test compiles, and the CPU time of it and its fixtures."""
   item.stash[_START] = _compiled, _seconds()
   return (yield)
-
-
-_START = pytest.StashKey[tuple[int, float]]()
 
 
 @pytest.hookimpl(wrapper=True)
