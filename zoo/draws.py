@@ -149,6 +149,7 @@ def materialize_once(
   cannot know that this condition always holds. The compiler for TPUs weighs the cost of
   recomputation, and a barrier would make it write random words to memory needlessly.
   """
+  function = jax.jit(function)  # traced once for all of the uses below
 
   def on_cpu(*arguments: Any) -> Any:
     abstract = jax.eval_shape(function, *arguments)
