@@ -90,19 +90,19 @@ a repeated query may repeat itself
   - jax.random.randint(key, (), 0, len(x) - 1)
   + jax.random.randint(key, (), 0, len(x))
 the penalty of the posterior mean is a standard deviation, not a variance
-  zoo/estimators/linear_regression.py: estimators/test_linear_regression.py
+  zoo/tasks/linear_regression.py: test_estimators.py
   - return Ridge(task.prior_mean, task.noise_std**2, root)
   + return Ridge(task.prior_mean, task.noise_std, root)
 the best step of gradient descent ignores the label noise
-  zoo/estimators/tuning.py: estimators/test_tuning.py
+  zoo/tasks/linear_regression.py: theory/test_schedules.py
   - spread = np.trace(product) + task.noise_std**2
   + spread = np.trace(product)
 importance sampling does not divide by the density of its proposal
-  zoo/estimators/classification.py: tasks/test_logistic_regression.py
+  zoo/tasks/logistic_regression.py: tasks/test_logistic_regression.py
   - jnp.sum(z * z) / 2 - proposal, score
   + jnp.sum(z * z) / 2, score
 the first symbol of a chain is weighted by the law of the other symbol
-  zoo/estimators/symbols.py: tasks/test_markov_chain.py
+  zoo/tasks/markov_chain.py: tasks/test_markov_chain.py
   - law = leave[None] / (leave[:, None] + leave[None])
   + law = leave[:, None] / (leave[:, None] + leave[None])
 the product of keys and queries is transposed where heads are computed fast

@@ -25,8 +25,7 @@ from zoo.comparison import (
 )
 from zoo.comparison_plots import plot_by_examples
 from zoo.curves import sample_losses
-from zoo.estimators.baseline import HostBaseline
-from zoo.estimators.regression import LeastSquares, Zero
+from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 from zoo.theory.exact import known_risk
 
 _D, _C, _N = 3, 4, 60

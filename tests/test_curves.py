@@ -15,9 +15,8 @@ from tests.settings import curve_key, isotropic
 from zoo import curves, losses
 from zoo.curves import Curve, sample_losses, summarise
 from zoo.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.estimators.baseline import HostBaseline
-from zoo.estimators.regression import LeastSquares, Zero
 from zoo.learning_rule import LearningRule
+from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40
 # A moment of float32 sums in another order, of predictions that cancel.

@@ -13,11 +13,11 @@ from jaxtyping import Float
 
 from zoo.curves import one_pass, sample_losses, summarise
 from zoo.errors import UserError, in_one_line
-from zoo.estimators.baseline import HostBaseline
 from zoo.files import is_finite_number
 from zoo.protocols import Predictor, Task
 from zoo.tables import format_estimate, format_exact
 from zoo.tasks.base import baselines_of
+from zoo.tasks.baselines import HostBaseline
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
 

@@ -26,7 +26,7 @@ from zoo.errors import (
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.tasks.base import num_outputs_of
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 
 Check = Callable[[str, Any], Any]
 

@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from zoo.draws import CURVE_STREAM, stream_of
 from zoo.errors import UserError, check_count
-from zoo.estimators.baseline import HostBaseline
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.tasks.base import Loss, loss_of
+from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import TOLERANCE, check_rule, is_ours
 
 _BATCH_SIZE = 512

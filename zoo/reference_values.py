@@ -19,10 +19,10 @@ from jaxtyping import Array, Float
 from zoo import losses, registry
 from zoo.curves import sample_losses
 from zoo.errors import UserError, check_name
-from zoo.estimators.baseline import HostBaseline
 from zoo.prompt import Prompt
 from zoo.protocols import Task
 from zoo.tasks.base import baselines_of, loss_of, num_outputs_of, shifts_of
+from zoo.tasks.baselines import HostBaseline
 
 _NUM_HOST_PROMPTS = 600
 # A loss that is 0 in exact arithmetic is not 0 in float32.

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 import zoo
-from zoo.estimators.regression import LeastSquares, Zero
 from zoo.tasks.base import dot
+from zoo.tasks.baselines import LeastSquares, Zero
 
 D, C = 3, 4
 

@@ -14,10 +14,10 @@ from jaxtyping import Array
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
-from zoo.estimators.regression import LeastSquares
 from zoo.learning_rule import LearningRule
 from zoo.models import YqLSA
 from zoo.registry import arguments_of
+from zoo.tasks.baselines import LeastSquares
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
 pytestmark = pytest.mark.usefixtures('unchecked')

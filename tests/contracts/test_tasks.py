@@ -12,8 +12,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
-from zoo.estimators.baseline import Baseline
-from zoo.estimators.regression import LeastSquares, Zero
+from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
 pytestmark = pytest.mark.usefixtures('unchecked')

@@ -15,7 +15,6 @@ from tests.compare import refuses
 from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
 from zoo import theory
-from zoo.estimators.regression import Zero
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
 from zoo.models.tokens import token_names
@@ -28,6 +27,7 @@ from zoo.probing.pictures import (
   plot_attention,
 )
 from zoo.probing.verdicts import judge, judge_by_samples
+from zoo.tasks.baselines import Zero
 from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}

@@ -8,9 +8,9 @@ import zoo
 from tests.compare import refuses
 from zoo import losses
 from zoo.curves import sample_losses
-from zoo.estimators import clusters
 from zoo.protocols import PredictsAll
 from zoo.tasks import GaussianClusters
+from zoo.tasks import gaussian_clusters as clusters
 
 
 def _task(**changes) -> GaussianClusters:
@@ -102,7 +102,7 @@ def _quadrature(x, y, x_query):
   return np.asarray(found)
 
 
-_BAYES = jax.jit(clusters.Bayes().predictions)
+_BAYES = jax.jit(clusters.ClusterBayes().predictions)
 
 
 @pytest.mark.parametrize(('scale', 'seed'), [(1.0, 0), (4.0, 1), (10.0, 2)])
@@ -139,7 +139,7 @@ def test_bayes_before_the_first_example_and_far_away():
   )
   parts = np.full((1, 3, 2), 300), np.eye(3)[None, [0, 0, 1]], np.full((1, 2), -300)
   far = zoo.Prompt(*(jnp.asarray(one, 'float32') for one in (*parts, np.zeros((1, 3)))))
-  assert np.isfinite(jax.jit(clusters.Bayes())(far)).all()
+  assert np.isfinite(jax.jit(clusters.ClusterBayes())(far)).all()
 
 
 def test_the_other_baselines_agree_with_loops():

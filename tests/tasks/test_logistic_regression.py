@@ -8,9 +8,9 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo import losses
-from zoo.estimators import classification
 from zoo.protocols import PredictsAll
 from zoo.tasks import LogisticRegression
+from zoo.tasks import logistic_regression as classification
 
 _COVARIANCE = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
 _NULL = np.asarray([1.0, 2.0, -2.0]) / 3
@@ -221,7 +221,7 @@ def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
   values, vectors = np.linalg.eigh(np.asarray(covariance))
   weights = mean + (z * np.sqrt(values.clip(0))) @ vectors.T
   log_link = {'logistic': log_expit, 'probit': log_ndtr}[link]
-  predictor = classification.Bayes(task)
+  predictor = classification.ImportanceSampling(task)
   every = expit(np.asarray(jax.jit(predictor.predictions)(prompt)))
   for k in (0, 8):
     part = prompt.prefix(k)
@@ -304,10 +304,10 @@ def test_bayes_for_one_or_two_features_is_exact(d):
   [
     (1, 1e4, classification.Quadrature),
     (2, 100.0, classification.Quadrature),
-    (2, 150.0, classification.Bayes),
+    (2, 150.0, classification.ImportanceSampling),
     (3, 4.0, classification.Quadrature),
-    (3, 5.0, classification.Bayes),
-    (4, 1.0, classification.Bayes),
+    (3, 5.0, classification.ImportanceSampling),
+    (4, 1.0, classification.ImportanceSampling),
   ],
 )
 def test_bayes_is_estimated_where_a_grid_would_be_large(d, variance, kind):
@@ -337,14 +337,14 @@ def test_bayes_is_calibrated_and_the_best(link):
 @pytest.mark.parametrize('link', mostly_full([], ['logistic', 'probit']))
 def test_the_standard_error_of_bayes_is_small_for_20_features(link):
   task = _task(num_features=20, context_length=40, link=link)
-  prompt, predictor = _sample(task, 3, 64), classification.Bayes(task)
+  prompt, predictor = _sample(task, 3, 64), classification.ImportanceSampling(task)
   error = np.asarray(jax.jit(predictor.standard_error)(prompt))
   p = np.asarray(jax.nn.sigmoid(jax.jit(predictor)(prompt)))
   assert np.sqrt(np.mean(error**2)) < 0.025
   assert np.mean(error**2 / (2 * p * (1 - p))) < 0.002
   # And it is the error: 16 times as many samples are that near, unless one label is so
   # rare that samples with it may be missing.
-  better = classification.Bayes(task, 2**16)
+  better = classification.ImportanceSampling(task, 2**16)
   gap = p - np.asarray(jax.nn.sigmoid(jax.jit(better)(prompt)))
   usual = (p > 0.05) & (p < 0.95)
   # About 40 squares of a standard normal, which have the standard deviation √2.
@@ -356,7 +356,7 @@ def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
   task = _task(link=link, prior_covariance=2 * np.eye(3))
   prompt = _sample(task, 1, 32)
   noise = {'logistic': 8 / np.pi, 'probit': 1.0, 'sign': 0.0}[link]
-  actual = jax.jit(classification.Averaging(task).predictions)(prompt)
+  actual = jax.jit(classification.SignAveraging(task).predictions)(prompt)
   for k in (0, 1, 5, 12):
     part = prompt.prefix(k)
     for b in range(32):
@@ -398,4 +398,4 @@ def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
 def test_there_is_no_bayes_for_the_sign():
   assert 'bayes' not in _task(link='sign').baselines()
   with refuses("link is 'sign'; it must be 'logistic' or 'probit'"):
-    classification.Bayes(_task(link='sign'))
+    classification.ImportanceSampling(_task(link='sign'))

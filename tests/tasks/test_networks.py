@@ -11,7 +11,7 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
-from zoo.estimators import regression
+from zoo.tasks import baselines as regression
 from zoo.tasks.base import baselines_of
 
 _KEY = jax.random.key(5)

@@ -11,8 +11,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
-from zoo.estimators.outlier_regression import WithoutOnes
 from zoo.tasks import OutlierRegression
+from zoo.tasks.outlier_regression import WithoutOnes
 
 
 def _sample(task, num_prompts, seed=0):

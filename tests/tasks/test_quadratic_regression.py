@@ -8,8 +8,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
-from zoo.estimators.regression import LeastSquares
 from zoo.tasks import QuadraticRegression
+from zoo.tasks.baselines import LeastSquares
 
 
 def test_labels_are_sums_of_weighted_squares():

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.estimators.test_kernel import kernel
+from tests.tasks.test_kernel import kernel
 from zoo.curves import sample_losses
 from zoo.tasks import ReluNetwork
 
@@ -49,7 +49,7 @@ def test_the_covariance_of_the_labels_is_the_arc_cosine_kernel_at_any_width():
 
 
 def test_the_mean_of_the_output_weights_is_that_of_the_labels():
-  """The labels' mean and covariance, which the kernel has (tests/estimators)."""
+  """The mean and covariance of the labels, which the kernel has, too."""
   task = ReluNetwork(3, 3, 5, output_mean=0.75)
   x = jax.jit(task.sample_features)(jax.random.key(0))
   keys = jax.random.split(jax.random.key(1), 40_000)

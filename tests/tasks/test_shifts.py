@@ -247,7 +247,7 @@ def test_scaled_features_and_functions(scale):
 
 
 def _errors(task: BaseTask, names: list[str], **changes) -> dict[str, np.ndarray]:
-  from zoo.estimators import regression
+  from zoo.tasks import baselines as regression
 
   every = {'ols': regression.LeastSquares(), 'zero': regression.Zero()}
   predictors = {name: every[name] for name in names}

@@ -13,8 +13,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
-from zoo.estimators import sparse
 from zoo.tasks import SparseRegression
+from zoo.tasks import sparse_regression as sparse
 
 
 def _task(**changes):

@@ -11,9 +11,9 @@ import zoo
 from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from zoo import theory
-from zoo.estimators.regression import Zero
 from zoo.tasks import BaseTask, FunctionClass, LinearRegression, QuadraticRegression
 from zoo.tasks.base import baselines_of, dot, shifts_of
+from zoo.tasks.baselines import Zero
 
 _D, _C = 3, 4
 

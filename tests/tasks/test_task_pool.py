@@ -7,8 +7,8 @@ import pytest
 import zoo
 from tests.compare import refuses
 from zoo.curves import sample_losses
-from zoo.estimators.task_pool import DiscreteBayes
 from zoo.tasks import TaskPool
+from zoo.tasks.task_pool import DiscreteBayes
 
 
 def _task(**changes):

@@ -14,8 +14,8 @@ import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
-from zoo.estimators import tuning, wishart
-from zoo.theory import constructions, deep
+from zoo import wishart
+from zoo.theory import constructions, deep, schedules
 from zoo.theory.deep.sampled import nearest_gd_plus_plus
 from zoo.theory.deep.trace_moments import trace_moment
 
@@ -45,7 +45,7 @@ def test_golden_risks():
 def test_without_preconditions_it_is_gradient_descent():
   task = isotropic(4, 6, noise_std=0.5, feature_covariance=2.0 * np.eye(4))
   steps = np.array([0.2, 0.3, 0.1])
-  expected = tuning.gradient_descent_risk(task, steps, None)
+  expected = schedules.gradient_descent_risk(task, steps, None)
   found = deep.gd_plus_plus_risk(task, -steps, np.zeros(2))
   assert found == pytest.approx(expected, rel=1e-13)
   # The last precondition changes nothing.

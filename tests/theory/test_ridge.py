@@ -7,7 +7,7 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo import estimators, theory
-from zoo.estimators import tuning
+from zoo.tasks.linear_regression import second_moments
 
 _ROTATION = np.linalg.qr(np.random.default_rng(2).normal(size=(4, 4)))[0]
 
@@ -25,7 +25,7 @@ def _sampled(estimator, task, count=20_000):
   With `W = (XᵀX + penalty K⁻¹)⁻¹` the error is `penalty W K⁻¹ (start − ŵ) + W Xᵀn`.
   """
   d, c = task.num_features, task.context_length
-  deviation, features = tuning.second_moments(task, estimator.start)
+  deviation, features = second_moments(task, estimator.start)
   rng = np.random.default_rng(0)
   x = rng.normal(size=(count, c, d)) @ np.linalg.cholesky(features).T
   inverse = estimator.penalty * np.linalg.inv(estimator.root @ estimator.root.T)

@@ -20,11 +20,11 @@ from zoo.checkpoints.saved_models import load
 from zoo.config import AnyConfig, Config, Section, build_task, to_json
 from zoo.curves import sample_losses
 from zoo.errors import UserError
-from zoo.estimators.baseline import HostBaseline
 from zoo.files import temporary_name
 from zoo.protocols import Predictor, Task
 from zoo.tasks.base import baselines_of
-from zoo.tasks.coverage import covers
+from zoo.tasks.baselines import HostBaseline
+from zoo.tasks.linear_regression import covers
 
 NUM_PROMPTS = 4096  # many, so that only the seeds make an interval wide
 # Fractions of the context length; the model is compiled for each.

@@ -22,7 +22,7 @@ from zoo.atlas.results import Cell, Reason, Result, to_csv
 from zoo.config import Config, build_task
 from zoo.errors import UserError, check_count
 from zoo.files import write_atomically
-from zoo.tasks.coverage import covers
+from zoo.tasks.linear_regression import covers
 from zoo.training import sweeps
 from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
 from zoo.training.records import read_lines

@@ -27,10 +27,10 @@ from zoo.contracts.checks import (
 )
 from zoo.curves import sample_losses
 from zoo.errors import UserError, check_count
-from zoo.estimators.baseline import HostBaseline
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task, predicts_all
 from zoo.tasks.base import baselines_of, loss_of, num_outputs_of, shifts_of
+from zoo.tasks.baselines import HostBaseline
 
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.

@@ -13,13 +13,13 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo import theory
 from zoo.errors import check_name, in_one_line
-from zoo.estimators.tuning import second_moments
 from zoo.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
 from zoo.probing.similarity import has_rule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
+from zoo.tasks.linear_regression import second_moments
 from zoo.theory.exact import float64_rule, known_risk
 
 

@@ -19,12 +19,11 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo import theory
-from zoo.estimators.search import lowest_point
-from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule, symmetric
 from zoo.protocols import Predictor, Task
+from zoo.search import lowest_point
 from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.theory.exact import double_precision, float64_rule
 from zoo.theory.moments import ContextMoments, context_moments
 from zoo.theory.optimum import constant_estimate, shift_labels

@@ -23,14 +23,14 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.curves import merge, sample_batches, split
 from zoo.errors import UserError, check_count
-from zoo.estimators.baseline import HostBaseline
-from zoo.estimators.search import lowest_point
 from zoo.intervals import Estimate, estimate
 from zoo.probing.guesses import distance_to_mean
 from zoo.probing.lens import is_squared
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
+from zoo.search import lowest_point
 from zoo.tasks.base import num_outputs_of
+from zoo.tasks.baselines import HostBaseline
 
 _BATCH_SIZE = 4096
 # If the slope of predictions in w_0 is below this share of the query's length, float32

@@ -12,10 +12,10 @@ from jaxtyping import Float
 
 from zoo import theory
 from zoo.errors import check_count
-from zoo.estimators.tuning import best_step_matrix
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
+from zoo.tasks.linear_regression import best_step_matrix
 from zoo.theory import constructions
 from zoo.theory.exact import float64_rule, in_float64
 

@@ -17,7 +17,6 @@ from tqdm import tqdm
 from zoo import estimators, theory
 from zoo.comparison import Comparison, compare
 from zoo.errors import UserError, check_name, in_one_line
-from zoo.estimators.baseline import HostBaseline
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
 from zoo.models.linear_attention import LinearAttention
@@ -39,6 +38,7 @@ from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
 from zoo.protocols import Layered, Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import baselines_of, num_outputs_of, shifts_of
+from zoo.tasks.baselines import HostBaseline
 
 # The estimators that a model can be compared with by name on linear regression; other
 # tasks define their own.

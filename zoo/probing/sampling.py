@@ -14,10 +14,10 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.curves import Static, merge, sample_batches, split
 from zoo.errors import UserError, check_count
-from zoo.estimators.baseline import HostBaseline
 from zoo.intervals import Estimate, estimate_from_moments
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
+from zoo.tasks.baselines import HostBaseline
 
 
 class Answer(NamedTuple):

@@ -1,8 +1,12 @@
 """Recall of the value that was paired with a key."""
 
+from __future__ import annotations
+
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo import losses
 from zoo.errors import UserError, check_count
@@ -10,6 +14,7 @@ from zoo.prompt import Prompt
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import BaseTask, make_prompt
+from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 
 @tasks.register('associative_recall')
@@ -84,11 +89,33 @@ class AssociativeRecall(BaseTask):
 
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` knows that a new key has a new value; `nearest_neighbours` does not."""
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import recall, regression
-
     return {
-      'bayes': recall.Recall(own_values=True),
-      'nearest_neighbours': recall.Recall(own_values=False),
-      'zero': regression.Zero(),
+      'bayes': Recall(own_values=True),
+      'nearest_neighbours': Recall(own_values=False),
+      'zero': Zero(),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Recall(Baseline):
+  """The value that the query's key had; for a new key all values are equally likely.
+
+  `own_values` leaves out the values of other keys, as each key has its own value.
+  """
+
+  own_values: bool
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    x, y = zeroed(x, y, seen)
+    value = (x @ x_query) @ y
+    free = jnp.ones_like(value)
+    if self.own_values:
+      free = jnp.where(jnp.sum(y, axis=0) > 0, 0, free)
+    weights = jnp.where(jnp.any(value > 0), value, free)
+    return losses.log_probability(weights / jnp.maximum(jnp.sum(weights), 1))

@@ -6,13 +6,16 @@ Features are uniform on {−1, 1}^d unless the task says otherwise.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jax.scipy.special import gammaln, logsumexp
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
 from zoo.errors import UserError, check_count
@@ -20,10 +23,12 @@ from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.registry import tasks
 from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt
+from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
 MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
+_LOG_2 = math.log(2)
 
 
 class BooleanTask(FunctionClass):
@@ -51,13 +56,11 @@ class BooleanTask(FunctionClass):
     return BaseTask.shifts(self)  # features other than ±1 have no labels
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import regression
-
     # Features ±1 have equal norms, so the cosine orders them as the distance does. The
     # prediction is the neighbour's label as a logit, so a probability of 0.73.
     return {
-      'nearest_neighbours': regression.NearestNeighbours(1),
-      'zero': regression.Zero(),
+      'nearest_neighbours': NearestNeighbours(1),
+      'zero': Zero(),
     }
 
 
@@ -94,12 +97,9 @@ class Conjunction(BooleanTask):
     return make_prompt(x, 2 * targets - 1, targets)
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import boolean
-
     return {
-      'bayes': boolean.conjunction_bayes(self),
-      'elimination': boolean.Elimination(),
+      'bayes': conjunction_bayes(self),
+      'elimination': Elimination(),
     } | super().baselines()
 
 
@@ -120,12 +120,10 @@ class Disjunction(Conjunction):
     return 1 - super().evaluate(function, -x)
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import boolean
-
     # The other baselines are their own duals.
     return super().baselines() | {
-      'bayes': boolean.Negated(boolean.conjunction_bayes(self)),
-      'elimination': boolean.Negated(boolean.Elimination()),
+      'bayes': Negated(conjunction_bayes(self)),
+      'elimination': Negated(Elimination()),
     }
 
 
@@ -153,11 +151,9 @@ class Majority(BooleanTask):
     return w, RELEVANT**count * (1 - RELEVANT) ** (self.num_features - count)
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import boolean
-
-    bayes = {'bayes': boolean.VersionSpace(self)}
+    bayes = {'bayes': VersionSpace(self)}
     few = 2**self.num_features <= MOST_HYPOTHESES
-    averaging = {'averaging': boolean.Averaging()}
+    averaging = {'averaging': NaiveBayes()}
     return (bayes if few else {}) | averaging | super().baselines()
 
 
@@ -177,9 +173,7 @@ class Parity(BooleanTask):
     return jnp.mod(dot((x + 1) / 2, function[None]), 2)
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import boolean
-
-    return {'bayes': boolean.ParityBayes()} | super().baselines()
+    return {'bayes': ParityBayes()} | super().baselines()
 
 
 @tasks.register('sparse_parity')
@@ -211,12 +205,10 @@ class SparseParity(Parity):
     return w, np.ones(len(w))
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import boolean
-
     found = super().baselines()
     del found['bayes']  # it is for parities of any size
     few = math.comb(self.num_features, self.num_relevant) <= MOST_HYPOTHESES
-    return ({'bayes': boolean.VersionSpace(self)} if few else {}) | found
+    return ({'bayes': VersionSpace(self)} if few else {}) | found
 
 
 @tasks.register('nearest_neighbour')
@@ -261,9 +253,7 @@ class NearestNeighbour(BooleanTask):
     return make_prompt(x, labels, (1 + labels) / 2)
 
   def baselines(self) -> dict[str, Predictor]:
-    from zoo.estimators import boolean
-
-    return {'bayes': boolean.NeighbourBayes(self.num_random)} | super().baselines()
+    return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
 
   def shifts(self) -> dict[str, Task]:
     found = super().shifts()
@@ -275,3 +265,293 @@ class NearestNeighbour(BooleanTask):
 
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
   return jax.random.rademacher(key, shape, float)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConjunctionSpace(Baseline):
+  """The Bayes predictor of the task 'conjunction', by enumeration of 3^d functions.
+
+  Their prior and likelihood are those of `ConjunctionBayes`. Predicts a fair coin if
+  none fits.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    d = x.shape[1]
+    functions = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=d)])
+    size = np.abs(functions).sum(axis=1)
+    log_prior = size * math.log(RELEVANT / 2) + (d - size) * math.log(1 - RELEVANT)
+    if_positive = np.logaddexp(math.log(1 - FORCED), math.log(FORCED) + size * _LOG_2)
+    w, size, log_prior, if_positive = (
+      jnp.asarray(each, x.dtype) for each in (functions, size, log_prior, if_positive)
+    )
+
+    # One example after the other, so that no array has examples and functions as axes.
+    def fits(i: Any, so_far: Array) -> Array:
+      holds = w @ x[i] == size
+      return so_far & ((holds == (y[i] > 0)) | ~seen[i])
+
+    fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(w), bool))
+    num_positive = jnp.sum(seen & (y > 0)).astype(x.dtype)
+    # Negative examples have the same probability for all functions that fit them.
+    log_p = jnp.where(fitting, log_prior + num_positive * if_positive, -jnp.inf)
+    holds = w @ x_query == size
+    for_it = logsumexp(jnp.where(holds, log_p + if_positive, -jnp.inf))
+    against_it = logsumexp(jnp.where(holds, -jnp.inf, log_p)) + math.log(1 - FORCED)
+    most = losses.logit(jnp.ones((), x.dtype))
+    logit = jnp.clip(for_it - against_it, -most, most)
+    return jnp.where(jnp.any(fitting), logit, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConjunctionBayes(Baseline):
+  """The Bayes predictor of the task 'conjunction', estimated by importance sampling.
+
+  Given weights w with |w| literals, an example has the probability
+  `2^−d (0.7 + 0.3·2^|w|)` if it is positive and `0.7·2^−d` if it is negative. The
+  positive examples leave r literals that they all satisfy. From the positive examples
+  alone, all conjunctions of t of these literals have the same posterior probability. So
+  t has a known distribution, and the t literals are the first of a random order. Only
+  this order is drawn: each negative example must violate a literal, so in each order t
+  is at least some τ. The probability is summed over t ≥ τ, and averaged over orders.
+  The query is treated likewise, once as a positive and once as a negative example.
+
+  The draws are the same for every prompt. With 256 draws the log loss is above that of
+  the exact predictor by at most 2e-5 nats for 28 features (against 16,384 draws, up to
+  59 examples) and 3e-4 for 7 or 8 features (against enumeration); the root mean square
+  error of a probability is 0.002 and 0.01. With 1024 draws, which the tasks have up to
+  16 features, they are 7e-5 nats and 0.005 for 8 features, and 2e-5 and 0.003 for 16.
+  The error falls as `1/√num_draws`.
+  """
+
+  num_draws: int = 256
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    order_key, signs_key = jax.random.split(jax.random.key(0))
+    shape = (x.shape[1], self.num_draws)
+    order = jax.random.uniform(order_key, shape, x.dtype)
+    positive = seen & (y > 0)
+    count = jnp.sum(positive).astype(x.dtype)
+    total = jnp.sum(jnp.where(positive[:, None], x, 0), axis=0)
+    literals = jnp.where(jnp.abs(total) == count, jnp.sign(total), 0)
+    # The literals that the query satisfies too; before the first positive example, all
+    # of the query's.
+    shared = jnp.where((count == 0) | (literals == x_query), x_query, 0)
+    signs = jax.random.rademacher(signs_key, shape, x.dtype)
+    literals = jnp.where(count == 0, signs, literals[:, None])
+
+    negative = seen & (y < 0)
+    shared = jnp.broadcast_to(shared[:, None], shape)
+    for_it = _log_evidence(x, negative, shared, count + 1, order)
+    x, negative = jnp.append(x, x_query[None], axis=0), jnp.append(negative, True)
+    against_it = _log_evidence(x, negative, literals, count, order)
+    most = losses.logit(jnp.ones((), x.dtype))
+    return jnp.clip(for_it - against_it - math.log(1 - FORCED), -most, most)
+
+
+def conjunction_bayes(task: Conjunction) -> Baseline:
+  """The Bayes predictor of a conjunction: exact for few features, else estimated."""
+  few = 3**task.num_features <= MOST_HYPOTHESES
+  if few:
+    return ConjunctionSpace()
+  # A draw costs as much as there are features, and errors are the larger for few.
+  return ConjunctionBayes(1024 if task.num_features <= 16 else 256)
+
+
+def _log_evidence(
+  x: Float[Array, 'c d'],
+  negative: Bool[Array, ' c'],
+  literals: Float[Array, 'd s'],
+  num_positive: Float[Array, ''],
+  order: Float[Array, 'd s'],
+) -> Float[Array, '']:
+  """The log probability of examples, up to factors that are the same for every w.
+
+  Positive examples satisfy the `literals` (0: none), of which s orders were drawn.
+  """
+  c, (d, s) = len(x), order.shape
+  left = literals != 0
+
+  # The place of the first literal that each example violates. A loop over features is
+  # several times as fast on a CPU as a minimum over their axis.
+  def earlier(j: Any, first: Array) -> Array:
+    violated = left[j][None] & (x[:, j, None] != literals[j][None])
+    return jnp.where(violated, jnp.minimum(first, order[j][None]), first)
+
+  first = jax.lax.fori_loop(0, d, earlier, jnp.full((c, s), jnp.inf, x.dtype))
+  last = jnp.max(jnp.where(negative[:, None], first, -1), axis=0, initial=-1)
+  least = jnp.sum(left & (order <= last[None]), axis=0)
+
+  sizes = jnp.arange(d + 1)
+  t, r = sizes.astype(x.dtype), jnp.sum(left[:, 0]).astype(x.dtype)
+  # Each literal has the probability 0.15; one that may have either sign has twice that.
+  signs = jnp.where(num_positive == 0, math.log(2), 0).astype(x.dtype)
+  odds = math.log(RELEVANT / 2 / (1 - RELEVANT)) + signs
+  forced = jnp.logaddexp(math.log(1 - FORCED), math.log(FORCED) + t * math.log(2))
+  subsets = gammaln(r + 1) - gammaln(t + 1) - gammaln(jnp.maximum(r - t, 0) + 1)
+  log_p = subsets + t * odds + num_positive * forced
+  log_p = jnp.where(t <= r, log_p, -jnp.inf)
+  tail = jax.lax.cumlogsumexp(log_p, reverse=True)
+  # An example that violates no literal at all cannot be negative.
+  logs = jnp.where(jnp.isinf(last), -jnp.inf, tail[least])
+  return logsumexp(logs) - math.log(s)
+
+
+@dataclasses.dataclass(frozen=True)
+class Elimination(Baseline):
+  """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
+
+  If it holds at the query, the label is certainly +1. If not, the violated literal may
+  be of an irrelevant feature, which survives m positive examples with probability
+  `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    positive = seen & (y > 0)
+    # A literal that the query violates is left if no positive example violates it.
+    against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
+    count = jnp.sum(positive).astype(x.dtype)
+    doubt = jnp.maximum(0, count * math.log(2) - math.log(x.shape[1]))
+    certain = losses.logit(jnp.ones((), x.dtype))
+    return jnp.where(jnp.any(against), -1 - doubt, certain)
+
+
+@dataclasses.dataclass(frozen=True)
+class Negated(Baseline):
+  """The dual of a baseline: features, labels and prediction are negated."""
+
+  baseline: Baseline
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    return -self.baseline.predict(-x, -y, seen, -x_query)
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionSpace(Baseline):
+  """The Bayes predictor by enumeration: all functions that fit vote by their prior.
+
+  Predicts a fair coin if none fits.
+  """
+
+  task: Majority | SparseParity
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    functions, prior = (jnp.asarray(a, x.dtype) for a in self.task.hypotheses())
+    examples = jnp.append(x, x_query[None], axis=0)
+    targets = jax.vmap(self.task.evaluate, (0, None))(functions, examples)
+    fits = ((targets[:, :-1] > 0) == (y > 0)[None]) | ~seen[None]
+    weights = jnp.where(jnp.all(fits, axis=1), prior, 0)
+    for_it, total = jnp.sum(weights * targets[:, -1]), jnp.sum(weights)
+    return losses.logit(jnp.where(total > 0, for_it / total, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class ParityBayes(Baseline):
+  """The Bayes predictor of the task 'parity', by elimination over GF(2).
+
+  An example is a linear equation in the d bits that say which features are relevant. If
+  the query's features are a sum of seen ones modulo 2, the label is the sum of theirs;
+  if not, it is a fair coin.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    d = x.shape[1]
+    rows = jnp.append(x, y[:, None], axis=1) > 0
+    rows = jnp.where(seen[:, None], rows, False).astype(jnp.int32)
+
+    # Row j of the reduced echelon form has its first 1 in column j, or is 0.
+    def reduce(form: Any, row: Any) -> Array:
+      return (row + row[:d] @ form) % 2
+
+    def insert(form: Any, row: Any) -> tuple[Array, None]:
+      row = reduce(form, row)
+      pivot = jnp.argmax(row[:d])
+      row = row * row[pivot]  # 0 if no feature is left
+      changed = form[:, pivot] + (jnp.arange(d) == pivot).astype(jnp.int32)
+      return (form + changed[:, None] * row[None]) % 2, None
+
+    form, _ = jax.lax.scan(insert, jnp.zeros((d, d + 1), jnp.int32), rows)
+    query = jnp.append(x_query > 0, False).astype(jnp.int32)
+    query = reduce(form, query)
+    label = query[d].astype(x.dtype)
+    return losses.logit(jnp.where(jnp.any(query[:d] > 0), 0.5, label))
+
+
+@dataclasses.dataclass(frozen=True)
+class NeighbourBayes(Baseline):
+  """The Bayes predictor of the task 'nearest_neighbour'.
+
+  After `num_random` examples, and for copies, the label is that of the nearest example,
+  the first of equals; otherwise it is a fair coin.
+  """
+
+  num_random: int
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
+    # An entry to choose before the first example.
+    agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
+    nearest = jnp.argmax(agreement)
+    certain = (jnp.sum(seen) >= self.num_random) | (agreement[nearest] == x.shape[1])
+    return losses.logit(jnp.where(certain, (1 + y[nearest]) / 2, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class NaiveBayes(Baseline):
+  """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
+
+  To first order in a, this is the logit of naive Bayes for features ±1, whose means
+  given the label are ±a_j; the d in the denominator keeps it small at first.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    x, y = zeroed(x, y, seen)
+    count = jnp.sum(seen).astype(y.dtype) + x.shape[1]
+    return 2 * jnp.dot(x_query, y @ x) / count

@@ -1,7 +1,13 @@
 """Classification of points from Gaussian clusters that are new in every prompt."""
 
+from __future__ import annotations
+
+import dataclasses
+import math
+
 import jax
-from jaxtyping import Array, Float, Key
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
 from zoo.errors import check_count
@@ -9,6 +15,7 @@ from zoo.prompt import Prompt
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import BaseTask, dot, make_prompt
+from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 
 @tasks.register('gaussian_clusters')
@@ -46,13 +53,126 @@ class GaussianClusters(BaseTask):
     return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import clusters, regression
-
     return {
-      'bayes': clusters.Bayes(),
-      'gd': clusters.GradientDescent(),
-      'averaging': clusters.NearestMean(),
-      'nearest_neighbours': clusters.NearestNeighbours(),
-      'zero': regression.Zero(),
+      'bayes': ClusterBayes(),
+      'gd': SoftmaxRegression(),
+      'averaging': NearestMean(),
+      'nearest_neighbours': NearestShares(),
+      'zero': Zero(),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterBayes(Baseline):
+  """The exact probabilities of the classes, for means uniform on the cube [−1, 1]^d.
+
+  Given n points of a class with mean m, the posterior of a coordinate of μ is
+  `N(m, 1/n)` cut off at ±1. The density of the class at the query is, for each
+  coordinate, `Z(n + 1, m')/Z(n, m)`, where m' is the mean with the query and Z the
+  integral over [−1, 1] of the likelihood, a difference of normal distribution
+  functions.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    n, mean = _counts_and_means(x, y, seen)
+    n, x_query = n[:, None], x_query[None]
+    with_query = (n * mean + x_query) / (n + 1)
+    # For n > 0 the density of N(m, 1 + 1/n), and for n = 0 that of μ, times √(2π).
+    some = jnp.maximum(n, 1)
+    normal = 0.5 * jnp.log(n / (some + 1)) - 0.5 * n / (n + 1) * (x_query - mean) ** 2
+    uniform = 0.5 * math.log(math.pi / 2)
+    before = jnp.where(n > 0, normal - _log_mass(some, mean), uniform)
+    return jnp.sum(before + _log_mass(n + 1, with_query), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class NearestMean(Baseline):
+  """The posterior of a class as if its mean were that of its examples, 0 without any.
+
+  The most likely class is that of the nearest mean.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    _, mean = _counts_and_means(x, y, seen)
+    return -0.5 * jnp.sum(jnp.square(x_query[None] - mean), axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class NearestShares(Baseline):
+  """The shares of the classes among the nearest examples; equal before the first."""
+
+  num_neighbours: int = 3
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    distances = jnp.sum(jnp.square(x - x_query[None]), axis=-1)
+    nearest = jnp.argsort(jnp.where(seen, distances, jnp.inf))[: self.num_neighbours]
+    votes = seen[nearest].astype(y.dtype) @ y[nearest]
+    return losses.log_probability(votes / jnp.maximum(jnp.sum(votes), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxRegression(Baseline):
+  """Logistic regression with intercepts by gradient descent from 0 on the mean loss.
+
+  The baseline of Lee et al. (arXiv 2310.08049), whose weights start at random.
+  """
+
+  num_steps: int = 1000
+  step_size: float = 0.01
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    x = jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1)
+    x, y = zeroed(x, y, seen)
+    rate = self.step_size / jnp.maximum(jnp.sum(seen), 1).astype(x.dtype)
+
+    def step(_: Array, weights: Array) -> Array:
+      return weights + rate * x.T @ (y - jax.nn.softmax(x @ weights))
+
+    weights = jnp.zeros((x.shape[1], y.shape[1]), x.dtype)
+    weights = jax.lax.fori_loop(0, self.num_steps, step, weights)
+    return x_query @ weights[:-1] + weights[-1]
+
+
+def _counts_and_means(
+  x: Float[Array, 'c d'], y: Float[Array, 'c k'], seen: Bool[Array, ' c']
+) -> tuple[Float[Array, ' k'], Float[Array, 'k d']]:
+  """The number of examples of each class, and their mean, 0 for a class without any."""
+  x, y = zeroed(x, y, seen)
+  counts = jnp.sum(y, axis=0)
+  return counts, y.T @ x / jnp.maximum(counts, 1)[:, None]
+
+
+def _log_mass(
+  n: Float[Array, ' k #d'], mean: Float[Array, 'k d']
+) -> Float[Array, 'k d']:
+  """The logarithm of the probability of [−1, 1] under `N(mean, 1/n)`, for n ≥ 1."""
+  # By symmetry the mean may be taken as ≥ 0. Of the two lower tails the first is then
+  # at least five times the second, so nothing cancels, and each logarithm is finite.
+  root, mean = jnp.sqrt(n), jnp.abs(mean)
+  large = jax.scipy.special.log_ndtr(root * (1 - mean))
+  small = jax.scipy.special.log_ndtr(root * (-1 - mean))
+  return large + jnp.log1p(-jnp.exp(small - large))

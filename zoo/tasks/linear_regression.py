@@ -1,8 +1,12 @@
-"""Gaussian linear regression with a new weight vector in every prompt."""
+"""Gaussian linear regression, its estimators, and their best steps and penalties."""
 
+from __future__ import annotations
+
+import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +21,26 @@ from zoo.errors import (
   check_number,
   check_vector,
 )
+from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
-from zoo.tasks.base import FunctionClass, compiled, dot, symmetric_root
+from zoo.tasks.base import (
+  FunctionClass,
+  attribute_values,
+  compiled,
+  dot,
+  shown,
+  symmetric_root,
+)
+from zoo.tasks.baselines import (
+  Averaging,
+  NearestNeighbours,
+  Zero,
+  at_every_length,
+  zeroed,
+)
 
 
 @tasks.register('linear_regression')
@@ -93,10 +112,7 @@ class LinearRegression(FunctionClass):
     return dot(x, function[None])
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import linear_regression
-
-    return linear_regression.baselines(self)
+    return _baselines(self)
 
   # Not with `sample_one`: the statistics below are of the same prompts, which are
   # sampled flat, and whose bits are those of earlier releases.
@@ -211,3 +227,328 @@ def _correlate(
   root = jnp.asarray(symmetric_root(covariance), normal.dtype)[..., None]
   root = root.reshape((1,) * (normal.ndim - 2) + root.shape)
   return dot(normal[..., None, :, :], root, axis=-2)
+
+
+def covers(task: object) -> TypeGuard[LinearRegression]:
+  """Whether exact theory covers a task: linear regression that no subclass changes.
+
+  A subclass may sample differently, so it is covered only if its own body, not that of
+  a parent class, sets `exact_theory = True`.
+  """
+  return isinstance(task, LinearRegression) and samples_as(LinearRegression, task)
+
+
+def samples_as(kind: type, task: object) -> bool:
+  return type(task) is kind or type(task).__dict__.get('exact_theory') is True
+
+
+def require_covered(task: object) -> LinearRegression:
+  """Returns the task if exact theory covers it; raises UserError otherwise."""
+  if covers(task):
+    return task
+  hint = ''
+  if isinstance(task, LinearRegression):
+    hint = ' and those of its subclasses that set exact_theory = True'
+  raise UserError(
+    f'the task is of type {type(task).__name__}; exact theory covers '
+    f'LinearRegression{hint}'
+  )
+
+
+def require_regression(task: object) -> LinearRegression:
+  if not isinstance(task, LinearRegression):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; this estimator needs a '
+      'LinearRegression'
+    )
+  return task
+
+
+def second_moments(
+  task: LinearRegression, start: ArrayLike | None = None
+) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
+  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
+
+  Raises UserError for a task that exact theory does not cover.
+  """
+  task = require_covered(task)
+  identity = np.eye(task.num_features)
+  deviation = identity if task.prior_covariance is None else task.prior_covariance
+  features = identity if task.feature_covariance is None else task.feature_covariance
+  if start is not None:
+    bias = check_vector('start', start, task.num_features) - task.prior_mean
+    deviation = deviation + np.outer(bias, bias)
+  return deviation, features
+
+
+def best_first_step(task: LinearRegression, start: ArrayLike | None = None) -> float:
+  """The step size of least risk for one step; `start` defaults to the prior mean."""
+  # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
+  deviation, features = second_moments(task, start)
+  slope = np.trace(features @ features @ deviation)
+  curvature = np.trace(features @ _normal_matrix(task, start) @ features)
+  return float(slope / curvature) if curvature > 0 else 0.0
+
+
+def best_step_matrix(
+  task: LinearRegression, start: ArrayLike | None = None
+) -> Float[np.ndarray, 'd d']:
+  """The matrix step Γ of least risk for one step from `start` (None: the prior mean).
+
+  `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
+  """
+  deviation, _ = second_moments(task, start)
+  normal = _normal_matrix(task, start)
+  if not normal.any():  # there is nothing to learn and no noise
+    return np.zeros_like(deviation)
+  return np.linalg.solve(normal.T, deviation).T
+
+
+def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
+  """The ridge penalty of least risk, `σ² d / tr N`; `start` defaults to the prior mean.
+
+  If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
+  is a multiple, ridge is the posterior mean. Otherwise there is no closed form, and
+  UserError is raised; the posterior mean is then better than ridge with any penalty.
+  """
+  if task.noise_std == 0:
+    return 0.0
+  deviation, features = second_moments(task, start)
+  if not (is_scalar(features) or is_scalar(deviation)):
+    raise UserError(
+      'penalty is None; for a prior covariance and a feature covariance that both '
+      'differ from a multiple of the identity it must be given'
+    )
+  trace = float(np.trace(deviation))
+  if trace == 0:
+    raise UserError(
+      'penalty is None; no penalty is large enough for a prior covariance of 0: use '
+      'prior_mean'
+    )
+  return task.noise_std**2 * task.num_features / trace
+
+
+def _normal_matrix(
+  task: LinearRegression, start: ArrayLike | None
+) -> Float[np.ndarray, 'd d']:
+  """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
+
+  See docs/theory.md, section 2, with N in place of Λ since the start is arbitrary.
+  """
+  deviation, features = second_moments(task, start)
+  product, c = features @ deviation, task.context_length
+  spread = np.trace(product) + task.noise_std**2
+  return (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
+
+
+def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
+  """Whether a matrix is a multiple of the identity, up to rounding."""
+  identity = matrix[0, 0] * np.eye(len(matrix))
+  return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
+
+
+class Estimator:
+  """Predicts `w·x_q` from weights `w` that it fits to the context.
+
+  Without examples the weights are the start. Equal estimators share compiled programs.
+  """
+
+  def __repr__(self) -> str:
+    """The class and its fields, with the shapes of arrays, on one line."""
+    fields = ', '.join(f'{name}={shown(value)}' for name, value in vars(self).items())
+    return f'{type(self).__name__}({fields})'
+
+  def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
+    """The weights fitted to each prompt's context."""
+    c = prompt.x.shape[1]
+    return self._fit(prompt, c, self._parameter(c))
+
+  def _parameter(self, count: int) -> Float[np.ndarray, '*n']:
+    """The parameter of the fit to `count` examples; 0 for a fit that has none."""
+    return np.zeros(())
+
+  def _fit(
+    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
+  ) -> Float[Array, 'b d']:
+    """The weights fitted to `count` examples; all other examples and labels are 0."""
+    raise NotImplementedError
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The prediction for each prompt's query."""
+    return jnp.einsum('bd,bd->b', self.weights(prompt), prompt.x_query)
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
+    """The prediction for each example from those before it, that for the query last."""
+    lengths = range(prompt.x.shape[1] + 1)
+    table = jnp.asarray(np.stack([self._parameter(k) for k in lengths]), prompt.x.dtype)
+
+    def predict(x: Array, y: Array, seen: Array, x_query: Array) -> Array:
+      count = jnp.sum(seen)
+      x, y = jax.vmap(zeroed, (0, 0, None))(x, y, seen)
+      part = Prompt(x=x, y=y, x_query=x_query, y_query=prompt.y_query)
+      return jnp.einsum('bd,bd->b', self._fit(part, count, table[count]), x_query)
+
+    return at_every_length(prompt, predict)
+
+  def __eq__(self, other: object) -> bool:
+    """Whether both have the same class and parameters."""
+    if type(self) is not type(other):
+      return NotImplemented
+    return attribute_values(vars(self)) == attribute_values(vars(other))
+
+  def __hash__(self) -> int:
+    return hash(attribute_values(vars(self)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class GradientDescent(Estimator):
+  """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
+
+  start: Float[np.ndarray, ' d']
+  step_sizes: Float[np.ndarray, ' k']
+  # At other context lengths the step size is the best for one step on this task.
+  tuned_for: LinearRegression | None = None
+
+  def _parameter(self, count: int) -> Float[np.ndarray, ' k']:
+    task = _of_length(self.tuned_for, count)
+    return self.step_sizes if task is None else np.array([best_first_step(task)])
+
+  def _fit(
+    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
+  ) -> Float[Array, 'b d']:
+    weights_bd = _rows(self.start, prompt)
+    for step_size in jnp.asarray(parameter, weights_bd.dtype):
+      weights_bd = weights_bd - step_size * _gradient(weights_bd, prompt, count)
+    return weights_bd
+
+  def learning_rule(self) -> LearningRule:
+    """This estimator as a learning rule; raises UserError for two steps or more."""
+    if self.step_sizes.size > 1:
+      raise UserError(
+        f'{self.step_sizes.size} steps of gradient descent are no learning rule; only '
+        'zero or one step is affine in the second moment G'
+      )
+    return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class GDBeta(Estimator):
+  """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
+
+  start: Float[np.ndarray, ' d']
+  step_matrix: Float[np.ndarray, 'd d']
+  # At other context lengths the step matrix is the best for this task.
+  tuned_for: LinearRegression | None = None
+
+  def _parameter(self, count: int) -> Float[np.ndarray, 'd d']:
+    task = _of_length(self.tuned_for, count)
+    return self.step_matrix if task is None else best_step_matrix(task)
+
+  def _fit(
+    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
+  ) -> Float[Array, 'b d']:
+    weights_bd = _rows(self.start, prompt)
+    step_matrix = jnp.asarray(parameter, weights_bd.dtype)
+    return weights_bd - _gradient(weights_bd, prompt, count) @ step_matrix.T
+
+  def learning_rule(self) -> LearningRule:
+    """This estimator as a learning rule."""
+    return LearningRule.gd_beta(self.start, self.step_matrix)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Ridge(Estimator):
+  """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
+
+  `K = root rootᵀ` may be singular, and `w` then stays in `start` plus its range. A
+  penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
+  """
+
+  start: Float[np.ndarray, ' d']
+  penalty: float
+  root: Float[np.ndarray, 'd d']
+
+  @classmethod
+  def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:
+    """Ridge regression with `K = I`."""
+    return cls(start, penalty, np.eye(start.size))
+
+  def _fit(
+    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
+  ) -> Float[Array, 'b d']:
+    start_bd = _rows(self.start, prompt)
+    root = jnp.asarray(self.root, start_bd.dtype)
+    # Not by the normal equations: they would square the condition number.
+    u, s, vt = jnp.linalg.svd(prompt.x @ root, full_matrices=False)
+    # Below this a singular value is rounding error, as usual for a pseudo-inverse.
+    noise_floor = s[:, :1] * jnp.finfo(s.dtype).eps * max(prompt.x.shape[1:])
+    inverse = jnp.where(s > noise_floor, s / (s * s + self.penalty), 0)
+    coefficients = jnp.einsum('bck,bc->bk', u, _residual(start_bd, prompt)) * inverse
+    return start_bd + jnp.einsum('bk,bkd->bd', coefficients, vt) @ root.T
+
+
+def bayes(task: object) -> Ridge:
+  """The posterior mean, the estimator of least risk.
+
+  The penalty is the noise variance, and the norm that of the prior. Raises UserError
+  unless the task is a LinearRegression.
+  """
+  task = require_regression(task)
+  root = np.eye(task.num_features)
+  if task.prior_covariance is not None:
+    eigenvalues, vectors = np.linalg.eigh(task.prior_covariance)
+    root = vectors * np.sqrt(eigenvalues.clip(0))
+  return Ridge(task.prior_mean, task.noise_std**2, root)
+
+
+def _baselines(task: LinearRegression) -> dict[str, Predictor]:
+  """The baselines of linear regression; `gd` and `gd_beta` are tuned for each length.
+
+  A task that exact theory does not cover has only the baselines that need no tuning.
+  `ridge` is missing where no best penalty is known.
+  """
+  found: dict[str, Predictor] = {}
+  if covers(task):
+    found['gd'] = GradientDescent(
+      task.prior_mean, np.array([best_first_step(task)]), tuned_for=task
+    )
+    found['gd_beta'] = GDBeta(task.prior_mean, best_step_matrix(task), tuned_for=task)
+    with contextlib.suppress(UserError):
+      found['ridge'] = Ridge.isotropic(task.prior_mean, best_penalty(task))
+  found['ols'] = Ridge.isotropic(task.prior_mean, 0.0)
+  if covers(task):
+    found['bayes'] = bayes(task)
+  return found | {
+    'averaging': Averaging(),
+    'nearest_neighbours': NearestNeighbours(),
+    'zero': Zero(),
+  }
+
+
+def _of_length(task: LinearRegression | None, count: int) -> LinearRegression | None:
+  """The task with `count` examples; None if `count` is 0, or already its own."""
+  if task is None or count in (0, task.context_length):
+    return None
+  task = copy.copy(task)
+  task.context_length = count
+  return task
+
+
+def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
+  """The start, repeated for each prompt in the prompts' precision."""
+  prompt.check_features('estimator', start.size)
+  shape = prompt.x.shape[0], start.size
+  return jnp.broadcast_to(jnp.asarray(start, prompt.x.dtype), shape)
+
+
+def _residual(weights_bd: Float[Array, 'b d'], prompt: Prompt) -> Float[Array, 'b c']:
+  return prompt.y - jnp.einsum('bcd,bd->bc', prompt.x, weights_bd)
+
+
+def _gradient(
+  weights_bd: Float[Array, 'b d'], prompt: Prompt, count: int | Array
+) -> Float[Array, 'b d']:
+  """The gradient of `Σ_i (w·x_i − y_i)² / (2 count)`, 0 without examples."""
+  residual_bc = _residual(weights_bd, prompt)
+  count = jnp.maximum(count, 1).astype(weights_bd.dtype)
+  return -jnp.einsum('bcd,bc->bd', prompt.x, residual_bc) / count

@@ -1,23 +1,41 @@
 """Linear classification with a new weight vector in every prompt."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key
+from jax.scipy.special import log_ndtr
+from jaxtyping import Array, ArrayLike, Bool, Float, Key
 
 from zoo import losses
-from zoo.errors import check_count, check_covariance, check_name, check_vector
+from zoo.errors import (
+  UserError,
+  check_count,
+  check_covariance,
+  check_name,
+  check_vector,
+)
+from zoo.prompt import Prompt
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass, dot, sample_signs, symmetric_root
+from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 _LINKS = {
   'logistic': jax.nn.sigmoid,
   'probit': jax.scipy.special.ndtr,
   'sign': lambda logit: jnp.where(logit > 0, 1, 0).astype(logit.dtype),
 }
+LogLink = Callable[[Float[Array, '*n']], Float[Array, '*n']]
+
+_REACH = 6.0  # standard deviations; beyond is 2e-9 of a Gaussian
+_MOST_NODES = 30_000
+_PART = 1024  # samples that are weighed at once
 
 
 @tasks.register('logistic_regression')
@@ -83,14 +101,334 @@ class LogisticRegression(FunctionClass):
     # for each example, which no method estimated at an acceptable cost: importance
     # sampling kept 1 sample of 100 for 20 features, and a particle filter was off by
     # 0.1 in the probability after 40 examples.
-    #
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import classification, regression
-
-    found: dict[str, Predictor] = {'map': classification.MaximumAPosteriori(self)}
+    found: dict[str, Predictor] = {'map': MaximumAPosteriori(self)}
     if self.link != 'sign':
-      found['bayes'] = classification.bayes(self)
+      found['bayes'] = bayes(self)
     return found | {
-      'averaging': classification.Averaging(self),
-      'zero': regression.Zero(),
+      'averaging': SignAveraging(self),
+      'zero': Zero(),
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class MaximumAPosteriori(Baseline):
+  """The link of `w·x_q` for the weights w of greatest posterior density.
+
+  They are found by Newton's method from the prior mean. For the link 'sign' they are
+  the weights of logistic regression, since every separating w has the same likelihood;
+  with the prior N(0, I) that is the usual penalised logistic regression with C = 1.
+  """
+
+  task: LogisticRegression
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    log_link = _log_link(self.task)
+    weights = self.weights(x, y, seen)
+    score = jnp.dot(x_query, weights)
+    return log_link(score) - log_link(-score)
+
+  def weights(
+    self, x: Float[Array, 'c d'], y: Float[Array, ' c'], seen: Bool[Array, ' c']
+  ) -> Float[Array, ' d']:
+    """The weights; where the prior does not vary, they are those of the prior mean."""
+    log_link = _log_link(self.task)
+    slope, bend = _derivatives(log_link)
+    offset, rows = _margins(self.task, *zeroed(x, y, seen))
+    step_sizes = jnp.asarray([0.5**i for i in range(20)], x.dtype)
+
+    def density(z: Array) -> Array:
+      margins = offset[None] + z @ rows.T
+      terms = jnp.where(seen[None], log_link(margins), 0)
+      return jnp.sum(terms, axis=-1) - jnp.sum(z * z, axis=-1) / 2
+
+    def newton(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+      i, z, _ = state
+      margins = offset + rows @ z
+      gradient = jnp.where(seen, slope(margins), 0) @ rows - z
+      root = _root_of_precision(rows, jnp.where(seen, bend(margins), 0))
+      step = _solve(root, _solve(root, gradient, transposed=True))
+      change = jnp.max(jnp.abs(rows @ step), initial=0)
+      # Far from the optimum, take the best of the halved steps. Near it a whole step is
+      # right, and the density is too flat to show that.
+      best = jnp.argmax(density(z[None] + step_sizes[:, None] * step[None]))
+      size = jnp.where(change < 0.1, 1.0, step_sizes[best]).astype(z.dtype)
+      return i + 1, z + size * step, change
+
+    def unfinished(state: tuple[Array, Array, Array]) -> Array:
+      # The error after a step is of the order of the square of the change.
+      return (state[0] < 100) & (state[2] > 1e-4)
+
+    start = jnp.zeros((), jnp.int32), jnp.zeros_like(x[0]), jnp.asarray(1, x.dtype)
+    z = jax.lax.while_loop(unfinished, newton, start)[1]
+    return jnp.asarray(self.task.prior_mean, x.dtype) + _root(self.task, x.dtype) @ z
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadrature(Baseline):
+  """The posterior probability of the label +1, integrated on a grid of weights.
+
+  The link must be 'logistic' or 'probit'. The grid has `num_nodes` equal steps along
+  the axes of the Gaussian that expectation propagation fits to the posterior, to
+  `_REACH` standard deviations on each side. Such a sum converges geometrically
+  (Trefethen and Weideman, The exponentially convergent trapezoidal rule, 2014), once
+  its steps are smaller than the width of the link. With the default number the largest
+  error of a probability was 2e-5 in 1000 prompts of one example, for several priors.
+  """
+
+  task: LogisticRegression
+  num_nodes: int | None = None  # along each axis; None: `num_nodes(task)`
+
+  def __post_init__(self):
+    _check_link(self.task)
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    log_link, d = _log_link(self.task), x.shape[1]
+    offset, rows = _margins(self.task, *zeroed(x, y, seen))
+    mean, root = _expectation_propagation(log_link, offset, rows, seen)
+    axis = np.linspace(-_REACH, _REACH, self.num_nodes or num_nodes(self.task))
+    grid = np.stack(np.meshgrid(*[axis] * d, indexing='ij'), axis=-1).reshape(-1, d)
+    grid = grid[np.linalg.norm(grid, axis=1) <= _REACH]
+    inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
+    z = mean[None] + jnp.asarray(grid, x.dtype) @ inverse.T
+
+    # One example after the other, so that no array has examples and nodes as axes.
+    def add(i: Array, log_p: Array) -> Array:
+      return log_p + jnp.where(seen[i], log_link(offset[i] + z @ rows[i]), 0)
+
+    log_p = jax.lax.fori_loop(0, len(x), add, -jnp.sum(z * z, axis=1) / 2)
+    query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
+    score = query_offset + z @ query_row[0]
+    positive = jax.nn.logsumexp(log_p + log_link(score))
+    return positive - jax.nn.logsumexp(log_p + log_link(-score))
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportanceSampling(Baseline):
+  """The posterior probability of the label +1, estimated by importance sampling.
+
+  The link must be 'logistic' or 'probit'. The proposal is a multivariate Student
+  distribution, a little wider than the Gaussian that expectation propagation fits to
+  the posterior. All prompts share the draws of one fixed seed.
+
+  With the default of 4096 samples and the prior N(0, I), probabilities are off by 0.005
+  (root mean square) for 5 features, and for 20 by 0.007 or 0.01 ('logistic', 'probit').
+  The log loss is larger by up to 7e-5 nats for 5 features, and for 20 by 1e-4 or 3e-4.
+  They are compared with 16 times as many samples, on 256 prompts of 5 to 40 examples.
+  """
+
+  task: LogisticRegression
+  num_samples: int = 4096
+
+  def __post_init__(self):
+    _check_link(self.task)
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    log_link = _log_link(self.task)
+    log_weights, scores = self._samples(x, y, seen, x_query)
+    positive = jax.nn.logsumexp(log_weights + log_link(scores))
+    return positive - jax.nn.logsumexp(log_weights + log_link(-scores))
+
+  def standard_error(self, prompt: Prompt) -> Float[Array, ' b']:
+    """The standard error of the probability of the label +1 of each query.
+
+    It is too small if the probability is so near 0 or 1 that no sample may have the
+    other label.
+    """
+    seen = jnp.ones(prompt.x.shape[1], bool)
+
+    def one(x: Array, y: Array, x_query: Array) -> Array:
+      log_weights, scores = self._samples(x, y, seen, x_query)
+      weights = jax.nn.softmax(log_weights)
+      values = jnp.exp(_log_link(self.task)(scores))
+      return jnp.sqrt(jnp.sum((weights * (values - weights @ values)) ** 2))
+
+    return jax.vmap(one)(prompt.x, prompt.y, prompt.x_query)
+
+  def _samples(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> tuple[Float[Array, ' n'], Float[Array, ' n']]:
+    """The logarithm of each sample's importance weight, and its `w·x_q`."""
+    log_link = _log_link(self.task)
+    offset, rows = _margins(self.task, *zeroed(x, y, seen))
+    mean, root = _expectation_propagation(log_link, offset, rows, seen)
+    freedom, width, d = 20, 1.1, x.shape[1]
+    # Drawn on the host, since compiling the draws would take seconds.
+    draws = np.random.default_rng(0)
+    normal = draws.normal(size=(self.num_samples, d))
+    scale = draws.chisquare(freedom, (self.num_samples, 1))
+    student = jnp.asarray(normal / np.sqrt(scale / freedom), x.dtype)
+    # Solving for all samples at once takes 20 times as long on a CPU.
+    inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
+    query_offset, query_row = _margins(self.task, x_query[None], jnp.ones(1, x.dtype))
+
+    def weigh(student: Array) -> tuple[Array, Array]:
+      z = mean + width * inverse @ student
+      proposal = -(freedom + d) / 2 * jnp.log1p(jnp.sum(student**2) / freedom)
+      likelihood = jnp.sum(jnp.where(seen, log_link(offset + rows @ z), 0))
+      score = query_offset[0] + query_row[0] @ z
+      return likelihood - jnp.sum(z * z) / 2 - proposal, score
+
+    # In parts, since the likelihood has samples and examples as axes in each prompt.
+    return jax.lax.map(weigh, student, batch_size=_PART)
+
+
+@dataclasses.dataclass(frozen=True)
+class SignAveraging(Baseline):
+  """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` (code of Garg et al., 2208.01066).
+
+  On average a is c w, where c depends on the link, and each entry has the variance 1/k.
+  The logit is that of a Gaussian w with this measurement, whose weights have the prior
+  mean 0 and equal variances, under the probit function that is closest to the link.
+  """
+
+  task: LogisticRegression
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    x, y = zeroed(x, y, seen)
+    # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
+    noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
+    d, root = self.task.num_features, self.task.prior_root()
+    variance = (np.sum(self.task.prior_mean**2) + np.sum(root**2)) / d
+    # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
+    c2 = 2 / math.pi / max(noise + d * variance, 1e-12)
+    precision = 1 + c2 * variance * jnp.sum(seen).astype(x.dtype)
+    score = math.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
+    spread = noise + variance * jnp.dot(x_query, x_query) / precision
+    score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))
+    return log_ndtr(score) - log_ndtr(-score)
+
+
+def bayes(task: LogisticRegression) -> Baseline:
+  """The Bayes predictor: integrated where a small grid is enough, else estimated.
+
+  A grid is for at most 3 features, and for prior standard deviations of up to 1.7 for
+  three of them (2.1 with the link 'logistic') and 9.7 for two. Raises UserError for the
+  link 'sign'.
+  """
+  d = task.num_features
+  small = d <= 3 and num_nodes(task) ** d <= _MOST_NODES
+  return Quadrature(task) if small else ImportanceSampling(task)
+
+
+def num_nodes(task: LogisticRegression) -> int:
+  """The nodes along each axis of a grid that resolves the link, at any weights."""
+  largest = np.linalg.norm(task.prior_root(), 2)
+  width = 1.35 if task.link == 'probit' else 1.65
+  return math.ceil(24 * max(1.0, largest / width))
+
+
+def _check_link(task: LogisticRegression) -> None:
+  if task.link == 'sign':
+    raise UserError("link is 'sign'; it must be 'logistic' or 'probit'")
+
+
+def _log_link(task: LogisticRegression) -> LogLink:
+  """The logarithm of the link; for 'sign', that of the logistic link."""
+  return log_ndtr if task.link == 'probit' else jax.nn.log_sigmoid
+
+
+def _derivatives(log_link: LogLink) -> tuple[LogLink, LogLink]:
+  """The first derivative of a function of one number, and minus the second."""
+  slope = jax.grad(lambda u: log_link(u))
+  return jax.vmap(slope), jax.vmap(lambda u: jnp.maximum(-jax.grad(slope)(u), 0))
+
+
+def _root(task: LogisticRegression, dtype: jnp.dtype) -> Float[Array, 'd d']:
+  return jnp.asarray(task.prior_root(), dtype)
+
+
+def _margins(
+  task: LogisticRegression, x: Float[Array, 'c d'], y: Float[Array, ' c']
+) -> tuple[Float[Array, ' c'], Float[Array, 'c d']]:
+  """`y_i w·x_i = offset_i + rows_i·z` for `w = prior_mean + R z` and `z ~ N(0, I)`."""
+  signed = y[:, None] * x
+  offset = signed @ jnp.asarray(task.prior_mean, x.dtype)
+  return offset, signed @ _root(task, x.dtype)
+
+
+def _root_of_precision(
+  rows: Float[Array, 'c d'], weights: Float[Array, ' c']
+) -> Float[Array, 'd d']:
+  """An upper triangular U with `Uᵀ U = I + Σ_i weights_i rows_i rows_iᵀ`."""
+  # Not by a Cholesky decomposition: the product would square the condition number.
+  scaled = jnp.sqrt(weights)[:, None] * rows
+  identity = jnp.eye(rows.shape[1], dtype=rows.dtype)
+  root = jnp.linalg.qr(jnp.concatenate([scaled, identity]), mode='r')
+  # The signs of the rows depend on the number of examples, and affect the samples.
+  return root * jnp.where(jnp.diagonal(root) < 0, -1, 1).astype(root.dtype)[:, None]
+
+
+def _solve(
+  root: Float[Array, 'd d'], right: Float[Array, ' d *n'], transposed: bool = False
+) -> Float[Array, ' d *n']:
+  return jax.scipy.linalg.solve_triangular(root, right, trans=int(transposed))
+
+
+def _expectation_propagation(
+  log_link: LogLink,
+  offset: Float[Array, ' c'],
+  rows: Float[Array, 'c d'],
+  seen: Bool[Array, ' c'],
+) -> tuple[Float[Array, ' d'], Float[Array, 'd d']]:
+  """The mean, and the root U of the precision, of a Gaussian near the posterior of z.
+
+  Ten parallel updates, damped by half (Rasmussen and Williams, Gaussian Processes for
+  Machine Learning, section 3.6), with moments by Gauss–Hermite quadrature.
+  """
+  nodes, weights = np.polynomial.hermite_e.hermegauss(32)
+  nodes = jnp.asarray(nodes, rows.dtype)
+  log_weights = jnp.asarray(np.log(weights), rows.dtype)
+
+  def posterior(first: Array, second: Array) -> tuple[Array, Array]:
+    root = _root_of_precision(rows, second)
+    right = (first - second * offset) @ rows
+    return _solve(root, _solve(root, right, transposed=True)), root
+
+  def update(_: Array, sites: tuple[Array, Array]) -> tuple[Array, Array]:
+    # A site is the factor exp(first u − second u²/2) of the margin u.
+    first, second = sites
+    mean, root = posterior(first, second)
+    variance = jnp.sum(_solve(root, rows.T, transposed=True) ** 2, axis=0)
+    precision = 1 / jnp.maximum(variance, 1e-12)
+    linear = precision * (offset + rows @ mean) - first
+    cavity = jnp.maximum(precision - second, 1e-3 * precision)
+    at = linear / cavity
+    margins = at[:, None] + nodes[None] / jnp.sqrt(cavity)[:, None]
+    tilted = jax.nn.softmax(log_weights[None] + log_link(margins))
+    at = jnp.sum(tilted * margins, axis=1)
+    spread = jnp.sum(tilted * (margins - at[:, None]) ** 2, axis=1)
+    # Quadrature is too coarse for a variance much below that of the cavity.
+    inverse = jnp.clip(1 / jnp.maximum(spread, 1e-30), cavity, 1e3 * cavity)
+    first = jnp.where(seen, (first + inverse * at - linear) / 2, 0)
+    return first, jnp.where(seen, (second + inverse - cavity) / 2, 0)
+
+  zeros = jnp.zeros_like(offset)
+  return posterior(*jax.lax.fori_loop(0, 10, update, (zeros, zeros)))

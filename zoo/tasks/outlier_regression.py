@@ -1,14 +1,19 @@
 """Linear regression among outliers, which carry no information about the weights."""
 
+from __future__ import annotations
+
+import dataclasses
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo.errors import UserError, check_count, check_number
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import BaseTask, dot, make_prompt
+from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
@@ -80,17 +85,13 @@ class OutlierRegression(BaseTask):
     return make_prompt(x, labels, None if self.kind == 'many' else targets)
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import regression
-    from zoo.estimators.outlier_regression import WithoutOnes
-
     found: dict[str, Predictor] = {}
     if self.kind == 'many':
       found['bayes'] = WithoutOnes()
     return found | {
-      'ols': regression.LeastSquares(),
-      'ridge': regression.LeastSquares(1.0),
-      'zero': regression.Zero(),
+      'ols': LeastSquares(),
+      'ridge': LeastSquares(1.0),
+      'zero': Zero(),
     }
 
 
@@ -107,3 +108,24 @@ def _orthogonal_vector(
 
   u, v = without(u, w), without(v, w)
   return (a * u + b * without(v, u)) / (a * a + b * b)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutOnes(Baseline):
+  """Least squares without the examples whose features are all 1, whose label is 1.
+
+  This is the posterior mean of the task `outlier_regression` of the kind `many`: other
+  examples have such features with probability 0, so that the outliers are known, and
+  the outliers do not depend on w. The rest is linear regression without noise.
+  """
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    rest = seen & jnp.any(x != 1, axis=1)
+    prediction = LeastSquares().predict(x, y, rest, x_query)
+    return jnp.where(jnp.all(x_query == 1), 1, prediction)

@@ -11,6 +11,7 @@ from zoo.errors import check_count, check_number, check_vector
 from zoo.protocols import Predictor
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass, dot
+from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
 
 @tasks.register('quadratic_regression')
@@ -49,16 +50,13 @@ class QuadraticRegression(FunctionClass):
     return dot(x * x, function[None])
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import regression
-
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
     center = None
     if self.prior_mean.any():
       center = tuple((self.prior_mean / math.sqrt(3)).tolist())
     return {
-      'bayes': regression.LeastSquares(3 * self.noise_std**2, True, center),
-      'ols': regression.LeastSquares(),
-      'nearest_neighbours': regression.NearestNeighbours(),
-      'zero': regression.Zero(),
+      'bayes': LeastSquares(3 * self.noise_std**2, True, center),
+      'ols': LeastSquares(),
+      'nearest_neighbours': NearestNeighbours(),
+      'zero': Zero(),
     }

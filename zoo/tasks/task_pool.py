@@ -1,17 +1,22 @@
 """Linear regression whose weights come from a finite pool."""
 
+from __future__ import annotations
+
+import dataclasses
 import functools
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo.errors import UserError, check_count, check_number
 from zoo.protocols import Predictor, Task
 from zoo.registry import tasks
 from zoo.tasks.base import FunctionClass, dot
-from zoo.tasks.linear_regression import LinearRegression
+from zoo.tasks.baselines import Baseline, LeastSquares, Zero, zeroed
+from zoo.tasks.linear_regression import LinearRegression, require_covered, samples_as
 
 
 @tasks.register('task_pool')
@@ -55,18 +60,14 @@ class TaskPool(FunctionClass):
     return dot(x, function[None])
 
   def baselines(self) -> dict[str, Predictor]:
-    # Imported here since the estimators import the tasks.
-    from zoo.estimators import regression
-    from zoo.estimators.task_pool import DiscreteBayes
-
     dmmse = DiscreteBayes(self)
     return {
       'bayes': dmmse,
       'dmmse': dmmse,  # its name in the paper
       # The posterior mean of `new_tasks`.
-      'ridge': regression.LeastSquares(self.noise_std**2),
-      'ols': regression.LeastSquares(),
-      'zero': regression.Zero(),
+      'ridge': LeastSquares(self.noise_std**2),
+      'ols': LeastSquares(),
+      'zero': Zero(),
     }
 
   def shifts(self) -> dict[str, Task]:
@@ -76,6 +77,26 @@ class TaskPool(FunctionClass):
     return {'new_tasks': new_tasks}
 
 
+def covers_pool(task: object) -> TypeGuard[TaskPool]:
+  """Whether a task is a pool of tasks that no subclass changes; see `covers`."""
+  return isinstance(task, TaskPool) and samples_as(TaskPool, task)
+
+
+def require_isotropic(task: object) -> LinearRegression | TaskPool:
+  """Returns the task if its weights are `N(w*, I)` or a pool, its features `N(0, I)`.
+
+  Raises UserError otherwise.
+  """
+  if covers_pool(task):
+    return task
+  task = require_covered(task)
+  for name in ('prior_covariance', 'feature_covariance'):
+    covariance = getattr(task, name)
+    if covariance is not None and np.any(covariance != np.eye(task.num_features)):
+      raise UserError(f'{name} is not the identity; with other labels it must be')
+  return task
+
+
 @functools.lru_cache(maxsize=8)
 def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm d']:
   # NumPy guarantees that the numbers of a RandomState, unlike a Generator's, stay.
@@ -83,3 +104,35 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
   pool = random.standard_normal((num_tasks, num_features))
   pool.flags.writeable = False
   return pool
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscreteBayes(Baseline):
+  """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
+
+  `Σ_m p_m w_m·x_q` with `p = softmax_m(−|y − X w_m|² / (2σ²))`. Without noise only the
+  weights that fit the examples are left.
+  """
+
+  one_by_one = True  # a pool may have a million tasks
+
+  task: TaskPool
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    x, y = zeroed(x, y, seen)
+    pool = jnp.asarray(self.task.pool, x.dtype)
+    misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
+    if self.task.noise_std > 0:
+      posterior = jax.nn.softmax(-misfit / (2 * self.task.noise_std**2))
+    else:
+      # The misfit of the true weights is rounding error, and so the smallest; before
+      # the first example all misfits are 0.
+      fits = (misfit == jnp.min(misfit)).astype(x.dtype)
+      posterior = fits / jnp.sum(fits)
+    return jnp.dot(posterior @ pool, x_query)

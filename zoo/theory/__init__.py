@@ -1,7 +1,6 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
-from zoo.estimators.tuning import polynomial_optimum as polynomial_optimum
-from zoo.tasks.coverage import covers as covers
+from zoo.tasks.linear_regression import covers as covers
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
 from zoo.theory import labels as labels
@@ -26,5 +25,6 @@ from zoo.theory.prior_shift import transport as transport
 from zoo.theory.ridge import bayes_risk as bayes_risk
 from zoo.theory.ridge import ridge_risk as ridge_risk
 from zoo.theory.risk import population_risk as population_risk
+from zoo.theory.schedules import polynomial_optimum as polynomial_optimum
 from zoo.theory.trust import check_rule as check_rule
 from zoo.theory.trust import is_ours as is_ours

@@ -1,11 +1,10 @@
 """Exact risks of estimators that are not learning rules."""
 
 from zoo.errors import UserError
-from zoo.estimators import GradientDescent, Ridge
-from zoo.estimators.tuning import gradient_descent_risk
 from zoo.protocols import Predictor, Task
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
 from zoo.theory.ridge import ridge_risk
+from zoo.theory.schedules import gradient_descent_risk
 
 # Bounds whose relative difference is below float32 resolution count as equal.
 _RESOLVED = 1e-7

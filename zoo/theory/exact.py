@@ -17,7 +17,7 @@ from zoo.errors import UserError
 from zoo.exact_forms import Recurrence
 from zoo.learning_rule import LearningRule
 from zoo.protocols import FollowsRule, HasExactForm, Predictor, Task
-from zoo.tasks.coverage import covers_pool
+from zoo.tasks.task_pool import covers_pool
 from zoo.theory import sequential
 from zoo.theory.closed_forms import closed_form
 from zoo.theory.forms import Constants, Form, exact_form, form_constants, form_risk

@@ -14,8 +14,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_name
 from zoo.learning_rule import LearningRule, symmetric
-from zoo.tasks.coverage import require_isotropic
-from zoo.tasks.task_pool import TaskPool
+from zoo.tasks.task_pool import TaskPool, require_isotropic
 from zoo.theory.directions import Prior, normal_prior, panels, pool_prior
 
 Label = str | Callable[[np.ndarray], ArrayLike]

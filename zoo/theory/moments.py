@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 
 # The annotations are for the host; under vmap or tracing the fields are JAX arrays.
 

@@ -7,11 +7,10 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from zoo.errors import check_number, check_vector
-from zoo.estimators.tuning import best_step_matrix
 from zoo.learning_rule import LearningRule
 from zoo.protocols import Task
-from zoo.tasks.coverage import covers_pool, require_covered
-from zoo.tasks.task_pool import TaskPool
+from zoo.tasks.linear_regression import best_step_matrix, require_covered
+from zoo.tasks.task_pool import TaskPool, covers_pool
 from zoo.theory.label_moments import best_rule, quadratic_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
 

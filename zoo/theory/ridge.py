@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from zoo import wishart
 from zoo.errors import UserError
-from zoo.estimators import Ridge, bayes, wishart
-from zoo.estimators.tuning import second_moments
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import Ridge, bayes, require_covered, second_moments
 
 # Numbers of quadrature points, tried until the bounds agree.
 _NUM_POINTS = 8, 16, 32, 64

@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.errors import UserError, check_array, check_number, check_vector
-from zoo.estimators.tuning import is_scalar, second_moments
 from zoo.exact_forms import Recurrence
 from zoo.learning_rule import AnyArray
 from zoo.protocols import Task
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
 from zoo.theory.moments import Moments, task_moments
 
 Numbers = ArrayLike | Sequence[Any]  # nested lists are accepted too

@@ -21,7 +21,7 @@ from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task, is_looped
 from zoo.statistics import Statistics
 from zoo.tasks.base import loss_of
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')

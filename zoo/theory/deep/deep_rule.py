@@ -12,15 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from zoo import wishart
 from zoo.errors import UserError, check_count
-from zoo.estimators import wishart
-from zoo.estimators.tuning import feature_variance, is_scalar, second_moments
 from zoo.exact_forms import DeepRule
 from zoo.learning_rule import AnyArray
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
 from zoo.theory.deep.feature_moments import feature_moments
+from zoo.theory.schedules import feature_variance
 
 # Six layers would need 365 quadrature points, which take minutes to compute.
 _MAX_LAYERS = 5

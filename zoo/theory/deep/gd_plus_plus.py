@@ -14,10 +14,10 @@ import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
 from zoo.errors import UserError, check_count, check_number, check_vector
-from zoo.estimators.tuning import best_schedule, polynomial_optimum
 from zoo.protocols import Task
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import Spectrum, degree, spectrum_of
+from zoo.theory.schedules import best_schedule, polynomial_optimum
 
 # At each depth: random networks drawn, the best of them that are searched from, and the
 # best results, which the search at the next depth starts from.

@@ -18,7 +18,7 @@ from jaxtyping import ArrayLike, Float
 from zoo.errors import check_array, check_number
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum
 from zoo.theory.deep.trace_moments import prior_variance, trace_moment
 

@@ -23,7 +23,7 @@ from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum, recursion
 from zoo.theory.deep.gd_plus_plus import GDPlusPlus, gd_plus_plus_risk
 from zoo.theory.exact import double_precision, in_float64

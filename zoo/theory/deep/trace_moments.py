@@ -10,10 +10,9 @@ from fractions import Fraction
 import numpy as np
 
 from zoo.errors import UserError, check_count
-from zoo.estimators.tuning import second_moments
 from zoo.protocols import Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo.tasks.linear_regression import require_covered, second_moments
 
 _Traces = tuple[int, ...]  # the powers t in Π tr Wᵗ, largest first
 

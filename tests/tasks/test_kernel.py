@@ -7,8 +7,8 @@ import scipy.integrate
 import zoo
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
-from zoo.estimators.kernel import ArcCosineKernel
 from zoo.tasks import ReluNetwork
+from zoo.tasks.relu_network import ArcCosineKernel
 
 
 def _kernel(task: ReluNetwork) -> ArcCosineKernel:

@@ -4,8 +4,8 @@ import pytest
 import zoo
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
-from zoo import estimators, theory
-from zoo.estimators import tuning, wishart
+from zoo import estimators, theory, wishart
+from zoo.theory import schedules
 
 
 @pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])
@@ -18,12 +18,12 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
   def risk(step_matrix):
     return theory.exact_risk(estimators.gd_beta(origin, step_matrix), task)
 
-  best = tuning.best_step_size(task, start=start) * np.eye(3)
+  best = estimators.best_step_size(task, start=start) * np.eye(3)
   shift = 0.1 * np.eye(3)
   lowest = risk(best)
   assert risk(best + shift) == pytest.approx(risk(best - shift), rel=1e-10)
   assert risk(best + shift) > lowest
-  best = tuning.best_step_matrix(task, start)
+  best = estimators.best_step_matrix(task, start)
   assert risk(best) < lowest
   for shift in 0.1 * np.random.default_rng(1).normal(size=(4, 3, 3)):
     assert risk(best + shift) == pytest.approx(risk(best - shift), rel=1e-10)
@@ -32,8 +32,8 @@ def test_best_step_size_and_matrix_have_no_slope(start, noise_std):
 def test_best_step_matrix_of_an_isotropic_task_is_a_number():
   task = isotropic(10, 10, prior_mean=2.0, noise_std=0.5)
   expected = 10 / 21.25 * np.eye(10)
-  np.testing.assert_allclose(tuning.best_step_matrix(task), expected, atol=1e-15)
-  assert tuning.best_step_size(task) == pytest.approx(10 / 21.25, rel=1e-14)
+  np.testing.assert_allclose(estimators.best_step_matrix(task), expected, atol=1e-15)
+  assert estimators.best_step_size(task) == pytest.approx(10 / 21.25, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ def test_best_constant_step_and_schedule(num_steps, noise_std):
   task = isotropic(4, 6, prior_mean=1.0, noise_std=noise_std)
 
   def risk(step_sizes):
-    return tuning.gradient_descent_risk(task, step_sizes, None)
+    return schedules.gradient_descent_risk(task, step_sizes, None)
 
-  step_size = tuning.best_step_size(task, num_steps)
+  step_size = estimators.best_step_size(task, num_steps)
   constant = risk(np.full(num_steps, step_size))
   for other in np.linspace(0, 1.5, 301):
     assert constant <= risk(np.full(num_steps, other)) * (1 + 1e-12)
-  schedule = tuning.best_schedule(task, num_steps)
+  schedule = estimators.best_schedule(task, num_steps)
   best = risk(schedule)
   # Under strong noise the best polynomial has complex zeros, and of real steps equal
   # ones are then the best.
   assert best <= constant
   assert noise_std > 1 or best < 0.99 * constant
-  fewer = tuning.best_schedule(task, num_steps - 1)
+  fewer = estimators.best_schedule(task, num_steps - 1)
   assert best < risk(fewer)
   rng = np.random.default_rng(0)
   for scale in (1e-3, 1e-1):
@@ -79,9 +79,9 @@ def test_golden_optima_over_polynomials(noise_std, degrees, risks):
   np.testing.assert_allclose([one.risk for one in found], risks, rtol=0, atol=5.1e-7)
   for optimum in found:
     if optimum.steps is not None:
-      schedule = tuning.best_schedule(task, optimum.steps.size)
+      schedule = estimators.best_schedule(task, optimum.steps.size)
       np.testing.assert_array_equal(schedule, optimum.steps)
-      attained = tuning.gradient_descent_risk(task, schedule, None)
+      attained = schedules.gradient_descent_risk(task, schedule, None)
       assert attained == pytest.approx(optimum.risk, rel=1e-11)
   # Without noise the roots are those of an orthogonal polynomial.
   assert noise_std or all(optimum.steps is not None for optimum in found)
@@ -105,7 +105,7 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
     right = np.concatenate([prior, np.zeros_like(noise)])
     coefficients, *_ = np.linalg.lstsq(system, right)
     least = float(np.sum(np.square(system @ coefficients - right)))
-    found = tuning.polynomial_optimum(task, degree, start)
+    found = schedules.polynomial_optimum(task, degree, start)
     # Powers up to the third of points between 0.1 and 20 are well conditioned.
     assert found.risk == pytest.approx(least, rel=1e-10)
     # Q = (1 − P) / s.
@@ -116,10 +116,10 @@ def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
 
 def test_of_a_start_that_is_right_no_step_leads_away():
   task = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
-  optimum = tuning.polynomial_optimum(task, 3)
+  optimum = schedules.polynomial_optimum(task, 3)
   assert (optimum.risk, optimum.roots.size) == (0, 0)
   np.testing.assert_array_equal(optimum.coefficients, np.zeros(3))
-  np.testing.assert_array_equal(tuning.best_schedule(task, 3), np.zeros(3))
+  np.testing.assert_array_equal(estimators.best_schedule(task, 3), np.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros(
 ):
   """A single local search ended at 4.904156 and at 2.284829."""
   task = isotropic(d, c, noise_std=noise_std)
-  schedule = tuning.best_schedule(task, num_steps)
-  found = tuning.gradient_descent_risk(task, schedule, None)
+  schedule = estimators.best_schedule(task, num_steps)
+  found = schedules.gradient_descent_risk(task, schedule, None)
   assert found == pytest.approx(risk, abs=5.1e-7)
-  optimum = tuning.polynomial_optimum(task, num_steps)
+  optimum = schedules.polynomial_optimum(task, num_steps)
   assert optimum.risk == pytest.approx(bound, abs=5.1e-7)
   assert np.abs(np.imag(1 / optimum.roots)).max() > 0.1
   assert optimum.steps is None
@@ -152,13 +152,13 @@ def test_no_schedule_below_the_bound_nor_above_a_simpler_one(noise_std, d, c):
   task = isotropic(d, c, noise_std=noise_std)
   fewer = np.inf
   for num_steps in (1, 2, 3, 5):
-    schedule = tuning.best_schedule(task, num_steps)
-    best = tuning.gradient_descent_risk(task, schedule, None)
-    bound = tuning.polynomial_optimum(task, num_steps).risk
+    schedule = estimators.best_schedule(task, num_steps)
+    best = schedules.gradient_descent_risk(task, schedule, None)
+    bound = schedules.polynomial_optimum(task, num_steps).risk
     assert bound * (1 - 1e-12) <= best
     assert best <= fewer * (1 + 1e-12)
-    constant = np.full(num_steps, tuning.best_step_size(task, num_steps))
-    assert best <= tuning.gradient_descent_risk(task, constant, None) * (1 + 1e-12)
+    constant = np.full(num_steps, estimators.best_step_size(task, num_steps))
+    assert best <= schedules.gradient_descent_risk(task, constant, None) * (1 + 1e-12)
     fewer = best
 
 
@@ -166,13 +166,13 @@ def test_one_step_schedule_is_the_best_step():
   for noise_std in (0.0, 0.5):
     task = isotropic(4, 6, prior_mean=1.0, noise_std=noise_std)
     start = np.full(4, 0.3)
-    best = tuning.best_step_size(task, start=start)
-    assert tuning.best_schedule(task, 1, start) == pytest.approx(best, rel=1e-7)
+    best = estimators.best_step_size(task, start=start)
+    assert estimators.best_schedule(task, 1, start) == pytest.approx(best, rel=1e-7)
 
 
 def test_many_steps_without_noise_end_at_least_squares():
   task = isotropic(5, 3)
-  risk = tuning.gradient_descent_risk(task, tuning.best_schedule(task, 30), None)
+  risk = schedules.gradient_descent_risk(task, estimators.best_schedule(task, 30), None)
   # The smallest eigenvalues of a 3 by 3 Wishart part are never quite reached.
   assert 2.0 < risk < 2.1
 
@@ -182,22 +182,22 @@ def test_scaled_features_scale_the_step():
     isotropic(3, 4, feature_covariance=variance * np.eye(3)) for variance in (1.0, 4.0)
   )
   for num_steps in (1, 3):
-    step_sizes = [tuning.best_step_size(task, num_steps) for task in (small, large)]
+    step_sizes = [estimators.best_step_size(task, num_steps) for task in (small, large)]
     assert step_sizes[1] == pytest.approx(step_sizes[0] / 4, rel=1e-6)
 
 
 def test_what_has_no_closed_form_says_so():
   task = general(noise_std=0.5)
-  for call in (tuning.best_step_size, tuning.best_schedule):
+  for call in (estimators.best_step_size, estimators.best_schedule):
     with pytest.raises(zoo.UserError, match='feature_covariance is not a positive mul'):
       call(task, 2)
   with pytest.raises(zoo.UserError, match='penalty is None'):
-    tuning.best_penalty(task)
+    estimators.best_penalty(task)
   certain = isotropic(2, 3, prior_covariance=np.zeros((2, 2)), noise_std=1.0)
   with pytest.raises(zoo.UserError, match='use prior_mean'):
-    tuning.best_penalty(certain)
-  assert tuning.best_step_size(certain) == 0
+    estimators.best_penalty(certain)
+  assert estimators.best_step_size(certain) == 0
   with pytest.raises(zoo.UserError, match='num_steps is 0'):
-    tuning.best_schedule(task, 0)
+    estimators.best_schedule(task, 0)
   with pytest.raises(zoo.UserError, match=r'start has shape \(2,\)'):
-    tuning.best_step_size(task, start=np.zeros(2))
+    estimators.best_step_size(task, start=np.zeros(2))

@@ -7,8 +7,8 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from zoo.estimators.trees import Boosting, GreedyTree
 from zoo.tasks import DecisionTree
+from zoo.tasks.decision_tree import Boosting, GreedyTree
 
 
 def _prompt(x, y, x_query) -> zoo.Prompt:

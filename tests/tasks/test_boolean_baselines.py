@@ -11,7 +11,7 @@ from scipy.special import expit
 import zoo
 from tests.marks import mostly_full
 from zoo import losses
-from zoo.estimators import boolean
+from zoo.tasks import boolean
 
 # The logit of a certain label; in float32 it is 13.86 for the label +1, since 1 − 1e-6
 # is rounded, and −13.82 for −1. Both have a loss of 1e-6, up to 5%.

@@ -1,4 +1,4 @@
-"""The best step sizes and penalties of the estimators on a task."""
+"""The best schedules of gradient descent on linear regression."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,47 +7,20 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Complex, Float
 
-from zoo.errors import UserError, check_count, check_vector
-from zoo.estimators import wishart
-from zoo.estimators.search import lowest_point
-from zoo.tasks import LinearRegression
-from zoo.tasks.coverage import require_covered
+from zoo import wishart
+from zoo.errors import UserError, check_count
+from zoo.search import lowest_point
+from zoo.tasks.linear_regression import (
+  LinearRegression,
+  best_first_step,
+  is_scalar,
+  second_moments,
+)
 
 Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
 
 MAX_STEPS = 10_000  # of gradient descent; each has a step size
 _NUM_STARTS = 12  # random starts of the search for a schedule without closed form
-
-
-def second_moments(
-  task: LinearRegression, start: ArrayLike | None = None
-) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, 'd d']]:
-  """`N = E (ŵ − start)(ŵ − start)ᵀ` and Σ; `start` defaults to the prior mean.
-
-  Raises UserError for a task that exact theory does not cover.
-  """
-  task = require_covered(task)
-  identity = np.eye(task.num_features)
-  deviation = identity if task.prior_covariance is None else task.prior_covariance
-  features = identity if task.feature_covariance is None else task.feature_covariance
-  if start is not None:
-    bias = check_vector('start', start, task.num_features) - task.prior_mean
-    deviation = deviation + np.outer(bias, bias)
-  return deviation, features
-
-
-def best_step_matrix(
-  task: LinearRegression, start: ArrayLike | None = None
-) -> Float[np.ndarray, 'd d']:
-  """The matrix step Γ of least risk for one step from `start` (None: the prior mean).
-
-  `Γ = N ((1 + 1/C) ΣN + (tr ΣN + σ²)/C)⁻¹`, N and Σ as in `second_moments`.
-  """
-  deviation, _ = second_moments(task, start)
-  normal = _normal_matrix(task, start)
-  if not normal.any():  # there is nothing to learn and no noise
-    return np.zeros_like(deviation)
-  return np.linalg.solve(normal.T, deviation).T
 
 
 def best_step_size(
@@ -60,11 +33,7 @@ def best_step_size(
   """
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   if num_steps == 1:
-    # The risk E |(I − ηS)(start − ŵ) + η Xᵀn/C|²_Σ is quadratic in the step η.
-    deviation, features = second_moments(task, start)
-    slope = np.trace(features @ features @ deviation)
-    curvature = np.trace(features @ _normal_matrix(task, start) @ features)
-    return float(slope / curvature) if curvature > 0 else 0.0
+    return best_first_step(task, start)
 
   residuals, _ = _residuals(task, num_steps, start)
 
@@ -188,43 +157,6 @@ def gradient_descent_risk(
   return float(np.sum(np.square(residuals(step_sizes))))
 
 
-def best_penalty(task: LinearRegression, start: ArrayLike | None = None) -> float:
-  """The ridge penalty of least risk, `σ² d / tr N`; `start` defaults to the prior mean.
-
-  If Σ is a multiple of the identity, the risk depends on N only through its trace; if N
-  is a multiple, ridge is the posterior mean. Otherwise there is no closed form, and
-  UserError is raised; the posterior mean is then better than ridge with any penalty.
-  """
-  if task.noise_std == 0:
-    return 0.0
-  deviation, features = second_moments(task, start)
-  if not (is_scalar(features) or is_scalar(deviation)):
-    raise UserError(
-      'penalty is None; for a prior covariance and a feature covariance that both '
-      'differ from a multiple of the identity it must be given'
-    )
-  trace = float(np.trace(deviation))
-  if trace == 0:
-    raise UserError(
-      'penalty is None; no penalty is large enough for a prior covariance of 0: use '
-      'prior_mean'
-    )
-  return task.noise_std**2 * task.num_features / trace
-
-
-def _normal_matrix(
-  task: LinearRegression, start: ArrayLike | None
-) -> Float[np.ndarray, 'd d']:
-  """`(1 + 1/C) ΣN + ((tr ΣN + σ²)/C) I`, so that `E rrᵀ` of one step is this times Σ.
-
-  See docs/theory.md, section 2, with N in place of Λ since the start is arbitrary.
-  """
-  deviation, features = second_moments(task, start)
-  product, c = features @ deviation, task.context_length
-  spread = np.trace(product) + task.noise_std**2
-  return (1 + 1 / c) * product + spread / c * np.eye(task.num_features)
-
-
 def _residuals(
   task: LinearRegression, num_steps: int, start: ArrayLike | None
 ) -> tuple[Numbers, Numbers]:
@@ -271,9 +203,3 @@ def feature_variance(task: LinearRegression) -> float:
       'steps of gradient descent have an exact risk only if it is'
     )
   return float(features[0, 0])
-
-
-def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
-  """Whether a matrix is a multiple of the identity, up to rounding."""
-  identity = matrix[0, 0] * np.eye(len(matrix))
-  return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
