@@ -25,7 +25,7 @@ list_models = _registry.models.names
 list_tasks = _registry.tasks.names
 register_mixer = _registry.mixers.register
 register_model = _registry.models.register
-register_task = _registry.tasks.register
+register_task = tasks.register_task
 
 
 @overload

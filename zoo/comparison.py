@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-import jax
 import numpy as np
 from absl import logging
 from jaxtyping import Float
@@ -16,7 +15,6 @@ from zoo.errors import UserError, in_one_line
 from zoo.files import is_finite_number
 from zoo.protocols import Predictor, Task
 from zoo.tables import format_estimate, format_exact
-from zoo.tasks.base import baselines_of
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
@@ -67,7 +65,7 @@ def compare_all(
   models: Sequence[Predictor], task: Task, num_prompts: int = 4096, seed: int = 0
 ) -> list[Comparison] | None:
   """Like `compare`, for several models of one class; measures each baseline once."""
-  length = _context_length(task)
+  length = task.context_length
   lengths = _lengths(length, _MANY if one_pass(models[0]) is not None else _FEW)
   if affordable(task, len(lengths)) < _ENOUGH:
     lengths = [length]
@@ -75,7 +73,7 @@ def compare_all(
   if num_prompts < 2:
     logging.info('the task is too large for a comparison with its baselines')
     return None
-  baselines = baselines_of(task)
+  baselines = task.baselines()
   if MODEL in baselines:
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
 
@@ -147,17 +145,8 @@ def affordable(task: Task, num_lengths: int = 1) -> int:
 
   Baselines decompose matrices of `[c, d]`, or of `[c, c]` if c < d or they are kernels.
   """
-  c, d = max(_context_length(task), 1), task.num_features
+  c, d = task.context_length, task.num_features
   return int(_BUDGET / (num_lengths * c * d * max(c, d)))
-
-
-def _context_length(task: Task) -> int:
-  """The number of examples before the query, which a task need not have as a field."""
-  length = getattr(task, 'context_length', None)
-  if length is not None:
-    return length
-  prompt = jax.eval_shape(lambda key: task.sample(key, 1), jax.random.key(0))
-  return prompt.x.shape[1]
 
 
 def _lengths(context_length: int, most: int) -> list[int]:

@@ -25,7 +25,6 @@ from zoo.errors import (
 )
 from zoo.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
-from zoo.tasks.base import num_outputs_of
 from zoo.tasks.linear_regression import require_covered
 
 Check = Callable[[str, Any], Any]
@@ -178,13 +177,12 @@ def build_model(config: Config, rngs: nnx.Rngs) -> Model:
   outputs if the model's constructor names them. Raises UserError.
   """
   task = build_task(config)
-  outputs, name = num_outputs_of(task), config.model.name
+  outputs, name = task.num_outputs, config.model.name
   given: dict[str, Any] = {'num_features': task.num_features}
   if name in registry.models.names():
     wanted = registry.models.parameters(name)
-    length = getattr(task, 'context_length', None)
-    if 'context_length' in wanted and length is not None:
-      given['context_length'] = length
+    if 'context_length' in wanted:
+      given['context_length'] = task.context_length
     if 'num_outputs' in wanted:
       given['num_outputs'] = outputs
     elif outputs > 1:

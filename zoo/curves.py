@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from zoo.draws import CURVE_STREAM, stream_of
 from zoo.errors import UserError, check_count
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task, predicts_all
-from zoo.tasks.base import Loss, loss_of
+from zoo.tasks.base import Loss
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import TOLERANCE, check_rule, is_ours
 
@@ -89,7 +88,7 @@ def sample_losses(
   check_count('seed', seed, minimum=0)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  loss = loss_of(task) if loss is None else loss
+  loss = task.loss if loss is None else loss
   for predictor in predictors.values():
     check_rule(predictor)
   parts = {name: split(predictor) for name, predictor in predictors.items()}
@@ -113,17 +112,9 @@ def sample_batches(
   Raises UserError for a seed that is negative or no integer.
   """
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  # Equal tasks share compiled programs. JAX keeps the task as a key of its cache, so it
-  # gets a copy, since the caller may change attributes of the original.
-  task = copy.copy(task)
   for start in range(0, num_prompts, batch_size):
     size = min(batch_size, num_prompts - start)
-    yield _sample(task, jax.random.fold_in(key, start), size)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _sample(task: Task, key: Key[Array, ''], batch_size: int) -> Prompt:
-  return task.sample(key, batch_size)
+    yield task.sample(jax.random.fold_in(key, start), size)
 
 
 def losses_by_length(

@@ -123,7 +123,7 @@ def estimate(
   """
   data, _ = mesh_shape
   d = task.num_features
-  c = getattr(task, 'context_length', 1)
+  c = task.context_length
   prompt = (c + 1) * (d + 1)
   held_out = config.eval.num_batches
   if getattr(task, 'has_long_context', False) and hasattr(model, 'learning_rule'):

@@ -106,14 +106,37 @@ class HasExactForm(Predictor, Protocol):
 
 @runtime_checkable
 class Task(Protocol):
-  """A distribution of prompts; equal tasks have equal hashes and the same prompts.
+  """A distribution of prompts: a subclass of `zoo.tasks.BaseTask`, which is a value."""
 
-  A task may also have `num_outputs`, `loss`, `baselines` and `shifts`. A class that
-  lacks one of them gets that of `zoo.tasks.BaseTask`.
-  """
+  @property
+  def num_features(self) -> int:
+    """d ≥ 1."""
+    ...
 
-  num_features: int
+  @property
+  def context_length(self) -> int:
+    """C ≥ 1, the number of labelled examples of a prompt."""
+    ...
+
+  @property
+  def num_outputs(self) -> int:
+    """1 for labels that are numbers or signs, k for one-hot vectors of k classes."""
+    ...
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Samples prompts; each is a pure function of the key and its batch position."""
+    ...
+
+  def loss(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m']:
+    """The loss of each prediction."""
+    ...
+
+  def baselines(self) -> dict[str, Predictor]:
+    """Untrained predictors to compare a model with; the first is the one to beat."""
+    ...
+
+  def shifts(self) -> dict[str, Task]:
+    """Tasks, by name, on which to test a model that was trained on this one."""
     ...

@@ -21,7 +21,6 @@ from zoo.curves import sample_losses
 from zoo.errors import UserError, check_name
 from zoo.prompt import Prompt
 from zoo.protocols import Task
-from zoo.tasks.base import baselines_of, loss_of, num_outputs_of, shifts_of
 from zoo.tasks.baselines import HostBaseline
 
 _NUM_HOST_PROMPTS = 600
@@ -137,7 +136,7 @@ def _sample(
   quantity, _, shift = quantity.partition(' on ')
   sampled = task
   if shift:
-    shifts = shifts_of(task)
+    shifts = task.shifts()
     sampled = shifts[check_name(f'shift of {type(task).__name__}', shift, shifts)]
   if quantity.startswith(_DISTANCE):
     other = _baseline(quantity.removeprefix(_DISTANCE), task)
@@ -155,7 +154,7 @@ def _sample(
 def _baseline(text: str, task: Task) -> Any:
   """The baseline of a task that a text names, with the fields that the text sets."""
   name, _, fields = text.rstrip(')').partition('(')
-  if name not in (known := baselines_of(task)):
+  if name not in (known := task.baselines()):
     kind = type(task).__name__
     raise UserError(f'{kind} has no baseline {name!r}; it has {", ".join(known)}')
   predictor: Any = known[name]
@@ -197,18 +196,18 @@ def _square(prediction: Array, target: Array) -> Float[Array, '*n']:
 
 
 def _loss(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
-  return loss_of(task)(prediction, target)
+  return task.loss(prediction, target)
 
 
 def _accuracy(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
-  if num_outputs_of(task) > 1:
+  if task.num_outputs > 1:
     return 1 - losses.class_error_rate(prediction, target)
   return 1 - losses.error_rate(prediction, target)
 
 
 def _excess(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
   """The loss above that of the target itself, a Kullback–Leibler divergence."""
-  several = num_outputs_of(task) > 1
+  several = task.num_outputs > 1
   truth = losses.log_probability(target) if several else losses.logit(target)
   return _loss(task, prediction, target) - _loss(task, truth, target)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from zoo import values
 from zoo.errors import UserError, check_name, unknown_name
 
 _Class = TypeVar('_Class', bound=type)
@@ -52,6 +53,8 @@ class Arguments:
 
 def arguments_of(thing: object) -> Arguments | None:
   """The constructor arguments of an object of a registered class, if known."""
+  if values.is_value(thing):
+    return Arguments(values.arguments(thing), {})
   return getattr(thing, _ARGUMENTS, None)
 
 
@@ -137,7 +140,8 @@ def _full_name(cls: type) -> str:
 def _record_arguments(cls: type) -> None:
   """Makes the class's own `__init__` record its arguments in each new object."""
   init = cls.__init__
-  if init is object.__init__:  # made by `__new__`, or without arguments
+  # The fields of a value are its arguments. Without a constructor there are none.
+  if values.is_value_class(cls) or init is object.__init__:
     return
   signature = inspect.signature(init)
 

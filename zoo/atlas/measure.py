@@ -22,7 +22,6 @@ from zoo.curves import sample_losses
 from zoo.errors import UserError
 from zoo.files import temporary_name
 from zoo.protocols import Predictor, Task
-from zoo.tasks.base import baselines_of
 from zoo.tasks.baselines import HostBaseline
 from zoo.tasks.linear_regression import covers
 
@@ -56,7 +55,7 @@ def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
   task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
   return {
     name: _losses(baseline, task, lengths)
-    for name, baseline in baselines_of(build_task(config)).items()
+    for name, baseline in build_task(config).baselines().items()
     if not isinstance(baseline, HostBaseline)
   }
 

@@ -39,6 +39,8 @@ from zoo.prompt import Prompt
 from zoo.protocols import Model, Task
 from zoo.theory.trust import changed_weights
 
+# What build_model takes from the task, and the keys of the initial weights.
+_GIVEN = {'num_features', 'num_outputs', 'context_length', 'rngs'}
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
 
 
@@ -74,7 +76,7 @@ def save(
     raise UserError('give zoo.save either a task or a config, not both')
   if config is None:
     sections = {
-      'model': _described(model, registry.models, _given_by(task)),
+      'model': _described(model, registry.models, _GIVEN),
       'task': _described(task, registry.tasks, set()),
     }
     try:
@@ -108,12 +110,6 @@ def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> 
   except Exception as error:
     raise OSError(one_line(error)) from error
   finish_save(folder)
-
-
-def _given_by(task: object) -> set[str]:
-  """The arguments of a model that `build_model` takes from its task, and its rngs."""
-  length = {'context_length'} if hasattr(task, 'context_length') else set()
-  return {'num_features', 'num_outputs', 'rngs'} | length
 
 
 def _described(

@@ -16,7 +16,6 @@ from jaxtyping import Array
 from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
 from zoo.protocols import Looped, Predictor, Task, is_looped, predicts_all
-from zoo.tasks.base import num_outputs_of
 
 NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
@@ -41,7 +40,7 @@ def one_line(what: str) -> Iterator[None]:
 
 def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
   """The shape of labels, targets and predictions with the given leading axes."""
-  outputs = num_outputs_of(task)
+  outputs = task.num_outputs
   return (*leading, outputs) if outputs > 1 else leading
 
 

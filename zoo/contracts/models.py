@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from zoo.contracts.checks import (
 from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task
-from zoo.tasks.base import loss_of
 from zoo.theory.trust import changed_weights, check_rule, compare_rule
 
 # From prompts to the facts of a model, with changed weights if the second is True.
@@ -151,7 +149,7 @@ def _slopes(
 
   def loss(parameters: PyTree) -> Array:
     merged: Any = nnx.merge(graph, parameters, rest)
-    return jnp.mean(loss_of(task)(merged(prompt), prompt.y_query))
+    return jnp.mean(task.loss(merged(prompt), prompt.y_query))
 
   with one_line(f'the gradient of {name}'):
     return jax.tree.leaves(jax.grad(loss)(parameters))
@@ -197,7 +195,7 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
     prediction = jax.eval_shape(predict, state, prompt)
   check_shape(f'y_query of {kind}', prompt.y_query, label_shape(task, NUM_PROMPTS))
   with one_line(f'{kind}.loss'):
-    loss = jax.eval_shape(loss_of(task), prediction, prompt.y_query)
+    loss = jax.eval_shape(task.loss, prediction, prompt.y_query)
   if loss.shape != (NUM_PROMPTS,):
     raise UserError(
       f'{kind}.loss has the shape {loss.shape}; it must be one number per prompt'
@@ -216,11 +214,10 @@ def check_before_training(model: Predictor, task: Task) -> None:
   with one_line(f'sampling prompts for {name}'):
     prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
   graph, parameters, rest = _split(model)
-  # Equal tasks share the program, of which JAX keeps them as a part.
-  static = (model if graph is None else graph), copy.copy(task)
+  static: Any = model if graph is None else graph
 
   def run(prompt: Prompt, changed: bool = False) -> Facts:
-    return jax.device_get(_facts(*static, parameters, rest, changed, prompt))
+    return jax.device_get(_facts(static, task, parameters, rest, changed, prompt))
 
   with jax.default_matmul_precision('highest'):
     facts = run(prompt)
@@ -229,7 +226,7 @@ def check_before_training(model: Predictor, task: Task) -> None:
   check_rule(model)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=0)
 def _facts(
   static: Any,
   task: Task,

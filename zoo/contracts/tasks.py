@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo import registry
 from zoo.comparison import MODEL
 from zoo.contracts.checks import (
   NUM_PROMPTS,
@@ -29,8 +27,9 @@ from zoo.curves import sample_losses
 from zoo.errors import UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task, predicts_all
-from zoo.tasks.base import baselines_of, loss_of, num_outputs_of, shifts_of
+from zoo.tasks.base import BaseTask
 from zoo.tasks.baselines import HostBaseline
+from zoo.values import is_value
 
 _NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
 # Standard errors: by chance exceeded once in three million comparisons.
@@ -45,19 +44,25 @@ def check_task(task: Task) -> None:
   standard errors of the difference.
   """
   name = type(task).__name__
-  for wanted in ('num_features', 'sample'):
-    if not hasattr(task, wanted):
-      raise UserError(f'{name} is not a task: it has no {wanted}')
+  if not isinstance(task, BaseTask):
+    raise UserError(
+      f'{name} is not a task: it must be a subclass of zoo.tasks.BaseTask'
+    )
+  if not is_value(task):
+    raise UserError(
+      f'{name} is not a value: register it with zoo.register_task, or decorate it with '
+      'zoo.values.value'
+    )
   check_count(f'{name}.num_features', task.num_features)
-  check_count(f'{name}.num_outputs', num_outputs_of(task))
+  check_count(f'{name}.context_length', task.context_length)
+  check_count(f'{name}.num_outputs', task.num_outputs)
   sample = functools.partial(_sample, name, task)
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   _check_shapes(name, task, prompt)
   _check_sampling(name, sample, prompt)
-  _check_equality(name, task)
   _check_loss(name, task, prompt)
   with one_line(f'{name}.baselines()'):
-    baselines = dict(baselines_of(task))
+    baselines = dict(task.baselines())
   if MODEL in baselines:
     raise UserError(
       f'{name} has a baseline named {MODEL}, the name of the model in comparisons'
@@ -67,7 +72,7 @@ def check_task(task: Task) -> None:
   if 'bayes' in baselines:
     _check_bayes(name, task, baselines)
   with one_line(f'{name}.shifts()'):
-    shifts = dict(shifts_of(task))
+    shifts = dict(task.shifts())
   for one, shifted in shifts.items():
     _check_shift(f'the shift {one} of {name}', shifted, task)
 
@@ -92,7 +97,7 @@ def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
 
 def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
   b, d = NUM_PROMPTS, task.num_features
-  c = getattr(task, 'context_length', (*np.shape(prompt.x), 0, 0)[1])
+  c = task.context_length
   for part, shape in (
     ('x', (b, c, d)),
     ('y', label_shape(task, b, c)),
@@ -129,23 +134,9 @@ def _same(one: Prompt, other: Prompt) -> bool:
   return all(jax.tree.leaves(jax.tree.map(np.array_equal, one, other)))
 
 
-def _check_equality(name: str, task: Task) -> None:
-  """Checks equality by value, by which equal tasks share compiled programs."""
-  with one_line(f'comparing {name} with its copy'):
-    other = copy.copy(task)
-    if (arguments := registry.arguments_of(task)) is not None:
-      other = type(task)(**arguments.values())
-    equal = task == other and hash(task) == hash(other)
-  if not equal:
-    raise UserError(
-      f'two equal objects of {name} are not == with the same hash; __eq__ and __hash__ '
-      'must compare values, as those of zoo.tasks.BaseTask do'
-    )
-
-
 def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
-  loss, shape = loss_of(task), label_shape(task, len(prompt.x))
-  has_one_output = num_outputs_of(task) == 1
+  loss, shape = task.loss, label_shape(task, len(prompt.x))
+  has_one_output = task.num_outputs == 1
 
   @jax.jit
   def facts(targets: Array, y_query: Array) -> dict[str, Array]:
@@ -200,8 +191,8 @@ def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) 
 
 
 def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:
-  c = getattr(task, 'context_length', None)
-  lengths = None if c is None else sorted({0, c // 2, c})
+  c = task.context_length
+  lengths = sorted({0, c // 2, c})
   compared = {
     one: baseline
     for one, baseline in baselines.items()
@@ -215,9 +206,8 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
     rounding = 1e-5 * np.abs(other).mean(axis=0)
     if (worse := gap.mean(axis=0) > _SIGNIFICANT * stderr + rounding).any():
       at = int(np.argmax(worse))
-      k = at if lengths is None else lengths[at]
       raise UserError(
-        f'bayes of {name} is worse than {one} after {k} examples, by '
+        f'bayes of {name} is worse than {one} after {lengths[at]} examples, by '
         f'{gap.mean(axis=0)[at]:.3g} ± {stderr[at]:.2g}; it must have the least loss'
       )
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, Float, Key
 
-from zoo import theory
+from zoo import theory, values
 from zoo.errors import check_name, in_one_line
 from zoo.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
@@ -19,6 +19,7 @@ from zoo.probing.similarity import has_rule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
+from zoo.tasks.base import BaseTask
 from zoo.tasks.linear_regression import second_moments
 from zoo.theory.exact import float64_rule, known_risk
 
@@ -59,43 +60,32 @@ class Shift:
   risks: list[ShiftedRisk]
 
 
-def _changed(task: LinearRegression, **change: ArrayLike) -> LinearRegression:
-  """The task with some of its arguments changed."""
-  arguments = {
-    'num_features': task.num_features,
-    'context_length': task.context_length,
-    'prior_mean': task.prior_mean,
-    'prior_covariance': task.prior_covariance,
-    'feature_covariance': task.feature_covariance,
-    'noise_std': task.noise_std,
-  }
-  return type(task)(**{**arguments, **change})
-
-
 def _with_context(task: LinearRegression, length: float) -> LinearRegression:
-  return _changed(task, context_length=round(length))
+  return dataclasses.replace(task, context_length=round(length))
 
 
 def _with_moved_mean(task: LinearRegression, distance: float) -> LinearRegression:
   mean = task.prior_mean
   size = float(np.linalg.norm(mean))
   along = mean / size if size > 0 else np.full(mean.size, mean.size**-0.5)
-  return _changed(task, prior_mean=mean + distance * along)
+  return dataclasses.replace(task, prior_mean=mean + distance * along)
 
 
 def _with_scaled_features(task: LinearRegression, scale: float) -> LinearRegression:
-  return _changed(task, feature_covariance=scale**2 * second_moments(task)[1])
+  return dataclasses.replace(
+    task, feature_covariance=scale**2 * second_moments(task)[1]
+  )
 
 
 def _with_condition(task: LinearRegression, condition: float) -> LinearRegression:
   eigenvalues, vectors = np.linalg.eigh(second_moments(task)[1])
   stretched = eigenvalues * np.geomspace(1, condition, len(eigenvalues))
   stretched *= eigenvalues.sum() / stretched.sum()
-  return _changed(task, feature_covariance=(vectors * stretched) @ vectors.T)
+  return dataclasses.replace(task, feature_covariance=(vectors * stretched) @ vectors.T)
 
 
 def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
-  return _changed(task, noise_std=noise_std)
+  return dataclasses.replace(task, noise_std=noise_std)
 
 
 class _Kind(NamedTuple):
@@ -234,7 +224,7 @@ def sampled_shifted_risks(
   """The risk of each predictor, on the same prompts of a shifted task."""
   task: Task = shifted.task
   if shifted.query_scale != 1:
-    task = _ScaledQuery(task.num_features, shifted.task, shifted.query_scale)
+    task = _ScaledQuery(shifted.task, shifted.query_scale)
   means = sample_means(_squared_errors, predictors, task, num_prompts, seed)
   return [means[str(count)] for count in range(len(predictors))]
 
@@ -255,16 +245,26 @@ def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | No
   return query_scale**2 * (risk - constant) + constant
 
 
-@dataclasses.dataclass(unsafe_hash=True)  # equal tasks share compiled programs
-class _ScaledQuery:
+@values.value
+class _ScaledQuery(BaseTask):
   """A task with scaled queries and targets."""
 
-  num_features: int
-  task: LinearRegression
-  scale: float
+  task: LinearRegression = values.leaf()
+  scale: float = 1.0
+  num_features: int = values.derived_size()
+  context_length: int = values.derived_size()
 
-  def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    prompt = jax.jit(self.task.sample, static_argnums=1)(key, batch_size)
+  def __post_init__(self):
+    values.set_field(self, 'num_features', self.task.num_features)
+    values.set_field(self, 'context_length', self.task.context_length)
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    return self._scaled(self.task.sample_one(key))
+
+  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+    return self._scaled(self.task.sample_batch(key, batch_size))
+
+  def _scaled(self, prompt: Prompt) -> Prompt:
     return dataclasses.replace(
       prompt,
       x_query=self.scale * prompt.x_query,

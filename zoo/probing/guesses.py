@@ -18,7 +18,6 @@ from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
-from zoo.tasks.base import num_outputs_of
 
 _BATCH_SIZE = 4096
 
@@ -109,7 +108,7 @@ def _fit(
   outputs = guesses.astype(np.float64)
   found = np.linalg.lstsq(inputs[:half], outputs[:half].reshape(half, -1))[0]
   found = found.reshape(-1, *np.shape(outputs)[1:])
-  if num_outputs_of(task) == 1:  # the guess may be `[p, 1]`
+  if task.num_outputs == 1:  # the guess may be `[p, 1]`
     found, outputs = found.reshape(-1), outputs.reshape(-1)
   rest = outputs[half:] - inputs[half:] @ found
   whole = outputs[half:] - outputs[half:].mean(axis=0)

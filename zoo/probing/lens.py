@@ -12,12 +12,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
-from zoo import losses
 from zoo.curves import sample_batches, split, summarise
 from zoo.errors import UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Layered, Predictor, Task
-from zoo.tasks.base import Loss, loss_of
+from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
 
@@ -56,7 +55,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
     )
   check_count('num_prompts', num_prompts, minimum=2)
   graph, state = split(model)
-  loss = loss_of(task)
+  loss = task.loss
   each_losses, each_tokens, targets = [], [], []
   # The first half is for the losses, the second for the fit, if there is one.
   squared = is_squared(task)
@@ -103,11 +102,3 @@ def _fitted(
     weights = np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
     found.append((inputs[:num_prompts] @ weights - targets[:num_prompts]) ** 2)
   return np.stack(found)
-
-
-def is_squared(task: Task) -> bool:
-  """Whether a task's labels are numbers and its loss is the squared error."""
-  loss = loss_of(task)
-  at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
-  found, expected = loss(*at), losses.squared_error(*at)
-  return found.shape == expected.shape and bool(np.allclose(found, expected))

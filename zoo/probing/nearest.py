@@ -25,11 +25,10 @@ from zoo.curves import merge, sample_batches, split
 from zoo.errors import UserError, check_count
 from zoo.intervals import Estimate, estimate
 from zoo.probing.guesses import distance_to_mean
-from zoo.probing.lens import is_squared
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
 from zoo.search import lowest_point
-from zoo.tasks.base import num_outputs_of
+from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline
 
 _BATCH_SIZE = 4096
@@ -91,7 +90,7 @@ def sampled_algorithm(
   The task must have labels that are numbers, and the squared error. Raises UserError
   for other tasks, and for fewer than 4 (d² + d) prompts.
   """
-  if num_outputs_of(task) != 1 or not is_squared(task):
+  if task.num_outputs != 1 or not is_squared(task):
     raise UserError(
       f'the task is of type {type(task).__name__}; a nearest step needs labels that '
       'are numbers, and the squared error'

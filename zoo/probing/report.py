@@ -24,7 +24,7 @@ from zoo.probing.attention_heads import Head, heads
 from zoo.probing.distribution_shift import SHIFTS, Shift, shift
 from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
-from zoo.probing.lens import LayerCurve, Lens, is_squared, lens
+from zoo.probing.lens import LayerCurve, Lens, lens
 from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
 from zoo.probing.paths import (
   Interpolation,
@@ -37,7 +37,7 @@ from zoo.probing.task_shifts import TaskShift, task_shift
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
 from zoo.protocols import Layered, Predictor, Task
 from zoo.tasks import LinearRegression
-from zoo.tasks.base import baselines_of, num_outputs_of, shifts_of
+from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline
 
 # The estimators that a model can be compared with by name on linear regression; other
@@ -96,7 +96,7 @@ def references(task: Task) -> dict[str, Predictor]:
     }
   return {
     name: baseline
-    for name, baseline in baselines_of(task).items()
+    for name, baseline in task.baselines().items()
     if not isinstance(baseline, HostBaseline)
   }
 
@@ -234,7 +234,7 @@ def _of_pair(
     scored = parts.measure('score', score, subject, other, evaluation_set)
   about = subject, other, task, num_prompts, seed
   measured = parts.measure('risks', risks, *about)
-  if num_outputs_of(task) == 1:
+  if task.num_outputs == 1:
     aligned = parts.measure('alignment', alignment, *about)
   return _OfPair(scored, measured, aligned)
 
@@ -293,7 +293,7 @@ def _of_samples(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
 ) -> _OfSamples:
   sampled = guess = None
-  if num_outputs_of(task) == 1 and is_squared(task):
+  if task.num_outputs == 1 and is_squared(task):
     least = least_prompts(task.num_features)
     num_prompts = max(min(num_prompts, _NUM_FITTED), least)
     about = subject, task, num_prompts, seed
@@ -327,7 +327,7 @@ def _of_shifts(
       if one is not None:
         found.shifts.append(one)
   count = min(num_prompts, _NUM_SHIFTED)
-  for name, shifted in (parts.measure('task_shifts', shifts_of, task) or {}).items():
+  for name, shifted in (parts.measure('task_shifts', task.shifts) or {}).items():
     about = subject, other, name, shifted, count, seed
     of_task = parts.measure(f'task_shifts, {name}', task_shift, *about)
     if of_task is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Iterator
 
@@ -15,7 +14,6 @@ from zoo.intervals import Estimate
 from zoo.probing.sampling import Answer, means, sample_means
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
-from zoo.tasks.base import loss_of
 from zoo.theory.exact import known_risk
 
 _BATCH_SIZE = 1024  # divides the sizes of the sets, so that one program is enough
@@ -58,7 +56,7 @@ def risks(
 
   Raises UserError for a predictor that cannot be called on the task's prompts.
   """
-  losses = Losses(copy.copy(task))  # a key of JAX's cache; the caller may change it
+  losses = Losses(task)
   sampled = sample_means(losses, [subject, other], task, num_prompts, seed)
   return _risks(subject, other, task, sampled)
 
@@ -96,7 +94,7 @@ class Losses:
   def __call__(
     self, prompt: Prompt, answers: list[Answer]
   ) -> dict[str, Float[Array, ' b']]:
-    loss = loss_of(self.task)
+    loss = self.task.loss
     one_b, two_b = (loss(answer.prediction, prompt.y_query) for answer in answers)
     return {'risk': one_b, 'other_risk': two_b, 'risk_difference': one_b - two_b}
 

@@ -57,7 +57,6 @@ def task_shift(
 
 
 def _risk(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> Estimate:
-  length = getattr(task, 'context_length', None)
-  at = None if length is None else [length]
+  at = [task.context_length]
   losses = sample_losses({'': predictor}, task, num_prompts, seed, lengths=at)['']
   return estimate(losses[:, -1])

@@ -3,6 +3,7 @@
 from zoo.tasks.associative_recall import AssociativeRecall as AssociativeRecall
 from zoo.tasks.base import BaseTask as BaseTask
 from zoo.tasks.base import FunctionClass as FunctionClass
+from zoo.tasks.base import register_task as register_task
 from zoo.tasks.boolean import Conjunction as Conjunction
 from zoo.tasks.boolean import Disjunction as Disjunction
 from zoo.tasks.boolean import Majority as Majority

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo import losses
-from zoo.errors import UserError, check_count
+from zoo.errors import UserError
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import BaseTask, make_prompt
+from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.values import derived_size, set_field, size
 
 
-@tasks.register('associative_recall')
+@register_task('associative_recall')
 class AssociativeRecall(BaseTask):
   """Keys, each paired with a value of its own; the pairing is new in each prompt.
 
@@ -33,32 +33,30 @@ class AssociativeRecall(BaseTask):
   each key once, after a gap from a power law, which other tokens fill.
   """
 
-  def __init__(
-    self,
-    num_keys: int = 16,
-    num_values: int = 16,
-    context_length: int = 32,
-    num_pairs: int | None = None,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = self.num_keys = check_count('num_keys', num_keys)
-    self.num_outputs = self.num_values = check_count('num_values', num_values, 2)
-    self.context_length = check_count('context_length', context_length)
-    self.num_pairs = None if num_pairs is None else check_count('num_pairs', num_pairs)
+  num_keys: int = size(default=16)
+  num_values: int = size(default=16, minimum=2)
+  context_length: int = size(default=32)
+  num_pairs: int | None = size(default=None)
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
     most = min(self.num_keys, self.context_length)
     if self.num_pairs is not None and self.num_pairs > most:
       raise UserError(
-        f'num_pairs is {num_pairs}; it must be ≤ num_keys, {num_keys}, and ≤ '
-        f'context_length, {context_length}'
+        f'num_pairs is {self.num_pairs}; it must be ≤ num_keys, {self.num_keys}, and ≤ '
+        f'context_length, {self.context_length}'
       )
     name, least = 'num_keys', self.num_keys
     if self.num_pairs is not None:
       name, least = 'num_pairs', self.num_pairs
     if self.num_values < least:
       raise UserError(
-        f'num_values is {num_values}; it must be ≥ {name}, {least}, since each '
+        f'num_values is {self.num_values}; it must be ≥ {name}, {least}, since each '
         'key has its own value'
       )
+    set_field(self, 'num_features', self.num_keys)
+    set_field(self, 'num_outputs', self.num_values)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     pairing_key, keys_key = jax.random.split(key)

@@ -1,51 +1,62 @@
-"""Base classes of tasks, which have all but the sampling of a single prompt."""
+"""Base classes of tasks, and the tasks on which a trained model is tested.
+
+A task is a value (`zoo.values`): a class that lists its fields and says how a prompt is
+drawn. A class is abstract, or it is a task and has no subclasses.
+"""
 
 from __future__ import annotations
 
-import copy
+import abc
+import contextlib
+import dataclasses
 import functools
-import inspect
-import reprlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo import losses
+from zoo import losses, values
 from zoo.errors import UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
-from zoo.registry import Arguments, arguments_of
+from zoo.registry import tasks
+from zoo.values import derived_size, is_zero, leaf, set_field, static
 
+_Class = TypeVar('_Class', bound=type)
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
+# Changes the features of one prompt. Equal changes have equal hashes.
+Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
-# Compiled as a whole, since otherwise each operation would be compiled separately.
-# Equal tasks share programs. JAX keeps the task as a key of its cache, so it needs a
-# copy: the caller may change attributes of the original.
-compiled = functools.partial(jax.jit, static_argnums=(0, 2))
+_SCALES = 1 / 3, 1 / 2, 2.0, 3.0
+_LENGTHS = 2, 4, 8, 16, 32
 
 
-class BaseTask:
-  """A task whose `sample_one` draws a single prompt; equal attributes, equal tasks.
-
-  This includes attributes whose names begin with an underscore. Setting an attribute
-  after construction changes the task, and so its hash.
-  """
+class BaseTask(abc.ABC):
+  """A task whose `sample_one` draws a single prompt."""
 
   num_features: int
   context_length: int
   num_outputs: int = 1  # k for classes whose labels are one-hot vectors
 
+  def __init_subclass__(cls) -> None:
+    super().__init_subclass__()
+    for parent in cls.__mro__[1:]:
+      if issubclass(parent, BaseTask) and not parent.__abstractmethods__:
+        raise UserError(
+          f'{cls.__name__} is a subclass of the task {parent.__name__}; a task has no '
+          'subclasses: hold one as a field, and subclass BaseTask or FunctionClass'
+        )
+
+  @abc.abstractmethod
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
 
     Sum with `dot` wherever the result is a label: the order in which XLA adds depends
     on the shapes, and so on how many devices share a batch.
     """
-    raise NotImplementedError(f'{type(self).__name__} has no sample_one')
 
   def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """Samples `batch_size` ≥ 1 prompts on the device.
@@ -53,15 +64,10 @@ class BaseTask:
     A prompt is a pure function of the key and of its position in the batch: it is the
     same on any number of devices, and in a larger batch.
     """
-    task, draw = copy.copy(self), type(self)._prompts
-    if _owner(type(self), '_prompts') is not BaseTask and _overrides(
-      type(self), _PARTS, than='_prompts'
-    ):
-      draw = BaseTask._prompts  # a subclass redefines a part that the parent skips
-    return draw(task, key, check_count('batch_size', batch_size))
+    return _sample(self, key, check_count('batch_size', batch_size))
 
-  @compiled
-  def _prompts(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """What `sample` compiles: prompts of `sample_one`, each with its own key."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch_size))
     return jax.vmap(self.sample_one)(keys)
 
@@ -84,32 +90,39 @@ class BaseTask:
 
     Here the same task with 2 to 32 times as many examples.
     """
-    # Imported here since shifted tasks are tasks.
-    from zoo.tasks.shifts import longer_contexts
-
     return longer_contexts(self)
 
-  def __repr__(self) -> str:
-    """The class and those of its arguments that are attributes, on one line."""
-    names = inspect.signature(type(self)).parameters
-    parts = [
-      f'{one}={shown(getattr(self, one))}' for one in names if hasattr(self, one)
-    ]
-    return f'{type(self).__name__}({", ".join(parts)})'
 
-  def __eq__(self, other: object) -> bool:
-    """Whether both sample the same prompts from a key."""
-    if type(self) is not type(other):
-      return NotImplemented
-    if attribute_values(vars(self)) != attribute_values(vars(other)):
-      return False
-    # The library's own attributes say all; 2 and [2, 2] are the same prior mean. A
-    # user's class may keep an argument where it is not compared.
-    ours = type(self).__module__.startswith('zoo.')
-    return ours or arguments_of(self) == arguments_of(other)
+@functools.partial(jax.jit, static_argnums=2)
+def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
+  return task.sample_batch(key, batch_size)
 
-  def __hash__(self) -> int:
-    return hash(attribute_values(vars(self)))
+
+@dataclass_transform(
+  frozen_default=True,
+  eq_default=False,
+  field_specifiers=(
+    *(values.size, values.number, values.choice, values.static, values.vector),
+    *(values.covariance, values.leaf, values.derived, values.derived_size),
+  ),
+)
+def register_task(name: str) -> Callable[[_Class], _Class]:
+  """A class decorator that registers a task under `name`; its objects are values.
+
+  Raises UserError for a class that is not a subclass of BaseTask, that lacks a method,
+  or whose name another class has.
+  """
+
+  def enter(cls: _Class) -> _Class:
+    if not issubclass(cls, BaseTask):
+      raise UserError(
+        f'{cls.__name__} is not a subclass of zoo.tasks.BaseTask, which a task must be'
+      )
+    if missing := sorted(cls.__abstractmethods__):
+      raise UserError(f'the task {cls.__name__} lacks the method {", ".join(missing)}')
+    return tasks.register(name)(values.value(cls))
+
+  return enter
 
 
 class FunctionClass(BaseTask):
@@ -124,19 +137,19 @@ class FunctionClass(BaseTask):
     """The features of the context examples and the query, here `N(0, I)`."""
     return jax.random.normal(key, (self.context_length + 1, self.num_features))
 
+  @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> PyTree:
     """The parameters of a function."""
-    raise NotImplementedError(f'{type(self).__name__} has no sample_function')
 
+  @abc.abstractmethod
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
     """The targets at the features: values of the function, or probabilities."""
-    raise NotImplementedError(f'{type(self).__name__} has no evaluate')
 
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
   ) -> Float[Array, ' t *k']:
     """The labels, given the targets; here the targets with Gaussian noise."""
-    if self.noise_std == 0:
+    if is_zero(self.noise_std):
       return targets
     return targets + self.noise_std * jax.random.normal(key, targets.shape)
 
@@ -152,82 +165,16 @@ class FunctionClass(BaseTask):
 
     Here they have other distributions of the features, scaled functions, more noise, or
     more examples. A subclass whose features are not numbers of any sign and size should
-    return `BaseTask.shifts(self)`; one that overrides `sample` or `sample_one` does so
-    already.
+    return `BaseTask.shifts(self)`.
     """
-    from zoo.tasks.shifts import other_distributions
-
-    longer = super().shifts()
-    if _overrides(type(self), ('sample', 'sample_one'), than='evaluate'):
-      return longer  # the prompts are not made of these functions
-    return other_distributions(self) | longer
+    return other_distributions(self) | longer_contexts(self)
 
 
-def shown(value: object) -> str:
-  """A value in few letters: an array by its shape, or its number if all are equal."""
-  if not isinstance(value, np.ndarray | jax.Array):
-    # Long values are cut, but for tasks, which cut their own.
-    return repr(value) if isinstance(value, BaseTask) else reprlib.repr(value)
-  # The values of an array in a compiled program are not known.
-  if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
-    return f'{value.flat[0].item()!r}'
-  return f'array of {" × ".join(map(str, value.shape))}'
-
-
-def loss_of(task: Task) -> Loss:
-  """The loss of a task; the squared error for a class that has none."""
-  return getattr(task, 'loss', losses.squared_error)
-
-
-def num_outputs_of(task: Task) -> int:
-  """The number of outputs of a task; 1 for a class that has none."""
-  return getattr(task, 'num_outputs', 1)
-
-
-def baselines_of(task: Task) -> dict[str, Predictor]:
-  """The baselines of a task; none for a class that has none.
-
-  A subclass inherits baselines, and may sample or measure differently. `bayes` is then
-  renamed after the class whose Bayes predictor it is, unless the subclass defines
-  `baselines` or sets `exact_theory = True`.
-  """
-  baselines = getattr(task, 'baselines', dict)()
-  kind = type(task)
-  if 'bayes' in baselines and vars(kind).get('exact_theory') is not True:
-    owner = _owner(kind, 'baselines')
-    changed = kind.__mro__[: kind.__mro__.index(owner)]
-    if any(name in vars(cls) for cls in changed for name in _LAW):
-      return {
-        f'bayes_of_{owner.__name__}' if name == 'bayes' else name: baseline
-        for name, baseline in baselines.items()
-      }
-  return baselines
-
-
-def shifts_of(task: Task) -> dict[str, Task]:
-  """The shifts of a task; none for a class that has none."""
-  return getattr(task, 'shifts', dict)()
-
-
-# The methods that define which prompts a task samples, and how they are measured.
-_PARTS = (
-  *('sample_one', 'sample_features', 'sample_function', 'evaluate', 'sample_labels'),
-)
-_LAW = (*_PARTS, 'sample', 'loss', '_prompts', '_draw', '_examples')
-
-
-def _owner(kind: type, name: str) -> type:
-  """The class from which a class has an attribute."""
-  return next(cls for cls in kind.__mro__ if name in vars(cls))
-
-
-def _overrides(kind: type, names: tuple[str, ...], than: str) -> bool:
-  """Whether a class gets one of the attributes from a subclass of the owner of `than`.
-
-  For example, a subclass that samples differently than its `evaluate` says.
-  """
-  place = kind.__mro__.index(_owner(kind, than))
-  return any(kind.__mro__.index(_owner(kind, name)) < place for name in names)
+def is_squared(task: Task) -> bool:
+  """Whether a task's labels are numbers and its loss is the squared error."""
+  at = jnp.asarray([0.0, 3.0]), jnp.asarray([2.0, -1.0])
+  found, expected = task.loss(*at), losses.squared_error(*at)
+  return found.shape == expected.shape and bool(np.allclose(found, expected))
 
 
 def make_prompt(
@@ -280,28 +227,172 @@ def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd
   return (vectors * np.sqrt(eigenvalues.clip(0))) @ vectors.T
 
 
-def attribute_values(attributes: Mapping[str, object]) -> tuple:
-  """Attributes, possibly arrays, as a tuple that can be hashed and compared.
+@values.value
+class ShiftedTask(FunctionClass):
+  """A task with changed features or a scaled function, and the same noise.
 
-  The constructor arguments that a registry records are left out. In an attribute whose
-  name begins with an underscore, lists, dicts and sets are compared by content.
+  The changed features are labelled by functions from the same distribution.
   """
-  return tuple(
-    (name, _as_key(value, inside=name.startswith('_')))
-    for name, value in sorted(attributes.items())
-    if not isinstance(value, Arguments)
-  )
+
+  task: FunctionClass = leaf()
+  change: Change | None = None
+  scale: float = static(
+    default=1.0
+  )  # multiplies the values of the function, if numbers
+
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+  context_length: int = derived_size()
+
+  def __post_init__(self):
+    for name in ('num_features', 'num_outputs', 'context_length'):
+      set_field(self, name, getattr(self.task, name))
+
+  def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
+    if self.change is None:
+      return self.task.sample_features(key)
+    features_key, change_key = jax.random.split(key)
+    return self.change(change_key, self.task.sample_features(features_key))
+
+  def sample_function(self, key: Key[Array, '']) -> PyTree:
+    return self.task.sample_function(key)
+
+  def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
+    targets = self.task.evaluate(function, x)
+    return targets if self.scale == 1 else self.scale * targets
+
+  def sample_labels(
+    self, key: Key[Array, ''], targets: Float[Array, ' t *k']
+  ) -> Float[Array, ' t *k']:
+    return self.task.sample_labels(key, targets)
+
+  def loss(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m']:
+    return self.task.loss(prediction, target)
+
+  def baselines(self) -> dict[str, Predictor]:
+    """The baselines of the task, whose Bayes predictor is named `bayes_unshifted`.
+
+    That predictor has the least loss only if `scale` is 1 and it does not use the
+    distribution of the task's features.
+    """
+    return {
+      'bayes_unshifted' if name == 'bayes' else name: predictor
+      for name, predictor in self.task.baselines().items()
+    }
+
+  def shifts(self) -> dict[str, Task]:
+    return {}
 
 
-def _as_key(value: object, inside: bool) -> object:
-  """A value that can be hashed; a container of such values if `inside`."""
-  if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-    value = jax.random.key_data(value)
-  if isinstance(value, np.ndarray | jax.Array):
-    return value.shape, str(value.dtype), np.asarray(value).tobytes()
-  if inside and isinstance(value, list | tuple | set | dict):
-    each = value.items() if isinstance(value, dict) else value
-    keys = [_as_key(one, inside) for one in each]
-    is_ordered = isinstance(value, list | tuple)
-    return type(value), tuple(keys) if is_ordered else frozenset(keys)
-  return value
+def other_distributions(task: FunctionClass) -> dict[str, Task]:
+  """The out-of-distribution tests of Garg et al. (arXiv 2208.01066, and their code).
+
+  Features must be numbers of any sign and size. `random_quadrants`, `orthogonal_query`
+  and `repeated_query` concern only the query after the whole context, not an example of
+  the context as the query after those before it. If labels are numbers, the function is
+  also scaled, and a task with the argument `noise_std` also gets σ = 1.
+  """
+  d = task.num_features
+  changes: dict[str, Change] = {
+    'random_quadrants': random_quadrants,
+    'repeated_query': repeated_query,
+  }
+  if d > 1:
+    changes['skewed'] = Stretch.of(1 / np.arange(1, d + 1))
+    changes['half_subspace'] = Stretch.of(np.where(np.arange(d) < d // 2, 1.0, 0.0))
+  if task.context_length < d:
+    changes['orthogonal_query'] = orthogonal_query
+  changes |= {f'scale_x={scale:.3g}': Scale(scale) for scale in _SCALES}
+  found: dict[str, Task] = {
+    name: ShiftedTask(task, change) for name, change in changes.items()
+  }
+  if not is_squared(task):  # the labels are classes
+    return found
+  for scale in _SCALES:
+    found[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
+  if values.arguments(task).get('noise_std', 1.0) != 1:
+    found['noise_std=1'] = _remade(task, noise_std=1.0)
+  return found
+
+
+def longer_contexts(task: BaseTask) -> dict[str, Task]:
+  """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
+
+  Lengths that the task refuses are left out.
+  """
+  found: dict[str, Task] = {}
+  for factor in _LENGTHS:
+    length = factor * task.context_length
+    with contextlib.suppress(UserError):
+      found[f'context_length={length}'] = _remade(task, context_length=length)
+  return found
+
+
+def _remade(task: BaseTask, **changed: float) -> Any:
+  """The task with other values of some of its arguments."""
+  kind: Any = type(task)
+  return kind(**values.arguments(task) | changed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+  """Multiplies all features."""
+
+  factor: float
+
+  def __call__(
+    self, key: Key[Array, ''], x: Float[Array, 't d']
+  ) -> Float[Array, 't d']:
+    return self.factor * x
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+  """Multiplies the features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
+
+  Isotropic features thus get a covariance with the eigenvalues λ².
+  """
+
+  eigenvalues: tuple[float, ...]
+
+  @classmethod
+  def of(cls, eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
+    """A Stretch with eigenvalues rescaled to `Σ λ² = d`, so that it keeps `E |x|²`."""
+    scale = np.sqrt(len(eigenvalues) / np.sum(np.square(eigenvalues)))
+    return cls(tuple((scale * eigenvalues).tolist()))
+
+  def __call__(
+    self, key: Key[Array, ''], x: Float[Array, 't d']
+  ) -> Float[Array, 't d']:
+    d = len(self.eigenvalues)
+    rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
+    matrix = (rotation * np.asarray(self.eigenvalues)) @ rotation.T
+    return dot(x[:, None], jnp.asarray(matrix, x.dtype)[None])
+
+
+def random_quadrants(
+  key: Key[Array, ''], x: Float[Array, 't d']
+) -> Float[Array, 't d']:
+  """Moves the context of each prompt into a random orthant, but not the query."""
+  signs = jax.random.rademacher(key, x.shape[1:], x.dtype)
+  return jnp.concatenate([jnp.abs(x[:-1]) * signs[None], x[-1:]])
+
+
+def repeated_query(key: Key[Array, ''], x: Float[Array, 't d']) -> Float[Array, 't d']:
+  """Replaces the query by a random example of the context."""
+  return x.at[-1].set(x[jax.random.randint(key, (), 0, len(x) - 1)])
+
+
+def orthogonal_query(
+  key: Key[Array, ''], x: Float[Array, 't d']
+) -> Float[Array, 't d']:
+  """Removes the query's part in the span of the context, and keeps its norm.
+
+  If nothing is left of the query, rounding errors choose a direction orthogonal to the
+  span.
+  """
+  q, r = jnp.linalg.qr(x.T)
+  norm = jnp.sqrt(dot(x[-1], x[-1]))
+  return x.at[-1].set(norm * jnp.sign(r[-1, -1]) * q[:, -1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,12 @@ from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
-from zoo.errors import UserError, check_count
+from zoo.errors import UserError
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor, Task
-from zoo.registry import tasks
-from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt
+from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
+from zoo.values import set_field, size, value
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
@@ -31,13 +31,12 @@ MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
 _LOG_2 = math.log(2)
 
 
+@value
 class BooleanTask(FunctionClass):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  def __init__(self, num_features: int, context_length: int):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
+  num_features: int = size()
+  context_length: int = size()
 
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
@@ -56,55 +55,60 @@ class BooleanTask(FunctionClass):
     return BaseTask.shifts(self)  # features other than ±1 have no labels
 
   def baselines(self) -> dict[str, Predictor]:
-    # Features ±1 have equal norms, so the cosine orders them as the distance does. The
-    # prediction is the neighbour's label as a logit, so a probability of 0.73.
-    return {
-      'nearest_neighbours': NearestNeighbours(1),
-      'zero': Zero(),
-    }
+    return _baselines()
 
 
-@tasks.register('conjunction')
-class Conjunction(BooleanTask):
-  """The label is +1 where `x_j = w_j` for all j with `w_j ≠ 0`.
+@value
+class LiteralsTask(BooleanTask):
+  """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
-  Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0; without a literal
-  all labels are +1. With probability 0.3 an example's features are changed so that its
-  label is +1. The baseline `bayes` enumerates the 3^d functions of up to 7 features;
-  for more features it is estimated by importance sampling.
+  Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0. With probability
+  0.3 an example's features are changed so that `x_j = forced_sign · w_j` for all of
+  them.
   """
 
-  forced_label = 1
+  forced_sign: ClassVar[int]
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    holds = dot(x, function[None]) == jnp.sum(jnp.abs(function))
-    return holds.astype(x.dtype)
-
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, forced_key = jax.random.split(key, 3)
     x, w = self.sample_features(features_key), self.sample_function(function_key)
     forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
     forced = forced[:, None] & (w != 0)[None]
-    x = jnp.where(forced, self.forced_label * w[None], x)
+    x = jnp.where(forced, self.forced_sign * w[None], x)
     targets = self.evaluate(w, x)
     return make_prompt(x, 2 * targets - 1, targets)
 
+
+@register_task('conjunction')
+class Conjunction(LiteralsTask):
+  """The label is +1 where `x_j = w_j` for all j with `w_j ≠ 0`.
+
+  Without a literal all labels are +1. With probability 0.3 an example's features are
+  changed so that its label is +1. The baseline `bayes` enumerates the 3^d functions of
+  up to 7 features; for more features it is estimated by importance sampling.
+  """
+
+  forced_sign = 1
+
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    return _conjunction(function, x)
+
   def baselines(self) -> dict[str, Predictor]:
     return {
-      'bayes': conjunction_bayes(self),
+      'bayes': conjunction_bayes(self.num_features),
       'elimination': Elimination(),
     } | super().baselines()
 
 
-@tasks.register('disjunction')
-class Disjunction(Conjunction):
+@register_task('disjunction')
+class Disjunction(LiteralsTask):
   """The label is +1 where `x_j = w_j` for some j with `w_j ≠ 0`.
 
   w is drawn as for a conjunction. With probability 0.3 an example's features are
@@ -112,22 +116,22 @@ class Disjunction(Conjunction):
   negated.
   """
 
-  forced_label = -1
+  forced_sign = -1
 
   def evaluate(
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
   ) -> Float[Array, ' t']:
-    return 1 - super().evaluate(function, -x)
+    return 1 - _conjunction(function, -x)
 
   def baselines(self) -> dict[str, Predictor]:
     # The other baselines are their own duals.
-    return super().baselines() | {
-      'bayes': Negated(conjunction_bayes(self)),
+    return {
+      'bayes': Negated(conjunction_bayes(self.num_features)),
       'elimination': Negated(Elimination()),
-    }
+    } | super().baselines()
 
 
-@tasks.register('majority')
+@register_task('majority')
 class Majority(BooleanTask):
   """The label is +1 where `w·x > 1/2`; each `w_j` is 1 with probability 0.3, else 0.
 
@@ -157,8 +161,18 @@ class Majority(BooleanTask):
     return (bayes if few else {}) | averaging | super().baselines()
 
 
-@tasks.register('parity')
-class Parity(BooleanTask):
+@value
+class ParityTask(BooleanTask):
+  """The base of parities: +1 where an odd number of the relevant features are +1."""
+
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    return jnp.mod(dot((x + 1) / 2, function[None]), 2)
+
+
+@register_task('parity')
+class Parity(ParityTask):
   """The label is +1 where an odd number of the relevant features are +1.
 
   The set of relevant features is uniform over all 2^d subsets.
@@ -167,30 +181,24 @@ class Parity(BooleanTask):
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return jnp.mod(dot((x + 1) / 2, function[None]), 2)
-
   def baselines(self) -> dict[str, Predictor]:
     return {'bayes': ParityBayes()} | super().baselines()
 
 
-@tasks.register('sparse_parity')
-class SparseParity(Parity):
+@register_task('sparse_parity')
+class SparseParity(ParityTask):
   """The parity of a random set of `num_relevant` features, a new set for each prompt.
 
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
-  def __init__(self, num_features: int, context_length: int, num_relevant: int = 2):
-    """Raises UserError naming the argument that is out of its range."""
-    super().__init__(num_features, context_length)
-    self.num_relevant = check_count('num_relevant', num_relevant)
+  num_relevant: int = size(default=2)
+
+  def __post_init__(self):
     if self.num_relevant > self.num_features:
       raise UserError(
-        f'num_relevant is {num_relevant}; it must be at most num_features, '
-        f'{num_features}'
+        f'num_relevant is {self.num_relevant}; it must be at most num_features, '
+        f'{self.num_features}'
       )
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -205,40 +213,34 @@ class SparseParity(Parity):
     return w, np.ones(len(w))
 
   def baselines(self) -> dict[str, Predictor]:
-    found = super().baselines()
-    del found['bayes']  # it is for parities of any size
     few = math.comb(self.num_features, self.num_relevant) <= MOST_HYPOTHESES
-    return ({'bayes': VersionSpace(self)} if few else {}) | found
+    return ({'bayes': VersionSpace(self)} if few else {}) | super().baselines()
 
 
-@tasks.register('nearest_neighbour')
-class NearestNeighbour(BooleanTask):
+@register_task('nearest_neighbour')
+class NearestNeighbour(BaseTask):
   """Each label is that of the nearest earlier example, by the cosine.
 
   The first of equally near examples counts. The first `num_random` labels are fair
   coins, except that an example with the features of an earlier one has the same label.
   """
 
-  def __init__(
-    self, num_features: int, context_length: int, num_random: int | None = None
-  ):
-    """`num_random` defaults to a third of the context, but at least 1.
+  num_features: int = size()
+  context_length: int = size()
+  num_random: Any = size(default=None)  # None: a third of the context, but at least 1
 
-    Raises UserError naming the argument that is out of its range.
-    """
-    super().__init__(num_features, context_length)
-    if num_random is None:
-      num_random = max(1, self.context_length // 3)
-    self.num_random = check_count('num_random', num_random)
-    if self.num_random > self.context_length:
+  def __post_init__(self):
+    if self.num_random is None:
+      set_field(self, 'num_random', max(1, self.context_length // 3))
+    elif self.num_random > self.context_length:
       raise UserError(
-        f'num_random is {num_random}; it must be at most context_length, '
-        f'{context_length}'
+        f'num_random is {self.num_random}; it must be at most context_length, '
+        f'{self.context_length}'
       )
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, coins_key = jax.random.split(key)
-    x = self.sample_features(features_key)
+    x = _sample_signs(features_key, (self.context_length + 1, self.num_features))
     t, d = x.shape
     # Sums of d numbers ±1 are exact in any order.
     agreement = jnp.where(jnp.tri(t, k=-1, dtype=bool), x @ x.T, -jnp.inf)
@@ -252,15 +254,24 @@ class NearestNeighbour(BooleanTask):
     labels, _ = jax.lax.scan(decide, _sample_signs(coins_key, (t,)), jnp.arange(t))
     return make_prompt(x, labels, (1 + labels) / 2)
 
-  def baselines(self) -> dict[str, Predictor]:
-    return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
+  def loss(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m']:
+    return losses.log_loss(prediction, target)
 
-  def shifts(self) -> dict[str, Task]:
-    found = super().shifts()
-    for task in found.values():
-      # The rule stays; the default would be a third of the longer context.
-      vars(task)['num_random'] = self.num_random
-    return found
+  def baselines(self) -> dict[str, Predictor]:
+    return {'bayes': NeighbourBayes(self.num_random)} | _baselines()
+
+
+def _baselines() -> dict[str, Predictor]:
+  # Features ±1 have equal norms, so the cosine orders them as the distance does. The
+  # prediction is the neighbour's label as a logit, so a probability of 0.73.
+  return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
+
+
+def _conjunction(w: Float[Array, ' d'], x: Float[Array, 't d']) -> Float[Array, ' t']:
+  holds = dot(x, w[None]) == jnp.sum(jnp.abs(w))
+  return holds.astype(x.dtype)
 
 
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
@@ -360,13 +371,13 @@ class ConjunctionBayes(Baseline):
     return jnp.clip(for_it - against_it - math.log(1 - FORCED), -most, most)
 
 
-def conjunction_bayes(task: Conjunction) -> Baseline:
+def conjunction_bayes(num_features: int) -> Baseline:
   """The Bayes predictor of a conjunction: exact for few features, else estimated."""
-  few = 3**task.num_features <= MOST_HYPOTHESES
+  few = 3**num_features <= MOST_HYPOTHESES
   if few:
     return ConjunctionSpace()
   # A draw costs as much as there are features, and errors are the larger for few.
-  return ConjunctionBayes(1024 if task.num_features <= 16 else 256)
+  return ConjunctionBayes(1024 if num_features <= 16 else 256)
 
 
 def _log_evidence(

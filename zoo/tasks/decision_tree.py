@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.errors import UserError, check_count
+from zoo.errors import UserError
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass
+from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
+from zoo.values import size
 
 _LARGEST_DEPTH = 20  # a million leaves per prompt
 
 
-@tasks.register('decision_tree')
+@register_task('decision_tree')
 class DecisionTree(FunctionClass):
   """Prompts labelled by full binary decision trees (Garg et al., arXiv 2208.01066).
 
@@ -29,14 +29,14 @@ class DecisionTree(FunctionClass):
   fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
   """
 
-  def __init__(self, num_features: int = 20, context_length: int = 100, depth: int = 4):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.depth = check_count('depth', depth)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
+  depth: int = size(default=4)
+
+  def __post_init__(self):
     if self.depth > _LARGEST_DEPTH:
       raise UserError(
-        f'depth is {depth}; it must be at most {_LARGEST_DEPTH}, since a tree has '
+        f'depth is {self.depth}; it must be at most {_LARGEST_DEPTH}, since a tree has '
         '2^depth leaves'
       )
 

@@ -10,15 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
-from zoo.errors import check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import BaseTask, dot, make_prompt
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.values import derived_size, set_field, size
 
 
-@tasks.register('gaussian_clusters')
+@register_task('gaussian_clusters')
 class GaussianClusters(BaseTask):
   """Prompts of points `x_i ~ N(μ_y, I)` with their class y (Lee et al., 2310.08049).
 
@@ -27,13 +26,13 @@ class GaussianClusters(BaseTask):
   probability of each class given x and the means.
   """
 
-  def __init__(
-    self, num_features: int = 16, context_length: int = 31, num_classes: int = 2
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.num_outputs = check_count('num_classes', num_classes, minimum=2)
+  num_features: int = size(default=16)
+  context_length: int = size(default=31)
+  num_classes: int = size(default=2, minimum=2)
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    set_field(self, 'num_outputs', self.num_classes)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     means_key, classes_key, noise_key = jax.random.split(key, 3)

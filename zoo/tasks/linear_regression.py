@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import jax
@@ -17,21 +17,16 @@ from zoo import draws
 from zoo.errors import (
   UserError,
   check_count,
-  check_covariance,
-  check_number,
   check_vector,
 )
 from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
 from zoo.statistics import Statistics, triangle
 from zoo.tasks.base import (
   FunctionClass,
-  attribute_values,
-  compiled,
   dot,
-  shown,
+  register_task,
   symmetric_root,
 )
 from zoo.tasks.baselines import (
@@ -41,9 +36,22 @@ from zoo.tasks.baselines import (
   at_every_length,
   zeroed,
 )
+from zoo.values import (
+  Matrix,
+  Vector,
+  covariance,
+  derived,
+  is_zero,
+  leaf,
+  number,
+  set_field,
+  size,
+  value,
+  vector,
+)
 
 
-@tasks.register('linear_regression')
+@register_task('linear_regression')
 class LinearRegression(FunctionClass):
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
@@ -58,52 +66,39 @@ class LinearRegression(FunctionClass):
     prior_covariance: `[d, d]`, or None for the identity.
     feature_covariance: `[d, d]`, or None for the identity.
     noise_std: σ, in the units of the labels.
+    prior_root, feature_root: the symmetric roots of the covariances, likewise.
   """
 
-  def __init__(
-    self,
-    num_features: int,
-    context_length: int,
-    prior_mean: ArrayLike | Sequence[float] = 0.0,
-    prior_covariance: ArrayLike | Sequence[Sequence[float]] | None = None,
-    feature_covariance: ArrayLike | Sequence[Sequence[float]] | None = None,
-    noise_std: float = 0.0,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = d = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    if self.context_length >= 2**31:  # it is an int32 in compiled programs
-      raise UserError(f'context_length is {context_length}; it must be below 2³¹')
-    self.prior_mean = check_vector('prior_mean', prior_mean, d)
-    self.prior_covariance = check_covariance('prior_covariance', prior_covariance, d)
-    self.feature_covariance = check_covariance(
-      'feature_covariance', feature_covariance, d
-    )
-    self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
-    if self.noise_std > 1e19:
-      raise UserError(
-        f'noise_std is {noise_std}; it must be ≤ 1e19, so that its square is a float32'
-      )
-    for name in ('prior_mean', 'prior_covariance', 'feature_covariance'):
-      if (array := getattr(self, name)) is not None:
-        array = array.copy()
-        array.flags.writeable = False  # compiled programs hold it as a constant
-        setattr(self, name, array)
+  num_features: int = size()
+  context_length: int = size(maximum=2**31 - 1)  # it is an int32 in compiled programs
+  prior_mean: Vector = vector(default=0.0)
+  prior_covariance: Matrix = covariance(default=None)
+  feature_covariance: Matrix = covariance(default=None)
+  noise_std: float = number(
+    default=0.0, minimum=0.0, maximum=1e19
+  )  # its square is a float32
+  prior_root: Matrix = derived()
+  feature_root: Matrix = derived()
+
+  def __post_init__(self):
+    for name in ('prior', 'feature'):
+      if (covariance := getattr(self, f'{name}_covariance')) is not None:
+        set_field(self, f'{name}_root', symmetric_root(covariance))
 
   @property
   def statistics_key(self) -> tuple:
     """A key that is equal for tasks with the same samples of `sample_statistics`."""
     arrays = self.prior_covariance, self.feature_covariance
     contents = (None if array is None else array.tobytes() for array in arrays)
-    return self.num_features, self.context_length, self.noise_std > 0, *contents
+    return self.num_features, self.context_length, is_zero(self.noise_std), *contents
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     normal = super().sample_features(key)
-    return _correlate(normal[..., None], self.feature_covariance)[..., 0]
+    return _correlate(normal[..., None], self.feature_root)[..., 0]
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features, 1))
-    deviation = _correlate(normal, self.prior_covariance)[:, 0]
+    deviation = _correlate(normal, self.prior_root)[:, 0]
     return deviation + jnp.asarray(self.prior_mean, deviation.dtype)
 
   def evaluate(
@@ -116,8 +111,7 @@ class LinearRegression(FunctionClass):
 
   # Not with `sample_one`: the statistics below are of the same prompts, which are
   # sampled flat, and whose bits are those of earlier releases.
-  @compiled
-  def _prompts(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     x, noise, x_query, deviation = self._draw(key, batch_size, self._examples)
     weights = deviation + jnp.asarray(self.prior_mean, deviation.dtype)[:, None]
     targets, y_query = dot(x, weights[None], -2), dot(x_query, weights, -2)
@@ -137,10 +131,10 @@ class LinearRegression(FunctionClass):
     they only have the same distribution, at a cost that does not depend on C. They do
     not depend on `prior_mean`, nor on `noise_std` except for whether it is 0.
     """
-    return copy.copy(self)._statistics(key, check_count('batch_size', batch_size))
+    return _statistics(self, key, check_count('batch_size', batch_size))
 
-  @compiled
-  def _statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:
+  def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
+    """What `sample_statistics` compiles."""
     examples = self._pseudo_examples if self.has_long_context else self._examples
     x, noise, x_query, deviation = self._draw(key, batch_size, examples)
 
@@ -172,10 +166,10 @@ class LinearRegression(FunctionClass):
     x, noise, rest = examples(key, batch_size)
     x_query, deviation = jnp.split(rest, 2)
     return (
-      _correlate(x, self.feature_covariance),
+      _correlate(x, self.feature_root),
       noise,
-      _correlate(x_query, self.feature_covariance),
-      _correlate(deviation, self.prior_covariance),
+      _correlate(x_query, self.feature_root),
+      _correlate(deviation, self.prior_root),
     )
 
   def _examples(
@@ -185,7 +179,7 @@ class LinearRegression(FunctionClass):
     c, d = self.context_length, self.num_features
     normal = draws.normals(key, (c + 2) * d, batch_size)
     noise = None
-    if self.noise_std > 0:
+    if not is_zero(self.noise_std):
       noise = draws.normals(jax.random.fold_in(key, 1), c, batch_size)
     return normal[: c * d].reshape(c, d, batch_size), noise, normal[c * d :]
 
@@ -210,7 +204,7 @@ class LinearRegression(FunctionClass):
       zeros = jnp.zeros((j, batch_size), normal.dtype)
       columns.append(jnp.concatenate([zeros, diagonal[j : j + 1], normal[start:stop]]))
       start = stop
-    if self.noise_std == 0:
+    if is_zero(self.noise_std):
       return jnp.stack(columns), None, normal[below:]
     noise = draws.normals(jax.random.fold_in(key, 1), d, batch_size)
     corner = draws.chi(jax.random.fold_in(key, 3), np.array([c - d]), batch_size)
@@ -218,44 +212,40 @@ class LinearRegression(FunctionClass):
     return x, jnp.concatenate([noise, corner]), normal[below:]
 
 
+@functools.partial(jax.jit, static_argnums=2)
+def _statistics(
+  task: LinearRegression, key: Key[Array, ''], batch_size: int
+) -> Statistics:
+  return task.statistics_batch(key, batch_size)
+
+
 def _correlate(
-  normal: Float[Array, '*n d b'], covariance: np.ndarray | None
+  normal: Float[Array, '*n d b'], root: Float[ArrayLike, 'd d'] | None
 ) -> Float[Array, '*n d b']:
-  """Gives standard normal vectors a covariance, which may be singular."""
-  if covariance is None:
+  """Gives standard normal vectors the covariance that has this symmetric root."""
+  if root is None:
     return normal
-  root = jnp.asarray(symmetric_root(covariance), normal.dtype)[..., None]
+  root = jnp.asarray(root, normal.dtype)[..., None]
   root = root.reshape((1,) * (normal.ndim - 2) + root.shape)
   return dot(normal[..., None, :, :], root, axis=-2)
 
 
 def covers(task: object) -> TypeGuard[LinearRegression]:
-  """Whether exact theory covers a task: linear regression that no subclass changes.
-
-  A subclass may sample differently, so it is covered only if its own body, not that of
-  a parent class, sets `exact_theory = True`.
-  """
-  return isinstance(task, LinearRegression) and samples_as(LinearRegression, task)
-
-
-def samples_as(kind: type, task: object) -> bool:
-  return type(task) is kind or type(task).__dict__.get('exact_theory') is True
+  """Whether exact theory covers a task."""
+  return isinstance(task, LinearRegression)
 
 
 def require_covered(task: object) -> LinearRegression:
   """Returns the task if exact theory covers it; raises UserError otherwise."""
-  if covers(task):
-    return task
-  hint = ''
-  if isinstance(task, LinearRegression):
-    hint = ' and those of its subclasses that set exact_theory = True'
-  raise UserError(
-    f'the task is of type {type(task).__name__}; exact theory covers '
-    f'LinearRegression{hint}'
-  )
+  if not covers(task):
+    raise UserError(
+      f'the task is of type {type(task).__name__}; exact theory covers LinearRegression'
+    )
+  return task
 
 
 def require_regression(task: object) -> LinearRegression:
+  """Returns the task; raises UserError unless it is linear regression."""
   if not isinstance(task, LinearRegression):
     raise UserError(
       f'the task is of type {type(task).__name__}; this estimator needs a '
@@ -353,11 +343,6 @@ class Estimator:
   Without examples the weights are the start. Equal estimators share compiled programs.
   """
 
-  def __repr__(self) -> str:
-    """The class and its fields, with the shapes of arrays, on one line."""
-    fields = ', '.join(f'{name}={shown(value)}' for name, value in vars(self).items())
-    return f'{type(self).__name__}({fields})'
-
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
     c = prompt.x.shape[1]
@@ -390,24 +375,15 @@ class Estimator:
 
     return at_every_length(prompt, predict)
 
-  def __eq__(self, other: object) -> bool:
-    """Whether both have the same class and parameters."""
-    if type(self) is not type(other):
-      return NotImplemented
-    return attribute_values(vars(self)) == attribute_values(vars(other))
 
-  def __hash__(self) -> int:
-    return hash(attribute_values(vars(self)))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@value
 class GradientDescent(Estimator):
   """Steps of gradient descent on the context's loss `Σ_i (w·x_i − y_i)² / (2C)`."""
 
-  start: Float[np.ndarray, ' d']
-  step_sizes: Float[np.ndarray, ' k']
+  start: Float[np.ndarray, ' d'] = leaf()
+  step_sizes: Float[np.ndarray, ' k'] = leaf()
   # At other context lengths the step size is the best for one step on this task.
-  tuned_for: LinearRegression | None = None
+  tuned_for: LinearRegression | None = leaf(default=None)
 
   def _parameter(self, count: int) -> Float[np.ndarray, ' k']:
     task = _of_length(self.tuned_for, count)
@@ -431,14 +407,14 @@ class GradientDescent(Estimator):
     return LearningRule.gradient_descent(self.start, self.step_sizes.sum())
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@value
 class GDBeta(Estimator):
   """One step of gradient descent whose step size is a matrix (arXiv 2402.14951)."""
 
-  start: Float[np.ndarray, ' d']
-  step_matrix: Float[np.ndarray, 'd d']
+  start: Float[np.ndarray, ' d'] = leaf()
+  step_matrix: Float[np.ndarray, 'd d'] = leaf()
   # At other context lengths the step matrix is the best for this task.
-  tuned_for: LinearRegression | None = None
+  tuned_for: LinearRegression | None = leaf(default=None)
 
   def _parameter(self, count: int) -> Float[np.ndarray, 'd d']:
     task = _of_length(self.tuned_for, count)
@@ -456,7 +432,7 @@ class GDBeta(Estimator):
     return LearningRule.gd_beta(self.start, self.step_matrix)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@value
 class Ridge(Estimator):
   """Minimises `Σ_i (w·x_i − y_i)² + penalty (w − start)ᵀ K⁻¹ (w − start)`.
 
@@ -464,9 +440,9 @@ class Ridge(Estimator):
   penalty of 0 is the limit from above: the least-squares solution nearest to `start`.
   """
 
-  start: Float[np.ndarray, ' d']
+  start: Float[np.ndarray, ' d'] = leaf()
   penalty: float
-  root: Float[np.ndarray, 'd d']
+  root: Float[np.ndarray, 'd d'] = leaf()
 
   @classmethod
   def isotropic(cls, start: Float[np.ndarray, ' d'], penalty: float) -> Ridge:
@@ -504,21 +480,18 @@ def bayes(task: object) -> Ridge:
 def _baselines(task: LinearRegression) -> dict[str, Predictor]:
   """The baselines of linear regression; `gd` and `gd_beta` are tuned for each length.
 
-  A task that exact theory does not cover has only the baselines that need no tuning.
   `ridge` is missing where no best penalty is known.
   """
-  found: dict[str, Predictor] = {}
-  if covers(task):
-    found['gd'] = GradientDescent(
-      task.prior_mean, np.array([best_first_step(task)]), tuned_for=task
-    )
-    found['gd_beta'] = GDBeta(task.prior_mean, best_step_matrix(task), tuned_for=task)
-    with contextlib.suppress(UserError):
-      found['ridge'] = Ridge.isotropic(task.prior_mean, best_penalty(task))
-  found['ols'] = Ridge.isotropic(task.prior_mean, 0.0)
-  if covers(task):
-    found['bayes'] = bayes(task)
+  start = task.prior_mean
+  found: dict[str, Predictor] = {
+    'gd': GradientDescent(start, np.array([best_first_step(task)]), tuned_for=task),
+    'gd_beta': GDBeta(start, best_step_matrix(task), tuned_for=task),
+  }
+  with contextlib.suppress(UserError):
+    found['ridge'] = Ridge.isotropic(start, best_penalty(task))
   return found | {
+    'ols': Ridge.isotropic(start, 0.0),
+    'bayes': bayes(task),
     'averaging': Averaging(),
     'nearest_neighbours': NearestNeighbours(),
     'zero': Zero(),
@@ -529,9 +502,7 @@ def _of_length(task: LinearRegression | None, count: int) -> LinearRegression | 
   """The task with `count` examples; None if `count` is 0, or already its own."""
   if task is None or count in (0, task.context_length):
     return None
-  task = copy.copy(task)
-  task.context_length = count
-  return task
+  return dataclasses.replace(task, context_length=count)
 
 
 def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:

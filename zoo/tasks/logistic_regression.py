@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr
-from jaxtyping import Array, ArrayLike, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
 from zoo.errors import (
   UserError,
-  check_count,
-  check_covariance,
-  check_name,
-  check_vector,
 )
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass, dot, sample_signs, symmetric_root
+from zoo.tasks.base import (
+  FunctionClass,
+  dot,
+  register_task,
+  sample_signs,
+  symmetric_root,
+)
 from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.values import (
+  Matrix,
+  Vector,
+  choice,
+  covariance,
+  derived,
+  set_field,
+  size,
+  vector,
+)
 
 _LINKS = {
   'logistic': jax.nn.sigmoid,
@@ -38,7 +49,7 @@ _MOST_NODES = 30_000
 _PART = 1024  # samples that are weighed at once
 
 
-@tasks.register('logistic_regression')
+@register_task('logistic_regression')
 class LogisticRegression(FunctionClass):
   """Prompts of labels ±1 that are +1 with the probability `link(w·x_i)`.
 
@@ -51,33 +62,24 @@ class LogisticRegression(FunctionClass):
   Attributes, float64 on the host:
     prior_mean: `[d]`; a scalar argument is repeated.
     prior_covariance: `[d, d]`, or None for the identity; it may be singular.
+    prior_root: the symmetric root R of it, likewise: `w = prior_mean + R z`.
   """
 
-  def __init__(
-    self,
-    num_features: int = 20,
-    context_length: int = 40,
-    link: str = 'logistic',
-    prior_mean: ArrayLike | Sequence[float] = 0.0,
-    prior_covariance: ArrayLike | Sequence[Sequence[float]] | None = None,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = d = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.link = check_name('link', link, _LINKS)
-    self.prior_mean = check_vector('prior_mean', prior_mean, d)
-    self.prior_covariance = check_covariance('prior_covariance', prior_covariance, d)
+  num_features: int = size(default=20)
+  context_length: int = size(default=40)
+  link: str = choice(_LINKS, default='logistic')
+  prior_mean: Vector = vector(default=0.0)
+  prior_covariance: Matrix = covariance(default=None)
+  prior_root: Matrix = derived()
 
-  def prior_root(self) -> Float[np.ndarray, 'd d']:
-    """The symmetric root R of the prior covariance: `w = prior_mean + R z`."""
-    if self.prior_covariance is None:
-      return np.eye(self.num_features)
-    return symmetric_root(self.prior_covariance)
+  def __post_init__(self):
+    if self.prior_covariance is not None:
+      set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
     if self.prior_covariance is not None:
-      normal = dot(jnp.asarray(self.prior_root(), normal.dtype), normal[None])
+      normal = dot(jnp.asarray(self.prior_root, normal.dtype), normal[None])
     return jnp.asarray(self.prior_mean, normal.dtype) + normal
 
   def evaluate(
@@ -166,7 +168,10 @@ class MaximumAPosteriori(Baseline):
 
     start = jnp.zeros((), jnp.int32), jnp.zeros_like(x[0]), jnp.asarray(1, x.dtype)
     z = jax.lax.while_loop(unfinished, newton, start)[1]
-    return jnp.asarray(self.task.prior_mean, x.dtype) + _root(self.task, x.dtype) @ z
+    return (
+      jnp.asarray(self.task.prior_mean, x.dtype)
+      + jnp.asarray(_root(self.task), x.dtype) @ z
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,7 +320,7 @@ class SignAveraging(Baseline):
     x, y = zeroed(x, y, seen)
     # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
-    d, root = self.task.num_features, self.task.prior_root()
+    d, root = self.task.num_features, _root(self.task)
     variance = (np.sum(self.task.prior_mean**2) + np.sum(root**2)) / d
     # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
     c2 = 2 / math.pi / max(noise + d * variance, 1e-12)
@@ -340,7 +345,7 @@ def bayes(task: LogisticRegression) -> Baseline:
 
 def num_nodes(task: LogisticRegression) -> int:
   """The nodes along each axis of a grid that resolves the link, at any weights."""
-  largest = np.linalg.norm(task.prior_root(), 2)
+  largest = np.linalg.norm(_root(task), 2)
   width = 1.35 if task.link == 'probit' else 1.65
   return math.ceil(24 * max(1.0, largest / width))
 
@@ -361,8 +366,8 @@ def _derivatives(log_link: LogLink) -> tuple[LogLink, LogLink]:
   return jax.vmap(slope), jax.vmap(lambda u: jnp.maximum(-jax.grad(slope)(u), 0))
 
 
-def _root(task: LogisticRegression, dtype: jnp.dtype) -> Float[Array, 'd d']:
-  return jnp.asarray(task.prior_root(), dtype)
+def _root(task: LogisticRegression) -> Float[np.ndarray, 'd d']:
+  return np.eye(task.num_features) if task.prior_root is None else task.prior_root
 
 
 def _margins(
@@ -371,7 +376,7 @@ def _margins(
   """`y_i w·x_i = offset_i + rows_i·z` for `w = prior_mean + R z` and `z ~ N(0, I)`."""
   signed = y[:, None] * x
   offset = signed @ jnp.asarray(task.prior_mean, x.dtype)
-  return offset, signed @ _root(task, x.dtype)
+  return offset, signed @ jnp.asarray(_root(task), x.dtype)
 
 
 def _root_of_precision(

@@ -11,15 +11,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo import losses
-from zoo.errors import check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import BaseTask, dot
+from zoo.tasks.base import BaseTask, dot, register_task
 from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.values import derived_size, set_field, size
 
 
-@tasks.register('markov_chain')
+@register_task('markov_chain')
 class MarkovChain(BaseTask):
   """The next symbol of a Markov chain (Edelman et al., arXiv 2402.11004).
 
@@ -31,11 +30,14 @@ class MarkovChain(BaseTask):
   after k examples k + 1 of them are known. Targets are rows of the transition matrix.
   """
 
-  def __init__(self, num_symbols: int = 2, context_length: int = 100):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_symbols = check_count('num_symbols', num_symbols, minimum=2)
-    self.num_features = self.num_outputs = self.num_symbols
-    self.context_length = check_count('context_length', context_length)
+  num_symbols: int = size(default=2, minimum=2)
+  context_length: int = size(default=100)
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    set_field(self, 'num_features', self.num_symbols)
+    set_field(self, 'num_outputs', self.num_symbols)
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     matrix_key, symbols_key = jax.random.split(key)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError, check_count, check_number
+from zoo.errors import UserError
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import BaseTask, dot, make_prompt
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
+from zoo.values import choice, number, set_field, size
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
 
-@tasks.register('outlier_regression')
+@register_task('outlier_regression')
 class OutlierRegression(BaseTask):
   """Prompts of `y_i = w·x_i` among outliers (Park et al., arXiv 2402.04248).
 
@@ -37,35 +38,20 @@ class OutlierRegression(BaseTask):
   all lengths but the last.
   """
 
-  def __init__(
-    self,
-    num_features: int = 20,
-    context_length: int = 100,
-    kind: str = 'many',
-    outlier_probability: float | None = None,
-  ):
-    """The probability defaults to the paper's, 0.9 for `many`, 0.5 for `orthogonal`.
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
+  kind: str = choice(_PROBABILITIES, default='many')
+  # None: that of the paper, 0.9 for `many` and 0.5 for `orthogonal`
+  outlier_probability: Any = number(default=None, minimum=0.0, maximum=1.0)
 
-    Raises UserError naming the argument that is out of its range.
-    """
-    if kind not in _PROBABILITIES:
-      raise UserError(f"kind is {kind!r}; it must be 'many' or 'orthogonal'")
-    self.kind = kind
-    self.num_features = check_count('num_features', num_features)
-    if kind == 'orthogonal' and self.num_features < 3:
+  def __post_init__(self):
+    if self.kind == 'orthogonal' and self.num_features < 3:
       raise UserError(
-        f'num_features is {num_features}; it must be ≥ 3 for the kind {kind!r}'
+        f'num_features is {self.num_features}; it must be ≥ 3 for the kind '
+        f'{self.kind!r}'
       )
-    self.context_length = check_count('context_length', context_length)
-    if outlier_probability is None:
-      outlier_probability = _PROBABILITIES[kind]
-    self.outlier_probability = check_number(
-      'outlier_probability', outlier_probability, minimum=0.0
-    )
-    if self.outlier_probability > 1:
-      raise UserError(
-        f'outlier_probability is {outlier_probability}; it must be from 0 to 1'
-      )
+    if self.outlier_probability is None:
+      set_field(self, 'outlier_probability', _PROBABILITIES[self.kind])
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     x_key, w_key, which_key, features_key, label_key = jax.random.split(key, 5)

@@ -1,20 +1,18 @@
 """Regression on the squares of the features."""
 
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Key
+from jaxtyping import Array, Float, Key
 
-from zoo.errors import check_count, check_number, check_vector
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass, dot
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
+from zoo.values import Vector, number, size, vector
 
 
-@tasks.register('quadratic_regression')
+@register_task('quadratic_regression')
 class QuadraticRegression(FunctionClass):
   """Prompts of `y_i = Σ_j w_j x_ij² / √3 + σ n_i` (code of Garg et al., 2208.01066).
 
@@ -27,18 +25,10 @@ class QuadraticRegression(FunctionClass):
     prior_mean: w*, `[d]`; a scalar argument is repeated.
   """
 
-  def __init__(
-    self,
-    num_features: int,
-    context_length: int,
-    noise_std: float = 0.0,
-    prior_mean: ArrayLike | Sequence[float] = 0.0,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
-    self.prior_mean = check_vector('prior_mean', prior_mean, self.num_features)
+  num_features: int = size()
+  context_length: int = size()
+  noise_std: float = number(default=0.0, minimum=0.0)
+  prior_mean: Vector = vector(default=0.0)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))

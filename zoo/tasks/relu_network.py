@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.errors import check_count, check_number
 from zoo.prompt import Prompt
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass, dot
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
+from zoo.values import number, size
 
 
-@tasks.register('relu_network')
+@register_task('relu_network')
 class ReluNetwork(FunctionClass):
   """Prompts of `y_i = √(2/r) Σ_j a_j relu(w_j·x_i) + σ n_i` (Garg et al., 2208.01066).
 
@@ -27,20 +26,11 @@ class ReluNetwork(FunctionClass):
   predicting 0 has `d m² r/π` more.
   """
 
-  def __init__(
-    self,
-    num_features: int = 20,
-    context_length: int = 100,
-    hidden_features: int = 100,
-    noise_std: float = 0.0,
-    output_mean: float = 0.0,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.hidden_features = check_count('hidden_features', hidden_features)
-    self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
-    self.output_mean = check_number('output_mean', output_mean)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
+  hidden_features: int = size(default=100)
+  noise_std: float = number(default=0.0, minimum=0.0)
+  output_mean: float = number(default=0.0)
 
   def sample_function(
     self, key: Key[Array, '']

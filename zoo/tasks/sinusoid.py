@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError, check_count, check_vector
+from zoo.errors import UserError, check_vector
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass
+from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero, zeroed
+from zoo.values import size, static
 
 # A threshold in ε times the largest singular value of the examples. Below it the
 # rounding errors of the labels affect the second weight more than the function does.
 _RANK_TOLERANCE = 4
 
 
-@tasks.register('sinusoid')
+def _check_range(_: object, name: str, value: object) -> tuple[float, float]:
+  low, high = map(float, check_vector(name, value, 2))
+  if low >= high:
+    raise UserError(f'{name} is {value}; it must be two numbers, the smaller one first')
+  return low, high
+
+
+@register_task('sinusoid')
 class Sinusoid(FunctionClass):
   """Prompts of `y_i = a sin(x_i + p)` (von Oswald et al., arXiv 2212.07677).
 
@@ -32,25 +38,20 @@ class Sinusoid(FunctionClass):
 
   num_features = 1
 
-  def __init__(
-    self,
-    context_length: int = 10,
-    amplitude_range: Sequence[float] = (0.1, 0.5),
-    phase_range: Sequence[float] = (0.0, math.pi),
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.context_length = check_count('context_length', context_length)
-    self.amplitude_range = _check_range('amplitude_range', amplitude_range)
+  context_length: int = size(default=10)
+  amplitude_range: tuple[float, float] = static(default=(0.1, 0.5), check=_check_range)
+  phase_range: tuple[float, float] = static(default=(0.0, math.pi), check=_check_range)
+
+  def __post_init__(self):
     if self.amplitude_range[0] < 0:
       raise UserError(
-        f'amplitude_range is {amplitude_range}; its bounds must not be negative'
+        f'amplitude_range is {self.amplitude_range}; its bounds must not be negative'
       )
-    self.phase_range = _check_range('phase_range', phase_range)
     low, high = self.phase_range
     # A rounded 2π is accepted.
     if high - low > 2 * math.pi + 1e-6:
       raise UserError(
-        f'phase_range is {phase_range}; it must not be longer than 2π, a full turn'
+        f'phase_range is {self.phase_range}; it must not be longer than 2π, a full turn'
       )
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't 1']:
@@ -82,13 +83,6 @@ class Sinusoid(FunctionClass):
       'ols': LeastSquares(),
       'zero': Zero(),
     }
-
-
-def _check_range(name: str, value: Sequence[float]) -> tuple[float, float]:
-  low, high = map(float, check_vector(name, value, 2))
-  if low >= high:
-    raise UserError(f'{name} is {value}; it must be two numbers, the smaller one first')
-  return low, high
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from zoo.errors import UserError, check_count, check_number
+from zoo.errors import UserError
 from zoo.protocols import Predictor
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass, dot
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -24,11 +23,12 @@ from zoo.tasks.baselines import (
   Zero,
   zeroed,
 )
+from zoo.values import number, size
 
 MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
 
-@tasks.register('sparse_regression')
+@register_task('sparse_regression')
 class SparseRegression(FunctionClass):
   """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
 
@@ -37,22 +37,17 @@ class SparseRegression(FunctionClass):
   baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
   """
 
-  def __init__(
-    self,
-    num_features: int = 20,
-    context_length: int = 10,
-    num_nonzero: int = 3,
-    noise_std: float = 0.0,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.num_nonzero = check_count('num_nonzero', num_nonzero)
+  num_features: int = size(default=20)
+  context_length: int = size(default=10)
+  num_nonzero: int = size(default=3)
+  noise_std: float = number(default=0.0, minimum=0.0)
+
+  def __post_init__(self):
     if self.num_nonzero > self.num_features:
       raise UserError(
-        f'num_nonzero is {num_nonzero}; it must be at most num_features, {num_features}'
+        f'num_nonzero is {self.num_nonzero}; it must be at most num_features, '
+        f'{self.num_features}'
       )
-    self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     weights_key, support_key = jax.random.split(key)

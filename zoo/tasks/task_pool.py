@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError, check_count, check_number
+from zoo.errors import UserError
 from zoo.protocols import Predictor, Task
-from zoo.registry import tasks
-from zoo.tasks.base import FunctionClass, dot
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero, zeroed
-from zoo.tasks.linear_regression import LinearRegression, require_covered, samples_as
+from zoo.tasks.linear_regression import LinearRegression, require_covered
+from zoo.values import is_zero, number, size
 
 
-@tasks.register('task_pool')
+@register_task('task_pool')
 class TaskPool(FunctionClass):
   """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
 
@@ -28,22 +28,11 @@ class TaskPool(FunctionClass):
   shift `new_tasks` has fresh weights for each prompt.
   """
 
-  def __init__(
-    self,
-    num_features: int = 8,
-    context_length: int = 16,
-    num_tasks: int = 64,
-    noise_std: float = 0.5,
-    seed: int = 0,
-  ):
-    """Raises UserError naming the argument that is out of its range."""
-    self.num_features = check_count('num_features', num_features)
-    self.context_length = check_count('context_length', context_length)
-    self.num_tasks = check_count('num_tasks', num_tasks)
-    self.noise_std = check_number('noise_std', noise_std, minimum=0.0)
-    self.seed = check_count('seed', seed, minimum=0)
-    if self.seed >= 2**32:
-      raise UserError(f'seed is {seed}; it must be below 2³²')
+  num_features: int = size(default=8)
+  context_length: int = size(default=16)
+  num_tasks: int = size(default=64)
+  noise_std: float = number(default=0.5, minimum=0.0)
+  seed: int = size(default=0, minimum=0, maximum=2**32 - 1)  # draws the pool
 
   @property
   def pool(self) -> Float[np.ndarray, 'm d']:
@@ -78,8 +67,8 @@ class TaskPool(FunctionClass):
 
 
 def covers_pool(task: object) -> TypeGuard[TaskPool]:
-  """Whether a task is a pool of tasks that no subclass changes; see `covers`."""
-  return isinstance(task, TaskPool) and samples_as(TaskPool, task)
+  """Whether a task is a pool of weight vectors."""
+  return isinstance(task, TaskPool)
 
 
 def require_isotropic(task: object) -> LinearRegression | TaskPool:
@@ -128,7 +117,7 @@ class DiscreteBayes(Baseline):
     x, y = zeroed(x, y, seen)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
-    if self.task.noise_std > 0:
+    if not is_zero(self.task.noise_std):
       posterior = jax.nn.softmax(-misfit / (2 * self.task.noise_std**2))
     else:
       # The misfit of the true weights is rounding error, and so the smallest; before

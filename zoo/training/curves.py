@@ -5,7 +5,7 @@ import functools
 import operator
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from matplotlib.axes import Axes
 
@@ -24,7 +24,7 @@ from zoo.style import (
   legend_above,
   sparse_markers,
 )
-from zoo.tasks.base import BaseTask
+from zoo.tasks.base import is_squared
 from zoo.training.records import read_lines
 from zoo.training.summary import SUMMARY, read_summary
 from zoo.workdir import POINTS
@@ -208,8 +208,7 @@ def _check_losses(configs: Mapping[pathlib.Path, Mapping[str, Any]]) -> None:
     task = config.get('task')
     name = task.get('name') if isinstance(task, dict) else None
     if isinstance(name, str) and name in registry.tasks.names():
-      loss = getattr(registry.tasks.get(name), 'loss', BaseTask.loss)
-      squared.setdefault(loss is BaseTask.loss, folder)
+      squared.setdefault(is_squared(registry.tasks.create(**cast(Any, task))), folder)
   if len(squared) > 1:
     raise UserError(
       f'{squared[True]} has the squared error as its loss and {squared[False]} another '

@@ -20,7 +20,6 @@ from zoo.learning_rule import LearningRule
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task, is_looped
 from zoo.statistics import Statistics
-from zoo.tasks.base import loss_of
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss
 
@@ -111,7 +110,7 @@ def query_losses(
   """
   if isinstance(batch, Prompt):
     predictions = predictor(batch).astype(batch.y_query.dtype)
-    return loss_of(task)(predictions, batch.y_query)
+    return task.loss(predictions, batch.y_query)
   assert moments is not None  # only tasks that exact theory covers have statistics
   rule = predictor if isinstance(predictor, LearningRule) else _rule_of(predictor)
   noise_std = jnp.sqrt(moments.noise_variance)
@@ -125,7 +124,7 @@ def losses_at_all(
   predict = one_pass(predictor)
   assert predict is not None  # ensured by the validation of the config
   targets = prompt.targets
-  return loss_of(task)(predict(prompt).astype(targets.dtype), targets)
+  return task.loss(predict(prompt).astype(targets.dtype), targets)
 
 
 def _losses_of_loops(
@@ -134,7 +133,7 @@ def _losses_of_loops(
   """The task's loss after each loop, at every example or at the query alone."""
   first = 0 if at_all else -1
   targets = prompt.targets[:, first:]
-  loss = loss_of(task)
+  loss = task.loss
   predictions = model.loop_predictions(prompt).astype(targets.dtype)[:, :, first:]
   return jax.vmap(lambda one: loss(one, targets))(predictions)
 
