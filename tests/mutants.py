@@ -86,7 +86,7 @@ every pool of tasks is that of the seed 0
   - np.random.RandomState(seed)
   + np.random.RandomState(0)
 a repeated query may repeat itself
-  zoo/tasks/shifts.py: tasks/test_shifts.py
+  zoo/tasks/base.py: tasks/test_shifts.py
   - jax.random.randint(key, (), 0, len(x) - 1)
   + jax.random.randint(key, (), 0, len(x))
 the penalty of the posterior mean is a standard deviation, not a variance

@@ -20,7 +20,6 @@ from zoo.buckets import open_folder
 from zoo.config import build_task
 from zoo.curves import curve
 from zoo.errors import UserError
-from zoo.tasks.base import baselines_of
 from zoo.theory import isotropic_head_limit
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -214,7 +213,7 @@ _GRID = Grid(
 
 
 def _few_baselines(task):
-  found = baselines_of(task)
+  found = task.baselines()
   return {name: found[name] for name in ('zero', 'bayes')}
 
 

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.settings import curve_key, isotropic
@@ -115,25 +116,15 @@ class _Missing(HostBaseline):
     raise zoo.UserError('a library is missing')
 
 
-class _Own(zoo.tasks.QuadraticRegression):
-  """Baselines that the test sets."""
-
-  given: Any = {}  # noqa: RUF012
-
-  def baselines(self):
-    return self.given
-
-
-def _own(monkeypatch, **baselines) -> _Own:
-  monkeypatch.setattr(_Own, 'given', baselines)
-  return _Own(_D, _C)
+def _own(**baselines) -> Wrapped:
+  return Wrapped(zoo.tasks.QuadraticRegression(_D, _C), tuple(baselines.items()))
 
 
 def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
   monkeypatch, caplog
 ):
   monkeypatch.setattr(comparison, '_NUM_HOST_PROMPTS', 5)
-  task = _own(monkeypatch, host=_Host(), missing=_Missing(), zero=Zero())
+  task = _own(host=_Host(), missing=_Missing(), zero=Zero())
   found = compare(_model(), task, 20)
   assert found is not None
   assert [*found] == ['model', 'host', 'zero']
@@ -152,7 +143,7 @@ def test_a_baseline_of_ones_own_that_fails_is_left_out(monkeypatch, caplog):
   def own(prompt):
     raise ValueError('no\nroot')
 
-  found = compare(_model(), _own(monkeypatch, own=own, zero=Zero()), 4)
+  found = compare(_model(), _own(own=own, zero=Zero()), 4)
   assert found is not None
   assert [*found] == ['model', 'zero']
   assert 'the baseline own is left out: ValueError: no root' in caplog.text
@@ -162,12 +153,12 @@ def test_a_baseline_of_ones_own_that_fails_is_left_out(monkeypatch, caplog):
 
   monkeypatch.setattr(Zero, 'predictions', ours)
   with pytest.raises(ValueError, match='a mistake of this library'):
-    compare(_model(), _own(monkeypatch, zero=Zero()), 6)  # 4 are compiled already
+    compare(_model(), _own(zero=Zero()), 6)  # 4 are compiled already
 
 
 def test_a_baseline_cannot_take_the_place_of_the_model(monkeypatch):
   with refuses('_Own has a baseline named model'):
-    compare(_model(), _own(monkeypatch, model=Zero()), 4)
+    compare(_model(), _own(model=Zero()), 4)
 
 
 def test_a_model_that_does_not_fit_is_refused():

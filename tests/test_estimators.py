@@ -339,11 +339,6 @@ def test_baselines_by_name():
   without = [name for name in names if name != 'ridge']
   assert list(general(noise_std=0.5).baselines()) == without
 
-  class Other(zoo.tasks.LinearRegression):
-    """A task that exact theory does not cover."""
-
-  assert list(Other(3, 4).baselines()) == ['ols', *names[-3:]]
-
 
 def test_estimators_with_the_same_parameters_are_equal():
   one, two = (isotropic(3, 4, noise_std=0.5) for _ in range(2))

@@ -6,7 +6,6 @@ from flax import nnx
 
 import zoo
 from tests.settings import general, isotropic
-from zoo.tasks.base import shifts_of
 
 
 class Softmax(nnx.Module):
@@ -57,6 +56,6 @@ def keep_shifts(monkeypatch, *names):
   """Compiling takes most of the time of a shift."""
 
   def kept(task):
-    return {name: shifted for name, shifted in shifts_of(task).items() if name in names}
+    return {name: shifted for name, shifted in task.shifts().items() if name in names}
 
   monkeypatch.setattr('zoo.probing.report.shifts_of', kept)

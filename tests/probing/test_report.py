@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.probing.models import Softmax, biased, keep_shifts
 from tests.settings import general, isotropic
@@ -164,12 +165,7 @@ def test_of_many_layers_heads_and_tokens_some_are_drawn():
 @pytest.mark.programs(60)
 def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   keep_shifts(monkeypatch, 'context_length=8')
-
-  class Cubic(zoo.tasks.LinearRegression):
-    def sample(self, key, batch_size):
-      return super().sample(key, batch_size)
-
-  task = Cubic(num_features=3, context_length=4)
+  task = Wrapped(isotropic(3, 4))
   report = probe(biased(), task, biased(3), **FEW)
   assert report.verdict.startswith('Unknown: no theory covers its task. Its loss, ')
   assert report.shifts == []

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.probing.models import Softmax, assert_within
 from tests.settings import isotropic
@@ -64,14 +65,8 @@ def test_what_has_no_closed_form_has_no_exact_risk():
 
 
 def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():
-  class Shuffled(zoo.tasks.LinearRegression):
-    """As linear regression, but theory does not know that."""
-
-    def sample(self, key, batch_size):
-      return super().sample(key, batch_size)
-
   given = isotropic(3, 4, prior_mean=0.5, noise_std=0.3)
-  unknown = Shuffled(3, 4, prior_mean=0.5, noise_std=0.3)
+  unknown = Wrapped(given)
   gd, start = estimators.gradient_descent(given), estimators.prior_mean(given)
   known = probing.risks(gd, start, given, num_prompts=2000)
   other = probing.risks(gd, start, unknown, num_prompts=2000)

@@ -13,7 +13,6 @@ from tests.probing.models import Softmax, assert_within, biased, tasks
 from tests.settings import curve_key, isotropic
 from zoo.probing import alignment
 from zoo.probing.sampling import answer
-from zoo.tasks.base import baselines_of
 from zoo.theory import constructions
 
 
@@ -120,7 +119,7 @@ def test_what_has_no_rule_is_sampled_alone():
 def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
   task = zoo.create_task(name, num_features=3, context_length=4)
   prompt = task.sample(jax.random.key(1), 5)
-  found = jax.jit(answer, static_argnums=0)(baselines_of(task)['bayes'], prompt)
+  found = jax.jit(answer, static_argnums=0)(task.baselines()['bayes'], prompt)
   # The prediction is w·x_q, with weights w that do not depend on the query.
   expected = np.sum(found.gradient * prompt.x_query, axis=1)
   np.testing.assert_allclose(found.prediction, expected, rtol=1e-5, atol=1e-6)

@@ -12,7 +12,6 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.curves import sample_losses
 from zoo.tasks import baselines as regression
-from zoo.tasks.base import baselines_of
 
 _KEY = jax.random.key(5)
 _TASKS = {
@@ -97,7 +96,7 @@ def test_no_baseline_beats_the_first(name):
   # features, whose loss has no finite variance but is far above, the differences are
   # means of 1024 values: 4 of their standard errors.
   task = _task(name)
-  losses = sample_losses(baselines_of(task), task, 1024, 3)
+  losses = sample_losses(task.baselines(), task, 1024, 3)
   first, *others = losses
   assert first in ('kernel', 'bayes')
   for other in others:

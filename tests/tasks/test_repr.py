@@ -8,7 +8,6 @@ import zoo
 from configs import yq_lsa
 from zoo.checkpoints.saved_models import SavedModel
 from zoo.config import build_model
-from zoo.tasks.base import baselines_of
 
 
 def test_a_task_is_shown_with_its_arguments():
@@ -37,7 +36,7 @@ def test_a_task_and_its_baselines_fit_a_screen(name):
   task = zoo.create_task(name, **{} if name in FIXED else sizes)
   assert len(repr(task)) < 300
   assert '\n' not in repr(task)
-  for baseline in baselines_of(task).values():
+  for baseline in task.baselines().values():
     assert len(repr(baseline)) < 400, repr(baseline)
     assert '\n' not in repr(baseline)
     assert ' object at 0x' not in repr(baseline)

@@ -14,7 +14,7 @@ from zoo import losses
 from zoo.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass
 from zoo.tasks.base import sample_signs
-from zoo.tasks.shifts import Scale, ShiftedTask, Stretch
+from zoo.tasks.base import Scale, ShiftedTask, Stretch
 
 _D, _C = 6, 4
 _CHANGED = [

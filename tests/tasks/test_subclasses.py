@@ -77,7 +77,7 @@ def test_an_inherited_bayes_goes_by_the_name_of_its_class(change):
   names = [*QuadraticRegression(_D, _C).baselines()]
   task = _subclass(QuadraticRegression, **{change: _CHANGES[change]})
   names[names.index('bayes')] = 'bayes_of_QuadraticRegression'
-  assert [*baselines_of(task)] == names
+  assert [*task.baselines()] == names
   # A class in between makes no difference.
   assert [*baselines_of(_subclass(type(task)))] == names
 
@@ -85,14 +85,14 @@ def test_an_inherited_bayes_goes_by_the_name_of_its_class(change):
 @_every_change
 def test_what_follows_from_the_prior_of_linear_regression_is_not_inherited(change):
   task = _subclass(LinearRegression, **{change: _CHANGES[change]})
-  assert [*baselines_of(task)] == ['ols', 'averaging', 'nearest_neighbours', 'zero']
+  assert [*task.baselines()] == ['ols', 'averaging', 'nearest_neighbours', 'zero']
 
 
 @_every_parent
 def test_a_bayes_of_ones_own_keeps_its_name(parent):
   own = {'bayes': Zero()}
   task = _subclass(parent, sample=_sample, baselines=lambda self: own)
-  assert baselines_of(task) == own
+  assert task.baselines() == own
   promised = _subclass(parent, sample=_sample, exact_theory=True)
   assert 'bayes' in baselines_of(promised)
   # What changes no prompt changes no name.
@@ -154,7 +154,7 @@ def test_shifts_do_not_sample_with_functions_that_are_not_those_of_the_task(
   parent, change
 ):
   task = _subclass(parent, **{change: _CHANGES[change]})
-  shifts = shifts_of(task)
+  shifts = task.shifts()
   assert [*shifts] == [f'context_length={_C * k}' for k in (2, 4, 8, 16, 32)]
   assert all(type(shifted) is type(task) for shifted in shifts.values())
 

@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
@@ -307,13 +308,6 @@ def test_fresh_risk_of_gd_beta_trained_on_a_pool():
   assert error < 0.1 * 16.9 / n
 
 
-class OtherPool(TaskPool):
-  """A pool with other labels."""
-
-  def evaluate(self, function, x):
-    return super().evaluate(function, x) ** 2
-
-
 def test_refusals(unchecked):
   task = isotropic(2, 3)
   rule = random_rule(np.random.default_rng(0), 2)
@@ -325,8 +319,8 @@ def test_refusals(unchecked):
     labels.optimum(task, guess='none')
   with refuses('prior_covariance is not the identity'):
     labels.exact_risk(rule, general(2))
-  with refuses('of type OtherPool'):
-    theory.exact_risk(rule, OtherPool(2, 3))
+  with refuses('of type Wrapped'):
+    theory.exact_risk(rule, Wrapped(TaskPool(2, 3)))
   with refuses('the subject has 2 features; the task has 3'):
     theory.exact_risk(rule, pool(3, 3))
   with refuses('num_features is 49; it must be ≤ 48'):

@@ -6,50 +6,21 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.compare import refuses
 from zoo import theory
 from zoo.tasks import LinearRegression
 from zoo.theory.moments import context_moments
 
 
-class OtherDraw(LinearRegression):
-  """Linear regression whose prompts are drawn in another way."""
-
-  def _draw(self, key, batch_size, examples):
-    x, noise, x_query, deviation = super()._draw(key, batch_size, examples)
-    return x, noise, x_query, jnp.abs(deviation)
-
-
-class OtherSample(LinearRegression):
-  """Linear regression with labels of another kind."""
-
-  def sample(self, key, batch_size):
-    prompt = super().sample(key, batch_size)
-    return zoo.Prompt(prompt.x, jnp.sign(prompt.y), prompt.x_query, prompt.y_query)
-
-
-class Covered(LinearRegression):
-  """Linear regression that says that it is sampled as such."""
-
-  exact_theory = True
-
-
-class OfCovered(Covered):
-  """What inherits the word of another class."""
-
-
-def test_a_subclass_is_covered_only_if_it_says_so():
-  assert theory.covers(LinearRegression(2, 3))
-  assert theory.covers(Covered(2, 3))
+def test_linear_regression_alone_is_covered():
+  task = LinearRegression(2, 3)
+  assert theory.covers(task)
   rule = zoo.LearningRule.gradient_descent(np.zeros(2), 0.5)
-  expected = theory.exact_risk(rule, LinearRegression(2, 3))
-  assert theory.exact_risk(rule, Covered(2, 3)) == expected
-  for kind in OtherDraw, OtherSample, OfCovered:
-    task = kind(2, 3)
-    assert not theory.covers(task)
-    with refuses(f'of type {kind.__name__}', 'that set exact_theory = True'):
-      theory.exact_risk(rule, task)
-  assert not theory.covers('linear_regression')
+  for other in Wrapped(task), 'linear_regression':
+    assert not theory.covers(other)
+  with refuses('of type Wrapped', 'covers LinearRegression'):
+    theory.exact_risk(rule, Wrapped(task))
 
 
 @pytest.mark.parametrize('kind', ['isotropic', 'mean', 'noise', 'general', 'singular'])

@@ -9,6 +9,7 @@ from absl import logging
 from flax import nnx
 
 import zoo
+from tests.wrapped import Wrapped
 from tests.marks import FULL, mostly_full
 from tests.settings import isotropic
 from tests.training.runs import small_config
@@ -48,18 +49,13 @@ def test_statistics_are_seen_where_they_are_cheaper(d, c, heads, statistics):
 
 
 def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
-  class Uniform(LinearRegression):
-    def sample(self, key, batch_size):
-      prompt = super().sample(key, batch_size)
-      return zoo.Prompt(jax.numpy.sign(prompt.x), *list(vars(prompt).values())[1:])
-
   class Softmax:
     num_heads = 100
 
   task = zoo.create_task('linear_regression', num_features=3, context_length=4)
   assert not uses_statistics(Softmax(), task)
   assert uses_statistics(_model(3, 4), task)
-  assert not uses_statistics(_model(3, 4), Uniform(num_features=3, context_length=4))
+  assert not uses_statistics(_model(3, 4), Wrapped(task))
 
 
 @pytest.mark.parametrize(

@@ -320,9 +320,12 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
 def longer_contexts(task: BaseTask) -> dict[str, Task]:
   """The task with contexts 2 to 32 times as long (Lee et al., arXiv 2310.08049).
 
-  Lengths that the task refuses are left out.
+  Lengths that the task refuses are left out; a task that has no argument
+  `context_length` has no other lengths.
   """
   found: dict[str, Task] = {}
+  if 'context_length' not in values.arguments(task):
+    return found
   for factor in _LENGTHS:
     length = factor * task.context_length
     with contextlib.suppress(UserError):

@@ -1,0 +1,46 @@
+"""A task of a user's own that samples as another one does."""
+
+from typing import Any
+
+from zoo import values
+from zoo.tasks import BaseTask
+
+
+@values.value
+class Wrapped(BaseTask):
+  """Another task under a class of its own, of which theory knows nothing.
+
+  Its baselines are those of the other task but for `bayes`, or those that are given:
+  pairs of a name and a predictor.
+  """
+
+  task: Any = values.leaf()
+  given: Any = values.static(default=None)
+  num_features: int = values.derived_size()
+  context_length: int = values.derived_size()
+  num_outputs: int = values.derived_size()
+
+  def __post_init__(self):
+    for name in ('num_features', 'context_length', 'num_outputs'):
+      values.set_field(self, name, getattr(self.task, name))
+
+  def sample_one(self, key):
+    return self.task.sample_one(key)
+
+  def sample_batch(self, key, batch_size):
+    return self.task.sample_batch(key, batch_size)
+
+  def loss(self, prediction, target):
+    return self.task.loss(prediction, target)
+
+  def baselines(self) -> dict[str, Any]:
+    if self.given is not None:
+      return dict(self.given)
+    return {n: one for n, one in self.task.baselines().items() if n != 'bayes'}
+
+  def shifts(self) -> dict[str, Any]:
+    return {
+      name: Wrapped(one, self.given)
+      for name, one in self.task.shifts().items()
+      if name.startswith('context_length=')
+    }
