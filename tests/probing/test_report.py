@@ -12,7 +12,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.probing.models import Softmax, biased, keep_shifts
+from tests.probing.models import TASK, Softmax, biased, keep_shifts, report_of_softmax
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.estimators.regression import Zero
@@ -32,7 +32,6 @@ from zoo.theory import constructions
 
 FEW: Any = {'num_prompts': 500}
 KEY = jax.random.key(0)
-TASK = isotropic(3, 4, prior_mean=0.5)
 
 
 @functools.cache
@@ -81,13 +80,9 @@ def test_a_matrix_step_and_a_fixed_guess_are_told_apart():
   assert judge(blind, task) == (False, 'No: it ignores its context.')
 
 
-@pytest.mark.programs(110)
-def test_what_has_no_learning_rule_is_judged_by_samples(monkeypatch):
-  task = TASK
-  monkeypatch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
-  keep_shifts(monkeypatch, 'scale_y=2')
-  model = Softmax(3)
-  report = probe(model, task, 'bayes', **FEW)
+@pytest.mark.programs(60)
+def test_what_has_no_learning_rule_is_judged_by_samples():
+  task, model, report = TASK, Softmax(3), report_of_softmax()
   assert report.verdict.startswith('No: the nearest step, one step of size')
   assert report.algorithm is None
   assert report.sampled is not None
@@ -161,15 +156,24 @@ def test_of_many_layers_heads_and_tokens_some_are_drawn():
   assert names[-1] == '$x_{q}$'
 
 
-@pytest.mark.programs(60)
+class Own(zoo.tasks.LinearRegression):
+  """A task of a user's own, whose baselines each test sets."""
+
+  def sample(self, key, batch_size):
+    return super().sample(key, batch_size)
+
+  def baselines(self):
+    return BASELINES
+
+
+BASELINES: dict[str, Any] = {}
+
+
 def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   keep_shifts(monkeypatch, 'context_length=8')
-
-  class Cubic(zoo.tasks.LinearRegression):
-    def sample(self, key, batch_size):
-      return super().sample(key, batch_size)
-
-  task = Cubic(num_features=3, context_length=4)
+  task = Own(num_features=3, context_length=4)
+  monkeypatch.setitem(BASELINES, 'ols', zoo.estimators.ols(task))
+  monkeypatch.setitem(BASELINES, 'zero', Zero())
   report = probe(biased(), task, biased(3), **FEW)
   assert report.verdict.startswith('Unknown: no theory covers its task. Its loss, ')
   assert report.shifts == []
@@ -183,20 +187,6 @@ def test_a_task_beyond_theory_is_compared_with_its_baselines(monkeypatch):
   json.loads(report.to_json())
   with refuses("unknown estimator 'gd'", 'known: ', 'ols'):
     probe(biased(), task, 'gd')
-  assert probe(biased(), task, **FEW).against == 'ols'
-
-
-class Own(zoo.tasks.LinearRegression):
-  """A task of a user's own, whose baselines each test sets."""
-
-  def sample(self, key, batch_size):
-    return super().sample(key, batch_size)
-
-  def baselines(self):
-    return BASELINES
-
-
-BASELINES: dict[str, Any] = {}
 
 
 def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
