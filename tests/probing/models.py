@@ -1,20 +1,28 @@
 """Models and tasks that the tests of probing share."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from flax import nnx
 
 import zoo
+from tests.compiled import built
 from tests.settings import general, isotropic
+from zoo.probing import probe
+from zoo.tasks import LinearRegression
 
 
 class Softmax(nnx.Module):
   """One head of softmax attention: a model without a learning rule."""
 
   def __init__(self, num_features: int):
-    normal = jax.random.normal(jax.random.key(3), (num_features, num_features))
+    normal = np.random.default_rng(3).normal(size=(num_features, num_features))
     self.num_features = num_features
-    self.w = nnx.Param(0.3 * normal)
+    self.w = nnx.Param(jnp.asarray(0.3 * normal, 'float32'))
 
   def scores(self, prompt):
     return jax.nn.softmax(
@@ -25,17 +33,23 @@ class Softmax(nnx.Module):
     return jnp.sum(self.scores(prompt) * prompt.y, axis=1)
 
 
-def biased(num_heads=2, **other):
+def biased(num_heads=2) -> Any:
   """Multi-head LSA of d = 3 in which nothing is 0: random weights, a guess, a bias."""
-  return zoo.create_model(
-    'multi_head_lsa',
-    num_features=3,
-    num_heads=num_heads,
-    initial_guess=[0.3, -0.5, 1.0],
-    initial_bias=0.4,
-    init_scale=0.4,
-    rngs=nnx.Rngs(5),
-    **other,
+  return nnx.clone(_biased(num_heads))
+
+
+@functools.cache
+def _biased(num_heads):
+  return built(
+    lambda: zoo.create_model(
+      'multi_head_lsa',
+      num_features=3,
+      num_heads=num_heads,
+      initial_guess=[0.3, -0.5, 1.0],
+      initial_bias=0.4,
+      init_scale=0.4,
+      rngs=nnx.Rngs(5),
+    )
   )
 
 
@@ -54,8 +68,31 @@ def assert_within(estimate, exact, stderrs=4):
 
 def keep_shifts(monkeypatch, *names):
   """Compiling takes most of the time of a shift."""
+  _keep(monkeypatch, 'shifts', names)
+
+
+def keep_baselines(monkeypatch, *names):
+  """Likewise for the baselines that a predictor is compared with."""
+  _keep(monkeypatch, 'baselines', names)
+
+
+def _keep(monkeypatch, method, names):
+  every = getattr(LinearRegression, method)
 
   def kept(task):
-    return {name: shifted for name, shifted in task.shifts().items() if name in names}
+    return {name: one for name, one in every(task).items() if name in names}
 
-  monkeypatch.setattr('zoo.probing.report.shifts_of', kept)
+  monkeypatch.setattr(LinearRegression, method, kept)
+
+
+TASK = isotropic(3, 4, prior_mean=0.5)
+
+
+@functools.cache
+def report_of_softmax():
+  """What has no learning rule, next to the posterior mean; some parts of its report."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('zoo.probing.report.SHIFTS', ['query_scale'])
+    keep_shifts(patch, 'scale_y=2')
+    keep_baselines(patch, 'gd', 'bayes')
+    return probe(Softmax(3), TASK, 'bayes', num_prompts=500)

@@ -12,10 +12,11 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
+from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.probing.models import Softmax
 from tests.settings import isotropic
-from tests.weights import randomize
+from tests.weights import drawn
 from zoo.mixers.linear_state import LinearState
 from zoo.models.tokens import LAYOUTS, num_tokens, token_names
 from zoo.probing import attention_maps, intermediates, mean_attention
@@ -29,8 +30,9 @@ _WITH_STATE = [name for name, mixer in _MIXERS.items() if hasattr(mixer, 'step')
 _ROUNDING = 1e-5
 
 
-def _prompt(num_prompts=2):
-  return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(0), num_prompts)
+@functools.cache
+def _prompt():
+  return isotropic(_D, _C, prior_mean=0.5).sample(jax.random.key(0), 2)
 
 
 def _transformer(mixer, **given) -> Any:
@@ -40,15 +42,18 @@ def _transformer(mixer, **given) -> Any:
     'num_layers': 1,
     'feed_forward': 'none',
   } | given
-  model = zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **given)
-  return randomize(model, dtype='float32')
+  return drawn(
+    lambda: zoo.models.Transformer(_D, _C, mixer=mixer, rngs=nnx.Rngs(0), **given),
+    dtype='float32',
+  )
 
 
-@pytest.mark.programs(60)
 @pytest.mark.parametrize('name', ['lsa', 'yq_lsa', 'ltb'])
 def test_they_are_the_terms_of_the_equation(name):
-  model = zoo.create_model(name, num_features=3, init_scale=0.5, rngs=nnx.Rngs(0))
-  prompt = isotropic(3, 4, prior_mean=0.5).sample(jax.random.key(0), 2)
+  model = drawn(
+    lambda: zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0)), dtype='float32'
+  )
+  prompt = _prompt()
   found = intermediates(model, prompt)
   w_p, w_v, w_k, w_q = (
     np.asarray(w[...][0], np.float64)
@@ -73,13 +78,13 @@ def test_they_are_the_terms_of_the_equation(name):
       value = value[0] if value.ndim == 3 else value  # the one head
       np.testing.assert_allclose(value, expected.T, atol=1e-4, err_msg=term)
   np.testing.assert_allclose(
-    found['forward_tokens'][:, -1, -1], model(prompt), rtol=1e-4, atol=1e-5
+    found['forward_tokens'][:, -1, -1], predict(model, prompt), rtol=1e-4, atol=1e-5
   )
 
 
 def test_the_model_is_left_as_it_was():
-  model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
-  prompt = isotropic(3, 4).sample(jax.random.key(0), 2)
+  model = built(lambda: zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0)))
+  prompt = _prompt()
   before, attributes = nnx.graphdef(model), set(vars(model))
   intermediates(model, prompt)
   assert nnx.graphdef(model) == before
@@ -87,7 +92,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_any_other_module_is_called():
-  prompt = isotropic(3, 4).sample(jax.random.key(0), 2)
+  prompt = _prompt()
   found = intermediates(Softmax(3), prompt)
   assert set(found) == {'__call__', 'scores'}
   np.testing.assert_allclose(found['scores'].sum(axis=1), 1, rtol=1e-6)
@@ -192,7 +197,6 @@ def test_the_states_are_those_after_each_token(name):
     assert_close(own['state.memory'][:, -1], own['run.1.memory'], _ROUNDING)
 
 
-@pytest.mark.programs(80)
 def test_each_loop_has_its_own_name():
   """Also a loop that is not trained."""
   model = _transformer('softmax', num_loops=3, num_trained_loops=1)
@@ -202,7 +206,7 @@ def test_each_loop_has_its_own_name():
   for i, name in enumerate(names):
     np.testing.assert_array_equal(found[name], found[f'layer_tokens.{i + 1}'])
   assert list(attention_maps(model, prompt)) == names
-  assert_close(found['read'][:, -1], model(prompt), _ROUNDING)
+  assert_close(found['read'][:, -1], predict(model, prompt), _ROUNDING)
 
 
 def test_layers_and_loops_are_in_the_order_of_their_numbers():
@@ -212,8 +216,11 @@ def test_layers_and_loops_are_in_the_order_of_their_numbers():
 
 @pytest.mark.parametrize('form', ['dense', 'gd_plus_plus'])
 def test_deep_lsa_has_its_tokens_second_moments_and_maps(form):
-  model: Any = zoo.models.DeepLSA(_D, 1, 2, _H, form=form, rngs=nnx.Rngs(0))
-  model, prompt = randomize(model, dtype='float32'), _prompt()
+  model: Any = drawn(
+    lambda: zoo.models.DeepLSA(_D, 1, 2, _H, form=form, rngs=nnx.Rngs(0)),
+    dtype='float32',
+  )
+  prompt = _prompt()
   found = intermediates(model, prompt)
   assert_close(found['second_moment.0'], prompt.second_moment(), _ROUNDING)
   last = np.asarray(found['layer_tokens.2'])[:, :_C]
@@ -233,32 +240,36 @@ def test_deep_lsa_has_its_tokens_second_moments_and_maps(form):
 
 @pytest.mark.parametrize('name', ['lstm', 'gru'])
 def test_recurrent_networks_have_what_they_carry(name):
-  model: Any = zoo.create_model(
-    name, num_features=_D, width=_W, num_layers=2, rngs=nnx.Rngs(0)
+  model: Any = drawn(
+    lambda: zoo.create_model(
+      name, num_features=_D, width=_W, num_layers=2, rngs=nnx.Rngs(0)
+    ),
+    dtype='float32',
   )
-  model, prompt = randomize(model, dtype='float32'), _prompt()
+  prompt = _prompt()
   found = intermediates(model, prompt)
-  inputs, zeros = found['embed'], jnp.zeros((2, _W))
+  step = nnx.jit(lambda cell, carry, token: cell(carry, token))
+  inputs, zeros = np.asarray(found['embed']), jnp.zeros((2, _W))
   for i, cell in enumerate(model.layers):
     carry, outputs = model.start(zeros), []
-    step = nnx.jit(lambda cell, carry, token: cell(carry, token))
     for t in range(_C + 1):
       carry, output = step(cell, carry, inputs[:, t])
-      outputs.append(output)
+      outputs.append(np.asarray(output))
       for j, part in enumerate(jax.tree.leaves(carry)):
-        assert_close(found[f'carries.{i}.{j}'][:, t], part, _ROUNDING)
-    inputs = jnp.stack(outputs, axis=1)
-  assert_close(model.read_out(inputs), found['body'], _ROUNDING)
+        carried = np.asarray(found[f'carries.{i}.{j}'])
+        assert_close(carried[:, t], part, _ROUNDING)
+    inputs = np.stack(outputs, axis=1)
+  assert_close(model.read_out(jnp.asarray(inputs)), found['body'], _ROUNDING)
 
 
 @pytest.mark.parametrize('name', mostly_full(['softmax', 'gated_delta'], ['mesa']))
 def test_a_model_that_is_not_probed_computes_nothing_more(name, monkeypatch):
   model, prompt = _transformer(name), _prompt()
   program = str(jax.make_jaxpr(model)(prompt))
-  prediction = model(prompt)
+  prediction = predict(model, prompt)
   intermediates(model, prompt)
   assert str(jax.make_jaxpr(model)(prompt)) == program
-  np.testing.assert_array_equal(model(prompt), prediction)
+  np.testing.assert_array_equal(predict(model, prompt), prediction)
   if name != 'softmax':  # whose forward pass is made of its map
     monkeypatch.delattr(LinearState, 'attention')
     assert str(jax.make_jaxpr(model)(prompt)) == program

@@ -1,5 +1,6 @@
 """Risks on shifted tasks."""
 
+import dataclasses
 import json
 from typing import Any, cast
 
@@ -10,16 +11,26 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.probing.models import Softmax, assert_within, biased, keep_shifts
+from tests.marks import mostly_full
+from tests.probing.models import (
+  TASK,
+  Softmax,
+  assert_within,
+  biased,
+  report_of_softmax,
+)
 from tests.settings import general, isotropic
 from zoo import theory
-from zoo.probing import SHIFTS, probe, shift, shifted_tasks, summary
+from zoo.probing import SHIFTS, shift, shifted_tasks, summary
 from zoo.probing.shift_pictures import plot_shifts
 from zoo.probing.summaries import _shift_table
+from zoo.probing.task_shifts import task_shift
+from zoo.tasks.base import shifts_of
 
 
-@pytest.mark.programs(60)
-@pytest.mark.parametrize('name', SHIFTS)
+@pytest.mark.parametrize(
+  'name', mostly_full(['context_length', 'prior_mean', 'query_scale'], SHIFTS)
+)
 def test_exact_and_sampled_agree_and_the_task_itself_is_among_them(name):
   task = isotropic(3, 4, prior_mean=[1.0, -0.5, 0.0], noise_std=0.5)
   model, gd = biased(), zoo.estimators.gradient_descent(task)
@@ -86,29 +97,30 @@ class WithPositions(nnx.Module):
     return jnp.einsum('c,bc,bcd,bd->b', weights, prompt.y, prompt.x, prompt.x_query)
 
 
-@pytest.mark.programs(60)
-def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so(monkeypatch):
-  task = isotropic(3, 4, prior_mean=0.5)
-  monkeypatch.setattr('zoo.probing.report.SHIFTS', ['context_length'])
-  keep_shifts(monkeypatch, 'scale_y=2', 'context_length=8')
-  report = probe(WithPositions(3, 4), task, 'gd', num_prompts=100)
-  (found,) = report.shifts
+def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
+  model, gd = WithPositions(3, 4), zoo.estimators.gradient_descent(TASK)
+  found = shift(model, gd, TASK, 'context_length', 100)
   for risk in found.risks:
     assert (risk.sampled is None) == (risk.value > 4) == (risk.failure is not None)
     assert risk.other_sampled is not None
     assert risk.other_exact is not None
-  said = summary(report)
-  for c in (8, 16):
-    assert f'context_length at {c} failed: WithPositions: ' in said
-  (shift,) = json.loads(report.to_json())['shifts']
-  kept, longer = report.task_shifts
-  assert (kept.name, longer.name) == ('scale_y=2', 'context_length=8')
+  kept, longer = (
+    task_shift(model, gd, name, shifts_of(TASK)[name], 100)
+    for name in ('scale_y=2', 'context_length=8')
+  )
   assert kept.risk is not None
   assert kept.failure is None
   assert longer.risk is None
   assert longer.other_risk is not None
+  report = dataclasses.replace(
+    report_of_softmax(), against='gd', shifts=[found], task_shifts=[kept, longer]
+  )
+  said = summary(report)
+  for c in (8, 16):
+    assert f'context_length at {c} failed: WithPositions: ' in said
   assert f'context_length=8: {longer.failure}' in said
-  known = [risk['sampled'] is not None for risk in shift['risks']]
+  (shown,) = json.loads(report.to_json())['shifts']
+  known = [risk['sampled'] is not None for risk in shown['risks']]
   assert known == [True, True, True, False, False]
   plot_shifts(report.shifts, 'gd').canvas.draw()
 

@@ -15,6 +15,7 @@ from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import alignment, implicit_algorithm
 from zoo.theory import constructions
+from zoo.theory.exact import float64_rule
 
 START = np.array([0.5, -1.0, 2.0])
 
@@ -115,11 +116,13 @@ def test_no_other_step_is_nearer(task):
   rule = biased().learning_rule()
   found = implicit_algorithm(rule, task).nearest_gd
 
+  @jax.jit
   def difference(step):
     gd = zoo.LearningRule.gradient_descent(step[1:], step[0])
     return theory.squared_difference(rule, gd, task).prediction
 
   with jax.enable_x64(True):
+    rule = float64_rule(rule)
     assert difference(np.append(found.step, found.start)) == pytest.approx(
       found.difference, rel=1e-9
     )

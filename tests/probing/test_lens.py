@@ -11,8 +11,9 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.compiled import built, predict_all
 from tests.settings import curve_key, isotropic
-from tests.weights import randomize
+from tests.weights import drawn
 from zoo.curves import sample_batches
 from zoo.probing import lens
 
@@ -21,7 +22,11 @@ _D, _C = 3, 6
 
 def _descent(num_layers, step):
   """Layers that are steps of gradient descent from 0."""
-  model = zoo.models.DeepLSA(_D, num_layers=num_layers, form='sparse', rngs=nnx.Rngs(0))
+  model = built(
+    lambda: zoo.models.DeepLSA(
+      _D, num_layers=num_layers, form='sparse', rngs=nnx.Rngs(0)
+    )
+  )
   layers: Any = model.layers
   for layer in layers:
     layer.a[...] = step * jnp.eye(_D)[None]
@@ -43,18 +48,20 @@ def test_after_each_layer_a_model_of_gradient_descent_has_taken_one_more_step():
   np.testing.assert_array_equal(found.own.num_layers, range(4))
 
 
-@pytest.mark.programs(160)
 def test_the_last_layer_has_the_loss_of_the_model_and_a_loop_counts_each_time():
   task = isotropic(_D, _C)
-  model = zoo.models.Transformer(
-    *(_D, _C), num_layers=2, width=8, num_loops=2, rngs=nnx.Rngs(0)
+  model = drawn(
+    lambda: zoo.models.Transformer(
+      *(_D, _C), num_layers=2, width=8, num_loops=2, rngs=nnx.Rngs(0)
+    ),
+    dtype='float32',
   )
-  model = randomize(model, dtype='float32')
   found = lens(model, task, num_prompts=100)
   assert len(found.own.mean) == 1 + 2 * 2
-  tokens = model.layer_tokens(prompt := task.sample(jax.random.key(3), 4))
+  prompt = task.sample(jax.random.key(3), 4)
+  last = nnx.jit(lambda model: model.read(model.layer_tokens(prompt)[-1], prompt))
   # The same operations, compiled otherwise.
-  assert_close(model.read(tokens[-1], prompt), model.predictions(prompt), 1e-5)
+  assert_close(last(model), predict_all(model, prompt), 1e-5)
 
 
 def test_a_fitted_readout_finds_what_is_linear_in_the_token():
@@ -69,7 +76,9 @@ def test_a_fitted_readout_finds_what_is_linear_in_the_token():
 
 def test_a_loss_of_classes_has_no_fitted_readout():
   task = zoo.create_task('gaussian_clusters', num_features=_D, context_length=_C)
-  model = zoo.models.DeepLSA(_D, num_outputs=2, num_layers=2, rngs=nnx.Rngs(0))
+  model = built(
+    lambda: zoo.models.DeepLSA(_D, num_outputs=2, num_layers=2, rngs=nnx.Rngs(0))
+  )
   found = lens(model, task, num_prompts=20)
   assert found.fitted is None
   assert found.own.mean.shape == (3,)

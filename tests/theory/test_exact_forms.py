@@ -57,13 +57,13 @@ def test_the_form_of_a_model_predicts_what_the_model_predicts(
 
 @pytest.mark.parametrize(('c', 'noise_std', 'layers'), [(6, 0.5, 3), (2, 0.0, 2)])
 def test_the_risk_of_a_form_is_that_of_sampled_prompts(c, noise_std, layers):
-  task, count, rng = _task(c, noise_std), 200_000, np.random.default_rng(1)
+  task, count, rng = _task(c, noise_std), 100_000, np.random.default_rng(1)
   x, query = (
     np.sqrt(0.7) * rng.normal(size=shape) for shape in ((count, c, _D), (count, _D))
   )
   w = task.prior_mean + rng.normal(size=(count, _D)) * np.sqrt([2.0, 1.0, 0.2])
   y = np.einsum('pcd,pd->pc', x, w) + noise_std * rng.normal(size=(count, c))
-  for seed in range(3):
+  for seed in range(2):
     form = form_of(seed, layers)
     losses = (predict(form, x, y, query) - np.sum(query * w, axis=1)) ** 2
     error = losses.std() / np.sqrt(count)
@@ -136,7 +136,7 @@ def test_both_sampled_gradients_are_the_exact_one_on_average():
   exact = _draws(task, 'exact', model, 1)[0]
   variances = []
   for name in ('sampled', 'low_variance'):
-    found = _draws(task, name, model, 200)
+    found = _draws(task, name, model, 100)
     variances.append(found.var(axis=0, ddof=1))
     errors = np.sqrt(variances[-1] / len(found))
     # 8 entries of two objectives: one is beyond 4 standard errors once in a thousand.

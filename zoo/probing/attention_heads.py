@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from zoo import theory
 from zoo.errors import UserError
@@ -41,14 +42,14 @@ def heads(model: Predictor, task: Task) -> list[Head]:
   every = range(model.num_heads)
   found = []
   with jax.enable_x64(True):
-    values, forms = map(np.asarray, in_float64(model).head_algebra())
-    guess = float64_rule(prune(model, every))
-    together = float64_rule(model) - guess
+    values, forms = map(np.asarray, _algebra(in_float64(model)))
+    guess = _rule(prune(model, every))
+    together = _rule(model) - guess
     nothing = together * 0.0
     total = _square(together, nothing, task)
     for head in every:
       others = [other for other in every if other != head]
-      alone = float64_rule(prune(model, others)) - guess
+      alone = _rule(prune(model, others)) - guess
       # ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4
@@ -78,7 +79,8 @@ def prune(model: Predictor, heads: Sequence[int]) -> LinearAttention:
         f'{model.num_heads - 1}'
       )
   copy = nnx.clone(model)
-  copy.w_p[...] = copy.w_p[...].at[np.asarray(heads, int)].set(0)
+  kept = np.isin(np.arange(model.num_heads), np.asarray(heads, int), invert=True)
+  copy.w_p[...] = jnp.where(kept[:, None, None], copy.w_p[...], 0)
   return copy
 
 
@@ -89,6 +91,16 @@ def _with_heads(model: Predictor) -> LinearAttention:
       'model'
     )
   return model
+
+
+@nnx.jit  # otherwise each operation would be a program
+def _algebra(model: LinearAttention) -> tuple[Array, Array]:
+  return model.head_algebra()
+
+
+def _rule(model: LinearAttention) -> LearningRule:
+  """The rule on the host, where sums of rules need no programs."""
+  return jax.tree.map(np.asarray, float64_rule(model))
 
 
 def _square(one: LearningRule, other: LearningRule, task: Task) -> float:

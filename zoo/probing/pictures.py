@@ -22,7 +22,7 @@ from zoo.probing.heat_maps import plot_heads as plot_heads
 from zoo.probing.heat_maps import plot_step_matrix as plot_step_matrix
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
-from zoo.probing.sampling import Answer, answer
+from zoo.probing.sampling import Answer, answers
 from zoo.probing.shift_pictures import plot_shifts as plot_shifts
 from zoo.probing.shift_pictures import plot_task_shifts as plot_task_shifts
 from zoo.protocols import Predictor, Task
@@ -104,8 +104,8 @@ def plot_alignment(
   """Both predictors on 512 prompts: predictions, gradients and their cosine."""
   prompt = next(sample_batches(task, 0, 512, 512))
   with jax.default_matmul_precision('highest'):
-    (f, gradient), (other_f, other_gradient) = (
-      _on_host(answer(predictor, prompt)) for predictor in (subject, other)
+    (f, gradient), (other_f, other_gradient) = map(
+      _on_host, answers([subject, other], prompt)
     )
   figure = Figure(2.9)
   left, middle, right = figure.subplots(1, 3)

@@ -108,6 +108,20 @@ def _measure(
   return measure(prompt, [Answer(predictor(prompt), None) for predictor in predictors])
 
 
+def answers(predictors: Sequence[Predictor], prompt: Prompt) -> list[Answer]:
+  """The predictions of predictors and their gradients in the query, in one program."""
+  parts = [split(predictor) for predictor in predictors]
+  statics = tuple(static for static, _ in parts)
+  return _answers(statics, [arrays for _, arrays in parts], prompt)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _answers(
+  statics: tuple[Static, ...], arrays: list[PyTree], prompt: Prompt
+) -> list[Answer]:
+  return [answer(predictor, prompt) for predictor in map(merge, statics, arrays)]
+
+
 def answer(predictor: Predictor, prompt: Prompt) -> Answer:
   """A predictor's predictions, and their gradients in the query."""
 
