@@ -27,13 +27,12 @@ from zoo.checkpoints.orbax_folders import finish_save, start_save
 from zoo.checkpoints.saved_models import (
   SavedModel,
   absolute,
-  abstract_model,
   list_differing,
   load,
   shapes_of,
 )
 from zoo.checkpoints.steps import FORMAT
-from zoo.config import Config, to_json
+from zoo.config import Config, abstract_model, to_json
 from zoo.errors import RunError, UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Model, Task
