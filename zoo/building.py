@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from zoo import contracts, registry, theory
@@ -91,17 +93,20 @@ def _key(config: Config) -> tuple[object, ...] | None:
 
   Also None if JSON cannot hold it.
   """
-  key: list[object] = [jnp.result_type(float)]
-  for section, entries in (
-    (config.model, registry.models),
-    (config.task, registry.tasks),
-  ):
-    fields = registry.Arguments(section.to_dict(), {})
-    cls = entries.get(section.name) if section.name in entries.names() else object
-    if fields.unrecorded or not cls.__module__.startswith('zoo.'):
-      return None
-    key += [cls, fields]
-  return tuple(key)
+  sections = config.model.to_dict(), config.task.to_dict()
+  classes = [
+    entries.get(section['name']) if section['name'] in entries.names() else object
+    for section, entries in zip(
+      sections, (registry.models, registry.tasks), strict=True
+    )
+  ]
+  if not all(cls.__module__.startswith('zoo.') for cls in classes):
+    return None
+  try:
+    text = json.dumps(sections, default=np.ndarray.tolist, sort_keys=True)
+  except (TypeError, ValueError):
+    return None
+  return *classes, text, jnp.result_type(float)
 
 
 def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:

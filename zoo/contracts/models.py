@@ -33,7 +33,7 @@ from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task
 from zoo.tasks.base import loss_of
-from zoo.theory.trust import changed_weights, check_rule, compare_rule
+from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
 
 # From prompts to the facts of a model, with changed weights if the second is True.
 Run = Callable[..., Facts]
@@ -219,8 +219,10 @@ def check_before_training(model: Predictor, task: Task) -> None:
   # Equal tasks share the program, of which JAX keeps them as a part.
   static = (model if graph is None else graph), copy.copy(task)
 
+  program = compiled(_facts, *static)
+
   def run(prompt: Prompt, changed: bool = False) -> Facts:
-    return jax.device_get(_facts(*static, parameters, rest, changed, prompt))
+    return jax.device_get(program(parameters, rest, changed, prompt))
 
   with jax.default_matmul_precision('highest'):
     facts = run(prompt)
@@ -229,7 +231,6 @@ def check_before_training(model: Predictor, task: Task) -> None:
   check_rule(model)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _facts(
   static: Any,
   task: Task,
