@@ -110,7 +110,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
   except ValueError as error:  # also a number with too many digits
     raise UnreadableFile(f'{source} is not JSON: {error}') from error
   level = [[value]]
-  for _ in range(MAX_JSON_DEPTH):
+  for _ in range(MAX_JSON_DEPTH + 1):
     level = [
       child
       for node in level
