@@ -10,10 +10,10 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.settings import curve_key, isotropic
+from tests.wrapped import Wrapped
 from zoo import comparison
 from zoo.comparison import (
   affordable,

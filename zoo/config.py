@@ -12,7 +12,11 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
-from zoo import contracts, memory, registry, theory
+from zoo import contracts, memory, theory
+from zoo.building import abstract_model as abstract_model
+from zoo.building import build_model as build_model
+from zoo.building import build_task as build_task
+from zoo.building import check_forms
 from zoo.config_types import AnyConfig as AnyConfig
 from zoo.config_types import Config as Config
 from zoo.config_types import Section as Section
@@ -153,45 +157,17 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'config.train.batch_size is {config.train.batch_size}; it must be divisible by '
       f'the data axis of the mesh, which is {data}{times}'
     )
-  abstract = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  abstract = abstract_model(config)
   if num_devices is None:  # the memory of other devices is unknown
     memory.check(config, task, abstract, (data, model))
   _check_model(config, task, abstract, model)
-  contracts.check_forms(abstract, task)
+  check_forms(config, abstract, task)
   # These checks compute, so they are left out for devices that need not exist.
   if num_devices is None and not theory.is_ours(task):
     contracts.check_sampled(task, batch_size=min(512, config.train.batch_size))
   if num_devices is None and not theory.is_ours(abstract):
-    contracts.check_before_training(build_model(config, nnx.Rngs(0)), task)
-
-
-def build_task(config: Config) -> Task:
-  """The task that a config names; raises UserError."""
-  return _create(config, 'task', registry.tasks)
-
-
-def build_model(config: Config, rngs: nnx.Rngs) -> Model:
-  """The model that a config names, for its task.
-
-  The task gives the number of features, and the context length and the number of
-  outputs if the model's constructor names them. Raises UserError.
-  """
-  task = build_task(config)
-  outputs, name = task.num_outputs, config.model.name
-  given: dict[str, Any] = {'num_features': task.num_features}
-  if name in registry.models.names():
-    wanted = registry.models.parameters(name)
-    if 'context_length' in wanted:
-      given['context_length'] = task.context_length
-    if 'num_outputs' in wanted:
-      given['num_outputs'] = outputs
-    elif outputs > 1:
-      raise UserError(
-        f'config.model: {name!r} predicts one number, and the task '
-        f'{config.task.name!r} has {outputs} outputs; it needs a model whose '
-        'constructor takes num_outputs'
-      )
-  return _create(config, 'model', registry.models, **given, rngs=rngs)
+    made = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+    contracts.check_before_training(made, task)
 
 
 def positions(config: Config) -> str:
@@ -303,19 +279,6 @@ def _check_names(given: set[str], optional: set[str]) -> None:
     raise UserError(f'the config has no field {field!r}; it is needed')
   for field in sorted(given - own - wanted):
     check_name('field of the config', field, wanted)
-
-
-def _create(config: Config, section: str, entries: registry.Registry, **more) -> Any:
-  hyperparameters = getattr(config, section).to_dict()
-  name = hyperparameters.pop('name')
-  if repeated := hyperparameters.keys() & more.keys():
-    raise UserError(
-      f'config.{section} has {", ".join(sorted(repeated))}; it is set by the task'
-    )
-  try:
-    return entries.create(name, **hyperparameters, **more)
-  except UserError as error:
-    raise UserError(f'config.{section}: {error}') from None
 
 
 def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:

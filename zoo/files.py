@@ -109,13 +109,13 @@ def parse_json(text: str | bytes, source: str) -> Any:
     raise UnreadableFile(_too_deep(source)) from error
   except ValueError as error:  # also a number with too many digits
     raise UnreadableFile(f'{source} is not JSON: {error}') from error
-  level = [value]
-  for _ in range(MAX_JSON_DEPTH):
+  level = [[value]]
+  for _ in range(MAX_JSON_DEPTH + 1):
     level = [
       child
       for node in level
-      if isinstance(node, dict | list)
-      for child in (node.values() if isinstance(node, dict) else node)
+      for child in (node.values() if type(node) is dict else node)
+      if type(child) is dict or type(child) is list
     ]
     if not level:
       return value

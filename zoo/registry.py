@@ -188,6 +188,9 @@ class _NotPlain(TypeError):
   """A value that JSON cannot hold; its text is the value's type."""
 
 
+_SCALARS = {bool, int, float, str}  # a list may have a million of them
+
+
 def _plain(value: object) -> object:
   """A copy that JSON can hold, with arrays as NumPy's; raises _NotPlain."""
   match value:
@@ -196,7 +199,7 @@ def _plain(value: object) -> object:
     case np.generic() | np.ndarray() | jax.Array():
       return _numbers(value)
     case list() | tuple():
-      return [_plain(one) for one in value]
+      return [one if type(one) in _SCALARS else _plain(one) for one in value]
     case Mapping() if all(isinstance(key, str) for key in value):
       return {key: _plain(one) for key, one in value.items()}
   raise _NotPlain(type(value).__name__)

@@ -17,8 +17,10 @@ from flax import nnx
 import zoo
 from tests import fuzz
 from tests.checkpoints.states import let_others_in, not_root
+from tests.compiled import built
 from tests.marks import FULL
 from tests.settings import isotropic
+from zoo.checkpoints import saving
 from zoo.checkpoints.steps import find_corruption, write_manifest
 from zoo.errors import RunError, UserError
 
@@ -145,11 +147,19 @@ LARGE = [
 @pytest.fixture(scope='module')
 def good_models(tmp_path_factory):
   folders = {}
-  for name, sizes in MODELS.items():
-    folders[name] = tmp_path_factory.mktemp(name) / 'model'
-    length = {'context_length': 2} if name in ('transformer', 'mlp') else {}
-    model = zoo.create_model(name, num_features=2, **length, **sizes, rngs=nnx.Rngs(0))
-    zoo.save(model, folders[name], isotropic(2, 2))
+  with pytest.MonkeyPatch.context() as patch:
+    # It compiles each model; tests/checkpoints/test_saving.py shows that it is done.
+    patch.setattr(saving, '_check_predicts_the_same', lambda *given: None)
+    for name, sizes in MODELS.items():
+      folders[name] = tmp_path_factory.mktemp(name) / 'model'
+      given = {'num_features': 2, **sizes}
+      if name in ('transformer', 'mlp'):
+        given['context_length'] = 2
+
+      def build(name=name, given=given):
+        return zoo.create_model(name, **given, rngs=nnx.Rngs(0))
+
+      zoo.save(built(build), folders[name], isotropic(2, 2))
   return folders
 
 

@@ -76,6 +76,12 @@ class _ShortLoops(_OtherLoops):
     return jnp.ones((2, len(prompt.y_query)))
 
 
+class _Dict(_Model):
+  def __init__(self, num_features, *, rngs):
+    super().__init__(num_features, rngs=rngs)
+    self.options = {'a': 1}  # no key of a table of programs
+
+
 class _SameLoops(_Model):
   def loop_predictions(self, prompt):
     return jnp.stack([jnp.ones_like(prompt.y_query), self(prompt)])[..., None]
@@ -110,7 +116,7 @@ def test_a_model_that_breaks_the_contract_is_refused(cls, said):
 
 
 def test_a_model_that_keeps_it_is_not():
-  for cls in (_Model, _SameLoops):
+  for cls in (_Model, _SameLoops, _Dict):
     validate(_config(cls))
 
 

@@ -11,14 +11,13 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.probing.models import TASK, Softmax, biased, keep_shifts, report_of_softmax
 from tests.settings import general, isotropic
+from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.evaluation_sets import EvaluationSet
 from zoo.intervals import Estimate
-from zoo.tasks.baselines import Zero
 from zoo.models.tokens import token_names
 from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.probing.models import Softmax, assert_within
 from tests.settings import isotropic
+from tests.wrapped import Wrapped
 from zoo import estimators, probing, theory
 from zoo.evaluation_sets import EvaluationSet
 from zoo.learning_rule import LearningRule

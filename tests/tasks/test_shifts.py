@@ -13,8 +13,7 @@ from tests.marks import mostly_full
 from zoo import losses
 from zoo.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass
-from zoo.tasks.base import sample_signs
-from zoo.tasks.base import Scale, ShiftedTask, Stretch
+from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
 
 _D, _C = 6, 4
 _CHANGED = [

@@ -7,10 +7,10 @@ import pytest
 from scipy import special
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
+from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.tasks.task_pool import TaskPool
 from zoo.theory import labels

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.compare import refuses
+from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.tasks import LinearRegression
 from zoo.theory.moments import context_moments

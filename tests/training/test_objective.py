@@ -9,12 +9,11 @@ from absl import logging
 from flax import nnx
 
 import zoo
-from tests.wrapped import Wrapped
 from tests.marks import FULL, mostly_full
 from tests.settings import isotropic
 from tests.training.runs import small_config
+from tests.wrapped import Wrapped
 from zoo.mesh import make_mesh
-from zoo.tasks import LinearRegression
 from zoo.training.objective import (
   make_objective,
   moments_of,

@@ -34,10 +34,9 @@ from zoo.checkpoints.orbax_folders import (
   saved_arrays,
 )
 from zoo.checkpoints.steps import FORMAT, chosen_step, find_corruption, step_folders
-from zoo.config import Config, build_model, build_task
+from zoo.config import Config, abstract_model, build_task
 from zoo.errors import RunError, UserError, in_one_line
 from zoo.files import UnreadableFile, or_shipped, refuse_url
-from zoo.protocols import Model
 
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
@@ -232,14 +231,6 @@ def _check_num_layers(folder: pathlib.Path, config: Config, num_saved: int) -> N
       f'{folder} is damaged: its model has {num_layers:,} layers, but only {num_saved} '
       'arrays are saved'
     )
-
-
-def abstract_model(config: Config) -> Model:
-  """The model that a config names, with abstract arrays."""
-  # The current mesh may lack the axes of the model, so none is used here.
-  no_mesh = jax.sharding.AbstractMesh((), ())
-  with jax.sharding.use_abstract_mesh(no_mesh), nnx.use_eager_sharding(False):
-    return nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
 
 
 def _as_saved(

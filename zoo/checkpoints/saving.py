@@ -6,13 +6,15 @@ The folder is one step of a run's checkpoints without the optimizer: Orbax's arr
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
 import tempfile
-from typing import cast
+from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
@@ -27,17 +29,16 @@ from zoo.checkpoints.orbax_folders import finish_save, start_save
 from zoo.checkpoints.saved_models import (
   SavedModel,
   absolute,
-  abstract_model,
   list_differing,
   load,
   shapes_of,
 )
 from zoo.checkpoints.steps import FORMAT
-from zoo.config import Config, to_json
+from zoo.config import Config, abstract_model, to_json
 from zoo.errors import RunError, UserError, check_count
 from zoo.prompt import Prompt
 from zoo.protocols import Model, Task
-from zoo.theory.trust import changed_weights
+from zoo.theory.trust import changed_weights, compiled
 
 # What build_model takes from the task, and the keys of the initial weights.
 _GIVEN = {'num_features', 'num_outputs', 'context_length', 'rngs'}
@@ -190,23 +191,25 @@ def _check_predicts_the_same(
         f'a {type(task).__name__} made from its arguments samples other prompts; was '
         'an attribute changed after it was made? give zoo.save a config instead'
       )
-  before, after = _predict(model, prompt), _predict(saved.model, prompt)
-  for one, other in zip(before, after, strict=True):
-    _compare(np.asarray(one), np.asarray(other), model)
+  for changed in False, True:
+    before, after = (_predict(one, prompt, changed) for one in (model, saved.model))
+    _compare(before, after, model)
 
 
-def _predict(model: Model, prompt: Prompt) -> tuple[Array, Array]:
-  """Predictions, and those at other weights, as the given weights may all be 0."""
+def _predict(model: Model, prompt: Prompt, changed: bool) -> np.ndarray:
+  """Predictions with the given weights, or with others, as those may all be 0."""
   # Calling a model may change it, so a copy is called.
-  graph, parameters, rest = nnx.split(model, nnx.Param, ...)
+  graph, *arrays = nnx.split(model, nnx.Param, ...)
+  return np.asarray(compiled(_predicted, graph)(*arrays, prompt, changed))
 
-  @jax.jit  # in one program: operation by operation a transformer takes a hundred
-  def predict(parameters: PyTree, rest: PyTree, prompt: Prompt) -> tuple[Array, Array]:
-    changed = changed_weights(parameters)
-    one, other = (nnx.merge(graph, p, rest)(prompt) for p in (parameters, changed))
-    return one, other
 
-  return predict(parameters, rest, prompt)
+def _predicted(
+  graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt, changed: Any
+) -> Array:
+  weights = jax.tree.map(
+    functools.partial(jnp.where, changed), changed_weights(parameters), parameters
+  )
+  return nnx.merge(graph, weights, rest)(prompt)
 
 
 def _compare(before: np.ndarray, after: np.ndarray, model: Model) -> None:

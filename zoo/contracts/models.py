@@ -31,7 +31,7 @@ from zoo.contracts.checks import (
 from zoo.errors import UserError, in_one_line
 from zoo.prompt import Prompt
 from zoo.protocols import FollowsRule, Predictor, Task
-from zoo.theory.trust import changed_weights, check_rule, compare_rule
+from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
 
 # From prompts to the facts of a model, with changed weights if the second is True.
 Run = Callable[..., Facts]
@@ -215,9 +215,10 @@ def check_before_training(model: Predictor, task: Task) -> None:
     prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
   graph, parameters, rest = _split(model)
   static: Any = model if graph is None else graph
+  program = compiled(_facts, static)
 
   def run(prompt: Prompt, changed: bool = False) -> Facts:
-    return jax.device_get(_facts(static, task, parameters, rest, changed, prompt))
+    return jax.device_get(program(task, parameters, rest, changed, prompt))
 
   with jax.default_matmul_precision('highest'):
     facts = run(prompt)
@@ -226,7 +227,6 @@ def check_before_training(model: Predictor, task: Task) -> None:
   check_rule(model)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _facts(
   static: Any,
   task: Task,

@@ -57,7 +57,7 @@ def compare_rule(subject: FollowsRule) -> None:
   with jax.enable_x64(False), jax.default_matmul_precision('highest'):
     if isinstance(subject, nnx.Module):
       graph, parameters, rest = nnx.split(subject, nnx.Param, ...)
-      differences = _model_differences(graph, parameters, rest)
+      differences = compiled(_model_differences, graph)(parameters, rest)
     else:
       differences = _differences(
         subject.learning_rule(), lambda p: {'__call__': subject(p)}
@@ -73,7 +73,6 @@ def compare_rule(subject: FollowsRule) -> None:
       )
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Array]:
   model: Any = nnx.merge(graph, changed_weights(parameters), rest)
 
@@ -85,6 +84,20 @@ def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Arra
     return predictions
 
   return _differences(model.learning_rule(), predict)
+
+
+def compiled(function: Callable[..., Any], *static: Any) -> Callable[..., Any]:
+  """A function of its other arguments; equal static ones share the program."""
+  try:
+    hash(static)
+  except TypeError:  # a graph with a dict, say, which is a program of its own
+    return jax.jit(functools.partial(function, *static))
+  return functools.partial(_by_equal(function, len(static)), *static)
+
+
+@functools.cache
+def _by_equal(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+  return jax.jit(function, static_argnums=tuple(range(number)))
 
 
 def changed_weights(parameters: PyTree) -> PyTree:

@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from zoo import registry, theory
 from zoo.config import (
   Config,
-  build_model,
+  abstract_model,
   build_task,
   compute_dtype,
   mesh_shape,
@@ -120,7 +120,7 @@ def _body(config: Config, heads: int) -> object:
     if num_heads(config) < heads:
       config = copy.deepcopy(config)
       config['model'].num_heads = heads
-  model: Any = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
+  model: Any = abstract_model(config)
   for _, module in nnx.iter_modules(model):
     registry.forget_arguments(module)
   graph, state = nnx.split(model)

@@ -80,10 +80,16 @@ def _splits_inner_axes(model: Model) -> bool:
 def abstract_state(config: Config, mesh: Mesh) -> tuple[State, State]:
   """The graphs of model and optimizer, and their state as shapes with shardings."""
   graphs, state = {}, {}
-  for name in ('model', 'optimizer'):
-    graphs[name], state[name] = nnx.get_abstract_model(
-      lambda name=name: create(config, jax.random.key(0))[name], mesh
-    )
+  with jax.set_mesh(mesh):
+    modules = nnx.eval_shape(lambda: create(config, jax.random.key(0)))
+    for name, module in modules.items():
+      graphs[name], arrays = nnx.split(module)
+      state[name] = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding
+        ),
+        *(arrays, nnx.get_named_sharding(arrays, mesh)),
+      )
   return graphs, state
 
 

@@ -12,7 +12,7 @@ import jax
 from flax import nnx
 
 from zoo.comparison import Comparison, below_bayes, is_comparison, table_of
-from zoo.config import Config, build_model, to_json
+from zoo.config import Config, abstract_model, to_json
 from zoo.files import (
   UnreadableFile,
   finite_or_null,
@@ -131,7 +131,7 @@ def abstract_models(configs: Sequence[Config]) -> list[Model]:
   for config in configs:
     text = f'{to_json(config.model)} {config.task.get("context_length")}'
     if text not in found:
-      found[text] = nnx.eval_shape(lambda c=config: build_model(c, nnx.Rngs(0)))
+      found[text] = abstract_model(config)
     models.append(found[text])
   return models
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import jax
 from absl import logging
-from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from zoo import memory, tables
@@ -27,7 +26,7 @@ from zoo.checkpoints.metadata import run_metadata
 from zoo.comparison import MODEL
 from zoo.config import (
   Config,
-  build_model,
+  abstract_model,
   build_task,
   mesh_shape,
   minutes_of_patience,
@@ -348,8 +347,7 @@ def _train_stacked(
 def _check_memory(configs: Sequence[Config]) -> None:
   """Raises UserError unless the models of one program fit side by side."""
   config = max(configs, key=num_heads)
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-  shape = mesh_shape(config)
+  model, shape = abstract_model(config), mesh_shape(config)
   memory.check(config, build_task(config), model, shape, len(configs))
 
 
