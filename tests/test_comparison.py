@@ -174,18 +174,6 @@ def test_large_tasks_get_fewer_prompts_lengths_or_none():
   assert compare(Zero(), huge) is None
 
 
-def test_a_task_need_not_say_how_many_examples_it_has():
-  class Least:
-    num_features = _D
-
-    def sample(self, key, batch_size):
-      return isotropic(_D, 6).sample(key, batch_size)
-
-  found = compare(_model(), Least(), 4)
-  assert found is not None
-  assert found['model']['num_examples'] == [*range(7)]
-
-
 def test_lengths_are_dense_at_the_start_and_reach_the_end():
   lengths = comparison._lengths(1000, 32)
   assert lengths[:3] == [0, 1, 2]

@@ -6,6 +6,7 @@ import pytest
 import zoo
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
+from tests.wrapped import Wrapped
 from zoo import estimators, theory
 from zoo.curves import sample_losses
 from zoo.protocols import PredictsAll
@@ -242,25 +243,17 @@ def test_what_has_no_exact_risk_says_so():
     theory.exact_risk(estimators.ols(few), few)
   with pytest.raises(zoo.UserError, match='feature_covariance is not'):
     theory.exact_risk(estimators.gradient_descent(np.zeros(3), 0.1, 2), few)
+  other = Wrapped(few)
   for estimator in (estimators.ols(few), estimators.gradient_descent(np.zeros(3), 0.1)):
-    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
-      theory.exact_risk(estimator, OtherTask())
-
-
-class OtherTask:
-  """A task that is no linear regression."""
-
-  num_features = 3
-
-  def sample(self, key, batch_size):
-    raise NotImplementedError
+    with pytest.raises(zoo.UserError, match='the task is of type Wrapped'):
+      theory.exact_risk(estimator, other)
 
 
 def test_bad_arguments(unchecked):
   task = isotropic(3, 4)
   for make in (estimators.bayes, estimators.ols, estimators.prior_mean):
-    with pytest.raises(zoo.UserError, match='the task is of type OtherTask'):
-      make(OtherTask())
+    with pytest.raises(zoo.UserError, match='the task is of type Wrapped'):
+      make(Wrapped(task))
   with pytest.raises(zoo.UserError, match='step_matrix is'):
     estimators.gd_beta(np.zeros(2), 1j * np.eye(2))
   with pytest.raises(zoo.UserError, match='step_matrix holds a value that is not fin'):

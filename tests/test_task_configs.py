@@ -26,9 +26,13 @@ def test_the_part_of_a_task_has_its_arguments(name):
 
 def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
   @zoo.register_task('own')
-  class Own(zoo.tasks.QuadraticRegression):
-    def __init__(self, num_features, context_length=4, scale=None):
-      super().__init__(num_features, context_length)
+  class Own(zoo.tasks.BaseTask):
+    num_features: int
+    context_length: int = 4
+    scale: float | None = None
+
+    def sample_one(self, key):
+      raise NotImplementedError
 
   fields = tasks.get_config('own').to_dict()
   assert fields == {

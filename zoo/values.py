@@ -192,7 +192,7 @@ def is_zero(content: object) -> bool:
   return isinstance(content, float) and content == 0
 
 
-def arguments(owner: Any) -> dict[str, object]:
+def arguments(owner: Any) -> dict[str, Any]:
   """The arguments of the constructor that makes an equal value."""
   return {each.name: getattr(owner, each.name) for each in _fields(owner) if each.init}
 

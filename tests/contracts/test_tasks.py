@@ -11,7 +11,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.contracts.classes import C, D, Good, Linear
+from tests.contracts.classes import C, D, Good, Linear, make_class
+from zoo import values
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
@@ -22,55 +23,27 @@ def _changed(prompt: zoo.Prompt, **parts: Any) -> zoo.Prompt:
   return dataclasses.replace(prompt, **parts)
 
 
-class _Sampled(Good):
-  """Changes whole prompts by `change`, of the clean prompt, the key and the size."""
+def _sampled(change: Any, **more: Any) -> Any:
+  """Whole prompts are changed by `change`, of the clean prompt, the key and the size."""
 
-  def sample(self, key, batch_size):
-    return self.change(super().sample(key, batch_size), key, batch_size)
+  def sample_batch(self, key, batch_size):
+    clean = zoo.tasks.BaseTask.sample_batch(self, key, batch_size)
+    return change(clean, key, batch_size)
 
-  def change(self, prompt, key, batch_size) -> Any:
-    return prompt
-
-
-def _sampled(change) -> type[Good]:
-  return type('Own', (_Sampled,), {'change': staticmethod(change)})
+  return make_class(sample_batch=sample_batch, **more)
 
 
-def _with(**attributes: Any) -> type[Good]:
-  return type('Own', (Good,), attributes)
+_with = make_class
 
 
-def _with_baseline(name: str, predict: Any) -> type[Good]:
-  return _with(baselines=lambda self: {name: predict, 'zero': Zero()})
+def _with_baseline(name: str, predict: Any) -> Any:
+  return make_class(baselines=lambda self: {name: predict, 'zero': Zero()})
 
 
-class _NoSample:
-  num_features = D
-
-
-class _ByIdentity(Good):
-  __eq__ = object.__eq__  # pyright: ignore[reportAssignmentType]
-  __hash__ = object.__hash__
-
-
-class _Counts(Good):
-  calls = 0
-
-  def sample(self, key, batch_size):
-    type(self).calls += 1
-    return super().sample(jax.random.fold_in(key, self.calls), batch_size)
-
-
-class _Unhashable(Good):
-  def __init__(self):
-    self.scales = [1.0, 2.0]
-
-
-class _TracedOnce(Good):
+def _random_function(self, key):
   """Reads a global when it is compiled, so only other sizes show it."""
-
-  def sample_function(self, key):
-    return super().sample_function(key) * np.random.default_rng().uniform(1, 2)
+  scale = np.random.default_rng().uniform(1, 2)
+  return Good.sample_function(self, key) * scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +58,7 @@ class _Disagrees(LeastSquares):
     return super().predictions(prompt) + 1
 
 
-def _shifted(task: Any) -> type[Good]:
+def _shifted(task: Any) -> Any:
   return _with(shifts=lambda self: {'other': task})
 
 
@@ -98,10 +71,9 @@ def _rough(prediction, target):
 
 
 TASKS: dict[str, tuple[Any, list[str]]] = {
-  'no sample': (_NoSample, ['_NoSample is not a task', 'no sample']),
-  'no num_features': (
-    type('Own', (), {'sample': None}),
-    ['Own is not a task', 'no num_features'],
+  'no task': (
+    type('Own', (), {'sample': None, 'num_features': D}),
+    ['Own is not a task: it must be a subclass of zoo.tasks.BaseTask'],
   ),
   'a text as num_features': (_with(num_features='3'), ["num_features is '3'"]),
   'no outputs': (_with(num_outputs=0), ['num_outputs is 0']),
@@ -177,14 +149,22 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     _sampled(lambda prompt, key, b: jax.tree.map(jnp.ones_like, prompt)),
     ['the same prompts from every key'],
   ),
-  'depends on a counter': (_Counts, ['other prompts for the same key']),
-  'depends on random numbers of NumPy': (_TracedOnce, ['_TracedOnce.sample()']),
+  'depends on random numbers of NumPy': (
+    make_class(sample_function=_random_function),
+    ['a prompt of Own.sample() depends on the length of the batch'],
+  ),
+  'asks whether a number is positive': (
+    make_class(
+      sample_labels=lambda self, key, targets: targets if self.noise_std > 0 else 0,
+      noise_std=values.number(default=1.0),
+      __annotations__={'noise_std': 'float'},
+    ),
+    ['Own.sample(key, 8) failed: TracerBoolConversionError'],
+  ),
   'an exception': (
     _sampled(lambda prompt, key, b: {}['a\nb']),
     ['Own.sample(key, 8) failed: KeyError'],
   ),
-  'equal by identity': (_ByIdentity, ['_ByIdentity are not == with the same hash']),
-  'unhashable attributes': (_Unhashable, ['_Unhashable.sample(key, 8) failed']),
   'one loss for all': (
     _with(loss=staticmethod(_mean_over_batch)),
     ['Own.loss has the shape (); it must be (8,)'],
@@ -219,17 +199,9 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     ['the baseline oracle of Own reads the target'],
   ),
   'a baseline that reads the targets of the context': (
-    type(
-      'Own',
-      (_Sampled,),
-      {
-        'change': lambda self, prompt, key, b: _changed(
-          prompt, context_targets=prompt.y
-        ),
-        'baselines': lambda self: {
-          'oracle': lambda prompt: prompt.context_targets[:, -1]
-        },
-      },
+    _sampled(
+      lambda prompt, key, b: _changed(prompt, context_targets=prompt.y),
+      baselines=lambda self: {'oracle': lambda prompt: prompt.context_targets[:, -1]},
     ),
     ['the baseline oracle of Own reads the target'],
   ),
@@ -281,23 +253,16 @@ def test_a_mistake_in_a_task_is_named_in_one_line(mistake):
 
 
 def test_a_right_task_passes_and_so_does_the_least_that_a_task_needs():
-  class Least:
-    """No subclass, and nothing but what is needed."""
+  @values.value
+  class Least(zoo.tasks.BaseTask):
+    """Nothing but what is needed."""
 
-    num_features = D
+    num_features: int = D
+    context_length: int = 5
 
-    def sample(self, key, batch_size):
-      x_key, w_key = jax.random.split(key)
-      keys = jax.vmap(jax.random.fold_in, (None, 0))(x_key, jnp.arange(batch_size))
-      x = jax.vmap(lambda key: jax.random.normal(key, (6, D)))(keys)
-      del w_key
-      return zoo.Prompt(x[:, :-1], x[:, :-1, 0], x[:, -1], x[:, -1, 0])
-
-    def __eq__(self, other):
-      return type(self) is type(other)
-
-    def __hash__(self):
-      return 0
+    def sample_one(self, key):
+      x = jax.random.normal(key, (6, D))
+      return zoo.Prompt(x[:-1], x[:-1, 0], x[-1], x[-1, 0])
 
   zoo.check_task(Good())
   zoo.check_task(Least())

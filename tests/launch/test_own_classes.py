@@ -31,21 +31,14 @@ class LinearModel(zoo.models.YqLSA):
 
 @zoo.register_task('two_outputs')
 class TwoOutputs(zoo.tasks.FunctionClass):
+  num_features: int = 3
+  context_length: int = 4
   num_outputs = 2
-  def __init__(self, num_features=3, context_length=4):
-    self.num_features, self.context_length = num_features, context_length
   def sample_function(self, key):
     return jnp.ones(())
   def evaluate(self, function, x):
     return x[:, :2]
 
-@zoo.register_task('no_length')
-class NoLength:
-  def __init__(self, num_features=3):
-    self.num_features = num_features
-  def sample(self, key, batch_size):
-    x = jnp.ones((batch_size, 4, self.num_features))
-    return zoo.Prompt(x[:, 1:], x[:, 1:, 0], x[:, 0], x[:, 0, 0])
 """
 _CONFIG = """
 from configs import defaults
@@ -111,10 +104,6 @@ MISTAKES = {
   'a name of a task with the fields of another': (
     ['--config=configs/yq_lsa.py:smoke', '--config.task.name=parity'],
     ["config.task: unknown hyper-parameter of task 'parity', 'feature_covariance'"],
-  ),
-  'no length for a model that wants one': (
-    [_OWN, '--config=long_model.py:smoke,task=no_length'],
-    ["model 'long_model' needs 'context_length', which is not given"],
   ),
   'no module': (
     ['--import=no_such_module_here', '--config=configs/yq_lsa.py:smoke'],

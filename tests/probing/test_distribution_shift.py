@@ -25,7 +25,6 @@ from zoo.probing import SHIFTS, shift, shifted_tasks, summary
 from zoo.probing.shift_pictures import plot_shifts
 from zoo.probing.summaries import _shift_table
 from zoo.probing.task_shifts import task_shift
-from zoo.tasks.base import shifts_of
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_where_a_predictor_fails_its_risk_is_null_and_the_summary_says_so():
     assert risk.other_sampled is not None
     assert risk.other_exact is not None
   kept, longer = (
-    task_shift(model, gd, name, shifts_of(TASK)[name], 100)
+    task_shift(model, gd, name, TASK.shifts()[name], 100)
     for name in ('scale_y=2', 'context_length=8')
   )
   assert kept.risk is not None

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compiled import AS_USERS
 from tests.marks import mostly_full
-from zoo import losses
+from zoo import losses, values
 from zoo.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass
 from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
@@ -39,10 +39,12 @@ def _features(prompt: zoo.Prompt) -> np.ndarray:
   return np.concatenate([prompt.x, np.asarray(prompt.x_query)[:, None]], axis=1)
 
 
+@values.value
 class _Classes(FunctionClass):
   """Signs of a linear function; a user's class, which is not registered."""
 
-  num_features, context_length = _D, _C
+  num_features: int = _D
+  context_length: int = _C
 
   def sample_function(self, key):
     return jax.random.normal(key, (_D,))
@@ -69,14 +71,6 @@ def test_each_task_gets_the_shifts_that_make_sense():
   assert _task().shifts()['skewed'].shifts() == {}
 
 
-def test_a_task_that_does_not_sample_by_parts_gets_longer_contexts_alone():
-  class Joint(_Classes):
-    def sample_one(self, key):
-      return super().sample_one(key)
-
-  assert [*Joint().shifts()] == _LONGER
-
-
 def test_longer_contexts_are_the_same_task():
   changes = {'prior_mean': [1.0] * _D, 'feature_covariance': np.diag(np.arange(1.0, 7))}
   shifts = _task(noise_std=0.5, **changes).shifts()
@@ -86,7 +80,6 @@ def test_longer_contexts_are_the_same_task():
   arguments = zoo.registry.arguments_of(shifts['context_length=8'])
   assert arguments is not None
   assert arguments.values()['context_length'] == 8
-  # A task of a class that is not registered is copied.
   longer = _Classes().shifts()['context_length=64']
   assert isinstance(longer, _Classes)
   assert longer.sample(jax.random.key(0), 2).x.shape == (2, 64, _D)

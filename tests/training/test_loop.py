@@ -12,14 +12,12 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from ml_collections import ConfigDict
 
 from tests.compare import refuses
 from tests.marks import FULL
-from tests.settings import isotropic
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo import registry, theory
+from zoo import theory
 from zoo.checkpoints.steps import find_corruption
 from zoo.config import build_model, build_task
 from zoo.errors import RunError, UserError
@@ -60,26 +58,6 @@ def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
     stop_at(None)
     assert train(config, tmp_path / f'cut_{step}') is not None
     assert_same_bits(saved_arrays(tmp_path / f'cut_{step}', 12), whole)
-
-
-def test_a_task_whose_config_has_no_context_length_is_trained(register, tmp_path):
-  class NoLength:
-    """It samples as many examples as it likes, as the protocol allows."""
-
-    def __init__(self, num_features: int = 3):
-      self.task = isotropic(num_features, 4)
-      self.num_features = num_features
-
-    def sample(self, key, batch_size):
-      return self.task.sample(key, batch_size)
-
-  registry.tasks.register('no_length')(NoLength)
-  config = small_config(train__num_steps=4)
-  with config.unlocked():
-    config.task = ConfigDict({'name': 'no_length', 'num_features': 3})
-  summary = train(config, tmp_path)
-  assert summary is not None
-  assert summary['step'] == 4
 
 
 def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(

@@ -1,0 +1,164 @@
+"""Tasks are values: of checked fields, equal field by field, with numbers as leaves."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zoo
+from tests.compare import refuses
+from zoo import values
+from zoo.tasks import BaseTask, FunctionClass, LinearRegression, Sinusoid
+from zoo.tasks.base import dot
+
+_D, _C = 3, 4
+_COVARIANCE = np.diag([1.0, 2.0, 3.0])
+
+
+def _linear(**given: Any) -> LinearRegression:
+  return LinearRegression(_D, _C, **given)
+
+
+@values.value
+class _Scaled(FunctionClass):
+  """A task of a user's own, whose fields are of no declared kind."""
+
+  scale: float
+  shape: tuple[int, ...] = (1, 2)
+  weights: Any = values.leaf(default=None)
+  num_features: int = _D
+  context_length: int = _C
+
+  def sample_function(self, key):
+    return self.scale * jax.random.normal(key, (self.num_features,))
+
+  def evaluate(self, function, x):
+    return dot(x, function[None])
+
+
+def test_equal_fields_make_equal_values_and_equal_hashes():
+  assert _linear(prior_mean=2.0) == _linear(prior_mean=[2.0] * _D)
+  assert hash(_linear(prior_mean=2.0)) == hash(_linear(prior_mean=[2.0] * _D))
+  assert _linear(prior_mean=2.0) != _linear(prior_mean=2.5)
+  assert _linear(prior_covariance=_COVARIANCE) != _linear()
+  assert _linear(prior_covariance=_COVARIANCE) == _linear(prior_covariance=_COVARIANCE)
+  assert _linear() != zoo.tasks.QuadraticRegression(_D, _C)
+  assert _Scaled(1.0, weights=np.ones(2)) == _Scaled(1.0, weights=np.ones(2))
+  assert _Scaled(1.0, weights=np.ones(2)) != _Scaled(1.0, weights=50 * np.ones(2))
+  assert _Scaled(1.0) != _Scaled(100.0)
+
+
+def test_a_value_does_not_change():
+  mean = np.ones(_D)
+  task = _linear(prior_mean=mean)
+  mean[:] = 5.0  # the caller's own array
+  assert task == _linear(prior_mean=1.0)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    task.prior_mean = np.zeros(_D)  # pyright: ignore[reportAttributeAccessIssue]
+  with pytest.raises(ValueError, match='read-only'):
+    task.prior_mean[:] = 3.0
+  weights = np.ones(2)
+  assert _Scaled(1.0, weights=weights).weights is not weights
+  assert dataclasses.replace(task, prior_mean=3.0) == _linear(prior_mean=3.0)
+
+
+def test_numbers_are_leaves_and_sizes_are_not():
+  task = _linear(prior_mean=2.0, noise_std=0.5)
+  leaves, structure = jax.tree.flatten(task)
+  assert [np.shape(leaf) for leaf in leaves] == [(_D,), ()]
+  assert jax.tree.unflatten(structure, leaves) == task
+  assert jax.tree.structure(_linear(prior_mean=1.0, noise_std=0.1)) == structure
+  for other in (
+    dataclasses.replace(task, context_length=5),
+    dataclasses.replace(task, noise_std=0.0),  # another program
+    dataclasses.replace(task, prior_covariance=_COVARIANCE),
+  ):
+    assert jax.tree.structure(other) != structure
+  assert jax.tree.leaves(_Scaled(3.0)) == [3.0]
+
+
+def test_tasks_that_differ_in_numbers_share_a_program():
+  sampled = jax.jit(lambda task, key: task.sample(key, 2))
+  for mean, noise in (0.5, 0.1), (2.0, 0.7), (-1.0, 3.0):
+    task = _linear(prior_mean=mean, noise_std=noise)
+    found = sampled(task, jax.random.key(0))
+    jax.tree.map(
+      np.testing.assert_array_equal, found, task.sample(jax.random.key(0), 2)
+    )
+  assert sampled._cache_size() == 1
+
+
+def test_tasks_are_mapped_over():
+  tasks = [_linear(prior_mean=mean, noise_std=0.5) for mean in (0.0, 2.0)]
+  stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *tasks)
+  key = jax.random.key(0)
+  together = jax.jit(jax.vmap(lambda task: task.sample(key, 2)))(stacked)
+  for i, task in enumerate(tasks):
+    alone = task.sample(key, 2)
+    # In another program sums may be rounded otherwise.
+    np.testing.assert_allclose(together.y[i], alone.y, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(together.x[i], alone.x)
+
+
+def test_arguments_make_an_equal_value():
+  for task in (_linear(prior_mean=2.0, prior_covariance=_COVARIANCE), Sinusoid(4)):
+    assert type(task)(**values.arguments(task)) == task
+  # As a config or a file has them.
+  task = Sinusoid(amplitude_range=[0.5, 1])  # pyright: ignore[reportArgumentType]
+  assert task == Sinusoid(amplitude_range=(0.5, 1.0))
+  assert _Scaled(1.0, [3, 4]) == _Scaled(1.0, (3, 4))  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+  ('given', 'said'),
+  [
+    ({'num_features': 0}, 'num_features is 0; it must be an integer ≥ 1'),
+    ({'context_length': 2**31}, 'it must be an integer from 1 to 2147483647'),
+    ({'noise_std': -1.0}, 'noise_std is -1.0; it must be a finite number ≥ 0'),
+    ({'noise_std': 1e20}, '≤ 1e+19'),
+    ({'prior_mean': [1.0, 2.0]}, 'prior_mean has shape (2,)'),
+    ({'prior_covariance': np.eye(2)}, 'a 3 × 3 matrix'),
+  ],
+)
+def test_a_field_out_of_its_range_is_refused(given, said, unchecked):
+  with refuses(said):
+    LinearRegression(**{'num_features': _D, 'context_length': _C} | given)
+
+
+def test_a_field_of_no_declared_kind_is_a_number_or_hashable(unchecked):
+  with refuses('scale is', 'it must be a finite number'):
+    _Scaled('2')  # pyright: ignore[reportArgumentType]
+  with refuses('shape is of type dict', 'zoo.values.leaf()'):
+    _Scaled(1.0, {})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_class_that_is_no_task_is_refused_in_one_line(register):
+  def parts(**more: Any) -> dict[str, Any]:
+    own = vars(_Scaled)
+    return {name: own[name] for name in ('sample_function', 'evaluate')} | more
+
+  with refuses('Own is not a subclass of zoo.tasks.BaseTask'):
+    zoo.register_task('own')(type('Own', (), parts()))
+  with refuses('the task Own lacks the method evaluate, sample_function'):
+    zoo.register_task('own')(type('Own', (FunctionClass,), {}))
+  with refuses('Own has an __init__; it must list its arguments as fields'):
+    init = lambda self: None  # noqa: E731
+    zoo.register_task('own')(type('Own', (FunctionClass,), parts(__init__=init)))
+  with refuses('Own is a subclass of the task LinearRegression', 'hold one as a field'):
+    type('Own', (LinearRegression,), {})
+  with refuses('Bare is not a value: register it with zoo.register_task'):
+    zoo.check_task(type('Bare', (FunctionClass,), parts())())
+
+
+def test_a_base_task_has_no_baselines_and_longer_contexts():
+  assert BaseTask.baselines(_Scaled(1.0)) == {}
+  names = [f'context_length={_C * k}' for k in (2, 4, 8, 16, 32)]
+  assert [*BaseTask.shifts(_Scaled(1.0))] == names
+
+
+def test_the_dot_product_of_other_lengths_is_refused(unchecked):
+  with refuses('vectors of 3 and 2 entries have no dot product'):
+    dot(jnp.ones((4, 3)), jnp.ones((1, 2)))
