@@ -157,7 +157,7 @@ def test_a_baseline_of_ones_own_that_fails_is_left_out(monkeypatch, caplog):
 
 
 def test_a_baseline_cannot_take_the_place_of_the_model(monkeypatch):
-  with refuses('_Own has a baseline named model'):
+  with refuses('Wrapped has a baseline named model'):
     compare(_model(), _own(model=Zero()), 4)
 
 

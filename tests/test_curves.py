@@ -108,8 +108,9 @@ def test_prompts_share_no_key_with_training(monkeypatch):
     [],
     [stream_of(5, i) for i in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM)],
   )
-  monkeypatch.setattr(curves, '_sample', lambda task, key, size: keys.append(key))
-  for _ in curves.sample_batches(_task(), 5, 3, 1):
+  task = _task()
+  monkeypatch.setattr(type(task), 'sample', lambda self, key, size: keys.append(key))
+  for _ in curves.sample_batches(task, 5, 3, 1):
     pass
 
   def words(keys):

@@ -81,7 +81,8 @@ def test_numbers_are_leaves_and_sizes_are_not():
 
 
 def test_tasks_that_differ_in_numbers_share_a_program():
-  sampled = jax.jit(lambda task, key: task.sample(key, 2))
+  sampled: Any = jax.jit(lambda task, key: task.sample(key, 2))
+  key = jax.random.key(0)
   for mean, noise in (0.5, 0.1), (2.0, 0.7), (-1.0, 3.0):
     task = _linear(prior_mean=mean, noise_std=noise)
     found = sampled(task, jax.random.key(0))
@@ -135,7 +136,7 @@ def test_a_field_of_no_declared_kind_is_a_number_or_hashable(unchecked):
     _Scaled(1.0, {})  # pyright: ignore[reportArgumentType]
 
 
-def test_a_class_that_is_no_task_is_refused_in_one_line(register):
+def test_a_class_that_is_no_task_is_refused_in_one_line(register, unchecked):
   def parts(**more: Any) -> dict[str, Any]:
     own = vars(_Scaled)
     return {name: own[name] for name in ('sample_function', 'evaluate')} | more

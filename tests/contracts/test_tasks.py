@@ -24,7 +24,7 @@ def _changed(prompt: zoo.Prompt, **parts: Any) -> zoo.Prompt:
 
 
 def _sampled(change: Any, **more: Any) -> Any:
-  """Whole prompts are changed by `change`, of the clean prompt, the key and the size."""
+  """Changes whole prompts by `change`, of the clean prompt, the key and the size."""
 
   def sample_batch(self, key, batch_size):
     clean = zoo.tasks.BaseTask.sample_batch(self, key, batch_size)
@@ -44,6 +44,10 @@ def _random_function(self, key):
   """Reads a global when it is compiled, so only other sizes show it."""
   scale = np.random.default_rng().uniform(1, 2)
   return Good.sample_function(self, key) * scale
+
+
+def _noisy_if_positive(self, key, targets):
+  return targets if self.noise_std > 0 else 0 * targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +159,7 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
   ),
   'asks whether a number is positive': (
     make_class(
-      sample_labels=lambda self, key, targets: targets if self.noise_std > 0 else 0,
+      sample_labels=_noisy_if_positive,
       noise_std=values.number(default=1.0),
       __annotations__={'noise_std': 'float'},
     ),

@@ -231,9 +231,8 @@ def test_a_task_without_baselines_is_probed_alone(monkeypatch):
   assert 'None' not in summary(report)
   drawn = pictures(report, model, None, task)
   assert set(drawn) == {'examples', 'out_of_distribution'}
-  given: Any = EvaluationSet(
-    'made', '1', cast(Any, task), task.sample(KEY, 4), '', same_bits=True
-  )
+  own = cast(Any, task)
+  given = EvaluationSet('made', '1', own, task.sample(KEY, 4), '', same_bits=True)
   with refuses('Wrapped has no baselines to score on made; compare with another model'):
     probe(model, task, **FEW, evaluation_set=given)
 

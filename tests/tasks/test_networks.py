@@ -76,7 +76,7 @@ def test_tasks_are_equal_by_their_arguments(name, changes):
     ('sinusoid', {'amplitude_range': 0.3}, 'amplitude_range is 0.3'),
     ('sinusoid', {'amplitude_range': (0, np.inf)}, 'amplitude_range holds'),
     ('sinusoid', {'phase_range': (0, 1, 2)}, 'phase_range has shape (3,)'),
-    ('sinusoid', {'phase_range': (0, 7)}, 'phase_range is (0, 7)'),
+    ('sinusoid', {'phase_range': (0, 7)}, 'phase_range is (0.0, 7.0)'),
     ('sinusoid', {'phase_range': 'pi'}, "phase_range is 'pi'"),
     ('sinusoid', {'num_features': 1}, 'num_features'),
   ],

@@ -113,7 +113,7 @@ def test_there_is_no_bayes_for_orthogonal_outliers():
     ({'num_features': 0}, 'num_features is 0'),
     ({'num_features': 2, 'kind': 'orthogonal'}, 'num_features is 2; it must be ≥ 3'),
     ({'context_length': '9'}, "context_length is '9'"),
-    ({'kind': 'few'}, "kind is 'few'; it must be 'many' or 'orthogonal'"),
+    ({'kind': 'few'}, "unknown kind 'few'; known: many, orthogonal"),
     ({'outlier_probability': -0.1}, 'outlier_probability is -0.1'),
     ({'outlier_probability': 1.1}, 'outlier_probability is 1.1'),
   ],

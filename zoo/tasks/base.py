@@ -333,7 +333,7 @@ def longer_contexts(task: BaseTask) -> dict[str, Task]:
   return found
 
 
-def _remade(task: BaseTask, **changed: float) -> Any:
+def _remade(task: BaseTask, **changed: object) -> Any:
   """The task with other values of some of its arguments."""
   kind: Any = type(task)
   return kind(**values.arguments(task) | changed)
