@@ -139,14 +139,20 @@ def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
 
 
 def test_too_many_examples_are_refused():
-  model = _model()
+  model = built(_model)
   with refuses('6 examples', f'for at most {C}'):
     model(bodies.prompt(context=6))
   with refuses('examples at most', '6'):
     theory.exact_risk(model, isotropic(D, 6))
   with refuses('DeepLSA', 'only be estimated from samples'):
-    deep = zoo.create_model('deep_lsa', num_features=D, form='scalar', rngs=nnx.Rngs(0))
-    theory.exact_curve(deep, isotropic(D, C))
+    theory.exact_curve(
+      built(
+        lambda: zoo.create_model(
+          'deep_lsa', num_features=D, form='scalar', rngs=nnx.Rngs(0)
+        )
+      ),
+      isotropic(D, C),
+    )
 
 
 def test_without_theory_it_is_trained_on_samples():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.settings import isotropic
 from zoo import theory
 
@@ -23,12 +24,13 @@ def test_golden_values():
 
 
 @pytest.mark.parametrize(
-  ('d', 'c', 'distance'), [(1, 1, 1.0), (3, 2, 0.0), (3, 40, 5.0), (4, 4, 1.5)]
+  ('d', 'c', 'distance'),
+  mostly_full([(1, 1, 1.0), (3, 2, 0.0), (4, 4, 1.5)], [(3, 40, 5.0)]),
 )
 def test_it_is_what_the_search_over_subspaces_finds(d, c, distance):
   task = isotropic(d, c, prior_mean=distance / np.sqrt(d))
   for heads in range(1, d + 2):
-    searched = theory.head_limited_risk(task, heads).risk
+    searched = theory.head_limited_risk(task, heads, num_starts=4).risk
     found = theory.isotropic_head_limit(d, c, heads, distance)
     # A search that ends where its slope is 1e-9 is off by the square of that.
     assert found == pytest.approx(searched, rel=1e-8)

@@ -1,5 +1,7 @@
 """A learning rule is relied on only if the model predicts what it says."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from flax import nnx
 import zoo
 from configs import tasks
 from tests.compare import assert_close, refuses
-from tests.compiled import predict
+from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
@@ -77,9 +79,10 @@ class OptedOut(OtherScores):
     return self.forward_tokens(self.embed(prompt))[:, -1, -1]
 
 
+@functools.cache
 def _make(cls):
   heads = {'num_heads': 2} if issubclass(cls, MultiHeadLSA) else {}
-  return cls(num_features=3, init_scale=0.0, rngs=nnx.Rngs(0), **heads)
+  return built(lambda: cls(num_features=3, init_scale=0.0, rngs=nnx.Rngs(0), **heads))
 
 
 @pytest.mark.parametrize(
