@@ -176,6 +176,8 @@ def _train_steps(
   stop: Array,
   numbers: Numbers,
 ) -> tuple[State, dict[str, Array]]:
+  # Traced once, for the shapes and in the loop; inlined, so that XLA sees no call.
+  train_step = jax.jit(train_step, inline=True)
   abstract_state, abstract_metrics = jax.eval_shape(train_step, state, key, numbers)
   # Between steps the arrays are flat, since XLA:CPU computes elementwise operations on
   # `[h, e, e]` in rows of e, which makes Adam eight times as slow.
