@@ -19,7 +19,7 @@ AS_USERS = {'xla_cpu_use_fusion_emitters': True}
 _Module = TypeVar('_Module', bound=nnx.Module)
 
 
-def built(build: Callable[[], _Module]) -> _Module:
+def built(build: Callable[[], Any]) -> Any:
   """`build()` in one program, where eagerly each shape of weights has several.
 
   The random keys of the module must be made within `build`.

@@ -85,10 +85,8 @@ def test_tasks_that_differ_in_numbers_share_a_program():
   key = jax.random.key(0)
   for mean, noise in (0.5, 0.1), (2.0, 0.7), (-1.0, 3.0):
     task = _linear(prior_mean=mean, noise_std=noise)
-    found = sampled(task, jax.random.key(0))
-    jax.tree.map(
-      np.testing.assert_array_equal, found, task.sample(jax.random.key(0), 2)
-    )
+    found = sampled(task, key)
+    jax.tree.map(np.testing.assert_array_equal, found, task.sample(key, 2))
   assert sampled._cache_size() == 1
 
 

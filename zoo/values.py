@@ -40,6 +40,7 @@ Matrix: TypeAlias = Any  # `[d, d]`, or None for the identity
 class _Kind:
   is_leaf: bool
   check: _Check | None = None
+  is_array: bool = False
 
 
 def _field(kind: _Kind, default: object, init: bool = True) -> Any:
@@ -94,7 +95,7 @@ def vector(*, default: Any = dataclasses.MISSING) -> Any:
   def check(owner: Any, name: str, given: object) -> np.ndarray:
     return check_vector(name, given, owner.num_features).copy()
 
-  return _field(_Kind(True, check), default)
+  return _field(_Kind(True, check, is_array=True), default)
 
 
 def covariance(*, default: None) -> Any:
@@ -103,7 +104,7 @@ def covariance(*, default: None) -> Any:
   def check(owner: Any, name: str, given: object) -> np.ndarray | None:
     return check_covariance(name, given, owner.num_features)
 
-  return _field(_Kind(True, check), default)
+  return _field(_Kind(True, check, is_array=True), default)
 
 
 def leaf(*, default: Any = dataclasses.MISSING) -> Any:
@@ -195,6 +196,11 @@ def is_zero(content: object) -> bool:
 def arguments(owner: Any) -> dict[str, Any]:
   """The arguments of the constructor that makes an equal value."""
   return {each.name: getattr(owner, each.name) for each in _fields(owner) if each.init}
+
+
+def array_fields(cls: type) -> set[str]:
+  """The names of a class's fields that hold arrays, for which numbers may stand."""
+  return {each.name for each in _fields(cls) if _kind(each).is_array}
 
 
 def _fields(owner: Any) -> tuple[dataclasses.Field, ...]:

@@ -1,7 +1,6 @@
 """What every registered task must do; a new one is covered by being registered."""
 
 import functools
-import importlib
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
-from configs import defaults
+from configs import defaults, tasks
 from tests.marks import mostly_full
 from zoo.config import build_task
 from zoo.contracts import tasks as contracts
@@ -26,7 +25,7 @@ _NAMES = zoo.registry.tasks.names()
 
 @functools.cache
 def _task(name: str) -> Any:
-  section = importlib.import_module(f'configs.tasks.{name}').get_config().to_dict()
+  section = tasks.get_config(name).to_dict()
   del section['name']
   small = {field: value for field, value in _SMALL.items() if field in section}
   return zoo.create_task(name, **section | small)

@@ -35,8 +35,8 @@ _LOG_2 = math.log(2)
 class BooleanTask(FunctionClass):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  num_features: int = size()
-  context_length: int = size()
+  num_features: int = size(default=28)
+  context_length: int = size(default=60)
 
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
@@ -178,6 +178,8 @@ class Parity(ParityTask):
   The set of relevant features is uniform over all 2^d subsets.
   """
 
+  num_features: int = size(default=10)
+
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
 
@@ -192,6 +194,8 @@ class SparseParity(ParityTask):
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
+  num_features: int = size(default=10)
+  context_length: int = size(default=15)
   num_relevant: int = size(default=2)
 
   def __post_init__(self):
@@ -225,8 +229,8 @@ class NearestNeighbour(BaseTask):
   coins, except that an example with the features of an earlier one has the same label.
   """
 
-  num_features: int = size()
-  context_length: int = size()
+  num_features: int = size(default=28)
+  context_length: int = size(default=60)
   num_random: Any = size(default=None)  # None: a third of the context, but at least 1
 
   def __post_init__(self):

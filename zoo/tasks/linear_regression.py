@@ -69,8 +69,10 @@ class LinearRegression(FunctionClass):
     prior_root, feature_root: the symmetric roots of the covariances, likewise.
   """
 
-  num_features: int = size()
-  context_length: int = size(maximum=2**31 - 1)  # it is an int32 in compiled programs
+  num_features: int = size(default=10)
+  context_length: int = size(
+    default=10, maximum=2**31 - 1
+  )  # it is an int32 in compiled programs
   prior_mean: Vector = vector(default=0.0)
   prior_covariance: Matrix = covariance(default=None)
   feature_covariance: Matrix = covariance(default=None)

@@ -25,8 +25,8 @@ class QuadraticRegression(FunctionClass):
     prior_mean: w*, `[d]`; a scalar argument is repeated.
   """
 
-  num_features: int = size()
-  context_length: int = size()
+  num_features: int = size(default=20)
+  context_length: int = size(default=40)
   noise_std: float = number(default=0.0, minimum=0.0)
   prior_mean: Vector = vector(default=0.0)
 
