@@ -175,7 +175,7 @@ the difference from a baseline has the wrong sign
   + (losses[:, -1] - model_losses[: len(losses)])
 every batch of a curve has the same prompts
   zoo/curves.py: test_curves.py
-  - _sample(task, jax.random.fold_in(key, start), size)
+  - task.sample(jax.random.fold_in(key, start), size)
   + _sample(task, key, size)
 a model may see the label that it predicts without breaking its contract
   zoo/contracts/checks.py: contracts/test_models.py
