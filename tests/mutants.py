@@ -176,7 +176,7 @@ the difference from a baseline has the wrong sign
 every batch of a curve has the same prompts
   zoo/curves.py: test_curves.py
   - task.sample(jax.random.fold_in(key, start), size)
-  + _sample(task, key, size)
+  + task.sample(key, size)
 a model may see the label that it predicts without breaking its contract
   zoo/contracts/checks.py: contracts/test_models.py
   - y[:, k:] += 1
