@@ -258,9 +258,9 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
     assert limit.upper == pytest.approx(searched, rel=1e-9)
     assert searched > unlimited * (1 + 1e-6)
   # A constant offset that is to be moved takes one head more.
-  assert theory.head_limited_risk(
-    task, 2, 0.0, 0.1, num_starts=2
-  ).upper > unlimited * (1 + 1e-6)
+  assert theory.head_limited_risk(task, 2, 0.0, 0.1, num_starts=2).upper > unlimited * (
+    1 + 1e-6
+  )
 
 
 @pytest.mark.parametrize('num_heads', [1, 2, 3])

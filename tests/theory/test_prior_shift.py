@@ -28,13 +28,14 @@ def _made(name, **options):
 
 def changed(name, **options):
   """A model whose weights are all random, also those that start at 0."""
-
   model = _made(name, **options)
   graph, state, rest = nnx.split(model, nnx.Param, ...)
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-    lambda leaf: jnp.asarray(np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape)),
-    state,
+    lambda leaf: jnp.asarray(
+      (leaf + 0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+    ),
+    jax.device_get(state),
   )
   return nnx.merge(graph, state, rest)
 
