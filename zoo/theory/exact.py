@@ -307,4 +307,6 @@ def _float64(leaf: ArrayLike) -> ArrayLike:
     return leaf
   # A new view: JAX 0.10.2 caches the float32 buffer of a NumPy array that a function
   # compiled without x64 has closed over, and would reuse it for the same object here.
-  return jnp.asarray(np.asarray(leaf, np.float64).view())
+  # With its type an array of NumPy is put on the device, where otherwise JAX compiles a
+  # program for each shape.
+  return jnp.asarray(np.asarray(leaf, np.float64).view(), jnp.float64)
