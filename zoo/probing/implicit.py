@@ -124,7 +124,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
     risk=risk,
     optimal_risk=optimal_risk,
     excess=_excess(shifted, best_step_matrix(task)),
-    start=rule.init,
+    start=np.asarray(rule.init),
     start_distance=float(np.linalg.norm(shifted.deviation)),
     mean_weights=shifted.mean + mean_guess,
     step_matrix=gamma,
