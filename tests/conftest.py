@@ -1,6 +1,7 @@
 """What holds for the whole test run; set before JAX starts and zoo is imported."""
 
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -22,6 +23,9 @@ from tests import costs
 if 'zoo' in sys.modules:
   raise RuntimeError('zoo was imported too early for its annotations to be checked')
 
+# JAX keeps a million objects, which Python would go through again and again in search
+# of cycles: a tenth of the time of all tests.
+gc.set_threshold(10_000, 20, 10)
 if not jax.config.values['jax_platforms']:  # tolerances are those of CPU arithmetic
   jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)

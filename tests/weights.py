@@ -16,7 +16,10 @@ def randomize(module: _Module, scale: float = 0.5, dtype: str = 'float64') -> _M
   graph, parameters, rest = nnx.split(module, nnx.Param, ...)
   generator = np.random.default_rng(0)
   parameters = jax.tree.map(
-    lambda leaf: jax.numpy.asarray(generator.normal(0, scale, leaf.shape), dtype),
+    # Converted in NumPy: JAX would compile a program for each shape.
+    lambda leaf: jax.numpy.asarray(
+      generator.normal(0, scale, leaf.shape).astype(dtype), dtype
+    ),
     parameters,
   )
   return nnx.merge(graph, parameters, rest)

@@ -32,7 +32,9 @@ def warm(name: str, dtype: Any = 'float64', width: int = W, heads: int = H, **op
   def draw(leaf):
     # Roots of the number of inputs keep features of order 1.
     scale = 0.5 if leaf.ndim == 1 else leaf.shape[-2] ** -0.5
-    return jnp.asarray(scale * rng.normal(size=leaf.shape), dtype)
+    drawn = scale * rng.normal(size=leaf.shape)
+    # Converted in NumPy: JAX would compile a program for each shape.
+    return jnp.asarray(drawn.astype(jnp.dtype(dtype)), dtype)
 
   graph, parameters = nnx.split(nnx.eval_shape(build))
   return nnx.merge(graph, jax.tree.map(draw, parameters))
@@ -45,7 +47,8 @@ def call(mixer, x):
 
 
 def tokens(n: int = N, dtype: Any = 'float64', width: int = W):
-  return jnp.asarray(np.random.default_rng(1).normal(size=(B, n, width)), dtype)
+  drawn = np.random.default_rng(1).normal(size=(B, n, width))
+  return jnp.asarray(drawn.astype(jnp.dtype(dtype)), dtype)
 
 
 def parameters(module) -> dict[str, np.ndarray]:

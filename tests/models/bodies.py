@@ -54,10 +54,12 @@ def prompt(
   draw = np.random.default_rng(seed).normal
   k = (outputs,) if outputs > 1 else ()
   shapes = (batch, context, D), (batch, context, *k), (batch, D)
-  x, y, x_query = (
-    jnp.asarray(draw(size=shape), jnp.result_type(float)) for shape in shapes
+  dtype = jnp.result_type(float)
+  # Converted in NumPy: JAX would compile a program for each shape.
+  x, y, x_query, y_query = (
+    jnp.asarray(array.astype(dtype), dtype)
+    for array in (*(draw(size=shape) for shape in shapes), np.zeros((batch, *k)))
   )
-  y_query = jnp.asarray(np.zeros((batch, *k)), x.dtype)
   return zoo.Prompt(x=x, y=y, x_query=x_query, y_query=y_query)
 
 

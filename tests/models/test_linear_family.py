@@ -71,12 +71,9 @@ def _prompt(d: int, c: int, seed: int = 0) -> zoo.Prompt:
   draw = np.random.default_rng(seed).normal
   x = draw(size=(_B, c, d)) @ draw(size=(d, d))
   y = x @ draw(size=d) + draw(size=(_B, c)) + 0.5
-  return zoo.Prompt(
-    x=jnp.asarray(x, jnp.result_type(float)),
-    y=jnp.asarray(y, jnp.result_type(float)),
-    x_query=jnp.asarray(draw(size=(_B, d)), jnp.result_type(float)),
-    y_query=jnp.asarray(np.zeros(_B), jnp.result_type(float)),
-  )
+  dtype = jnp.result_type(float)
+  arrays = x, y, draw(size=(_B, d)), np.zeros(_B)
+  return zoo.Prompt(*(jnp.asarray(array.astype(dtype), dtype) for array in arrays))
 
 
 def _heads(model) -> list[oracle.Head]:

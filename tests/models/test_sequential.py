@@ -146,11 +146,7 @@ def test_too_many_examples_are_refused():
     theory.exact_risk(model, isotropic(D, 6))
   with refuses('DeepLSA', 'only be estimated from samples'):
     theory.exact_curve(
-      built(
-        lambda: zoo.create_model(
-          'deep_lsa', num_features=D, form='scalar', rngs=nnx.Rngs(0)
-        )
-      ),
+      built(lambda: zoo.models.DeepLSA(D, form='scalar', rngs=nnx.Rngs(0))),
       isotropic(D, C),
     )
 

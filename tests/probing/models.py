@@ -22,7 +22,7 @@ class Softmax(nnx.Module):
   def __init__(self, num_features: int):
     normal = np.random.default_rng(3).normal(size=(num_features, num_features))
     self.num_features = num_features
-    self.w = nnx.Param(jnp.asarray(0.3 * normal, 'float32'))
+    self.w = nnx.Param(jnp.asarray((0.3 * normal).astype('f'), 'float32'))
 
   def scores(self, prompt):
     return jax.nn.softmax(

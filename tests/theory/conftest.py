@@ -42,8 +42,8 @@ def _cubature(task, num_points: int = 3) -> tuple[zoo.Prompt, np.ndarray]:
   w = task.prior_mean + deviation @ _root(task.prior_covariance, d).T
   y = np.einsum('bcd,bd->bc', x, w) + task.noise_std * noise
   with jax.enable_x64(True):
-    parts = map(jnp.asarray, (x, y, x_query, (x_query * w).sum(1)))
-    return zoo.Prompt(*parts), weights
+    parts = x, y, x_query, (x_query * w).sum(1)
+    return zoo.Prompt(*(jnp.asarray(part, part.dtype) for part in parts)), weights
 
 
 @pytest.fixture(scope='session')

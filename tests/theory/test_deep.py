@@ -410,9 +410,7 @@ def test_of_shared_layers_it_is_that_of_equal_layers(float64):
   task = isotropic(2, 3, noise_std=0.5)
   models: Any = (
     built(
-      lambda one=one: zoo.create_model(
-        'deep_lsa', num_features=2, num_layers=2, shared=one, rngs=nnx.Rngs(0)
-      )
+      lambda one=one: zoo.models.DeepLSA(2, num_layers=2, shared=one, rngs=nnx.Rngs(0))
     )
     for one in (True, False)
   )

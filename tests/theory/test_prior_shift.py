@@ -20,7 +20,9 @@ SHIFT = np.array([1.5, -2.0, 0.5])
 
 
 @functools.cache
-def _made(name, **options):
+def _made(name, double, **options):
+  """In the precision that is enabled."""
+  del double
   return built(
     lambda: zoo.create_model(name, num_features=3, rngs=nnx.Rngs(0), **options)
   )
@@ -28,13 +30,14 @@ def _made(name, **options):
 
 def changed(name, **options):
   """A model whose weights are all random, also those that start at 0."""
-
-  model = _made(name, **options)
+  model = _made(name, jax.config.read('jax_enable_x64'), **options)
   graph, state, rest = nnx.split(model, nnx.Param, ...)
   rng = np.random.default_rng(0)
   state = jax.tree.map(
-    lambda leaf: jnp.asarray(np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape)),
-    state,
+    lambda leaf: jnp.asarray(
+      (leaf + 0.3 * rng.normal(size=leaf.shape)).astype(leaf.dtype), leaf.dtype
+    ),
+    jax.device_get(state),
   )
   return nnx.merge(graph, state, rest)
 

@@ -83,7 +83,7 @@ def _program(
   with one_line(f'splitting {name}'):
     graph, parameters, rest = _split(model)
   lengths = short_lengths(given.x.shape[1])
-  constant = jax.tree.map(jnp.asarray, given)
+  constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), given)
 
   @jax.jit
   def program(parameters: PyTree, rest: PyTree, prompt: Prompt) -> Facts:

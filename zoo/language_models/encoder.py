@@ -172,7 +172,8 @@ def load_encoder(config: EncoderConfig, path: pathlib.Path) -> Encoder:
       name = _name(weight)
       tensor = file.read(name).astype(np.float32)
       # PyTorch stores the matrices of linear layers as [out, in].
-      array = jnp.asarray(tensor.T if weight[-1] == 'kernel' else tensor)
+      array = tensor.T if weight[-1] == 'kernel' else tensor
+      array = jnp.asarray(array, array.dtype)  # without its type a program for each
       check_finite(array, name, str(path))
       loaded.append((weight, variable.replace(array)))
   return nnx.merge(graph, nnx.from_flat_state(loaded))

@@ -43,13 +43,13 @@ def heads(model: Predictor, task: Task) -> list[Head]:
   found = []
   with jax.enable_x64(True):
     values, forms = map(np.asarray, _algebra(in_float64(model)))
-    guess = _rule(prune(model, every))
-    together = _rule(model) - guess
+    guess = float64_rule(prune(model, every))
+    together = float64_rule(model) - guess
     nothing = together * 0.0
     total = _square(together, nothing, task)
     for head in every:
       others = [other for other in every if other != head]
-      alone = _rule(prune(model, others)) - guess
+      alone = float64_rule(prune(model, others)) - guess
       # ⟨f, g⟩ = (|f + g|² − |f − g|²) / 4
       product = _square(alone + together, nothing, task)
       product = (product - _square(alone, together, task)) / 4
@@ -96,11 +96,6 @@ def _with_heads(model: Predictor) -> LinearAttention:
 @nnx.jit  # otherwise each operation would be a program
 def _algebra(model: LinearAttention) -> tuple[Array, Array]:
   return model.head_algebra()
-
-
-def _rule(model: LinearAttention) -> LearningRule:
-  """The rule on the host, where sums of rules need no programs."""
-  return jax.tree.map(np.asarray, float64_rule(model))
 
 
 def _square(one: LearningRule, other: LearningRule, task: Task) -> float:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -111,7 +110,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   risk = float(theory.exact_risk(subject, task))
   optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
   with double_precision():
-    rule = jax.tree.map(np.asarray, float64_rule(subject))
+    rule = float64_rule(subject)
   shifted = _shift(rule, task)
   gamma = shifted.step_matrix
   d = len(gamma)
@@ -124,7 +123,7 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
     risk=risk,
     optimal_risk=optimal_risk,
     excess=_excess(shifted, best_step_matrix(task)),
-    start=rule.init,
+    start=np.asarray(rule.init),
     start_distance=float(np.linalg.norm(shifted.deviation)),
     mean_weights=shifted.mean + mean_guess,
     step_matrix=gamma,

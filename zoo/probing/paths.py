@@ -59,6 +59,7 @@ def _weight_risk(
     shapes, other_shapes = (jax.tree.map(np.shape, state) for state in (one, two))
     if type(subject) is not type(other) or shapes != other_shapes:
       return None
+    one, two = (jax.tree.map(np.asarray, state) for state in (one, two))
     risks = []
     for part in fraction.tolist():
       state = jax.tree.map(lambda a, b, part=part: (1 - part) * a + part * b, one, two)
@@ -100,8 +101,9 @@ def constructed_optimum(model: Predictor, task: LinearRegression) -> Predictor |
   ):
     return None
   # Unneeded heads and hidden features are 0.
-  padded = [
-    jnp.zeros_like(one).at[tuple(map(slice, part.shape))].set(part.astype(one.dtype))
-    for one, part in zip(given, needed, strict=True)
-  ]
+  padded = []
+  for one, part in zip(given, needed, strict=True):
+    whole = np.zeros(one.shape, one.dtype)
+    whole[tuple(map(slice, part.shape))] = part
+    padded.append(jnp.asarray(whole))
   return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), padded))

@@ -87,14 +87,16 @@ def ltb_from_yq_lsa(model: YqLSA) -> LTB:
   `W_1 = [[I, 0], [wᵀ, 1]]`, `W_2 = I`, `W_P' = W_1⁻¹ W_P`,
   `W_Q' = W_Q [[I, 0], [wᵀ, 0]]`; W_K and W_V do not change.
   """
-  d, dtype = model.num_features, model.w.dtype
-  w_1 = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(model.w[...])
-  w_1_inverse = jnp.eye(d + 1, dtype=dtype).at[-1, :-1].set(-model.w[...])
+  d, identity = model.num_features, np.eye(model.num_features + 1, dtype=model.w.dtype)
+  w_1, w_1_inverse, without_guess = (identity.copy() for _ in range(3))
+  w_1[-1, :-1] = without_guess[-1, :-1] = model.w[...]
+  w_1_inverse[-1, :-1] = -w_1[-1, :-1]
+  without_guess[-1, -1] = 0
   block = LTB(d, model.num_heads, init_scale=0.0, rngs=nnx.Rngs(0))
   _set(block.w_1, w_1)
-  _set(block.w_2, jnp.eye(d + 1, dtype=dtype))
+  _set(block.w_2, identity)
   _set(block.w_p, w_1_inverse @ model.w_p[...])
-  _set(block.w_q, model.w_q[...] @ w_1.at[-1, -1].set(0))
+  _set(block.w_q, model.w_q[...] @ without_guess)
   _set(block.w_k, model.w_k[...])
   _set(block.w_v, model.w_v[...])
   return block

@@ -189,8 +189,9 @@ def in_float64(subject: Subject) -> Subject:
 def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
-  Use it where x64 is enabled. Raises UserError if the subject has no learning rule, or
-  predicts differently from its rule.
+  Its leaves are on the host, where sums of rules need no programs. Use it where x64 is
+  enabled. Raises UserError if the subject has no learning rule, or predicts differently
+  from its rule.
   """
   check_rule(subject)
   with double_precision():
@@ -199,7 +200,7 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
       rule = _rule_of(*nnx.split(follower))
     else:
       rule = follower.learning_rule()
-    return jax.tree.map(_float64, rule)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), rule)
 
 
 # In one program: otherwise each operation would be one.
@@ -306,4 +307,6 @@ def _float64(leaf: ArrayLike) -> ArrayLike:
     return leaf
   # A new view: JAX 0.10.2 caches the float32 buffer of a NumPy array that a function
   # compiled without x64 has closed over, and would reuse it for the same object here.
-  return jnp.asarray(np.asarray(leaf, np.float64).view())
+  # With its type an array of NumPy is put on the device, where otherwise JAX compiles a
+  # program for each shape.
+  return jnp.asarray(np.asarray(leaf, np.float64).view(), jnp.float64)
