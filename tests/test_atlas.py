@@ -230,6 +230,12 @@ def trained(tmp_path_factory):
     yield folder, atlas.run(_GRID, _tiny, folder, 'python -m launch.atlas --seeds=2')
 
 
+@pytest.fixture
+def no_report(monkeypatch):
+  """Draws no picture, where only the results are looked at."""
+  monkeypatch.setattr(report, 'write', lambda *given: None)
+
+
 def _losses(found, cell):
   result = found[cell]
   assert isinstance(result, Result)
@@ -354,7 +360,7 @@ def test_losses_are_those_of_the_saved_models(trained):
   assert bayes[result.trained] < 1e-6
 
 
-def test_finished_cells_are_not_trained_again(trained, monkeypatch):
+def test_finished_cells_are_not_trained_again(trained, monkeypatch, no_report):
   folder, found = trained
   for name in ('_train_stacked', '_train_alone'):
     monkeypatch.setattr(f'zoo.training.sweeps.{name}', None)
@@ -365,7 +371,7 @@ def test_finished_cells_are_not_trained_again(trained, monkeypatch):
     np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
 
 
-def test_a_learning_rate_that_diverges_is_left_out(tmp_path, trained):
+def test_a_learning_rate_that_diverges_is_left_out(tmp_path, trained, no_report):
   cell = Cell('mlp', 'linear', 'zero')
 
   def with_sgd(*fields):
@@ -400,7 +406,7 @@ def test_in_a_bucket_are_the_same_files(trained, bucket):
   assert {name.split('/')[3] for name in names if '/points/' in name} == points
 
 
-def test_a_cell_alone_has_the_same_numbers(trained, tmp_path):
+def test_a_cell_alone_has_the_same_numbers(trained, tmp_path, no_report):
   _, found = trained
   cell = _GRID.cells[1]
   alone = atlas.run(_GRID._replace(cells=[cell]), _tiny, tmp_path, '')

@@ -8,6 +8,7 @@ import resource
 import shutil
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,7 +157,7 @@ def good_models(tmp_path_factory):
       if name in ('transformer', 'mlp'):
         given['context_length'] = 2
 
-      def build(name=name, given=given):
+      def build(name=name, given=given) -> Any:
         return zoo.create_model(name, **given, rngs=nnx.Rngs(0))
 
       zoo.save(built(build), folders[name], isotropic(2, 2))

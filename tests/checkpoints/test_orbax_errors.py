@@ -12,6 +12,8 @@ import pytest
 from zoo.checkpoints.orbax_errors import one_line, quiet_orbax, reading
 from zoo.errors import RunError
 
+pytestmark = pytest.mark.usefixtures('few_to_collect')
+
 PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 OURS, ORBAXS = str(pathlib.Path(__file__)), str(PACKAGE / 'some' / 'file.py')
 
