@@ -68,7 +68,7 @@ MISTAKES = {
   'noise beyond float32': ([YQ, '--config.task.noise_std=1e300'], ['noise_std is 1e']),
   'context beyond int32': (
     [YQ, '--config.task.context_length=1000000000000'],
-    ['context_length is 1000000000000', 'below 2³¹'],
+    ['context_length is 1000000000000', 'from 1 to 2147483647'],
   ),
   'heads over the model axis': (
     [

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -231,8 +231,7 @@ def test_a_task_without_baselines_is_probed_alone(monkeypatch):
   assert 'None' not in summary(report)
   drawn = pictures(report, model, None, task)
   assert set(drawn) == {'examples', 'out_of_distribution'}
-  own = cast(Any, task)
-  given = EvaluationSet('made', '1', own, task.sample(KEY, 4), '', same_bits=True)
+  given = EvaluationSet('made', '1', task, task.sample(KEY, 4), '', same_bits=True)
   with refuses('Wrapped has no baselines to score on made; compare with another model'):
     probe(model, task, **FEW, evaluation_set=given)
 

@@ -330,8 +330,3 @@ def test_a_prior_without_variance_gives_its_mean():
 def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
   with refuses(said):
     _task(**changes)
-
-
-def test_missing_context_length_is_named():
-  with refuses("'context_length'", 'linear_regression'):
-    zoo.create_task('linear_regression', num_features=3)

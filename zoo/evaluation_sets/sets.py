@@ -26,6 +26,7 @@ from absl import logging
 from zoo.errors import RunError, UserError, check_name, in_one_line
 from zoo.files import user_path
 from zoo.prompt import Prompt
+from zoo.protocols import Task
 from zoo.tasks import LinearRegression
 
 VERSION = '1.0.0'  # increased whenever the content of a set changes
@@ -113,7 +114,7 @@ class EvaluationSet:
 
   name: str
   version: str
-  task: LinearRegression
+  task: Task
   prompt: Prompt  # all prompts, float32
   sha256: str  # of the loaded content
   same_bits: bool  # as recorded; else equal except for the last bit of some numbers
