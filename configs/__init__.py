@@ -2,7 +2,7 @@
 
 import importlib
 
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(name: str, variant: str = '') -> Config:

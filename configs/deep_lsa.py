@@ -5,7 +5,7 @@ python -m launch.main --config=configs/deep_lsa.py --config.model.form=sparse
 """
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

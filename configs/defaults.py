@@ -8,7 +8,7 @@ from ml_collections.config_dict import placeholder
 
 from configs import tasks
 from zoo import UserError
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 _VARIANTS = 'paper', 'smoke'
 

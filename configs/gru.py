@@ -5,7 +5,7 @@ python -m launch.main --config=configs/gru.py:task=markov_chain
 """
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

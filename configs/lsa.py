@@ -12,7 +12,7 @@ included.
 from ml_collections import FieldReference
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -10,7 +10,7 @@ cores, imports and compilation included.
 from ml_collections.config_dict import placeholder
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

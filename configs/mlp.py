@@ -4,7 +4,7 @@ python -m launch.main --config=configs/mlp.py
 """
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -10,7 +10,7 @@ on 2 CPU cores, imports and compilation included.
 from ml_collections import FieldReference
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

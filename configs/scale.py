@@ -30,7 +30,7 @@ with zeros, to the same number on each device.
 """
 
 from configs import multi_head_lsa
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config() -> Config:

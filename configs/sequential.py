@@ -7,7 +7,7 @@ By default training minimises the exact risk, on the task of arXiv 2512.04268, T
 """
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

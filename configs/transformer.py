@@ -15,7 +15,7 @@ from ml_collections.config_dict import placeholder
 
 from configs import defaults
 from zoo import UserError
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 # Layers, width and heads.
 _SIZES = {

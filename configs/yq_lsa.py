@@ -9,7 +9,7 @@ cores, imports and compilation included.
 """
 
 from configs import defaults
-from zoo.config_types import Config
+from zoo.config.types import Config
 
 
 def get_config(variant: str = '') -> Config:

@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import zoo
 from zoo.models.tokens import LAYOUTS, lay_out
-from zoo.style import BLACK, BLUE, GREEN, GREY, VERMILION, Figure, in_style
+from zoo.reports.style import BLACK, BLUE, GREEN, GREY, VERMILION, Figure, in_style
 
 _LABEL, _GUESS, _FEATURES = GREEN, VERMILION, BLUE
 # What stands for the entries of a prompt of two examples.

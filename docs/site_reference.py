@@ -26,7 +26,8 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
-  *('zoo.aot', 'zoo.benchmark', 'zoo.losses', 'zoo.plots', 'zoo.theory.constructions'),
+  *('zoo.plan.aot', 'zoo.benchmarks.linear', 'zoo.core.losses', 'zoo.reports.plots'),
+  'zoo.theory.constructions',
   *('zoo.theory.labels', 'zoo.theory.sequential'),
 )
 

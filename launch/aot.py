@@ -18,7 +18,7 @@ import jax
 from absl import flags
 
 from launch import cli
-from zoo.errors import RunError, UserError, check_count
+from zoo.core.errors import RunError, UserError, check_count
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -46,7 +46,7 @@ def main() -> None:
   # The compilation cache needs real devices.
   jax.config.update('jax_enable_compilation_cache', False)
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import aot
+  from zoo.plan import aot
 
   reports = []
   several = topology in ('auto', 'all')

@@ -21,10 +21,10 @@ from absl import flags
 
 from configs import atlas as cells
 from launch import cli
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.core.errors import UserError, check_count, check_name, check_number
 
 if TYPE_CHECKING:
-  from zoo.atlas import Grid
+  from zoo.studies.atlas import Grid
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_string(
@@ -86,7 +86,7 @@ def main() -> None:
   num_processes = check_count('--num_processes', _PROCESSES.value)
   out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import atlas
+  from zoo.studies import atlas
 
   named = [
     atlas.Cell(model, task, guess, length)

@@ -13,8 +13,8 @@ from absl import flags
 from tqdm import tqdm
 
 from launch import cli
-from zoo.errors import RunError, UserError, check_count, check_name
-from zoo.files import user_path, write_atomically
+from zoo.core.errors import RunError, UserError, check_count, check_name
+from zoo.host.files import user_path, write_atomically
 
 flags.adopt_module_key_flags(cli)
 _TASKS = flags.DEFINE_multi_string(
@@ -44,8 +44,8 @@ def main() -> None:
         f'--out is {_OUT.value!r}, which has no line {BEGIN!r} before a line {END!r}'
       )
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import reference_values
-  from zoo.tables import format_table
+  from zoo.core.tables import format_table
+  from zoo.studies import reference_values
 
   references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})

@@ -16,7 +16,7 @@ from absl import flags
 import configs
 import zoo
 from launch import cli
-from zoo.errors import UserError, check_count, check_number, unknown_name
+from zoo.core.errors import UserError, check_count, check_number, unknown_name
 
 flags.adopt_module_key_flags(cli)
 _JSON = flags.DEFINE_string('json', None, 'JSON file for all numbers.')
@@ -64,7 +64,7 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   import jax
 
-  from zoo import benchmark
+  from zoo.benchmarks import linear as benchmark
 
   variant = 'smoke' if _SMOKE.value else 'paper'
   found: dict[str, Any] = {
@@ -74,7 +74,7 @@ def main() -> None:
     'variant': variant,
   }
   if _MODELS.value is not None:
-    from zoo import model_benchmark
+    from zoo.benchmarks import models as model_benchmark
 
     configs = {name: _model_config(name, _SMOKE.value) for name in _MODELS.value}
     rows = model_benchmark.compare(configs, repeats, seconds)

@@ -15,11 +15,11 @@ from absl import flags
 
 import configs
 import zoo
-import zoo.registry
+import zoo.core.registry
 from launch import cli
-from zoo.errors import UserError
-from zoo.files import shipped_checkpoints, user_path
-from zoo.tables import format_table
+from zoo.core.errors import UserError
+from zoo.core.tables import format_table
+from zoo.host.files import shipped_checkpoints, user_path
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINTS = flags.DEFINE_string(
@@ -64,7 +64,7 @@ def main() -> None:
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import cards
+  from zoo.studies import cards
 
   if _EXPORT.value is not None:
     out = user_path(_OUT.value or f'{_EXPORT.value}.npz')
@@ -78,7 +78,7 @@ def main() -> None:
   print(f'mixers       {", ".join(zoo.list_mixers())}')
   print('tasks (--config=FILE:task=NAME)')
   for name in zoo.list_tasks():
-    summary = (zoo.registry.tasks.get(name).__doc__ or '\n').splitlines()[0]
+    summary = (zoo.core.registry.tasks.get(name).__doc__ or '\n').splitlines()[0]
     print(f'  {name}'.ljust(38), summary)
   print('configs')
   for name, summary in _configs():
@@ -92,7 +92,7 @@ def main() -> None:
 
 def _recipes() -> dict[str, tuple[Any, str]]:
   """The config of each shipped checkpoint, and the command that trains it."""
-  from zoo import cards
+  from zoo.studies import cards
   from zoo.training import sweeps
 
   recipes = {}
@@ -117,7 +117,7 @@ def _configs() -> list[tuple[str, str]]:
 
 
 def _table(found: list[dict]) -> str:
-  from zoo import cards
+  from zoo.studies import cards
 
   if not found:
     return '  none; the repository ships some, and --train creates them'

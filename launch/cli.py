@@ -25,12 +25,10 @@ from ml_collections.config_dict import placeholder
 
 import configs
 import zoo
-import zoo.registry
+import zoo.core.registry
 from launch import start
 from launch.compiled import keep_compiled_programs
-from zoo import processes
-from zoo.buckets import is_url
-from zoo.errors import (
+from zoo.core.errors import (
   InUseError,
   RunError,
   UserError,
@@ -40,7 +38,9 @@ from zoo.errors import (
   printable,
   unknown_name,
 )
-from zoo.files import or_shipped, user_path
+from zoo.host import processes
+from zoo.host.files import or_shipped, user_path
+from zoo.storage.buckets import is_url
 
 FLAGS = flags.FLAGS
 
@@ -143,7 +143,7 @@ def call(main: Main, arguments: list[str]) -> None:
       _end_hard(1)
     if reason := _no_device():
       _exit(2, reason)
-    from zoo import memory  # here, since it takes a second to import
+    from zoo.config import memory  # here, since it takes a second to import
 
     if memory.is_exhausted(error):
       _exit(1, f'the memory is not enough: {in_one_line(error)}; {_SMALLER}')
@@ -326,7 +326,7 @@ def _set_to_none(config: ConfigDict, field: str) -> None:
   holder: Any = config
   for key in field.split('.')[:-1]:
     holder = holder[key]
-  registries = {'model': zoo.registry.models, 'task': zoo.registry.tasks}
+  registries = {'model': zoo.core.registry.models, 'task': zoo.core.registry.tasks}
   if isinstance(known[field], str):
     holder[name] = 'None'
   elif section not in registries or known[field] is None:

@@ -9,8 +9,8 @@ import platform
 
 import jax
 
-from zoo.errors import UserError
-from zoo.files import user_path
+from zoo.core.errors import UserError
+from zoo.host.files import user_path
 
 _CACHE_BYTES = 2**30  # about 20,000 programs
 

@@ -14,7 +14,7 @@ from absl import flags
 
 import configs
 from launch import cli
-from zoo.errors import check_name
+from zoo.core.errors import check_name
 
 flags.adopt_module_key_flags(cli)
 flags.FLAGS.set_gnu_getopt()  # flags may follow names
@@ -28,7 +28,7 @@ _OUT = flags.DEFINE_string(
 
 def main(names: list[str]) -> None:
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import headlines
+  from zoo.studies import headlines
 
   known = headlines.HEADLINES
   for name in names:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from launch import cli
-from zoo import processes
-from zoo.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count
+from zoo.host import processes
 
 if TYPE_CHECKING:  # slow to import
-  from zoo.config import Config
+  from zoo.config.validation import Config
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -82,7 +82,7 @@ def _join(config: Config) -> None:
     return
   if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  from zoo.config import validate_fields
+  from zoo.config.validation import validate_fields
 
   # Checks that do not need the other processes.
   validate_fields(config, several_processes=True)

@@ -17,11 +17,11 @@ from absl import flags
 
 import configs
 from launch import cli
-from zoo.errors import check_count
-from zoo.tables import format_table
+from zoo.core.errors import check_count
+from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
-  from zoo.config import Config
+  from zoo.config.validation import Config
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -57,7 +57,7 @@ def main() -> None:
   num_processes = check_count('--num_processes', _PROCESSES.value)
   out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
-  from zoo import paper
+  from zoo.studies import paper
 
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
   llm_run = None if _LLM.value is None else cli.folder_of(_LLM, '')

@@ -11,9 +11,9 @@ import pathlib
 from absl import flags
 
 from launch import cli
-from zoo.buckets import is_url, open_folder
-from zoo.errors import UserError
-from zoo.files import user_path
+from zoo.core.errors import UserError
+from zoo.host.files import user_path
+from zoo.storage.buckets import is_url, open_folder
 
 flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from launch import cli
-from zoo.buckets import is_url
-from zoo.errors import UserError
-from zoo.files import user_path, write_atomically
+from zoo.core.errors import UserError
+from zoo.host.files import user_path, write_atomically
+from zoo.storage.buckets import is_url
 
 if TYPE_CHECKING:
-  from zoo.protocols import Predictor, Task
+  from zoo.core.protocols import Predictor, Task
 
 flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from launch import cli
-from zoo.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(

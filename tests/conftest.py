@@ -190,7 +190,7 @@ def forget_programs():
 @pytest.fixture
 def impatient(monkeypatch):
   """A folder that is in use is refused at once, instead of after two minutes."""
-  monkeypatch.setattr('zoo.workdir._PATIENCE', 0.0)
+  monkeypatch.setattr('zoo.storage.workdir._PATIENCE', 0.0)
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def bucket(emulator, request):
 def register(monkeypatch):
   """Registers models for one test, and forgets tasks and mixers of it, too."""
   import zoo
-  from zoo import registry
+  from zoo.core import registry
 
   for entries in (registry.models, registry.tasks, registry.mixers):
     monkeypatch.setattr(entries, '_classes', dict(entries._classes))

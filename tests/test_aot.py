@@ -11,7 +11,7 @@ from tests.compare import refuses
 from tests.launch.processes import launch, run
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from zoo import aot
+from zoo.plan import aot
 
 needs_cuda = pytest.mark.skipif(
   importlib.util.find_spec('jax_cuda13_plugin') is None,
@@ -264,7 +264,8 @@ MISTAKES = [
 ASK = """
 import json, sys
 from configs import lsa
-from zoo import UserError, aot
+from zoo import UserError
+from zoo.plan import aot
 for topology, fields, _ in json.loads(sys.argv[1]):
   config = lsa.get_config()
   config.update_from_flattened_dict(fields)
@@ -331,8 +332,8 @@ def test_gpus_launch_few_kernels_and_reduce_one_gradient(report, number):
 
 MESHES = """
 from configs import multi_head_lsa
-from zoo import aot
-from zoo.mesh import make_mesh
+from zoo.plan import aot
+from zoo.config.mesh import make_mesh
 
 config = multi_head_lsa.get_config()
 for chip, shapes in aot.SLICES.items():

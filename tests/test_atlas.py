@@ -13,13 +13,13 @@ import zoo
 from configs import atlas as cells
 from tests.marks import mostly_full
 from tests.training import fake_program
-from zoo import atlas
-from zoo.atlas import Cell, Grid, Result, measure, pictures, report, training
-from zoo.atlas import results as results_
-from zoo.buckets import open_folder
-from zoo.config import build_task
-from zoo.curves import curve
-from zoo.errors import UserError
+from zoo.config.validation import build_task
+from zoo.core.errors import UserError
+from zoo.measure.curves import curve
+from zoo.storage.buckets import open_folder
+from zoo.studies import atlas
+from zoo.studies.atlas import Cell, Grid, Result, measure, pictures, report, training
+from zoo.studies.atlas import results as results_
 from zoo.theory import isotropic_head_limit
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

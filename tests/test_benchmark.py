@@ -7,11 +7,11 @@ from flax import nnx
 
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo import benchmark
-from zoo.benchmark import Row, Timing
-from zoo.config import build_model, build_task
-from zoo.prompt import Prompt
-from zoo.statistics import Statistics
+from zoo.benchmarks import linear as benchmark
+from zoo.benchmarks.linear import Row, Timing
+from zoo.config.validation import build_model, build_task
+from zoo.core.prompt import Prompt
+from zoo.core.statistics import Statistics
 from zoo.tasks import LinearRegression
 from zoo.training import train
 from zoo.training.step import TRAIN_STREAM, stream_key

@@ -11,11 +11,11 @@ import pytest
 import zoo
 from tests.compare import refuses
 from tests.marks import FULL
-from zoo import bucket_lock, buckets
-from zoo.bucket_lock import Lock, LostLock
-from zoo.buckets import Changed, Conflict, Stored, Unreachable, open_folder
-from zoo.errors import InUseError
-from zoo.files import UnreadableFile
+from zoo.core.errors import InUseError
+from zoo.host.files import UnreadableFile
+from zoo.storage import bucket_lock, buckets
+from zoo.storage.bucket_lock import Lock, LostLock
+from zoo.storage.buckets import Changed, Conflict, Stored, Unreachable, open_folder
 
 pytestmark = [*FULL]
 

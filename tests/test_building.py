@@ -6,9 +6,10 @@ from flax import nnx
 
 import zoo
 from tests.training.runs import small_config
-from zoo import building, registry
-from zoo.building import abstract_model
-from zoo.config import build_model, validate
+from zoo.config import building
+from zoo.config.building import abstract_model
+from zoo.config.validation import build_model, validate
+from zoo.core import registry
 
 
 def shapes(model):

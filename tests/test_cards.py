@@ -19,11 +19,12 @@ from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.marks import FULL, mostly_full
 from tests.training.runs import small_config
-from zoo import cards, theory
-from zoo.checkpoints.steps import find_corruption
-from zoo.config import differences, validate
-from zoo.errors import RunError
-from zoo.workdir import locked
+from zoo import theory
+from zoo.config.validation import differences, validate
+from zoo.core.errors import RunError
+from zoo.storage.steps import find_corruption
+from zoo.storage.workdir import locked
+from zoo.studies import cards
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

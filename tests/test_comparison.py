@@ -14,8 +14,8 @@ from tests.compare import assert_close, refuses
 from tests.compiled import predict
 from tests.settings import curve_key, isotropic
 from tests.wrapped import Wrapped
-from zoo import comparison
-from zoo.comparison import (
+from zoo.measure import comparison
+from zoo.measure.comparison import (
   affordable,
   below_bayes,
   compare,
@@ -24,8 +24,8 @@ from zoo.comparison import (
   table_of,
   without_errors,
 )
-from zoo.comparison_plots import plot_by_examples
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
+from zoo.reports.comparison_plots import plot_by_examples
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 from zoo.theory.exact import known_risk
 

@@ -11,7 +11,7 @@ import zoo
 from configs import transformer
 from tests.compare import refuses
 from tests.training.runs import CONFIGS, small_config
-from zoo.config import (
+from zoo.config.validation import (
   compute_dtype,
   differences,
   mesh_shape,

@@ -12,10 +12,11 @@ from flax import nnx
 import zoo
 from tests.compare import assert_close, refuses
 from tests.settings import curve_key, isotropic
-from zoo import curves, losses
-from zoo.curves import Curve, sample_losses, summarise
-from zoo.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
-from zoo.learning_rule import LearningRule
+from zoo.core import losses
+from zoo.core.draws import EVAL_STREAM, INIT_STREAM, TRAIN_STREAM, stream_of
+from zoo.core.learning_rule import LearningRule
+from zoo.measure import curves
+from zoo.measure.curves import Curve, sample_losses, summarise
 from zoo.tasks.baselines import HostBaseline, LeastSquares, Zero
 
 _D, _C, _N = 3, 4, 40

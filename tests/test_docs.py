@@ -105,7 +105,7 @@ def test_weights_are_exported_as_how_to_says_for_every_model(
   model = randomize(model, dtype='float32')
   task = zoo.create_task('logistic_regression', num_features=3, context_length=4)
   # It compiles the model; tests/checkpoints/test_saving.py shows that it is done.
-  name = 'zoo.checkpoints.saving._check_predicts_the_same'
+  name = 'zoo.storage.saving._check_predicts_the_same'
   monkeypatch.setattr(name, lambda *given: None)
   zoo.save(model, tmp_path / 'saved', task)
   monkeypatch.chdir(tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from jax.extend.random import threefry2x32_p
 
-from zoo import draws
+from zoo.core import draws
 
 _KEY = jax.random.key(3)
 # A Kolmogorov–Smirnov test of a true claim gives less than this once in 10,000 seeds;

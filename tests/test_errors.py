@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.compare import refuses
-from zoo import errors
+from zoo.core import errors
 
 _NAN = math.nan
 

@@ -8,8 +8,8 @@ from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, theory
-from zoo.curves import sample_losses
-from zoo.protocols import PredictsAll
+from zoo.core.protocols import PredictsAll
+from zoo.measure.curves import sample_losses
 
 
 def everything(task):

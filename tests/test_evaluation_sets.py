@@ -15,7 +15,7 @@ from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from zoo import evaluation_sets
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.evaluation_sets import builds, sets
 
 SPECS = {spec.name: spec for spec in evaluation_sets.SPECS}

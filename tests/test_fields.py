@@ -3,7 +3,7 @@
 import pytest
 
 from tests.compare import refuses
-from zoo.fields import MAX_TEXT, Fields
+from zoo.core.fields import MAX_TEXT, Fields
 
 VALUES = {
   'whole': 3,

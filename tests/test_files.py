@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from tests.compare import refuses
-from zoo.files import (
+from zoo.host.files import (
   MAX_JSON_DEPTH,
   read_bytes,
   read_json,

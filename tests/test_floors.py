@@ -45,3 +45,29 @@ def test_no_floor_imports_a_higher_one():
         if root == 'zoo' and floor.get(imported, 0) > floor[place]:
           upward.append(f'{path.relative_to(ROOT)} imports {module}')
   assert not upward
+
+
+def test_no_files_import_one_another_in_a_circle():
+  """Within functions they may: what is imported there is imported later."""
+  files = {
+    '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix(
+      '.__init__'
+    ): path
+    for path in (ROOT / 'zoo').rglob('*.py')
+  }
+  imports = {
+    name: {
+      part if (part := f'{node.module}.{alias.name}') in files else node.module
+      for node in ast.parse(path.read_text()).body
+      if isinstance(node, ast.ImportFrom) and node.module is not None
+      for alias in node.names
+    }
+    for name, path in files.items()
+  }
+  # Files that import nothing that is left are taken away, until only circles are left.
+  while done := {
+    name for name, others in imports.items() if not others & imports.keys()
+  }:
+    for name in done:
+      del imports[name]
+  assert not imports

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from tests import fuzz
-from zoo.files import read_json
+from zoo.host.files import read_json
 
 
 @pytest.mark.slow

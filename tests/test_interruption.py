@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from zoo.interruption import Interruption
+from zoo.host.interruption import Interruption
 
 
 @pytest.fixture

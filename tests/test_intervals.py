@@ -9,7 +9,7 @@ from scipy import stats
 
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo.intervals import (
+from zoo.measure.intervals import (
   Estimate,
   estimate,
   estimate_from_moments,

@@ -1,7 +1,7 @@
 """What the library needs of JAX's private parts is there, and does what it should.
 
-If one of these fails with a new release of JAX, `zoo/jax_private.py` is the place to
-mend: read the release's `jax/_src/distributed.py`.
+If one of these fails with a new release of JAX, `zoo/host/jax_private.py` is the place
+to mend: read the release's `jax/_src/distributed.py`.
 """
 
 import ast
@@ -14,13 +14,13 @@ import pytest
 from jax._src import distributed
 
 from tests.launch.processes import ROOT
-from zoo import jax_private
+from zoo.host import jax_private
 
 
 def test_the_release_of_jax_is_the_one_that_was_tested():
   assert jax.__version__ == jax_private.TESTED_VERSION, (
     'run the tests that need several processes (pytest --slow tests/launch), and '
-    'change TESTED_VERSION in zoo/jax_private.py'
+    'change TESTED_VERSION in zoo/host/jax_private.py'
   )
 
 
@@ -46,7 +46,7 @@ def test_jax_has_the_methods_that_are_called():
 # Calls a callback of JAX's kind, which cannot be given its argument, from C++.
 LOST = """
 import ctypes, os
-from zoo import jax_private
+from zoo.host import jax_private
 
 def ends():
   os.write(1, b'lost')

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
-from zoo.learning_rule import symmetric
+from zoo.core.learning_rule import symmetric
 
 _B, _C, _D = 4, 5, 3
 # All of it is float64. A prediction is a sum of about d(d+1)² + C(d+1)² ≈ 130 products

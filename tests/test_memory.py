@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from tests.compare import refuses
-from zoo import memory
-from zoo.config import build_model, build_task, validate
-from zoo.errors import RunError, UserError
+from zoo.config import memory
+from zoo.config.validation import build_model, build_task, validate
+from zoo.core.errors import RunError, UserError
 from zoo.training import sweep
 
 GIB = 2**30

@@ -8,8 +8,8 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo import mesh
-from zoo.config import mesh_shape
+from zoo.config import mesh
+from zoo.config.validation import mesh_shape
 from zoo.training import train
 
 

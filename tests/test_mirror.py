@@ -10,12 +10,12 @@ import pytest
 
 from tests.compare import refuses
 from tests.marks import FULL
-from zoo import bucket_lock, buckets, mirror
-from zoo.bucket_lock import is_lock
-from zoo.buckets import Folder, Unreachable, open_folder
-from zoo.errors import RunError
-from zoo.interruption import Interruption
-from zoo.mirror import mirrored, mirrored_in_parts
+from zoo.core.errors import RunError
+from zoo.host.interruption import Interruption
+from zoo.storage import bucket_lock, buckets, mirror
+from zoo.storage.bucket_lock import is_lock
+from zoo.storage.buckets import Folder, Unreachable, open_folder
+from zoo.storage.mirror import mirrored, mirrored_in_parts
 
 pytestmark = [*FULL]
 

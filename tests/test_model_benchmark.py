@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from configs import transformer
-from zoo import model_benchmark
-from zoo.benchmark import Timing
-from zoo.model_benchmark import ModelContest, ModelRow
+from zoo.benchmarks import models as model_benchmark
+from zoo.benchmarks.linear import Timing
+from zoo.benchmarks.models import ModelContest, ModelRow
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.optimizers import OPTIMIZERS, build_optimizer, build_schedule
+from zoo.config.optimizers import OPTIMIZERS, build_optimizer, build_schedule
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

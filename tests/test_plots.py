@@ -8,10 +8,18 @@ from matplotlib.collections import LineCollection
 
 from tests import fuzz
 from tests.compare import refuses
-from zoo import plots
-from zoo.files import read_text
-from zoo.plots import Panel, Plot, from_csv, render_figure, series, to_csv, write_plot
-from zoo.style import BLUE, VERMILION
+from zoo.host.files import read_text
+from zoo.reports import plots
+from zoo.reports.plots import (
+  Panel,
+  Plot,
+  from_csv,
+  render_figure,
+  series,
+  to_csv,
+  write_plot,
+)
+from zoo.reports.style import BLUE, VERMILION
 
 
 def example():

@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from tests.compare import refuses
-from zoo import UserError, processes
+from zoo import UserError
+from zoo.host import processes
 
 
 def test_a_run_of_one_process_asks_nobody():

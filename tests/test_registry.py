@@ -13,7 +13,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from zoo.registry import Arguments, Registry, arguments_of
+from zoo.core.registry import Arguments, Registry, arguments_of
 
 _ROOT = pathlib.Path(__file__).parents[1]
 
@@ -184,20 +184,20 @@ def test_equal_arguments_make_equal_graphs():
 
 
 def test_the_zoo_refuses_a_second_class_under_the_name_of_its_own():
-  before = zoo.registry.models.get('lsa')
+  before = zoo.core.registry.models.get('lsa')
   with refuses("'lsa'", 'LSA', 'Impostor'):
     zoo.register_model('lsa')(type('Impostor', (), {}))
-  assert zoo.registry.models.get('lsa') is before
+  assert zoo.core.registry.models.get('lsa') is before
 
 
 def test_models_and_tasks_are_modules_beside_lists_of_their_names():
   module = importlib.import_module('zoo.models')
   assert isinstance(module, types.ModuleType)
   assert module is zoo.models
-  assert module.LSA is zoo.registry.models.get('lsa')
+  assert module.LSA is zoo.core.registry.models.get('lsa')
   module = importlib.import_module('zoo.tasks')
   assert module is zoo.tasks
-  assert module.LinearRegression is zoo.registry.tasks.get('linear_regression')
+  assert module.LinearRegression is zoo.core.registry.tasks.get('linear_regression')
   assert zoo.list_models() == sorted(zoo.list_models())
   assert {'lsa', 'ltb', 'multi_head_lsa', 'yq_lsa'} <= set(zoo.list_models())
   assert zoo.list_tasks() == sorted(zoo.list_tasks())
@@ -229,7 +229,7 @@ import sys
 import launch.cli
 import configs.atlas, configs.llm.smollm2, configs.yq_lsa
 configs.get_config('transformer', 'task=parity')
-heavy = 'zoo.config', 'zoo.llm.config', 'zoo.theory', 'zoo.training'
+heavy = 'zoo.config.validation', 'zoo.llm.config', 'zoo.theory', 'zoo.training'
 print([module for module in heavy if module in sys.modules])
 """
   assert _printed('-c', program) == '[]'

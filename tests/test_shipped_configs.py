@@ -10,8 +10,9 @@ from flax import nnx
 from configs import tasks
 from tests.marks import mostly_full
 from tests.training.runs import CONFIGS
-from zoo import UserError, registry
-from zoo.config import build_model, differences, to_json
+from zoo import UserError
+from zoo.config.validation import build_model, differences, to_json
+from zoo.core import registry
 from zoo.training import train, validate
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

@@ -12,7 +12,7 @@ import zoo
 from tests import oracle
 from tests.marks import mostly_full
 from zoo import theory
-from zoo.statistics import triangle
+from zoo.core.statistics import triangle
 
 _KEY = jax.random.key(11)
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from zoo.step_text import collectives, cycles, kernels, lost_donations, sum_in_a_step
+from zoo.plan.step_text import (
+  collectives,
+  cycles,
+  kernels,
+  lost_donations,
+  sum_in_a_step,
+)
 
 
 @pytest.mark.parametrize(

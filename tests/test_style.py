@@ -17,12 +17,9 @@ from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_atlas import cell_of
 from tests.test_plots import example
-from zoo.atlas import pictures, results
-from zoo.benchmark import plot_scaling
-from zoo.comparison import Measured
-from zoo.comparison_plots import plot_by_examples
-from zoo.intervals import Estimate
-from zoo.plots import Panel, render_figure, series
+from zoo.benchmarks.linear import plot_scaling
+from zoo.measure.comparison import Measured
+from zoo.measure.intervals import Estimate
 from zoo.probing import heat_maps, implicit_algorithm
 from zoo.probing.attention_heads import Head
 from zoo.probing.distribution_shift import Shift, ShiftedRisk
@@ -30,7 +27,10 @@ from zoo.probing.paths import Interpolation
 from zoo.probing.pictures import plot_alignment, plot_interpolation
 from zoo.probing.shift_pictures import plot_shifts, plot_task_shifts
 from zoo.probing.task_shifts import TaskShift
-from zoo.style import BLACK, BLUE, PALETTE, WIDTH, Figure
+from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.plots import Panel, render_figure, series
+from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure
+from zoo.studies.atlas import pictures, results
 from zoo.training.curves import plot_risk
 
 _README = 830  # pixels, the width of its text on GitHub
@@ -41,7 +41,7 @@ def test_nothing_is_drawn_without_the_style():
   forbidden = r'pyplot|rcParams|rc_context|matplotlib\.figure|matplotlib\.style|dpi='
   for path in [*ROOT.glob('zoo/**/*.py'), *ROOT.glob('launch/*.py'), *_DOCUMENTS]:
     text = path.read_text()
-    if path == ROOT / 'zoo' / 'style.py':
+    if path == ROOT / 'zoo' / 'reports' / 'style.py':
       continue
     assert not re.search(forbidden, text), path
   assert {name for _, name in _drawing()} == _EXAMPLES.keys()
@@ -56,7 +56,8 @@ def _drawing():
   for path in [*ROOT.glob('zoo/**/*.py'), ROOT / 'docs' / 'diagrams.py']:
     tree = ast.parse(path.read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    names = [a.name for one in imports if one.module == 'zoo.style' for a in one.names]
+    styles = [one for one in imports if one.module == 'zoo.reports.style']
+    names = [a.name for one in styles for a in one.names]
     if 'Figure' not in names:
       continue
     for node in tree.body:

@@ -1,4 +1,4 @@
-from zoo.tables import format_estimate, format_table
+from zoo.core.tables import format_estimate, format_table
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():

@@ -6,11 +6,11 @@ import pytest
 import zoo
 from configs import defaults, tasks
 from tests.compare import refuses
-from zoo import registry
-from zoo.config import build_task
+from zoo.config.validation import build_task
+from zoo.core import registry
 
 
-@pytest.mark.parametrize('name', zoo.registry.tasks.names())
+@pytest.mark.parametrize('name', zoo.core.registry.tasks.names())
 def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
   section = tasks.get_config(name).to_dict()
   assert section.pop('name') == name

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from zoo.utilisation import describe, product_flops, share_of_peak
+from zoo.training.utilisation import describe, product_flops, share_of_peak
 
 
 def flops_of(function, *shapes):

@@ -10,7 +10,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from zoo import values
+from zoo.core import values
 from zoo.tasks import BaseTask, FunctionClass, LinearRegression, Sinusoid
 from zoo.tasks.base import dot
 
@@ -130,7 +130,7 @@ def test_a_field_out_of_its_range_is_refused(given, said, unchecked):
 def test_a_field_of_no_declared_kind_is_a_number_or_hashable(unchecked):
   with refuses('scale is', 'it must be a finite number'):
     _Scaled('2')  # pyright: ignore[reportArgumentType]
-  with refuses('shape is of type dict', 'zoo.values.leaf()'):
+  with refuses('shape is of type dict', 'zoo.core.values.leaf()'):
     _Scaled(1.0, {})  # pyright: ignore[reportArgumentType]
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo import workdir
-from zoo.files import write_atomically
+from zoo.host.files import write_atomically
+from zoo.storage import workdir
+from zoo.storage.workdir import locked, open_workdir
 from zoo.training.records import Records, read_lines
-from zoo.workdir import locked, open_workdir
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
 

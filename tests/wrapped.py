@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from zoo import values
+from zoo.core import values
 from zoo.tasks import BaseTask
 
 

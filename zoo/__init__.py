@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from zoo import mixers as mixers
 from zoo import models as models
-from zoo import registry as _registry
 from zoo import tasks as tasks
-from zoo.errors import RunError as RunError
-from zoo.errors import UserError as UserError
-from zoo.learning_rule import LearningRule as LearningRule
-from zoo.prompt import Prompt as Prompt
-from zoo.protocols import Model as Model
-from zoo.protocols import PredictsAll as PredictsAll
-from zoo.protocols import Task as Task
+from zoo.core import registry as _registry
+from zoo.core.errors import RunError as RunError
+from zoo.core.errors import UserError as UserError
+from zoo.core.learning_rule import LearningRule as LearningRule
+from zoo.core.prompt import Prompt as Prompt
+from zoo.core.protocols import Model as Model
+from zoo.core.protocols import PredictsAll as PredictsAll
+from zoo.core.protocols import Task as Task
 
 list_mixers = _registry.mixers.names
 list_models = _registry.models.names
@@ -63,38 +63,42 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 
 
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
-  from zoo import aot as aot
-  from zoo import benchmark as benchmark
   from zoo import estimators as estimators
   from zoo import evaluation_sets as evaluation_sets
   from zoo import language_models as language_models
   from zoo import llm as llm
-  from zoo import paper as paper
   from zoo import probing as probing
   from zoo import theory as theory
   from zoo import training as training
-  from zoo.checkpoints import load as load
-  from zoo.checkpoints import save as save
-  from zoo.contracts import check_model as check_model
-  from zoo.contracts import check_task as check_task
-  from zoo.curves import curve as curve
+  from zoo.benchmarks import linear as benchmark  # noqa: F401
+  from zoo.measure.contracts import check_model as check_model
+  from zoo.measure.contracts import check_task as check_task
+  from zoo.measure.curves import curve as curve
+  from zoo.plan import aot as aot
+  from zoo.storage.saved_models import load as load
+  from zoo.storage.saving import save as save
+  from zoo.studies import paper as paper
 
-_LAZY_MODULES = (
-  *('aot', 'benchmark', 'estimators', 'evaluation_sets', 'language_models', 'llm'),
-  *('paper', 'probing', 'theory', 'training'),
-)
+_LAZY_MODULES = {
+  **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
+  **{name: f'zoo.{name}' for name in ('language_models', 'probing', 'theory')},
+  'aot': 'zoo.plan.aot',
+  'benchmark': 'zoo.benchmarks.linear',
+  'paper': 'zoo.studies.paper',
+  'training': 'zoo.training',
+}
 _LAZY_NAMES = {
-  'load': 'zoo.checkpoints',
-  'save': 'zoo.checkpoints',
-  'check_model': 'zoo.contracts',
-  'check_task': 'zoo.contracts',
-  'curve': 'zoo.curves',
+  'load': 'zoo.storage.saved_models',
+  'save': 'zoo.storage.saving',
+  'check_model': 'zoo.measure.contracts',
+  'check_task': 'zoo.measure.contracts',
+  'curve': 'zoo.measure.curves',
 }
 
 
 def __getattr__(name: str) -> Any:
   if name in _LAZY_MODULES:
-    return importlib.import_module(f'zoo.{name}')
+    return importlib.import_module(_LAZY_MODULES[name])
   if name in _LAZY_NAMES:
     return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

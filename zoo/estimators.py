@@ -9,8 +9,14 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_matrix, check_number, check_vector
-from zoo.protocols import Task
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_matrix,
+  check_number,
+  check_vector,
+)
+from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import Estimator as Estimator
 from zoo.tasks.linear_regression import GDBeta as GDBeta
 from zoo.tasks.linear_regression import GradientDescent as GradientDescent

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
-from zoo.config_types import Config
-from zoo.errors import check_name
+from zoo.config.types import Config
+from zoo.core.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
 

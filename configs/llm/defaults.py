@@ -7,7 +7,7 @@ from ml_collections.config_dict import placeholder
 
 from configs.llm import benchmarks
 from zoo import UserError
-from zoo.errors import check_name
+from zoo.core.errors import check_name
 from zoo.llm.config_types import ExperimentConfig
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo import registry, values
-from zoo.config_types import Section
+from zoo.config.types import Section
+from zoo.core import registry, values
 
 # Table 1 of arXiv 2512.04268 has this prior mean; most papers centre their labels.
 _OTHER_DEFAULTS = {'linear_regression': {'prior_mean': 2.0}}

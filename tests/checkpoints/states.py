@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.steps import MANIFEST
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.steps import MANIFEST
 
 METADATA = {'config': {'seed': 0}, 'versions': {'jax': jax.__version__}}
 

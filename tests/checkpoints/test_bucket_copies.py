@@ -8,7 +8,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.buckets import Folder, Stored, Unreachable, open_folder
+from zoo.storage.buckets import Folder, Stored, Unreachable, open_folder
 from zoo.tasks import LinearRegression
 from zoo.training import train
 

@@ -19,8 +19,8 @@ from tests.checkpoints.states import (
   save,
 )
 from tests.marks import FULL
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.steps import MANIFEST, find_corruption
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.steps import MANIFEST, find_corruption
 
 
 def test_what_is_saved_is_loaded(tmp_path):

@@ -27,10 +27,10 @@ from tests.checkpoints.states import (
 )
 from tests.launch.processes import ROOT, environment
 from tests.marks import FULL
-from zoo.checkpoints import orbax_folders
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.steps import find_corruption
-from zoo.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError
+from zoo.storage import orbax_folders
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.steps import find_corruption
 
 
 def fill(workdir: pathlib.Path) -> tuple[list[int], Exception | None]:
@@ -195,7 +195,7 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path):
 
 def test_a_save_without_its_manifest_is_an_error(tmp_path, monkeypatch):
   """Else training would go on, and the next start would set every step aside."""
-  checkpointer = 'zoo.checkpoints.checkpointer'
+  checkpointer = 'zoo.storage.checkpointer'
   monkeypatch.setattr(f'{checkpointer}.finish_save', lambda folder: None)
   checkpoints = Checkpoints(tmp_path, 5, METADATA)
   checkpoints.save(1, state_at(1))

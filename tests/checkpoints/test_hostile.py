@@ -21,9 +21,9 @@ from tests.checkpoints.states import let_others_in, not_root
 from tests.compiled import built
 from tests.marks import FULL
 from tests.settings import isotropic
-from zoo.checkpoints import saving
-from zoo.checkpoints.steps import find_corruption, write_manifest
-from zoo.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError
+from zoo.storage import saving
+from zoo.storage.steps import find_corruption, write_manifest
 
 
 @pytest.fixture(scope='module')

@@ -13,7 +13,7 @@ import pytest
 import zoo
 from tests.checkpoints.states import ABSTRACT, METADATA, disk, save, state_at
 from tests.launch.processes import ROOT, environment
-from zoo.checkpoints.checkpointer import Checkpoints
+from zoo.storage.checkpointer import Checkpoints
 
 pytestmark = [
   pytest.mark.skipif(

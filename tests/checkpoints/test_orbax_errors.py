@@ -9,8 +9,8 @@ import sys
 import orbax.checkpoint
 import pytest
 
-from zoo.checkpoints.orbax_errors import one_line, quiet_orbax, reading
-from zoo.errors import RunError
+from zoo.core.errors import RunError
+from zoo.storage.orbax_errors import one_line, quiet_orbax, reading
 
 pytestmark = pytest.mark.usefixtures('few_to_collect')
 

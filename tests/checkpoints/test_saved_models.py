@@ -26,10 +26,10 @@ from tests.compare import refuses
 from tests.launch.processes import ROOT, environment
 from tests.training.runs import small_config
 from zoo import theory
-from zoo.checkpoints import saved_models
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import run_metadata
-from zoo.checkpoints.steps import write_manifest
+from zoo.storage import saved_models
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.metadata import run_metadata
+from zoo.storage.steps import write_manifest
 from zoo.training import train
 
 

@@ -16,7 +16,7 @@ from tests.compare import refuses
 from tests.settings import general, isotropic
 from tests.training.runs import small_config
 from zoo import theory
-from zoo.config import build_model
+from zoo.config.validation import build_model
 from zoo.theory import constructions
 
 

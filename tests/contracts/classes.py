@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import zoo
-from zoo import values
+from zoo.core import values
 from zoo.tasks.base import dot
 from zoo.tasks.baselines import LeastSquares, Zero
 

@@ -12,7 +12,7 @@ import zoo
 from tests.compare import refuses
 from tests.contracts.classes import Linear
 from tests.training.runs import small_config
-from zoo.config import validate
+from zoo.config.validation import validate
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.tasks import FunctionClass, QuadraticRegression
 from zoo.tasks.base import dot

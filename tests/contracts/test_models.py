@@ -14,9 +14,9 @@ from jaxtyping import Array
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
-from zoo.learning_rule import LearningRule
+from zoo.core.learning_rule import LearningRule
+from zoo.core.registry import arguments_of
 from zoo.models import YqLSA
-from zoo.registry import arguments_of
 from zoo.tasks.baselines import LeastSquares
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.

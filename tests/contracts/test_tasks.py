@@ -12,7 +12,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear, make_class
-from zoo import values
+from zoo.core import values
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from scipy.special import xlogy
 
 from zoo import theory
-from zoo.headlines import HEADLINES, garg, induction, markov_phases, ranking
+from zoo.studies.headlines import HEADLINES, garg, induction, markov_phases, ranking
 from zoo.tasks import LinearRegression
 
 

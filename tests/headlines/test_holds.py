@@ -3,9 +3,9 @@
 import pytest
 
 from configs import get_config
-from zoo.headlines import HEADLINES
-from zoo.headlines.headline import HOLDS, verdict
-from zoo.headlines.trainer import Trainer
+from zoo.studies.headlines import HEADLINES
+from zoo.studies.headlines.headline import HOLDS, verdict
+from zoo.studies.headlines.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -6,8 +6,8 @@ import pytest
 
 from configs import get_config
 from tests.marks import FULL
-from zoo.headlines import HEADLINES, markov_phases
-from zoo.headlines.trainer import Trainer
+from zoo.studies.headlines import HEADLINES, markov_phases
+from zoo.studies.headlines.trainer import Trainer
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')

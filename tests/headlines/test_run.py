@@ -10,9 +10,11 @@ from collections import Counter
 import pytest
 
 from configs import deep_set
-from zoo import headlines
-from zoo.errors import UserError
-from zoo.headlines.headline import (
+from zoo.core.errors import UserError
+from zoo.reports.plots import Panel, series, to_csv
+from zoo.reports.style import BLUE
+from zoo.studies import headlines
+from zoo.studies.headlines.headline import (
   FAILS,
   HOLDS,
   NOT_RUN,
@@ -24,10 +26,8 @@ from zoo.headlines.headline import (
   rule,
   verdict,
 )
-from zoo.headlines.run import Result, page, run, table
-from zoo.headlines.trainer import best, history, load
-from zoo.plots import Panel, series, to_csv
-from zoo.style import BLUE
+from zoo.studies.headlines.run import Result, page, run, table
+from zoo.studies.headlines.trainer import best, history, load
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -125,7 +125,7 @@ def test_what_was_not_run_has_no_number(tmp_path):
 
 
 def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
-  module = sys.modules['zoo.headlines.run']
+  module = sys.modules['zoo.studies.headlines.run']
   monkeypatch.setattr(module, 'page', lambda results: '')
   monkeypatch.setattr(  # the numbers alone; pictures take long
     module,

@@ -18,7 +18,7 @@ from tests.language_models.test_decoder import (
   logits_of,
   make_mesh,
 )
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.language_models import LanguageModel
 from zoo.language_models.tokenizer import from_gguf
 from zoo.language_models.weights import GGUFWeights, load_decoder, open_weights

@@ -7,7 +7,7 @@ import tokenizers as hf
 
 from tests.compare import refuses
 from tests.language_models import smollm2, tiny
-from zoo.fields import Fields
+from zoo.core.fields import Fields
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.weights import GGUFWeights, open_weights
 

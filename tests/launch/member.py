@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from launch import cli, main
-from zoo.config import build_task
-from zoo.mesh import make_mesh, replicate
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import build_task
 from zoo.training.objective import sample
 from zoo.training.step import TRAIN_STREAM, stream_key
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo import atlas
+from zoo.studies import atlas
 
 
 @pytest.mark.parametrize(

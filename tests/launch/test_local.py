@@ -12,7 +12,7 @@ from tests.launch.processes import ROOT, bound, environment
 from tests.launch.test_processes import SMALL, errors_in, wait_for_progress
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.workdir import open_workdir
+from zoo.storage.workdir import open_workdir
 
 SCRIPT = str(ROOT / 'launch' / 'cluster' / 'local.sh')
 

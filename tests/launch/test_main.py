@@ -12,7 +12,7 @@ from tests.launch.processes import ROOT, launch
 from tests.marks import mostly_full
 from tests.training import fake_program
 from tests.training.runs import small_config
-from zoo.workdir import locked, open_workdir
+from zoo.storage.workdir import locked, open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.training.runs import small_config
-from zoo.config import to_json
+from zoo.config.validation import to_json
 
 _MODULE = """
 import jax.numpy as jnp

@@ -9,8 +9,8 @@ import pytest
 from configs import tasks
 from tests import fuzz
 from tests.training.runs import small_config
-from zoo.buckets import open_folder
-from zoo.config import to_json
+from zoo.config.validation import to_json
+from zoo.storage.buckets import open_folder
 from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
 from zoo.training.summary import read_summary
 

@@ -12,8 +12,8 @@ from tests.compare import assert_close
 from tests.launch.processes import finish, free_port, start_member, start_together
 from tests.marks import FULL, mostly_full
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.checkpoints.steps import find_corruption, step_folders
-from zoo.workdir import open_workdir
+from zoo.storage.steps import find_corruption, step_folders
+from zoo.storage.workdir import open_workdir
 
 pytestmark = pytest.mark.slow
 

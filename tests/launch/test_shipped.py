@@ -10,7 +10,7 @@ import pytest
 import zoo
 from launch import cli
 from tests.launch.processes import ROOT
-from zoo import files
+from zoo.host import files
 
 
 @pytest.fixture(autouse=True)

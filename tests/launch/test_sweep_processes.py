@@ -10,8 +10,8 @@ import pytest
 from tests.launch.processes import ROOT, command, environment
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, saved_arrays
-from zoo.buckets import open_folder
-from zoo.mirror import mirrored
+from zoo.storage.buckets import open_folder
+from zoo.storage.mirror import mirrored
 
 pytestmark = [*FULL]
 

@@ -11,7 +11,7 @@ import yaml
 
 from launch.cli import IN_USE
 from tests.launch.processes import ROOT
-from zoo.aot import SLICES
+from zoo.plan.aot import SLICES
 
 CLUSTER = ROOT / 'launch' / 'cluster'
 SCRIPT = CLUSTER / 'tpu_vm.sh'

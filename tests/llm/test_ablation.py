@@ -25,10 +25,10 @@ from tests.llm.pairs import (
 )
 from tests.marks import mostly_full
 from zoo import reports
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.llm import ablation, ablation_report, datasets, experiment
 from zoo.llm.ablation_results import LEVEL
-from zoo.plots import from_csv, to_csv
+from zoo.reports.plots import from_csv, to_csv
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -16,7 +16,7 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.llm import benchmarks, datasets
 from zoo.llm.published import SOURCES
 

@@ -23,11 +23,11 @@ from tests.llm.pairs import (
   write_jsonl,
   write_stsb,
 )
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.llm import datasets, experiment
 from zoo.llm.config import FIELDS, validate
-from zoo.paper.language_model import read_run
-from zoo.plots import to_csv
+from zoo.reports.plots import to_csv
+from zoo.studies.paper.language_model import read_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

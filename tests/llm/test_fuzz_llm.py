@@ -17,7 +17,7 @@ from tests.llm.pairs import (
 )
 from tests.marks import FULL
 from zoo import evaluation_sets
-from zoo.interruption import Interruption
+from zoo.host.interruption import Interruption
 from zoo.llm import benchmarks, datasets, report
 from zoo.llm.config import wording_of
 from zoo.llm.guesses import Guesses

@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from tests.test_plots import assert_drawn
-from zoo.intervals import interval
 from zoo.llm.guesses import Scale
 from zoo.llm.readouts import READOUTS
 from zoo.llm.report import plot, table
 from zoo.llm.summary import summarise
-from zoo.plots import from_csv, to_csv
+from zoo.measure.intervals import interval
+from zoo.reports.plots import from_csv, to_csv
 
 SCORES = Scale(0.0, 5.0)
 FACTS = {

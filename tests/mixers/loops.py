@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from zoo import registry
+from zoo.core import registry
 
 B, N, W, H = 2, 7, 8, 2
 EXACT = 1e-10  # float64: some thousand roundings of 1e-16, little cancellation

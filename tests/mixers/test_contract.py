@@ -22,7 +22,9 @@ from tests.settings import isotropic
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
 _DECODING = [
-  name for name in zoo.list_mixers() if hasattr(zoo.registry.mixers.get(name), 'step')
+  name
+  for name in zoo.list_mixers()
+  if hasattr(zoo.core.registry.mixers.get(name), 'step')
 ]
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
@@ -137,7 +139,7 @@ def test_a_transformer_of_it_keeps_the_contract_of_models(name):
 
 @_every_mixer
 def test_heads_share_the_width(name):
-  create = zoo.registry.mixers.create
+  create = zoo.core.registry.mixers.create
   if name in _WITHOUT_HEADS:
     one, other = (
       jax.make_jaxpr(
@@ -157,7 +159,7 @@ def test_one_device_is_the_same_as_eight(name, float64):
   """The batch and the heads are split; sums are taken in another order."""
 
   def build():
-    return zoo.registry.mixers.create(name, width=W, num_heads=H, rngs=nnx.Rngs(0))
+    return zoo.core.registry.mixers.create(name, width=W, num_heads=H, rngs=nnx.Rngs(0))
 
   @jax.jit
   def run(parameters, x):

@@ -17,7 +17,8 @@ from tests.compare import assert_close
 from tests.compiled import predict
 from tests.settings import general
 from tests.weights import drawn
-from zoo import registry, theory
+from zoo import theory
+from zoo.core import registry
 from zoo.models.sequential import SequentialLearner
 
 D, C = 3, 5

@@ -36,7 +36,7 @@ _WHERE_TAKEN = {
   'width': 8,
 }
 
-_every_model = pytest.mark.parametrize('name', zoo.registry.models.names())
+_every_model = pytest.mark.parametrize('name', zoo.core.registry.models.names())
 
 # The same sums in another order: some hundred float32 terms of either sign, each with
 # roundings of 6e-8, which add up like a random walk and may cancel tenfold: 6e-6.
@@ -45,7 +45,7 @@ _REORDERED = 2e-5
 
 
 def _taken(name: str) -> set[str]:
-  return {*inspect.signature(zoo.registry.models.get(name).__init__).parameters}
+  return {*inspect.signature(zoo.core.registry.models.get(name).__init__).parameters}
 
 
 _WITH_HEADS = [name for name in zoo.list_models() if 'num_heads' in _taken(name)]
@@ -177,7 +177,7 @@ def _fitting(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
   ('name', 'data', 'model'),
   mostly_full(
     [(name, 4, 2) for name in ('multi_head_lsa', 'transformer')],
-    zoo.registry.models.names(),
+    zoo.core.registry.models.names(),
     [(4, 2), (8, 1)],
   ),
 )
@@ -208,12 +208,12 @@ def test_one_device_is_the_same_as_eight(name, data, model):
   # sums that cancel, of terms up to the largest gradient: a rounding of that. In the
   # linear family no gradient vanishes.
   largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(_alone(name)[1]))
-  linear = issubclass(zoo.registry.models.get(name), LinearAttention)
+  linear = issubclass(zoo.core.registry.models.get(name), LinearAttention)
   floor = 0.0 if linear else np.finfo('float32').eps * largest
   _assert_all_close(jax.device_get(together), _alone(name), floor=floor)
 
 
-@pytest.mark.parametrize('name', mostly_full([], zoo.registry.models.names()))
+@pytest.mark.parametrize('name', mostly_full([], zoo.core.registry.models.names()))
 @jax.numpy_dtype_promotion('standard')  # flax promotes to at least float32
 def test_one_device_is_the_same_as_eight_in_float64(name, float64):
   """The difference above is rounding: in float64 there is hardly any."""

@@ -281,7 +281,7 @@ def test_it_keeps_its_contract(task, guess, form):
 
 
 def test_it_predicts_the_query_alone():
-  assert not zoo.protocols.predicts_all(nnx.eval_shape(_model))
+  assert not zoo.core.protocols.predicts_all(nnx.eval_shape(_model))
 
 
 @pytest.mark.full

@@ -83,7 +83,7 @@ def test_it_keeps_its_contract(name, task, guess):
 
 @_each_model
 def test_it_predicts_the_query_alone(name):
-  assert not zoo.protocols.predicts_all(nnx.eval_shape(lambda: _model(name)))
+  assert not zoo.core.protocols.predicts_all(nnx.eval_shape(lambda: _model(name)))
 
 
 @_each_model

@@ -19,7 +19,7 @@ from tests.settings import general, isotropic
 from tests.training.runs import small_config
 from tests.weights import drawn
 from zoo import theory
-from zoo.config import build_task, validate
+from zoo.config.validation import build_task, validate
 from zoo.models.sequential import GUESSES, RULES, SequentialLearner
 from zoo.theory import sequential
 from zoo.training import train

@@ -15,9 +15,9 @@ from tests.marks import mostly_full
 from tests.models import bodies
 from tests.settings import isotropic
 from tests.weights import double, drawn, promoting_float64
+from zoo.core.protocols import predicts_all
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import FeedForward, Transformer, make_norm
-from zoo.protocols import predicts_all
 
 _D, _C = bodies.D, 4
 # Some thousand operations in double precision, each rounded by 1e-16.

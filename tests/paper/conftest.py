@@ -23,7 +23,7 @@ def training():
 def made(tmp_path_factory):
   """The folder and the judged claims of figures with twenty steps of training."""
   from tests.paper.settings import MADE, get_config
-  from zoo.paper import reproduce
+  from zoo.studies.paper import reproduce
 
   out = tmp_path_factory.mktemp('paper')
   with promotion_that_optax_needs():

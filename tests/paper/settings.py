@@ -2,8 +2,8 @@
 
 import importlib
 
-from zoo.plots import Panel, Plot, Series
-from zoo.style import BLUE
+from zoo.reports.plots import Panel, Plot, Series
+from zoo.reports.style import BLUE
 
 # `context` would take as long as all others together; its plot has a test of its own.
 MADE = '1', '2', '3', '4', '5', 'covariance', 'shift'

@@ -12,9 +12,11 @@ from tests.compiled import predict
 from tests.paper.settings import figure_6
 from tests.settings import isotropic
 from zoo import theory
-from zoo.paper import report, setting
-from zoo.paper.claims import CLAIMS, judge
-from zoo.paper.claims.claim import (
+from zoo.reports.plots import Panel, Plot, series
+from zoo.reports.style import BLUE
+from zoo.studies.paper import report, setting
+from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.claims.claim import (
   FAILS,
   HOLDS,
   NOT_SHARP,
@@ -25,8 +27,6 @@ from zoo.paper.claims.claim import (
   sources,
   verdict,
 )
-from zoo.plots import Panel, Plot, series
-from zoo.style import BLUE
 from zoo.theory import constructions
 
 # What docs/theory.md proves, for the claims that no training decides.

@@ -8,10 +8,10 @@ import pytest
 from tests import fuzz
 from tests.compare import refuses
 from tests.paper.settings import figure_6
-from zoo.paper.claims import CLAIMS, judge
-from zoo.paper.language_model import read_run
-from zoo.paper.report import page
-from zoo.plots import render_figure, to_csv
+from zoo.reports.plots import render_figure, to_csv
+from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.language_model import read_run
+from zoo.studies.paper.report import page
 
 PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone': 1.0})
 

@@ -19,11 +19,11 @@ from tests.compare import refuses
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
-from zoo.paper import FIGURES, reproduce
-from zoo.paper.claims import CLAIMS, judge
-from zoo.paper.figures import plot
-from zoo.paper.training import Runs, Study, point, train_all
-from zoo.plots import from_csv
+from zoo.reports.plots import from_csv
+from zoo.studies.paper import FIGURES, reproduce
+from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.figures import plot
+from zoo.studies.paper.training import Runs, Study, point, train_all
 from zoo.training.division import shared_folder
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
@@ -191,7 +191,7 @@ def test_a_signal_while_figures_are_drawn_ends_it_before_the_next(
     signal.raise_signal(number)
 
   # The function of that name hides the module.
-  module = importlib.import_module('zoo.paper.reproduce')
+  module = importlib.import_module('zoo.studies.paper.reproduce')
   monkeypatch.setattr(module, 'write_plot', draw)
   claims = (out / 'claims.json').stat().st_mtime_ns
   before = signal.signal(number, handler)  # in the background SIGINT is ignored
@@ -210,7 +210,7 @@ def test_a_full_disk_is_one_line(made, training, monkeypatch):
   def write(path, text):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-  monkeypatch.setattr('zoo.plots.write_atomically', write)
+  monkeypatch.setattr('zoo.reports.plots.write_atomically', write)
   with pytest.raises(zoo.RunError, match=r'figure_1\.csv cannot be written: No space'):
     reproduce(made[0], get_config, ('1',), num_seeds=1, objective='exact')
 

@@ -12,7 +12,7 @@ from tests.marks import FULL
 from tests.probing.models import biased
 from tests.settings import general, isotropic
 from zoo import estimators, probing, theory
-from zoo.learning_rule import LearningRule
+from zoo.core.learning_rule import LearningRule
 from zoo.probing.verdicts import judge_by_samples
 from zoo.theory import constructions
 

@@ -17,7 +17,7 @@ from tests.settings import general, isotropic
 from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.evaluation_sets import EvaluationSet
-from zoo.intervals import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.models.tokens import token_names
 from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page

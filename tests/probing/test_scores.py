@@ -14,8 +14,8 @@ from tests.probing.models import Softmax, assert_within
 from tests.settings import isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, probing, theory
+from zoo.core.learning_rule import LearningRule
 from zoo.evaluation_sets import EvaluationSet
-from zoo.learning_rule import LearningRule
 from zoo.probing import probe, summary
 
 

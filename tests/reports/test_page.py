@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from zoo import reports
-from zoo.plots import Panel, Plot, series
-from zoo.style import BLUE, Figure
+from zoo.reports.plots import Panel, Plot, series
+from zoo.reports.style import BLUE, Figure
 
 ODD = '"><script>alert(1)</script>&\'{{ 7 * 7 }}$x_'
 

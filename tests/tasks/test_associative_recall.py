@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 import zoo
 from tests.compare import refuses
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 
 
 def _task(**changes) -> Any:

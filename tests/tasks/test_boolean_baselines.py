@@ -10,7 +10,7 @@ from scipy.special import expit
 
 import zoo
 from tests.marks import mostly_full
-from zoo import losses
+from zoo.core import losses
 from zoo.tasks import boolean
 
 # The logit of a certain label; in float32 it is 13.86 for the label +1, since 1 − 1e-6

@@ -12,15 +12,15 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from configs import defaults, tasks
 from tests.marks import mostly_full
-from zoo.config import build_task
-from zoo.contracts import tasks as contracts
+from zoo.config.validation import build_task
+from zoo.measure.contracts import tasks as contracts
 
 # Small sizes, by field of the config. Three features or more give sums an order.
 _SMALL = {
   **{'num_features': 5, 'context_length': 7, 'num_symbols': 3, 'hidden_features': 6},
   **{'num_tasks': 4, 'depth': 2, 'num_keys': 4, 'noise_std': 0.5},
 }
-_NAMES = zoo.registry.tasks.names()
+_NAMES = zoo.core.registry.tasks.names()
 
 
 @functools.cache

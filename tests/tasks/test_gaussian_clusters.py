@@ -6,9 +6,9 @@ from scipy.special import log_softmax, ndtr, softmax
 
 import zoo
 from tests.compare import refuses
-from zoo import losses
-from zoo.curves import sample_losses
-from zoo.protocols import PredictsAll
+from zoo.core import losses
+from zoo.core.protocols import PredictsAll
+from zoo.measure.curves import sample_losses
 from zoo.tasks import GaussianClusters
 from zoo.tasks import gaussian_clusters as clusters
 

@@ -6,7 +6,7 @@ import scipy.integrate
 
 import zoo
 from tests.marks import mostly_full
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import ReluNetwork
 from zoo.tasks.relu_network import ArcCosineKernel
 

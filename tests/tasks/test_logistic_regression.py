@@ -7,8 +7,8 @@ from scipy.special import expit, log_expit, log_ndtr, ndtr
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo import losses
-from zoo.protocols import PredictsAll
+from zoo.core import losses
+from zoo.core.protocols import PredictsAll
 from zoo.tasks import LogisticRegression
 from zoo.tasks import logistic_regression as classification
 

@@ -10,7 +10,7 @@ from scipy.special import softmax
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks.markov_chain import MarkovChain, _stationary_law
 
 

@@ -10,7 +10,7 @@ import scipy.stats
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import OutlierRegression
 from zoo.tasks.outlier_regression import WithoutOnes
 

@@ -7,7 +7,7 @@ import pytest
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import QuadraticRegression
 from zoo.tasks.baselines import LeastSquares
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.tasks.test_kernel import kernel
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import ReluNetwork
 
 

@@ -6,8 +6,8 @@ from flax import nnx
 
 import zoo
 from configs import yq_lsa
-from zoo.checkpoints.saved_models import SavedModel
-from zoo.config import build_model
+from zoo.config.validation import build_model
+from zoo.storage.saved_models import SavedModel
 
 
 def test_a_task_is_shown_with_its_arguments():

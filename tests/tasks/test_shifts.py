@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 import zoo
 from tests.compiled import AS_USERS
 from tests.marks import mostly_full
-from zoo import losses, values
-from zoo.curves import sample_losses
+from zoo.core import losses, values
+from zoo.measure.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass
 from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
 
@@ -77,7 +77,7 @@ def test_longer_contexts_are_the_same_task():
   assert shifts['context_length=8'] == _task(context_length=8, noise_std=0.5, **changes)
   assert shifts['noise_std=1'] == _task(noise_std=1.0, **changes)
   # Its arguments are those of the longer task, as `zoo.save` needs them.
-  arguments = zoo.registry.arguments_of(shifts['context_length=8'])
+  arguments = zoo.core.registry.arguments_of(shifts['context_length=8'])
   assert arguments is not None
   assert arguments.values()['context_length'] == 8
   longer = _Classes().shifts()['context_length=64']

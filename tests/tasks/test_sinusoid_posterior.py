@@ -8,7 +8,7 @@ import pytest
 
 import zoo
 from tests.marks import mostly_full
-from zoo.curves import sample_batches, sample_losses
+from zoo.measure.curves import sample_batches, sample_losses
 from zoo.tasks import Sinusoid
 
 _RANGES = [

@@ -12,7 +12,7 @@ import sklearn.linear_model
 import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import SparseRegression
 from zoo.tasks import sparse_regression as sparse
 

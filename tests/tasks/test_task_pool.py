@@ -6,7 +6,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
-from zoo.curves import sample_losses
+from zoo.measure.curves import sample_losses
 from zoo.tasks import TaskPool
 from zoo.tasks.task_pool import DiscreteBayes
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from zoo.exact_forms import DeepRule
+from zoo.core.exact_forms import DeepRule
 
 
 def form_of(seed: int, num_layers: int = 2, num_features: int = 3) -> DeepRule:

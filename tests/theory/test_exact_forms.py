@@ -17,9 +17,9 @@ from tests.theory.deep_rules import form_of, predict
 from tests.training.runs import small_config
 from tests.weights import randomize
 from zoo import theory
-from zoo.config import build_task, validate
-from zoo.exact_forms import DeepRule
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import build_task, validate
+from zoo.core.exact_forms import DeepRule
 from zoo.models import DeepLSA
 from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum
 from zoo.training import train

@@ -4,7 +4,8 @@ import pytest
 import zoo
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
-from zoo import estimators, theory, wishart
+from zoo import estimators, theory
+from zoo.core import wishart
 from zoo.theory import schedules
 
 

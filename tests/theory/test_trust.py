@@ -15,9 +15,10 @@ from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
-from zoo import registry, theory
-from zoo.comparison import compare
-from zoo.curves import sample_losses
+from zoo import theory
+from zoo.core import registry
+from zoo.measure.comparison import compare
+from zoo.measure.curves import sample_losses
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.tasks import QuadraticRegression
 from zoo.theory.trust import changed_weights, check_rule

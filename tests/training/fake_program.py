@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.training.runs import ARRAYS
-from zoo.checkpoints import checkpointer
-from zoo.checkpoints.orbax_folders import METADATA_FILE
-from zoo.comparison import Comparison, without_errors
-from zoo.config import Config, num_heads, to_json
-from zoo.learning_rule import LearningRule
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import Config, num_heads, to_json
+from zoo.core.learning_rule import LearningRule
+from zoo.measure.comparison import Comparison, without_errors
+from zoo.storage import checkpointer
+from zoo.storage.orbax_folders import METADATA_FILE
 from zoo.training import loop, sweeps
 from zoo.training.comparison import num_prompts
 from zoo.training.evaluation import Evaluation

@@ -12,8 +12,8 @@ from flax import nnx
 from orbax.checkpoint import v1 as ocp
 
 import configs
-from zoo.buckets import open_folder
-from zoo.config import to_json
+from zoo.config.validation import to_json
+from zoo.storage.buckets import open_folder
 from zoo.training import stacking, step
 
 CONFIGS = sorted(

@@ -15,10 +15,10 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
-from zoo import bucket_lock
-from zoo.buckets import Folder, Unreachable, open_folder
-from zoo.config import to_json
-from zoo.errors import RunError
+from zoo.config.validation import to_json
+from zoo.core.errors import RunError
+from zoo.storage import bucket_lock
+from zoo.storage.buckets import Folder, Unreachable, open_folder
 from zoo.training import loop, train
 
 pytestmark = pytest.mark.slow
@@ -276,7 +276,7 @@ def test_an_outage_shorter_than_the_patience_changes_nothing(
 
   monkeypatch.setattr(Folder, 'write', fail_at_first)
   monkeypatch.setattr(
-    'zoo.checkpoints.bucket_checkpoints._MAX_PAUSE', 0.1
+    'zoo.storage.bucket_checkpoints._MAX_PAUSE', 0.1
   )  # the first two saves, and the last one once
   train(small_config(), bucket)
   assert caplog.text.count('could not be saved: Unreachable: the bucket is away') == 3
@@ -297,7 +297,7 @@ def test_an_outage_longer_than_the_patience_names_the_last_good_step(
 
   with monkeypatch.context() as patch:
     patch.setattr(Folder, 'write', fail)
-    patch.setattr('zoo.checkpoints.bucket_checkpoints._MAX_PAUSE', 0.1)
+    patch.setattr('zoo.storage.bucket_checkpoints._MAX_PAUSE', 0.1)
     with pytest.raises(RunError, match=r'good ones at steps \[4, 8\].*is away'):
       train(small_config(checkpoint__patience=0.01), bucket)
   train(small_config(), bucket)

@@ -13,9 +13,9 @@ import zoo
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_bucket_runs import lines_in
-from zoo.bucket_lock import is_lock
-from zoo.buckets import open_folder
-from zoo.mirror import mirrored
+from zoo.storage.bucket_lock import is_lock
+from zoo.storage.buckets import open_folder
+from zoo.storage.mirror import mirrored
 from zoo.training import loop, sweeps
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ import zoo
 from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.training.runs import small_config
-from zoo import registry
-from zoo.comparison import compare
-from zoo.config import to_json, validate
-from zoo.files import read_json
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import to_json, validate
+from zoo.core import registry
+from zoo.host.files import read_json
+from zoo.measure.comparison import compare
 from zoo.training import table, train
 from zoo.training.curves import plot_examples
 from zoo.training.objective import losses_at_all, make_objective, query_losses

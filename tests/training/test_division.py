@@ -12,16 +12,8 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.errors import RunError
-from zoo.training import division, sweeps
-from zoo.training.division import (
-  Workers,
-  divide,
-  in_turn,
-  note_lost,
-  shared_folder,
-)
-from zoo.workdir import (
+from zoo.core.errors import RunError
+from zoo.storage.workdir import (
   PARTS,
   lock_of_part,
   locked,
@@ -29,6 +21,14 @@ from zoo.workdir import (
   read_parts,
   shared,
   try_lock,
+)
+from zoo.training import division, sweeps
+from zoo.training.division import (
+  Workers,
+  divide,
+  in_turn,
+  note_lost,
+  shared_folder,
 )
 
 pytestmark = [

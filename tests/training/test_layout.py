@@ -17,8 +17,8 @@ from tests.compare import assert_close
 from tests.marks import FULL
 from tests.training.runs import saved_arrays, small_config
 from tests.training.test_step import Run
-from zoo import registry
-from zoo.config import build_model, build_task
+from zoo.config.validation import build_model, build_task
+from zoo.core import registry
 from zoo.training import train, validate
 from zoo.training.objective import uses_statistics
 

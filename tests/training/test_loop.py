@@ -18,13 +18,13 @@ from tests.marks import FULL
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo import theory
-from zoo.checkpoints.steps import find_corruption
-from zoo.config import build_model, build_task
-from zoo.errors import RunError, UserError
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import build_model, build_task
+from zoo.core.errors import RunError, UserError
+from zoo.storage.steps import find_corruption
+from zoo.storage.workdir import open_workdir
 from zoo.training import loop, train
 from zoo.training.objective import make_objective, moments_of
-from zoo.workdir import open_workdir
 
 
 def lines_of(workdir):

@@ -13,7 +13,7 @@ from tests.marks import FULL, mostly_full
 from tests.settings import isotropic
 from tests.training.runs import small_config
 from tests.wrapped import Wrapped
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
 from zoo.training.objective import (
   make_objective,
   moments_of,

@@ -11,7 +11,7 @@ import pytest
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, saved_arrays, small_config
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.training import grid, loop, populations, sweeps, train
 from zoo.training.populations import make_population
 from zoo.training.program import on_mesh

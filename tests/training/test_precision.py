@@ -10,8 +10,8 @@ from flax import nnx
 from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from tests.training.runs import small_config
-from zoo.config import build_model, build_task
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import build_model, build_task
 from zoo.training import train, validate
 from zoo.training.objective import make_objective
 from zoo.training.parts import num_lanes

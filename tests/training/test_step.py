@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from tests.marks import FULL
 from tests.training.runs import small_config
-from zoo.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
-from zoo.mesh import make_mesh
+from zoo.config.mesh import make_mesh
+from zoo.core.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
 from zoo.training.objective import moments_of
 from zoo.training.program import make_plan
 from zoo.training.step import Numbers, init_state, stream_key

@@ -24,7 +24,7 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
-from zoo.errors import RunError
+from zoo.core.errors import RunError
 from zoo.training import grid, loop, sweeps, train
 
 _POINTS = [
@@ -411,7 +411,7 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     'make_population',
     lambda configs: together.append([*configs]) or make(configs),
   )
-  monkeypatch.setattr('zoo.contracts.check_before_training', lambda *_: None)
+  monkeypatch.setattr('zoo.measure.contracts.check_before_training', lambda *_: None)
   sweep(config, grid({'model.init_scale': [1.0, 50.0], 'seed': [0, 1]}), tmp_path)
   scales = [[one.model.init_scale for one in configs] for configs in together]
   assert scales == [[1.0, 1.0], [50.0, 50.0]]

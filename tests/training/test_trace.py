@@ -8,8 +8,8 @@ from jax.profiler import ProfileData
 
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
-from zoo.config import to_json
-from zoo.errors import RunError
+from zoo.config.validation import to_json
+from zoo.core.errors import RunError
 from zoo.training import train
 from zoo.training.trace import Trace
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from absl import logging
 
-from zoo.errors import UserError
-from zoo.files import MIB, read_json, user_path
+from zoo.core.errors import UserError
+from zoo.host.files import MIB, read_json, user_path
 
 try:
   import tensorflow_datasets as tfds

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from zoo.errors import RunError, UserError, check_name, in_one_line
-from zoo.files import user_path
-from zoo.prompt import Prompt
-from zoo.protocols import Task
+from zoo.core.errors import RunError, UserError, check_name, in_one_line
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Task
+from zoo.host.files import user_path
 from zoo.tasks import LinearRegression
 
 VERSION = '1.0.0'  # increased whenever the content of a set changes

@@ -7,7 +7,7 @@ model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 import importlib
 from typing import TYPE_CHECKING
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
 
 if TYPE_CHECKING:
   from zoo.language_models.language_model import LanguageModel as LanguageModel

@@ -32,7 +32,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from zoo.errors import UserError, in_one_line
+from zoo.core.errors import UserError, in_one_line
 
 MAX_SOURCE = 2**17  # characters of a template; real models have at most 20,000
 MAX_SECONDS = 5.0  # real templates take a millisecond

@@ -10,8 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float64
 
-from zoo.errors import UserError, in_one_line
-from zoo.fields import MAX_INTEGER, Fields
+from zoo.core.errors import UserError, in_one_line
+from zoo.core.fields import MAX_INTEGER, Fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int, PyTree
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError
-from zoo.fields import Fields
-from zoo.files import read_json, user_path
+from zoo.core.errors import RunError, UserError
+from zoo.core.fields import Fields
+from zoo.host.files import read_json, user_path
 from zoo.language_models.encoder import Encoder, EncoderConfig, load_encoder
 from zoo.language_models.tokenizer import guarded, largest_token, read_tokenizer
 

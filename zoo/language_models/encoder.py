@@ -13,8 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from zoo.errors import UserError
-from zoo.fields import Fields
+from zoo.core.errors import UserError
+from zoo.core.fields import Fields
 from zoo.language_models.tensors import SafetensorsFiles, check_finite, check_shapes
 
 # Modules of the encoder: their names in the file, and the dimensions of their weights

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import gguf
 import numpy as np
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
 
 MAX_HEADER = 2**28  # bytes of metadata and of the names and shapes of tensors
 MAX_VALUES = 2**21  # in all arrays; the largest vocabularies have 1.3 million

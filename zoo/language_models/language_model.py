@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float64, PyTree
 
-from zoo.errors import RunError, UserError, check_count, check_name
+from zoo.core.errors import RunError, UserError, check_count, check_name
 from zoo.language_models import tokenizer as tokenizers
 from zoo.language_models.decoder import Cache, Decoder
 from zoo.language_models.decoding import (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors
 
-from zoo.errors import UserError, in_one_line
+from zoo.core.errors import UserError, in_one_line
 
 FLOATS = 'BF16', 'F16', 'F32', 'F64'  # names of safetensors
 

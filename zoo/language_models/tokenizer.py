@@ -11,9 +11,9 @@ from typing import ParamSpec, TypeVar
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from zoo.errors import UserError, in_one_line
-from zoo.fields import Fields
-from zoo.files import read_json, read_text
+from zoo.core.errors import UserError, in_one_line
+from zoo.core.fields import Fields
+from zoo.host.files import read_json, read_text
 from zoo.language_models.chat_template import MAX_SOURCE, ChatTemplate
 
 # GGUF's special kinds of token.

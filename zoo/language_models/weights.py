@@ -22,9 +22,9 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError, in_one_line
-from zoo.fields import Fields
-from zoo.files import read_json
+from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.fields import Fields
+from zoo.host.files import read_json
 from zoo.language_models.decoder import Decoder, abstract_decoder
 from zoo.language_models.decoder_config import MAX_HEAD_DIM, DecoderConfig
 from zoo.language_models.gguf_file import GGUFFile

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.errors import RunError, UserError, check_count, check_name, check_number
-from zoo.files import user_path
-from zoo.interruption import Interruption
+from zoo.core.errors import RunError, UserError, check_count, check_name, check_number
+from zoo.host.files import user_path
+from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
 from zoo.llm.ablation_results import Cell, Measured, Results, results
 from zoo.llm.config_types import AblationConfig, ExperimentConfig
 from zoo.llm.loaded import Loaded
 from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Answers
-from zoo.workdir import locked
+from zoo.storage.workdir import locked
 
 ORACLE = 'oracle'  # becomes one guess for each size of its noise
 # The fields of the section `guess`; a bias makes sense only for numbers.

@@ -9,12 +9,13 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 
-from zoo import plots, reports
-from zoo.files import write_atomically
+from zoo import reports
+from zoo.core.tables import format_table
+from zoo.host.files import write_atomically
 from zoo.llm.ablation_results import LEVEL, Comparison, CurveRow, Results, Row
 from zoo.llm.readouts import READOUTS, ReadoutName
-from zoo.style import BLACK, GREY, PALETTE
-from zoo.tables import format_table
+from zoo.reports import plots
+from zoo.reports.style import BLACK, GREY, PALETTE
 
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS

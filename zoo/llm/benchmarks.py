@@ -7,9 +7,9 @@ import hashlib
 import pathlib
 from collections.abc import Sequence
 
-from zoo.errors import UserError
-from zoo.fields import Fields
-from zoo.files import MIB, parse_json, read_bytes, read_text
+from zoo.core.errors import UserError
+from zoo.core.fields import Fields
+from zoo.host.files import MIB, parse_json, read_bytes, read_text
 
 MAX_BYTES = 512 * MIB  # of a file
 MAX_LABEL = 1e12

@@ -8,15 +8,15 @@ import pathlib
 
 from flax.traverse_util import flatten_dict
 
-from zoo.config import mesh_shape
-from zoo.errors import UserError, check_count, check_name, check_number
+from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
+from zoo.config.validation import mesh_shape
+from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.llm import guesses
 from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
 from zoo.llm.config_types import ExperimentConfig as ExperimentConfig
 from zoo.llm.guesses import GuessConfig, Scale
 from zoo.llm.prompts import Wording
 from zoo.llm.published import PUBLISHED
-from zoo.optimizers import OPTIMIZERS, SCHEDULES
 
 _CHOICES = {
   'model.dtype': ('float32', 'bfloat16'),

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from zoo.errors import RunError, UserError, in_one_line
+from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.evaluation_sets.builds import open_builder, quiet, read_split, tfds
-from zoo.files import user_path
+from zoo.host.files import user_path
 from zoo.llm.benchmarks import SPLITS, Benchmark, digest
 from zoo.llm.published import PUBLISHED, SOURCES, Row, Source
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from zoo.errors import RunError, UserError
-from zoo.files import user_path, write_atomically
-from zoo.interruption import Interruption
+from zoo.config.mesh import make_mesh
+from zoo.core.errors import RunError, UserError
+from zoo.host.files import user_path, write_atomically
+from zoo.host.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark
 from zoo.llm.config import (
@@ -39,9 +40,8 @@ from zoo.llm.records import (
 )
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
-from zoo.mesh import make_mesh
-from zoo.plots import write_plot
-from zoo.workdir import locked, open_workdir
+from zoo.reports.plots import write_plot
+from zoo.storage.workdir import locked, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
 

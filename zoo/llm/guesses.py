@@ -16,9 +16,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 from scipy import special
 
-from zoo.errors import RunError, UserError
+from zoo.config.optimizers import build_optimizer
+from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
-from zoo.optimizers import build_optimizer
 
 if TYPE_CHECKING:
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
-from zoo.intervals import estimate, interval
+from zoo.measure.intervals import estimate, interval
 
 _RESAMPLES = 2000
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from zoo.errors import UserError
-from zoo.files import user_path
+from zoo.config.mesh import make_mesh
+from zoo.core.errors import UserError
+from zoo.host.files import user_path
 from zoo.llm.benchmarks import Benchmark, read_jsonl
 from zoo.llm.config import ExperimentConfig, weights_path
 from zoo.llm.guesses import EMBEDDING, Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
-from zoo.mesh import make_mesh
 
 
 class Loaded:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from zoo.errors import UserError
-from zoo.files import read_text
+from zoo.core.errors import UserError
+from zoo.host.files import read_text
 from zoo.llm.benchmarks import MAX_BYTES, SPLITS, Benchmark, Example, files_of
 
 Row = dict[str, str | float]  # by name of the feature

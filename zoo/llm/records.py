@@ -12,9 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from zoo.errors import RunError, UserError
-from zoo.fields import Fields
-from zoo.files import (
+from zoo.core.errors import RunError, UserError
+from zoo.core.fields import Fields
+from zoo.host.files import (
   MIB,
   is_finite_number,
   parse_json,
@@ -22,7 +22,7 @@ from zoo.files import (
   read_json,
   write_atomically,
 )
-from zoo.interruption import Interruption
+from zoo.host.interruption import Interruption
 from zoo.llm.benchmarks import Benchmark
 from zoo.llm.guesses import Guesses, Scale
 from zoo.llm.prompts import Prompts

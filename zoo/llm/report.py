@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from zoo import plots, style
+from zoo.core.tables import format_table
 from zoo.llm.readouts import READOUTS
 from zoo.llm.summary import PARSED, Difference, Line, Loss, Summary
-from zoo.tables import format_table
+from zoo.reports import plots, style
 
 _ARMS = {'without_guess': 'without guess', 'with_guess': 'with guess'}
 _BASELINES = {

@@ -9,10 +9,10 @@ from typing import NotRequired, TypedDict
 import numpy as np
 from jaxtyping import Bool, Float64
 
-from zoo.intervals import estimate, interval
 from zoo.llm.guesses import Scale
 from zoo.llm.prompts import Record
 from zoo.llm.readouts import READOUTS, Answers, ReadoutName
+from zoo.measure.intervals import estimate, interval
 
 ARMS = 'without_guess', 'with_guess'
 PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # answers may copy the guess

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.registry import mixers
 from zoo.mixers.mixer import (
   Init,
   Mixer,
@@ -18,7 +19,6 @@ from zoo.mixers.mixer import (
   project_back,
   split_heads,
 )
-from zoo.registry import mixers
 
 
 class _Attention(Mixer):

@@ -11,7 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import check_number
+from zoo.core.errors import check_number
+from zoo.core.registry import mixers
 from zoo.mixers.mixer import (
   Init,
   Mixer,
@@ -22,7 +23,6 @@ from zoo.mixers.mixer import (
   widened,
 )
 from zoo.mixers.short_convolution import PAST, ShortConvolution
-from zoo.registry import mixers
 
 _BANDS = 8  # frequencies of the features of a position
 _HIDDEN = 64  # hidden features of the network that gives the filters

@@ -10,7 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count
+from zoo.core.registry import mixers
 from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
 from zoo.mixers.mixer import (
@@ -28,7 +29,6 @@ from zoo.mixers.mixer import (
   widen,
 )
 from zoo.mixers.short_convolution import ShortConvolution
-from zoo.registry import mixers
 
 
 @mixers.register('linear')

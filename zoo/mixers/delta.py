@@ -6,10 +6,10 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from zoo.core.registry import mixers
 from zoo.mixers.decay import Rate
 from zoo.mixers.linear_state import HeadState, Inputs, State, normalize
 from zoo.mixers.mixer import Init, project, widen
-from zoo.registry import mixers
 
 
 @mixers.register('delta')

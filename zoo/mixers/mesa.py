@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from zoo.core.registry import mixers
 from zoo.mixers.linear_state import (
   HeadState,
   Inputs,
@@ -17,7 +18,6 @@ from zoo.mixers.linear_state import (
   update,
 )
 from zoo.mixers.mixer import Init, head_size, project, split, widen
-from zoo.registry import mixers
 
 _LEAST = 0.25  # the least Λ, as in the authors' code
 

@@ -12,7 +12,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count
+from zoo.core.registry import mixers
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import LinearState, State, over_tokens
@@ -28,7 +29,6 @@ from zoo.mixers.mixer import (
   widened,
 )
 from zoo.mixers.short_convolution import ShortConvolution
-from zoo.registry import mixers
 
 
 class _Selected(NamedTuple):

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from zoo.errors import check_count
+from zoo.core.errors import check_count
+from zoo.core.registry import mixers
 from zoo.mixers.linear_state import Inputs, chunkwise, in_chunks, joined, update
 from zoo.mixers.mixer import (
   Init,
@@ -23,7 +24,6 @@ from zoo.mixers.mixer import (
   split,
   widen,
 )
-from zoo.registry import mixers
 
 
 class State(NamedTuple):

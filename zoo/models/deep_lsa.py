@@ -9,18 +9,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import (
+from zoo.core.errors import (
   UserError,
   check_count,
   check_init_scale,
   check_name,
   check_truth,
 )
-from zoo.exact_forms import DeepRule
+from zoo.core.exact_forms import DeepRule
+from zoo.core.prompt import Prompt
+from zoo.core.registry import models
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.token_model import MAX_LAYERS, TokenModel
-from zoo.prompt import Prompt
-from zoo.registry import models
 
 FORMS = 'dense', 'sparse', 'gd_plus_plus', 'scalar'
 READOUTS = 'last', 'linear'

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from zoo.core.registry import models
 from zoo.mixers.mixer import widen
 from zoo.models.mlp import GELULayers
 from zoo.models.token_model import TokenModel
-from zoo.registry import models
 
 
 @models.register('deep_set')

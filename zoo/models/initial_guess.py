@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_name, check_number, check_vector
+from zoo.core.errors import UserError, check_name, check_number, check_vector
 from zoo.models.linear_attention import Constant
 
 # The kinds of guess by name: the guessed label of features x.

@@ -9,9 +9,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from zoo.errors import check_count, check_init_scale
-from zoo.learning_rule import LearningRule, symmetric
-from zoo.prompt import Prompt
+from zoo.core.errors import check_count, check_init_scale
+from zoo.core.learning_rule import LearningRule, symmetric
+from zoo.core.prompt import Prompt
 
 
 class Constant(nnx.Variable):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from flax import nnx
 from jaxtyping import ArrayLike
 
+from zoo.core.registry import models
 from zoo.models.multi_head_lsa import MultiHeadLSA
-from zoo.registry import models
 
 
 @models.register('lsa')

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import check_count
+from zoo.core.errors import check_count
+from zoo.core.registry import models
 from zoo.models.linear_attention import LinearAttention
-from zoo.registry import models
 
 
 @models.register('ltb')

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import check_count
+from zoo.core.errors import check_count
+from zoo.core.registry import models
 from zoo.mixers.mixer import Linear, project
 from zoo.models.token_model import MAX_LAYERS, TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.models.transformer import FeedForward
-from zoo.registry import models
 
 _norm = functools.partial(nnx.LayerNorm, epsilon=1e-5)
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import check_number, check_vector
+from zoo.core.errors import check_number, check_vector
+from zoo.core.registry import models
 from zoo.models.linear_attention import Constant, LinearAttention
-from zoo.registry import models
 
 
 @models.register('multi_head_lsa')

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import check_count
+from zoo.core.errors import check_count
+from zoo.core.registry import models
 from zoo.mixers.mixer import Linear, widen, widened
 from zoo.models.token_model import MAX_LAYERS, TokenModel
-from zoo.registry import models
 
 
 class _Recurrent(TokenModel):

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError, check_count, check_init_scale, check_name
-from zoo.exact_forms import Recurrence
+from zoo.core.errors import UserError, check_count, check_init_scale, check_name
+from zoo.core.exact_forms import Recurrence
+from zoo.core.prompt import Prompt
+from zoo.core.registry import models
 from zoo.mixers.linear_state import Inputs, chunkwise
-from zoo.prompt import Prompt
-from zoo.registry import models
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
 # step erases what the weights predicted before it (H ≠ 0).

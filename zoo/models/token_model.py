@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name, check_truth
+from zoo.core.errors import UserError, check_count, check_name, check_truth
+from zoo.core.prompt import Prompt
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
@@ -19,7 +20,6 @@ from zoo.models.tokens import (
   num_tokens,
   token_width,
 )
-from zoo.prompt import Prompt
 
 # Python makes and traces layers and loops one by one.
 MAX_LAYERS = MAX_LOOPS = 1000

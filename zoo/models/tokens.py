@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from zoo.prompt import Prompt
+from zoo.core.prompt import Prompt
 
 # The tokens of each layout. `joint` puts each label beside its own features, so only
 # the query, whose label is missing, can be predicted.

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_name, check_truth
+from zoo.core.errors import UserError, check_count, check_name, check_truth
+from zoo.core.prompt import Prompt
+from zoo.core.registry import mixers, models
 from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
 from zoo.models.token_model import MAX_LAYERS, MAX_LOOPS, TokenModel
 from zoo.models.tokens import at_examples, num_tokens
-from zoo.prompt import Prompt
-from zoo.registry import mixers, models
 
 NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'

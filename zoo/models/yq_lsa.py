@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from zoo.core.registry import models
 from zoo.models.linear_attention import LinearAttention
-from zoo.registry import models
 
 
 @models.register('yq_lsa')

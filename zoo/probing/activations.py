@@ -14,13 +14,13 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import keystr
 from jaxtyping import Array, Float, PyTree
 
-from zoo.errors import UserError
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Layered, Predictor
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import DeepLSA, SparseLayer
 from zoo.models.linear_attention import LinearAttention
 from zoo.models.recurrent import GRU, LSTM
-from zoo.prompt import Prompt
-from zoo.protocols import Layered, Predictor
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:

@@ -12,10 +12,10 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo import theory
-from zoo.errors import UserError
-from zoo.learning_rule import LearningRule
+from zoo.core.errors import UserError
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Predictor, Task
 from zoo.models.linear_attention import LinearAttention
-from zoo.protocols import Predictor, Task
 from zoo.theory.exact import float64_rule, in_float64
 
 

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from zoo import theory, values
-from zoo.errors import check_name, in_one_line
-from zoo.intervals import Estimate
+from zoo import theory
+from zoo.core import values
+from zoo.core.errors import check_name, in_one_line
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
 from zoo.probing.similarity import has_rule
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import BaseTask
 from zoo.tasks.linear_regression import second_moments

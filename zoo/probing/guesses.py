@@ -12,12 +12,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
 
-from zoo.curves import sample_batches
-from zoo.errors import UserError, check_count
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.curves import sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
 
 _BATCH_SIZE = 4096
 

@@ -13,7 +13,7 @@ from matplotlib.image import AxesImage
 
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.style import SIGNED, SMALL, WIDTH, Figure, in_style
+from zoo.reports.style import SIGNED, SMALL, WIDTH, Figure, in_style
 
 _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo import theory
-from zoo.learning_rule import LearningRule, symmetric
-from zoo.protocols import Predictor, Task
-from zoo.search import lowest_point
+from zoo.core.learning_rule import LearningRule, symmetric
+from zoo.core.protocols import Predictor, Task
+from zoo.core.search import lowest_point
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.theory.exact import double_precision, float64_rule

@@ -12,10 +12,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
 
-from zoo.curves import sample_batches, split, summarise
-from zoo.errors import UserError, check_count
-from zoo.prompt import Prompt
-from zoo.protocols import Layered, Predictor, Task
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Layered, Predictor, Task
+from zoo.measure.curves import sample_batches, split, summarise
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -46,7 +46,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
   """The loss of predictions read from the tokens of each layer of a model.
 
   The fitted maps use another `num_prompts` prompts. Raises UserError for a model that
-  is not `zoo.protocols.Layered`.
+  is not `zoo.core.protocols.Layered`.
   """
   if not (isinstance(model, Layered) and isinstance(model, nnx.Module)):
     raise UserError(

@@ -21,13 +21,13 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
-from zoo.curves import merge, sample_batches, split
-from zoo.errors import UserError, check_count
-from zoo.intervals import Estimate, estimate
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.search import lowest_point
+from zoo.measure.curves import merge, sample_batches, split
+from zoo.measure.intervals import Estimate, estimate
 from zoo.probing.guesses import distance_to_mean
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
-from zoo.search import lowest_point
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline
 

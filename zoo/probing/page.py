@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zoo import reports, style
+from zoo import reports
 from zoo.probing.report import Report
 from zoo.probing.summaries import tables
+from zoo.reports import style
 
 # The title and the caption of each picture.
 _CAPTIONS = {

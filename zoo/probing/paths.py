@@ -11,9 +11,9 @@ from flax import nnx
 from jaxtyping import Float
 
 from zoo import theory
-from zoo.errors import check_count
+from zoo.core.errors import check_count
+from zoo.core.protocols import Predictor, Task
 from zoo.models import LTB, MultiHeadLSA, YqLSA
-from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix
 from zoo.theory import constructions

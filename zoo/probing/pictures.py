@@ -11,9 +11,9 @@ from flax import nnx
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from zoo.comparison_plots import plot_by_examples
-from zoo.curves import sample_batches
-from zoo.errors import in_one_line
+from zoo.core.errors import in_one_line
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.curves import sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
@@ -25,8 +25,8 @@ from zoo.probing.report import Report
 from zoo.probing.sampling import Answer, answers
 from zoo.probing.shift_pictures import plot_shifts as plot_shifts
 from zoo.probing.shift_pictures import plot_task_shifts as plot_task_shifts
-from zoo.protocols import Predictor, Task
-from zoo.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
+from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
 
 
 def pictures(

@@ -15,10 +15,11 @@ from flax import nnx
 from tqdm import tqdm
 
 from zoo import estimators, theory
-from zoo.comparison import Comparison, compare
-from zoo.errors import UserError, check_name, in_one_line
+from zoo.core.errors import UserError, check_name, in_one_line
+from zoo.core.protocols import Layered, Predictor, Task
 from zoo.evaluation_sets import EvaluationSet
-from zoo.intervals import Estimate
+from zoo.measure.comparison import Comparison, compare
+from zoo.measure.intervals import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
 from zoo.probing.distribution_shift import SHIFTS, Shift, shift
@@ -35,7 +36,6 @@ from zoo.probing.scores import Risks, Score, risks, score
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.task_shifts import TaskShift, task_shift
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
-from zoo.protocols import Layered, Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from zoo.curves import Static, merge, sample_batches, split
-from zoo.errors import UserError, check_count
-from zoo.intervals import Estimate, estimate_from_moments
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.curves import Static, merge, sample_batches, split
+from zoo.measure.intervals import Estimate, estimate_from_moments
 from zoo.tasks.baselines import HostBaseline
 
 

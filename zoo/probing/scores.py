@@ -9,11 +9,11 @@ import jax
 from jaxtyping import Array, Float
 
 from zoo import theory
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
 from zoo.evaluation_sets import EvaluationSet
-from zoo.intervals import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing.sampling import Answer, means, sample_means
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
 from zoo.theory.exact import known_risk
 
 _BATCH_SIZE = 1024  # divides the sizes of the sets, so that one program is enough

@@ -9,10 +9,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from zoo.intervals import Estimate
+from zoo.measure.intervals import Estimate
 from zoo.probing.distribution_shift import Shift
 from zoo.probing.task_shifts import TaskShift
-from zoo.style import (
+from zoo.reports.style import (
   BLUE,
   GREEN,
   GREY,

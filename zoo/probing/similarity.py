@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
-from zoo.errors import UserError
-from zoo.intervals import Estimate
-from zoo.learning_rule import LearningRule
+from zoo.core.errors import UserError
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import FollowsRule, Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.probing.sampling import Answer, sample_means
-from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, Predictor, Task
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,9 @@ import math
 
 import numpy as np
 
-from zoo.comparison import table_of
-from zoo.intervals import Estimate
+from zoo.core.tables import format_estimate, format_table
+from zoo.measure.comparison import table_of
+from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
 from zoo.probing.distribution_shift import Shift, ShiftedRisk
 from zoo.probing.guesses import LearnedGuess
@@ -22,7 +23,6 @@ from zoo.probing.similarity import Alignment
 from zoo.probing.task_shifts import TaskShift
 from zoo.probing.verdicts import percent
 from zoo.reports import Table
-from zoo.tables import format_estimate, format_table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
 _MOST_ENTRIES = 5  # entries shown of a vector

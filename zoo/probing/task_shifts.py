@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from zoo.comparison import affordable
-from zoo.curves import sample_losses
-from zoo.errors import in_one_line
-from zoo.intervals import Estimate, estimate
-from zoo.protocols import Predictor, Task
+from zoo.core.errors import in_one_line
+from zoo.core.protocols import Predictor, Task
+from zoo.measure.comparison import affordable
+from zoo.measure.curves import sample_losses
+from zoo.measure.intervals import Estimate, estimate
 
 _FEWEST = 16  # prompts; a shift that allows fewer is not measured
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from zoo import style
-from zoo.plots import Plot, render_figure
+from zoo.reports import style
+from zoo.reports.plots import Plot, render_figure
 
 
 @dataclasses.dataclass(frozen=True)

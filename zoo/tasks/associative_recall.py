@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from zoo import losses
-from zoo.errors import UserError
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
+from zoo.core import losses
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import derived_size, set_field, size
 from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Zero, zeroed
-from zoo.values import derived_size, set_field, size
 
 
 @register_task('associative_recall')

@@ -1,7 +1,7 @@
 """Base classes of tasks, and the tasks on which a trained model is tested.
 
-A task is a value (`zoo.values`): a class that lists its fields and says how a prompt is
-drawn. A class is abstract, or it is a task and has no subclasses.
+A task is a value (`zoo.core.values`): a class that lists its fields and says how a
+prompt is drawn. A class is abstract, or it is a task and has no subclasses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo import losses, values
-from zoo.errors import UserError, check_count
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
-from zoo.registry import tasks
-from zoo.values import derived_size, is_zero, leaf, set_field, static
+from zoo.core import losses, values
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.registry import tasks
+from zoo.core.values import derived_size, is_zero, leaf, set_field, static
 
 _Class = TypeVar('_Class', bound=type)
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from zoo.prompt import Prompt
+from zoo.core.prompt import Prompt
 
 
 class Baseline:

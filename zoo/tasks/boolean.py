@@ -17,13 +17,13 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo import losses
-from zoo.errors import UserError
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
+from zoo.core import losses
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.values import set_field, size, value
 from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
-from zoo.values import set_field, size, value
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds

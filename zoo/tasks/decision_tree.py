@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from zoo.errors import UserError
-from zoo.protocols import Predictor
+from zoo.core.errors import UserError
+from zoo.core.protocols import Predictor
+from zoo.core.values import size
 from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
-from zoo.values import size
 
 _LARGEST_DEPTH = 20  # a million leaves per prompt
 

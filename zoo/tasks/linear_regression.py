@@ -13,16 +13,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
-from zoo import draws
-from zoo.errors import (
+from zoo.core import draws
+from zoo.core.errors import (
   UserError,
   check_count,
   check_vector,
 )
-from zoo.learning_rule import LearningRule
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
-from zoo.statistics import Statistics, triangle
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.statistics import Statistics, triangle
+from zoo.core.values import (
+  Matrix,
+  Vector,
+  covariance,
+  derived,
+  is_zero,
+  leaf,
+  number,
+  set_field,
+  size,
+  value,
+  vector,
+)
 from zoo.tasks.base import (
   FunctionClass,
   dot,
@@ -35,19 +48,6 @@ from zoo.tasks.baselines import (
   Zero,
   at_every_length,
   zeroed,
-)
-from zoo.values import (
-  Matrix,
-  Vector,
-  covariance,
-  derived,
-  is_zero,
-  leaf,
-  number,
-  set_field,
-  size,
-  value,
-  vector,
 )
 
 

@@ -12,21 +12,13 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo import losses
-from zoo.errors import (
+from zoo.core import losses
+from zoo.core.errors import (
   UserError,
 )
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
-from zoo.tasks.base import (
-  FunctionClass,
-  dot,
-  register_task,
-  sample_signs,
-  symmetric_root,
-)
-from zoo.tasks.baselines import Baseline, Zero, zeroed
-from zoo.values import (
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import (
   Matrix,
   Vector,
   choice,
@@ -36,6 +28,14 @@ from zoo.values import (
   size,
   vector,
 )
+from zoo.tasks.base import (
+  FunctionClass,
+  dot,
+  register_task,
+  sample_signs,
+  symmetric_root,
+)
+from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 _LINKS = {
   'logistic': jax.nn.sigmoid,

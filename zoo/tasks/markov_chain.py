@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo import losses
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
+from zoo.core import losses
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import derived_size, set_field, size
 from zoo.tasks.base import BaseTask, dot, register_task
 from zoo.tasks.baselines import Baseline, Zero, zeroed
-from zoo.values import derived_size, set_field, size
 
 
 @register_task('markov_chain')

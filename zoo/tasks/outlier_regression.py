@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import choice, number, set_field, size
 from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
-from zoo.values import choice, number, set_field, size
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 

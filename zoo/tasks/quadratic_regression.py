@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.protocols import Predictor
+from zoo.core.protocols import Predictor
+from zoo.core.values import Vector, number, size, vector
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
-from zoo.values import Vector, number, size, vector
 
 
 @register_task('quadratic_regression')

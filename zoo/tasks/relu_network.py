@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import number, size
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
-from zoo.values import number, size
 
 
 @register_task('relu_network')

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError, check_vector
-from zoo.protocols import Predictor
+from zoo.core.errors import UserError, check_vector
+from zoo.core.protocols import Predictor
+from zoo.core.values import size, static
 from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero, zeroed
-from zoo.values import size, static
 
 # A threshold in ε times the largest singular value of the examples. Below it the
 # rounding errors of the labels affect the second weight more than the function does.

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from zoo.errors import UserError
-from zoo.protocols import Predictor
+from zoo.core.errors import UserError
+from zoo.core.protocols import Predictor
+from zoo.core.values import number, size
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import (
   Averaging,
@@ -23,7 +24,6 @@ from zoo.tasks.baselines import (
   Zero,
   zeroed,
 )
-from zoo.values import number, size
 
 MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 

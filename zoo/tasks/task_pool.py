@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.errors import UserError
-from zoo.protocols import Predictor, Task
+from zoo.core.errors import UserError
+from zoo.core.protocols import Predictor, Task
+from zoo.core.values import is_zero, number, size
 from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero, zeroed
 from zoo.tasks.linear_regression import LinearRegression, require_covered
-from zoo.values import is_zero, number, size
 
 
 @register_task('task_pool')

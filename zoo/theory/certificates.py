@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo.protocols import Predictor, Task
+from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import (
   double_precision,
   excess_risk,

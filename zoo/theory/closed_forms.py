@@ -1,7 +1,7 @@
 """Exact risks of estimators that are not learning rules."""
 
-from zoo.errors import UserError
-from zoo.protocols import Predictor, Task
+from zoo.core.errors import UserError
+from zoo.core.protocols import Predictor, Task
 from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
 from zoo.theory.ridge import ridge_risk
 from zoo.theory.schedules import gradient_descent_risk

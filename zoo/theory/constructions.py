@@ -12,8 +12,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import UserError, check_matrix, check_number, check_vector
-from zoo.learning_rule import LearningRule
+from zoo.core.errors import UserError, check_matrix, check_number, check_vector
+from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, DeepLSA, MultiHeadLSA, YqLSA
 
 

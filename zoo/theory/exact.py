@@ -13,10 +13,10 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from zoo.errors import UserError
-from zoo.exact_forms import Recurrence
-from zoo.learning_rule import LearningRule
-from zoo.protocols import FollowsRule, HasExactForm, Predictor, Task
+from zoo.core.errors import UserError
+from zoo.core.exact_forms import Recurrence
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
 from zoo.tasks.task_pool import covers_pool
 from zoo.theory import sequential
 from zoo.theory.closed_forms import closed_form

@@ -5,9 +5,9 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
-from zoo.errors import UserError
-from zoo.exact_forms import DeepRule, Recurrence
-from zoo.protocols import HasExactForm, Task
+from zoo.core.errors import UserError
+from zoo.core.exact_forms import DeepRule, Recurrence
+from zoo.core.protocols import HasExactForm, Task
 from zoo.theory.deep.deep_rule import (
   GeneralSpectrum,
   Spectrum,

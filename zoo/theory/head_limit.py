@@ -6,8 +6,8 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Float, Int
 
-from zoo.errors import check_count, check_number, check_vector
-from zoo.protocols import Task
+from zoo.core.errors import check_count, check_number, check_vector
+from zoo.core.protocols import Task
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from zoo.errors import check_count, check_number
-from zoo.search import lowest_point
+from zoo.core.errors import check_count, check_number
+from zoo.core.search import lowest_point
 
 _ANGLES = np.linspace(0, math.pi, 2001)
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_name
-from zoo.learning_rule import LearningRule, symmetric
+from zoo.core.errors import UserError, check_name
+from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.tasks.task_pool import TaskPool, require_isotropic
 from zoo.theory.directions import Prior, normal_prior, panels, pool_prior
 

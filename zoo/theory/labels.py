@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo.errors import check_name
-from zoo.learning_rule import LearningRule
-from zoo.protocols import Predictor, Task
+from zoo.core.errors import check_name
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import Scalar, double_precision, evaluate_form
 from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import check_number, check_vector
-from zoo.learning_rule import LearningRule
-from zoo.protocols import Task
+from zoo.core.errors import check_number, check_vector
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.tasks.task_pool import TaskPool, covers_pool
 from zoo.theory.label_moments import best_rule, quadratic_risk

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_vector
+from zoo.core.errors import UserError, check_vector
 from zoo.models import LTB, YqLSA
 from zoo.models.sequential import SequentialLearner
 from zoo.models.token_model import TokenModel

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo import wishart
-from zoo.errors import UserError
-from zoo.protocols import Task
+from zoo.core import wishart
+from zoo.core.errors import UserError
+from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import Ridge, bayes, require_covered, second_moments
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.learning_rule import AnyArray, LearningRule, symmetric
+from zoo.core.learning_rule import AnyArray, LearningRule, symmetric
 from zoo.theory.moments import Moments, context_moments
 
 _FEW_FEATURES = 128  # up to here an update takes at most 17 MB in float64

@@ -7,9 +7,9 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Complex, Float
 
-from zoo import wishart
-from zoo.errors import UserError, check_count
-from zoo.search import lowest_point
+from zoo.core import wishart
+from zoo.core.errors import UserError, check_count
+from zoo.core.search import lowest_point
 from zoo.tasks.linear_regression import (
   LinearRegression,
   best_first_step,

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from zoo.errors import UserError, check_array, check_number, check_vector
-from zoo.exact_forms import Recurrence
-from zoo.learning_rule import AnyArray
-from zoo.protocols import Task
+from zoo.core.errors import UserError, check_array, check_number, check_vector
+from zoo.core.exact_forms import Recurrence
+from zoo.core.learning_rule import AnyArray
+from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
 from zoo.theory.moments import Moments, task_moments
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
 
-from zoo.errors import UserError
-from zoo.learning_rule import LearningRule
-from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, Predictor
+from zoo.core.errors import UserError
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import FollowsRule, Predictor
 
 # Relative to the largest prediction. Rounding errors in float32 are about 1e-6.
 TOLERANCE = 1e-3

@@ -1,6 +1,6 @@
 """Training: one sharded loop for every model, from a config to a workdir."""
 
-from zoo.config import validate as validate
+from zoo.config.validation import validate as validate
 from zoo.training.loop import train as train
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid

@@ -10,10 +10,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo import processes
-from zoo.comparison import Comparison, compare_all
-from zoo.config import Config, num_compared
-from zoo.protocols import Task
+from zoo.config.validation import Config, num_compared
+from zoo.core.protocols import Task
+from zoo.host import processes
+from zoo.measure.comparison import Comparison, compare_all
 
 
 def compare_trained(
@@ -23,7 +23,7 @@ def compare_trained(
   members: Sequence[PyTree],
   mesh: Mesh,
 ) -> list[Comparison | None]:
-  """Like `zoo.comparison.compare_all`, for models on a mesh.
+  """Like `zoo.measure.comparison.compare_all`, for models on a mesh.
 
   `members` are the arrays of each model. The config sets the number of prompts and the
   seed; with fewer than two prompts each comparison is None. Process 0 measures, on one

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, cast
 
 from matplotlib.axes import Axes
 
-from zoo import registry
-from zoo.buckets import copied_files, is_url
-from zoo.comparison import MODEL, Comparison, without_errors
-from zoo.comparison_plots import plot_by_examples
-from zoo.errors import UserError
-from zoo.files import read_json, user_path
-from zoo.style import (
+from zoo.core import registry
+from zoo.core.errors import UserError
+from zoo.host.files import read_json, user_path
+from zoo.measure.comparison import MODEL, Comparison, without_errors
+from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.style import (
   BLACK,
   PALETTE,
   Figure,
@@ -24,10 +23,11 @@ from zoo.style import (
   legend_above,
   sparse_markers,
 )
+from zoo.storage.buckets import copied_files, is_url
+from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
 from zoo.training.records import read_lines
 from zoo.training.summary import SUMMARY, read_summary
-from zoo.workdir import POINTS
 
 _TABLE = 'table.json'  # of a sweep
 _METRICS = 'metrics.jsonl'

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from flax.traverse_util import flatten_dict
 
-from zoo.buckets import is_url
-from zoo.config import Config, to_json
-from zoo.files import UnreadableFile, read_json, user_path, write_atomically
-from zoo.interruption import Interruption
-from zoo.mirror import mirrored, mirrored_in_parts
+from zoo.config.validation import Config, to_json
+from zoo.host.files import UnreadableFile, read_json, user_path, write_atomically
+from zoo.host.interruption import Interruption
+from zoo.storage.buckets import is_url
+from zoo.storage.mirror import mirrored, mirrored_in_parts
+from zoo.storage.workdir import PARTS, Hold, read_parts, try_lock
 from zoo.training.populations import POPULATION
 from zoo.training.stacking import STACKED, STACKED_IF_EXACT, alike, can_be_stacked
 from zoo.training.summary import SUMMARY, finished_summary
 from zoo.training.unfinished import saved_steps, unfinished_programs
-from zoo.workdir import PARTS, Hold, read_parts, try_lock
 
 _MAKING = '.parts.lock'
 _PAUSE = 1.0  # seconds before trying again the items that other processes hold

@@ -15,14 +15,14 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Key, PyTree
 
 from zoo import estimators, theory
-from zoo.config import Config
-from zoo.errors import UserError
-from zoo.exact_forms import DeepRule, Recurrence
-from zoo.intervals import Estimate, estimate_from_moments
-from zoo.learning_rule import LearningRule
-from zoo.mesh import replicate
-from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, HasExactForm, Task, predicts_all
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config
+from zoo.core.errors import UserError
+from zoo.core.exact_forms import DeepRule, Recurrence
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
+from zoo.measure.intervals import Estimate, estimate_from_moments
 from zoo.training.layout import Layout
 from zoo.training.objective import (
   losses_at_all,

@@ -14,13 +14,9 @@ import jax
 import numpy as np
 from absl import logging
 
-from zoo import memory, processes
-from zoo.bucket_workdir import bucket_workdir
-from zoo.buckets import is_url
-from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import run_metadata
-from zoo.config import (
+from zoo.config import memory
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import (
   Config,
   build_task,
   differences,
@@ -29,11 +25,17 @@ from zoo.config import (
   to_json,
   validate,
 )
-from zoo.contracts import check_sampled
-from zoo.errors import RunError, UserError
-from zoo.files import user_path
-from zoo.interruption import Interruption
-from zoo.mesh import make_mesh
+from zoo.core.errors import RunError, UserError
+from zoo.host import processes
+from zoo.host.files import user_path
+from zoo.host.interruption import Interruption
+from zoo.measure.contracts import check_sampled
+from zoo.storage.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
+from zoo.storage.bucket_workdir import bucket_workdir
+from zoo.storage.buckets import is_url
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.metadata import run_metadata
+from zoo.storage.workdir import locked, open_workdir
 from zoo.theory import is_ours
 from zoo.training.comparison import log_fewer_prompts
 from zoo.training.evaluation import Risks
@@ -50,8 +52,7 @@ from zoo.training.summary import (
   write_summary,
 )
 from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
-from zoo.utilisation import describe
-from zoo.workdir import locked, open_workdir
+from zoo.training.utilisation import describe
 
 
 class NotFiniteError(RunError):

@@ -13,13 +13,21 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
-from zoo import draws, theory
-from zoo.config import Config, compute_dtype, num_parts, positions
-from zoo.curves import one_pass
-from zoo.learning_rule import LearningRule
-from zoo.prompt import Prompt
-from zoo.protocols import FollowsRule, HasExactForm, Looped, Predictor, Task, is_looped
-from zoo.statistics import Statistics
+from zoo import theory
+from zoo.config.validation import Config, compute_dtype, num_parts, positions
+from zoo.core import draws
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import (
+  FollowsRule,
+  HasExactForm,
+  Looped,
+  Predictor,
+  Task,
+  is_looped,
+)
+from zoo.core.statistics import Statistics
+from zoo.measure.curves import one_pass
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss
 

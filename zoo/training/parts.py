@@ -18,8 +18,8 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config import Config, build_task, num_parts
-from zoo.protocols import Predictor
+from zoo.config.validation import Config, build_task, num_parts
+from zoo.core.protocols import Predictor
 
 # From a model and a batch to the mean loss over the batch.
 Loss = Callable[[Any, PyTree], Float[Array, '']]

@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from zoo import theory
-from zoo.comparison import Comparison
-from zoo.config import Config, build_task
-from zoo.mesh import make_mesh, replicate
-from zoo.protocols import Task
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import Config, build_task
+from zoo.core.protocols import Task
+from zoo.measure.comparison import Comparison
 from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import (
   Evaluation,

@@ -16,10 +16,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from zoo import processes, registry, theory
-from zoo.checkpoints.bucket_checkpoints import AnyCheckpoints
-from zoo.comparison import Comparison
-from zoo.config import (
+from zoo import theory
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import (
   Config,
   build_task,
   compute_dtype,
@@ -27,8 +26,11 @@ from zoo.config import (
   positions,
   to_json,
 )
-from zoo.mesh import make_mesh, replicate
-from zoo.protocols import Task
+from zoo.core import registry
+from zoo.core.protocols import Task
+from zoo.host import processes
+from zoo.measure.comparison import Comparison
+from zoo.storage.bucket_checkpoints import AnyCheckpoints
 from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import Evaluation, Measured, make_evaluation
 from zoo.training.layout import Layout, State
@@ -43,7 +45,7 @@ from zoo.training.step import (
   make_train_steps,
   stream_key,
 )
-from zoo.utilisation import product_flops
+from zoo.training.utilisation import product_flops
 
 
 class Plan(NamedTuple):

@@ -16,7 +16,7 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
-from zoo.files import (
+from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   is_finite_number,

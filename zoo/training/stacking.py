@@ -20,8 +20,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from zoo import registry, theory
-from zoo.config import (
+from zoo import theory
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import (
   Config,
   abstract_model,
   build_task,
@@ -32,9 +33,9 @@ from zoo.config import (
   positions,
   to_json,
 )
-from zoo.mesh import make_mesh, replicate
+from zoo.core import registry
+from zoo.core.protocols import Task
 from zoo.models import LinearAttention
-from zoo.protocols import Task
 from zoo.training.evaluation import (
   Evaluation,
   SampledMoments,

@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.config import Config, build_model
-from zoo.draws import EVAL_STREAM as EVAL_STREAM
-from zoo.draws import INIT_STREAM, stream_of
-from zoo.draws import TRAIN_STREAM as TRAIN_STREAM
-from zoo.optimizers import build_optimizer, flattened, with_shapes_of
-from zoo.protocols import Model, SplitsHeads
+from zoo.config.optimizers import build_optimizer, flattened, with_shapes_of
+from zoo.config.validation import Config, build_model
+from zoo.core.draws import EVAL_STREAM as EVAL_STREAM
+from zoo.core.draws import INIT_STREAM, stream_of
+from zoo.core.draws import TRAIN_STREAM as TRAIN_STREAM
+from zoo.core.protocols import Model, SplitsHeads
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Objective
 

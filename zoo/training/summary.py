@@ -11,20 +11,20 @@ from typing import TypedDict, cast
 import jax
 from flax import nnx
 
-from zoo.comparison import Comparison, below_bayes, is_comparison, table_of
-from zoo.config import Config, abstract_model, to_json
-from zoo.files import (
+from zoo.config.validation import Config, abstract_model, to_json
+from zoo.core.protocols import FollowsRule, Model
+from zoo.core.tables import format_estimate, format_exact, format_table
+from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   is_finite_number,
   read_json,
   write_atomically,
 )
-from zoo.protocols import FollowsRule, Model
-from zoo.tables import format_estimate, format_exact, format_table
+from zoo.measure.comparison import Comparison, below_bayes, is_comparison, table_of
 from zoo.training.evaluation import Risks
 from zoo.training.program import Program
-from zoo.utilisation import share_of_peak
+from zoo.training.utilisation import share_of_peak
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -54,7 +54,9 @@ class Summary(TypedDict):
   steps_per_second: float | None
   cpu_ms_per_step: float | None
   flops_per_second: float | None  # of all devices and models of the program
-  share_of_peak: float | None  # by zoo.utilisation; None if the peak is unknown
+  share_of_peak: (
+    float | None
+  )  # by zoo.training.utilisation; None if the peak is unknown
   wall_time: float  # s
   jax_version: str
   device_kind: str

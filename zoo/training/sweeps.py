@@ -19,12 +19,8 @@ import jax
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo import memory, tables
-from zoo.buckets import is_url
-from zoo.checkpoints.checkpointer import Checkpoints
-from zoo.checkpoints.metadata import run_metadata
-from zoo.comparison import MODEL
-from zoo.config import (
+from zoo.config import memory
+from zoo.config.validation import (
   Config,
   abstract_model,
   build_task,
@@ -34,9 +30,15 @@ from zoo.config import (
   validate,
   validate_fields,
 )
-from zoo.errors import RunError, UserError, check_count, check_name
-from zoo.files import write_atomically
-from zoo.interruption import Interruption
+from zoo.core import tables
+from zoo.core.errors import RunError, UserError, check_count, check_name
+from zoo.host.files import write_atomically
+from zoo.host.interruption import Interruption
+from zoo.measure.comparison import MODEL
+from zoo.storage.buckets import is_url
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.metadata import run_metadata
+from zoo.storage.workdir import POINTS, lock_of_part, locked, open_workdir, shared
 from zoo.training.division import (
   Workers,
   divide,
@@ -54,7 +56,6 @@ from zoo.training.populations import make_population
 from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
-from zoo.workdir import POINTS, lock_of_part, locked, open_workdir, shared
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]

@@ -8,8 +8,8 @@ import pathlib
 import jax
 from absl import logging
 
-from zoo import processes
-from zoo.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError
+from zoo.host import processes
 
 Steps = tuple[int, int]  # the first and the last step, counted from 1
 

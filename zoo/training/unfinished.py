@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from zoo.checkpoints.orbax_folders import METADATA_FILE
-from zoo.checkpoints.steps import step_folders
-from zoo.files import UnreadableFile, read_json
+from zoo.host.files import UnreadableFile, read_json
+from zoo.storage.orbax_folders import METADATA_FILE
+from zoo.storage.steps import step_folders
 
 POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
 _FOLDER = 'unfinished'

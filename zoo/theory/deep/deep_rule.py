@@ -1,6 +1,7 @@
 """The exact risk of layers of linear attention whose matrices are multiples of I.
 
-The layers are given as a `zoo.exact_forms.DeepRule`; see docs/theory.md, section 8.
+The layers are given as a `zoo.core.exact_forms.DeepRule`; see section 8 of
+docs/theory.md.
 """
 
 import operator
@@ -12,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from zoo import wishart
-from zoo.errors import UserError, check_count
-from zoo.exact_forms import DeepRule
-from zoo.learning_rule import AnyArray
-from zoo.protocols import Task
+from zoo.core import wishart
+from zoo.core.errors import UserError, check_count
+from zoo.core.exact_forms import DeepRule
+from zoo.core.learning_rule import AnyArray
+from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
 from zoo.theory.deep.feature_moments import feature_moments

@@ -13,8 +13,8 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import UserError, check_count, check_number, check_vector
-from zoo.protocols import Task
+from zoo.core.errors import UserError, check_count, check_number, check_vector
+from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import Spectrum, degree, spectrum_of
 from zoo.theory.schedules import best_schedule, polynomial_optimum

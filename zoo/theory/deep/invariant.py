@@ -15,8 +15,8 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Float
 
-from zoo.errors import check_array, check_number
-from zoo.protocols import Task
+from zoo.core.errors import check_array, check_number
+from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.gd_plus_plus import gd_plus_plus_optimum

@@ -14,13 +14,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
-from zoo import draws
-from zoo.errors import UserError, check_count
-from zoo.exact_forms import DeepRule
+from zoo.core import draws
+from zoo.core.errors import UserError, check_count
+from zoo.core.exact_forms import DeepRule
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
 from zoo.models.deep_lsa import DeepLSA
 from zoo.models.linear_attention import LinearAttention
-from zoo.prompt import Prompt
-from zoo.protocols import Predictor, Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
 from zoo.tasks.linear_regression import require_covered

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from zoo.errors import UserError, check_count
-from zoo.protocols import Task
+from zoo.core.errors import UserError, check_count
+from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import require_covered, second_moments
 

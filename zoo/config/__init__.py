@@ -1,0 +1,1 @@
+"""Configs: their fields, checks, what they build, and the mesh they ask for."""

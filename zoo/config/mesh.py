@@ -1,0 +1,101 @@
+"""The mesh of devices: the batch is split over `data`, the heads over `model`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+
+from zoo.config.validation import AnyConfig, mesh_shape, num_slices
+from zoo.core.errors import UserError
+
+
+def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
+  """The config's mesh: the batch is split over `data`, the heads over `model`.
+
+  `devices` defaults to those of all processes. With several slices the parts of the
+  batch are grouped by slice, so that only sums over `data` leave a slice. Raises
+  UserError for a mesh that the devices cannot form.
+  """
+  devices = jax.devices() if devices is None else devices
+  data, model = mesh_shape(config, len(devices))
+  slices = num_slices(config)
+  if slices > 1:
+    _check_slices(slices, devices)
+  try:
+    if slices == 1:
+      placed = mesh_utils.create_device_mesh(
+        (data, model),
+        devices[: data * model],
+        # `jax.make_mesh` allows this only on v5e, and fails for 64 × 4 devices of v6e.
+        allow_split_physical_axes=True,
+      )
+    else:
+      placed = mesh_utils.create_hybrid_device_mesh(
+        (data // slices, model),
+        (slices, 1),
+        devices,
+        allow_split_physical_axes=True,
+      )
+  except (AssertionError, NotImplementedError, ValueError):
+    raise UserError(
+      f'config.mesh is data {data} × model {model}; {data * model} of the '
+      f'{len(devices)} devices of kind {devices[0].device_kind!r} cannot form it'
+      f'{_hint(slices, devices)}'
+    ) from None
+  # Not Explicit, the default, under which an ordinary einsum needs annotations.
+  return Mesh(placed, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+
+
+def _check_slices(slices: int, devices: Sequence[Any]) -> None:
+  """Raises UserError unless the devices form `slices` slices of the same size."""
+  sizes = _slice_sizes(devices)
+  if not sizes:
+    raise UserError(
+      f'config.mesh.slices is {slices}; it must be 1 for devices of kind '
+      f'{devices[0].device_kind!r}, which do not report their slice'
+    )
+  if len(sizes) != slices or len(set(sizes)) > 1:
+    raise UserError(
+      f'config.mesh.slices is {slices}; the devices are in slices of '
+      f'{" + ".join(map(str, sizes))}, not in {slices} of the same size'
+    )
+
+
+def _slice_sizes(devices: Sequence[Any]) -> list[int]:
+  """The number of devices in each slice; empty if they do not report their slice."""
+  if not all(hasattr(device, 'slice_index') for device in devices):
+    return []
+  return list(Counter(device.slice_index for device in devices).values())
+
+
+def _hint(slices: int, devices: Sequence[Any]) -> str:
+  found = len(_slice_sizes(devices))
+  if slices > 1 or found < 2:
+    return ''
+  return f'; they are in {found} slices: set config.mesh.slices={found}'
+
+
+def replicate(values: PyTree, mesh: Mesh) -> PyTree:
+  """Replicates values that every process has on each device."""
+  sharding = NamedSharding(mesh, P())
+  if sharding.is_fully_addressable:
+    return jax.device_put(values, sharding)
+
+  def put(value: Any) -> jax.Array:
+    if isinstance(value, jax.Array) and jnp.issubdtype(
+      value.dtype, jax.dtypes.prng_key
+    ):
+      data = put(jax.random.key_data(value))
+      return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
+    # `device_put` would compare the values of all processes at each call, and wait.
+    value = np.asarray(value)
+    return jax.make_array_from_callback(value.shape, sharding, lambda _: value)
+
+  return jax.tree.map(put, values)

@@ -1,0 +1,1 @@
+"""What all other rooms stand on: prompts, losses, draws, registries, values, errors."""

@@ -1,0 +1,142 @@
+"""Structural types of models and tasks: any class with these methods will do."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeGuard, runtime_checkable
+
+from jaxtyping import Array, Float, Key
+
+from zoo.core.exact_forms import DeepRule, Recurrence
+from zoo.core.learning_rule import LearningRule
+from zoo.core.prompt import Prompt
+
+
+@runtime_checkable
+class Predictor(Protocol):
+  """A callable that predicts: a model, an estimator or a learning rule."""
+
+  def __call__(self, prompt: Prompt, /) -> Float[Array, ' b *k']:
+    """The prediction for each prompt's query: a number, a logit, or k logits."""
+    ...
+
+
+@runtime_checkable
+class PredictsAll(Predictor, Protocol):
+  """A predictor that predicts every example of a prompt in one pass."""
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
+    """The prediction for each example from those before it, that for the query last."""
+    ...
+
+
+def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
+  """Whether a predictor has `predictions`, which its class or it may set to None."""
+  # isinstance() looks at the class alone before Python 3.12.
+  return getattr(subject, 'predictions', None) is not None and callable(subject)
+
+
+@runtime_checkable
+class Model(Predictor, Protocol):
+  """A predictor with parameters: an NNX module. Its class defines everything else."""
+
+
+@runtime_checkable
+class Looped(Predictor, Protocol):
+  """A predictor that applies the same layers again and again (arXiv 2311.12424)."""
+
+  def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
+    """The predictions after each trained loop; the last equal `predictions`.
+
+    Without `predictions`, those before the query may be missing or meaningless.
+    """
+    ...
+
+
+def is_looped(subject: object) -> TypeGuard[Looped]:
+  """Whether a predictor has `loop_predictions`, which may be None as above."""
+  return getattr(subject, 'loop_predictions', None) is not None and callable(subject)
+
+
+@runtime_checkable
+class Layered(Predictor, Protocol):
+  """A predictor whose readout can read the tokens of every layer."""
+
+  def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
+    """The tokens before the first layer and after each layer; the query's is last."""
+    ...
+
+  def read(
+    self, tokens: Float[Array, 'b n w'], prompt: Prompt
+  ) -> Float[Array, 'b t *k']:
+    """The predictions of the readout from the tokens of any layer."""
+    ...
+
+
+@runtime_checkable
+class SplitsHeads(Predictor, Protocol):
+  """A model with independent heads, to which heads of zeros may be added."""
+
+  num_heads: int
+
+  def split_heads(self, *axes: str) -> None:
+    """Splits the weights of the heads over these axes of the mesh."""
+    ...
+
+
+@runtime_checkable
+class FollowsRule(Predictor, Protocol):
+  """A predictor of the linear family, which follows a learning rule."""
+
+  def learning_rule(self) -> LearningRule:
+    """The rule that predicts the same for every prompt."""
+    ...
+
+
+@runtime_checkable
+class HasExactForm(Predictor, Protocol):
+  """A predictor outside the linear family whose exact risk is known."""
+
+  def exact_form(self) -> DeepRule | Recurrence:
+    """The form that predicts the same for every prompt.
+
+    Raises UserError with the reason if these hyper-parameters have none.
+    """
+    ...
+
+
+@runtime_checkable
+class Task(Protocol):
+  """A distribution of prompts: a subclass of `zoo.tasks.BaseTask`, which is a value."""
+
+  @property
+  def num_features(self) -> int:
+    """d ≥ 1."""
+    ...
+
+  @property
+  def context_length(self) -> int:
+    """C ≥ 1, the number of labelled examples of a prompt."""
+    ...
+
+  @property
+  def num_outputs(self) -> int:
+    """1 for labels that are numbers or signs, k for one-hot vectors of k classes."""
+    ...
+
+  def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+    """Samples prompts; each is a pure function of the key and its batch position."""
+    ...
+
+  def loss(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m']:
+    """The loss of each prediction."""
+    ...
+
+  def baselines(self) -> dict[str, Predictor]:
+    """Untrained predictors to compare a model with; the first is the one to beat."""
+    ...
+
+  def shifts(self) -> dict[str, Task]:
+    """Tasks, by name, on which to test a model that was trained on this one."""
+    ...

@@ -1,0 +1,222 @@
+"""Names of models and tasks: a config names them, the registry builds them."""
+
+import contextlib
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from zoo.core import values
+from zoo.core.errors import UserError, check_name, unknown_name
+
+_Class = TypeVar('_Class', bound=type)
+_ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
+
+
+class Arguments:
+  """The constructor arguments of a model or a task, as plain data; equal by value.
+
+  NNX treats it as a static attribute, which survives splitting, merging and cloning.
+  """
+
+  def __init__(self, given: Mapping[str, object], defaults: Mapping[str, object]):
+    """Takes arguments by name; a default that JSON cannot hold is not recorded."""
+    self.unrecorded: dict[str, str] = {}  # by name, the type that JSON cannot hold
+    self._values: dict[str, object] = {}
+    for name, value in {**defaults, **given}.items():
+      try:
+        self._values[name] = _plain(value)
+      except _NotPlain as error:
+        if name in given:
+          self.unrecorded[name] = str(error)
+
+  @functools.cached_property
+  def _text(self) -> str:
+    return json.dumps(self._values, default=np.ndarray.tolist, sort_keys=True)
+
+  def values(self) -> dict[str, object]:
+    """The arguments as JSON holds them: arrays and tuples are lists."""
+    return json.loads(self._text)
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, Arguments):
+      return NotImplemented
+    return (self._text, self.unrecorded) == (other._text, other.unrecorded)
+
+  def __hash__(self) -> int:
+    return hash(self._text)
+
+
+def arguments_of(thing: object) -> Arguments | None:
+  """The constructor arguments of an object of a registered class, if known."""
+  if values.is_value(thing):
+    return Arguments(values.arguments(thing), {})
+  return getattr(thing, _ARGUMENTS, None)
+
+
+def forget_arguments(thing: object) -> None:
+  """Deletes the record of the constructor arguments, if there is one."""
+  with contextlib.suppress(AttributeError):
+    delattr(thing, _ARGUMENTS)
+
+
+class Registry:
+  """A table from names to classes of one kind."""
+
+  def __init__(self, kind: str):
+    """`kind` is the word for an entry in error messages, such as 'model'."""
+    self.kind = kind
+    self._classes: dict[str, type] = {}
+
+  def register(self, name: str) -> Callable[[_Class], _Class]:
+    """A class decorator that registers the class under `name`.
+
+    New objects of the class record their constructor arguments. Raises UserError when
+    another class has the name already. A new definition of the same class, as by a
+    notebook cell that is run twice, replaces the old one.
+    """
+
+    def enter(cls: _Class) -> _Class:
+      existing = self._classes.get(name)
+      if existing is not None and _full_name(existing) != _full_name(cls):
+        raise UserError(
+          f'{self.kind} {name!r} is already registered by {_full_name(existing)}; '
+          f'choose another name for {_full_name(cls)}'
+        )
+      self._classes[name] = cls
+      _record_arguments(cls)
+      return cls
+
+    return enter
+
+  def names(self) -> list[str]:
+    """The registered names, sorted."""
+    return sorted(self._classes)
+
+  def get(self, name: str) -> type:
+    """The class under `name`; raises UserError with the nearest name if unknown."""
+    if not isinstance(name, str) or name not in self._classes:
+      error = unknown_name(self.kind, name, self._classes)
+      raise UserError(f'{error} (--import=MODULE imports classes of your own)')
+    return self._classes[name]
+
+  def parameters(self, name: str) -> dict[str, inspect.Parameter]:
+    """The parameters of the constructor under `name`; raises UserError as `get`."""
+    # Taken from `__init__`, which the signature of NNX's metaclass hides.
+    _, *signature = inspect.signature(self.get(name).__init__).parameters.values()
+    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return {p.name: p for p in signature if p.kind not in variadic}
+
+  def create(self, name: str, **hyperparameters: object) -> Any:
+    """Builds the class under `name`.
+
+    Raises UserError for an unknown name, and for a hyper-parameter that is missing
+    or unknown to that class.
+    """
+    cls = self.get(name)
+    signature = inspect.signature(cls.__init__).parameters.values()
+    parameters = self.parameters(name)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature)
+    for given in hyperparameters:
+      if not takes_any:
+        check_name(f'hyper-parameter of {self.kind} {name!r},', given, parameters)
+    for wanted, parameter in parameters.items():
+      if parameter.default is parameter.empty and wanted not in hyperparameters:
+        raise UserError(
+          f'{self.kind} {name!r} needs {wanted!r}, which is not given; it takes '
+          f'{", ".join(parameters)}'
+        )
+    return cls(**hyperparameters)
+
+
+def _full_name(cls: type) -> str:
+  return f'{cls.__module__}.{cls.__qualname__}'
+
+
+def _record_arguments(cls: type) -> None:
+  """Makes the class's own `__init__` record its arguments in each new object."""
+  init = cls.__init__
+  # The fields of a value are its arguments. Without a constructor there are none.
+  if values.is_value_class(cls) or init is object.__init__:
+    return
+  signature = inspect.signature(init)
+
+  @functools.wraps(init)
+  def recording_init(self: object, *args: object, **kwargs: object) -> None:
+    # A subclass records the arguments of its own constructor. They are read before the
+    # constructor runs, which may change a list that it was given.
+    arguments = None
+    if type(self) is cls:
+      arguments = _bind(signature, (self, *args), kwargs)
+    init(self, *args, **kwargs)
+    if arguments is not None:
+      _set_attribute(self, _ARGUMENTS, arguments)
+
+  cls.__init__ = recording_init
+
+
+def _bind(
+  signature: inspect.Signature, args: tuple, kwargs: dict[str, object]
+) -> Arguments | None:
+  try:
+    bound = signature.bind(*args, **kwargs)
+  except TypeError:
+    return None  # the constructor raises a better error
+  _, *parameters = signature.parameters.values()
+  given: dict[str, object] = {}
+  for p in parameters:
+    if p.name in bound.arguments:
+      value = bound.arguments[p.name]
+      given |= value if p.kind is p.VAR_KEYWORD else {p.name: value}
+  defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+  return Arguments(given, defaults)
+
+
+def _set_attribute(thing: object, name: str, value: object) -> None:
+  try:
+    setattr(thing, name, value)
+  except AttributeError:
+    with contextlib.suppress(AttributeError):  # a class with slots takes no more
+      object.__setattr__(thing, name, value)  # a frozen dataclass
+
+
+class _NotPlain(TypeError):
+  """A value that JSON cannot hold; its text is the value's type."""
+
+
+_SCALARS = {bool, int, float, str}  # a list may have a million of them
+
+
+def _plain(value: object) -> object:
+  """A copy that JSON can hold, with arrays as NumPy's; raises _NotPlain."""
+  match value:
+    case None | bool() | int() | float() | str():
+      return value
+    case np.generic() | np.ndarray() | jax.Array():
+      return _numbers(value)
+    case list() | tuple():
+      return [one if type(one) in _SCALARS else _plain(one) for one in value]
+    case Mapping() if all(isinstance(key, str) for key in value):
+      return {key: _plain(one) for key, one in value.items()}
+  raise _NotPlain(type(value).__name__)
+
+
+def _numbers(value: np.generic | np.ndarray | jax.Array) -> np.ndarray:
+  try:
+    array = np.array(value)
+    if array.dtype.kind == 'V' and jax.numpy.issubdtype(array.dtype, np.floating):
+      array = array.astype(np.float32)  # bfloat16 and the like, without loss
+  except Exception as error:  # traced, a random key, or on devices of other processes
+    raise _NotPlain(type(value).__name__) from error
+  if array.dtype.kind not in 'biufU':
+    raise _NotPlain(f'{array.dtype} array')
+  return array
+
+
+models = Registry('model')
+tasks = Registry('task')
+mixers = Registry('mixer')

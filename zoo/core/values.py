@@ -1,0 +1,304 @@
+"""Values: frozen dataclasses of checked fields, which JAX maps over as pytrees.
+
+Numbers and arrays are leaves, so that a compiled program takes them as arguments, and
+tasks that differ only in them share it; sizes and names are part of its structure. A
+number that is exactly 0 is, too: without noise there is another program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+
+from zoo.core.errors import (
+  UserError,
+  check_count,
+  check_covariance,
+  check_name,
+  check_number,
+  check_vector,
+)
+
+_Class = TypeVar('_Class', bound=type)
+_CLASSES = weakref.WeakSet[type]()
+# Of an object, the name of its field and what was given: what the field holds.
+_Check = Callable[[Any, str, Any], Any]
+
+# Fields that hold float64 arrays on the host, and take all that NumPy can convert.
+Vector: TypeAlias = Any  # `[d]`; a number is repeated
+Matrix: TypeAlias = Any  # `[d, d]`, or None for the identity
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+  is_leaf: bool
+  check: _Check | None = None
+  is_array: bool = False
+
+
+def _field(kind: _Kind, default: object, init: bool = True) -> Any:
+  metadata = {'kind': kind}
+  if default is dataclasses.MISSING:
+    return dataclasses.field(init=init, metadata=metadata)
+  return dataclasses.field(default=default, init=init, metadata=metadata)
+
+
+def size(
+  *, default: Any = dataclasses.MISSING, minimum: int = 1, maximum: int | None = None
+) -> Any:
+  """An integer in a range. If the default is None, so may be the value."""
+
+  def check(_: object, name: str, given: object) -> object:
+    optional = default is None and given is None
+    return None if optional else check_count(name, given, minimum, maximum)
+
+  return _field(_Kind(False, check), default)
+
+
+def number(
+  *,
+  default: Any = dataclasses.MISSING,
+  minimum: float = -math.inf,
+  maximum: float = math.inf,
+) -> Any:
+  """A finite number in a range, a leaf. If the default is None, so may be the value."""
+
+  def check(_: object, name: str, given: object) -> object:
+    optional = default is None and given is None
+    return None if optional else check_number(name, given, minimum, maximum=maximum)
+
+  return _field(_Kind(True, check), default)
+
+
+def choice(names: Collection[str], *, default: str) -> Any:
+  """One of a few names."""
+  return _field(
+    _Kind(False, lambda _, name, given: check_name(name, given, names)), default
+  )
+
+
+def static(*, default: Any = dataclasses.MISSING, check: _Check | None = None) -> Any:
+  """A hashable object that is part of the structure, such as a pair of numbers."""
+  return _field(_Kind(False, check), default)
+
+
+def vector(*, default: Any = dataclasses.MISSING) -> Any:
+  """Finite numbers `[d]`, with d the object's `num_features`; a leaf."""
+
+  def check(owner: Any, name: str, given: object) -> np.ndarray:
+    return check_vector(name, given, owner.num_features).copy()
+
+  return _field(_Kind(True, check, is_array=True), default)
+
+
+def covariance(*, default: None) -> Any:
+  """A covariance `[d, d]`, or None for the identity; a leaf."""
+
+  def check(owner: Any, name: str, given: object) -> np.ndarray | None:
+    return check_covariance(name, given, owner.num_features)
+
+  return _field(_Kind(True, check, is_array=True), default)
+
+
+def leaf(*, default: Any = dataclasses.MISSING) -> Any:
+  """An array, or another value whose leaves are those of this one."""
+  return _field(_Kind(True), default)
+
+
+def derived(*, init: Literal[False] = False) -> Any:
+  """A leaf that `__post_init__` computes from the other fields, by `set_field`."""
+  return _field(_Kind(True), None, init)
+
+
+def derived_size(*, init: Literal[False] = False) -> Any:
+  """An integer that `__post_init__` computes from the other fields, by `set_field`."""
+  return _field(_Kind(False), None, init)
+
+
+@dataclass_transform(
+  frozen_default=True,
+  eq_default=False,
+  field_specifiers=(
+    size,
+    number,
+    choice,
+    static,
+    vector,
+    covariance,
+    leaf,
+    derived,
+    derived_size,
+  ),
+)
+def value(cls: _Class) -> _Class:
+  """A class decorator: objects are values, made of the fields that the class lists.
+
+  A field that is none of the kinds above is a leaf if its annotation is `float`, and
+  otherwise static. `__post_init__` is called after the fields have been checked. Raises
+  UserError for a class with a constructor of its own.
+  """
+  if '__init__' in vars(cls):
+    raise UserError(
+      f'{cls.__name__} has an __init__; it must list its arguments as fields, such as '
+      '`num_features: int = 5`'
+    )
+  own = vars(cls).get('__post_init__')
+  if own is not None or not hasattr(cls, '__post_init__'):
+
+    def checked(self: Any) -> None:
+      _check_fields(self)
+      if own is not None:
+        own(self)
+
+    cls.__post_init__ = checked  # pyright: ignore[reportAttributeAccessIssue]
+  cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+  # They are those of the fields, which hold other types than they take.
+  cls.__init__.__annotations__.clear()
+  for name, method in (('__eq__', _equal), ('__hash__', _hash), ('__repr__', _shown)):
+    if name not in vars(cls):
+      setattr(cls, name, method)
+  jax.tree_util.register_pytree_with_keys(
+    cls, _flatten, lambda static, leaves: _unflatten(cls, static, leaves)
+  )
+  _CLASSES.add(cls)
+  return cls
+
+
+def is_value(thing: object) -> bool:
+  """Whether an object's class is decorated with `value`."""
+  return is_value_class(type(thing))
+
+
+def is_value_class(cls: type) -> bool:
+  """Whether a class is decorated with `value`; a subclass needs its own decorator."""
+  return cls in _CLASSES
+
+
+def set_field(owner: object, name: str, content: object) -> None:
+  """Sets a field within `__post_init__`; a value never changes afterwards."""
+  if isinstance(content, np.ndarray):
+    content.flags.writeable = False
+  object.__setattr__(owner, name, content)
+
+
+def is_zero(content: object) -> bool:
+  """Whether a number is exactly 0; a leaf of a compiled program never is."""
+  return isinstance(content, float) and content == 0
+
+
+def arguments(owner: Any) -> dict[str, Any]:
+  """The arguments of the constructor that makes an equal value."""
+  return {each.name: getattr(owner, each.name) for each in _fields(owner) if each.init}
+
+
+def array_fields(cls: type) -> set[str]:
+  """The names of a class's fields that hold arrays, for which numbers may stand."""
+  return {each.name for each in _fields(cls) if _kind(each).is_array}
+
+
+def _fields(owner: Any) -> tuple[dataclasses.Field, ...]:
+  return dataclasses.fields(owner)
+
+
+def _kind(field: dataclasses.Field) -> _Kind:
+  return field.metadata.get('kind') or _Kind(field.type in (float, 'float'))
+
+
+def _check_fields(owner: Any) -> None:
+  for field in _fields(owner):
+    if not field.init:
+      continue
+    kind, content = _kind(field), getattr(owner, field.name)
+    if kind.check is not None:
+      content = kind.check(owner, field.name, content)
+    elif kind.is_leaf and field.type in (float, 'float'):
+      content = check_number(field.name, content)
+    elif not kind.is_leaf:
+      content = _hashable(field.name, content)
+    elif isinstance(content, np.ndarray):
+      content = content.copy()  # it is made read-only
+    set_field(owner, field.name, content)
+
+
+def _hashable(name: str, content: object) -> object:
+  """A static field's content, with tuples in place of lists, which configs hold."""
+  if isinstance(content, list | tuple):
+    return tuple(_hashable(name, one) for one in content)
+  try:
+    hash(content)
+  except TypeError:
+    raise UserError(
+      f'{name} is of type {type(content).__name__}; a field that is not a number must '
+      'be hashable, or be declared as zoo.core.values.leaf()'
+    ) from None
+  return content
+
+
+def _flatten(owner: Any) -> tuple[list[tuple[Any, Any]], tuple]:
+  leaves, structure = [], []
+  for field in _fields(owner):
+    content = getattr(owner, field.name)
+    if _kind(field).is_leaf and not is_zero(content):
+      leaves.append((jax.tree_util.GetAttrKey(field.name), content))
+      structure.append(_LEAF)
+    else:
+      structure.append(content)
+  return leaves, tuple(structure)
+
+
+def _unflatten(cls: type, structure: tuple, leaves: Any) -> Any:
+  owner, leaves = object.__new__(cls), iter(leaves)
+  for field, content in zip(_fields(cls), structure, strict=True):
+    content = next(leaves) if content is _LEAF else content
+    object.__setattr__(owner, field.name, content)
+  return owner
+
+
+class _Leaf:
+  """Marks the place of a leaf; the only object of its class."""
+
+
+_LEAF = _Leaf()
+
+
+def _equal(owner: Any, other: object) -> Any:
+  """Whether both are of one class, and equal field by field."""
+  if type(owner) is not type(other):
+    return NotImplemented
+  ours, theirs = jax.tree.flatten(owner), jax.tree.flatten(other)
+  return ours[1] == theirs[1] and all(
+    np.array_equal(one, another)
+    for one, another in zip(ours[0], theirs[0], strict=True)
+  )
+
+
+def _hash(owner: Any) -> int:
+  return hash(jax.tree.structure(owner))
+
+
+def _shown(owner: Any) -> str:
+  """The class and its arguments, with the shapes of arrays, on one line."""
+  parts = [f'{name}={shown(content)}' for name, content in arguments(owner).items()]
+  return f'{type(owner).__name__}({", ".join(parts)})'
+
+
+def shown(content: object) -> str:
+  """A content in few letters: an array by its shape, or its number if all are equal."""
+  if not isinstance(content, np.ndarray | jax.Array):
+    # Long objects are cut, but for values, which cut their own fields.
+    return repr(content) if is_value(content) else reprlib.repr(content)
+  # The numbers of an array in a compiled program are not known.
+  if (
+    isinstance(content, np.ndarray)
+    and content.size
+    and (content == content.flat[0]).all()
+  ):
+    return f'{content.flat[0].item()!r}'
+  return f'array of {" × ".join(map(str, content.shape))}'

@@ -1,0 +1,1 @@
+"""The machine: files, processes, interruption, graphics cards, private parts of JAX."""

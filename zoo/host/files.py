@@ -1,0 +1,196 @@
+"""Reads files within limits, and writes them whole or not at all.
+
+A file may come from an untrusted source: its kind and its size are checked before it is
+read, and the depth of JSON is bounded.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import pathlib
+import re
+import stat
+import sys
+from typing import Any
+
+from zoo.core.errors import UserError
+
+MIB = 2**20
+MAX_JSON_DEPTH = 64  # of nested lists and objects
+
+
+class UnreadableFile(UserError):
+  """A file that cannot be read, is too large, or does not hold what it should."""
+
+
+def refuse_url(path: str | os.PathLike[str]) -> None:
+  """Raises UserError for a URL such as s3://bucket/run, which is no local path."""
+  # A Path has dropped one of the slashes; a drive of Windows has one letter.
+  if scheme := re.match('([A-Za-z][A-Za-z0-9+.-]+):/', os.fspath(path)):
+    raise UserError(
+      f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
+      'give a local folder or file'
+    )
+
+
+def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The path with `~` or `~user` expanded.
+
+  Raises UserError for an unknown user, a zero byte, and a URL.
+  """
+  refuse_url(path)
+  if '\0' in os.fspath(path):
+    raise UserError(f'{os.fspath(path)!r} is no path: it has a zero byte')
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError as error:
+    raise UserError(f'{str(path)!r} is the home folder of an unknown user') from error
+
+
+def or_shipped(path: pathlib.Path) -> pathlib.Path:
+  """The path; for a `checkpoints/NAME` that does not exist the shipped checkpoint."""
+  if path.parts[:1] == ('checkpoints',) and not path.exists():
+    shipped = shipped_checkpoints().joinpath(*path.parts[1:])
+    if shipped.is_dir():
+      return shipped
+  return path
+
+
+def shipped_checkpoints() -> pathlib.Path:
+  """The folder of the shipped checkpoints, in the package or in the repository."""
+  package = pathlib.Path(__file__).parent
+  installed = package / 'shipped'
+  return installed if installed.is_dir() else package.parent / 'checkpoints'
+
+
+def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
+  """The content of a regular file of at most `max_bytes`; raises UnreadableFile."""
+  try:
+    status = path.stat()
+  except OSError as error:
+    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
+  except ValueError as error:  # a path with a zero byte
+    raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
+  if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+    raise UnreadableFile(f'{path} is not a regular file')
+  try:
+    with path.open('rb') as file:
+      content = file.read(max_bytes + 1)
+  except OSError as error:
+    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
+  if len(content) > max_bytes:
+    raise UnreadableFile(
+      f'{path} has {max(status.st_size, len(content))} bytes; it may have at most '
+      f'{max_bytes}'
+    )
+  return content
+
+
+def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
+  """The text of a UTF-8 file of at most `max_bytes`; raises UnreadableFile."""
+  try:
+    return read_bytes(path, max_bytes).decode()
+  except UnicodeDecodeError as error:
+    raise UnreadableFile(f'{path} is not UTF-8 text: {error.reason}') from error
+
+
+def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
+  """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
+  return parse_json(read_text(path, max_bytes), str(path))
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+  """The value of JSON text; `source` names it in the message of UnreadableFile."""
+  try:
+    value = json.loads(text)
+  except RecursionError as error:
+    raise UnreadableFile(_too_deep(source)) from error
+  except ValueError as error:  # also a number with too many digits
+    raise UnreadableFile(f'{source} is not JSON: {error}') from error
+  level = [[value]]
+  for _ in range(MAX_JSON_DEPTH + 1):
+    level = [
+      child
+      for node in level
+      for child in (node.values() if type(node) is dict else node)
+      if type(child) is dict or type(child) is list
+    ]
+    if not level:
+      return value
+  raise UnreadableFile(_too_deep(source))
+
+
+def is_finite_number(value: object) -> bool:
+  """Whether a JSON value is a finite number that float64 can hold, not a boolean."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return False
+  return abs(value) <= sys.float_info.max  # false for NaN
+
+
+def finite_or_null(content: Any) -> Any:
+  """Content for strict JSON: None in place of each float that is not finite."""
+  if isinstance(content, dict):
+    return {name: finite_or_null(value) for name, value in content.items()}
+  if isinstance(content, list | tuple):
+    return [finite_or_null(value) for value in content]
+  if isinstance(content, float) and not math.isfinite(content):
+    return None
+  return content
+
+
+def _too_deep(source: str) -> str:
+  return f'{source} nests lists or objects more than {MAX_JSON_DEPTH} deep'
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Writes a whole UTF-8 file, or leaves the old one as it was; raises OSError.
+
+  The file is on the disk when this returns, so that it also outlives a power cut.
+  """
+  temporary = path.with_name(temporary_name(path))
+  try:
+    number = open_to_write(temporary, os.O_WRONLY | os.O_TRUNC)
+    with os.fdopen(number, 'w', encoding='utf-8') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(number)
+    temporary.replace(path)
+  except OSError:
+    temporary.unlink(missing_ok=True)
+    raise
+  sync_folder(path.parent)
+
+
+def open_to_write(path: pathlib.Path, flags: int) -> int:
+  """Opens or makes a regular file, never through a symbolic link.
+
+  Returns its descriptor; raises OSError.
+  """
+  safe = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)  # not on Windows
+  try:
+    number = os.open(path, flags | os.O_CREAT | safe, 0o666)
+  except OSError as error:
+    if error.errno == errno.ELOOP:
+      raise OSError(error.errno, 'it is a symbolic link', str(path)) from error
+    raise
+  if not stat.S_ISREG(os.fstat(number).st_mode):  # such as a FIFO
+    os.close(number)
+    raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
+  return number
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+  """Waits until the names in a folder are on the disk, where that is possible."""
+  with contextlib.suppress(OSError):
+    number = os.open(folder, os.O_RDONLY)
+    try:
+      os.fsync(number)
+    finally:
+      os.close(number)
+
+
+def temporary_name(path: pathlib.Path) -> str:
+  """The name of a file while `write_atomically` writes it."""
+  return f'.{path.name}.tmp'

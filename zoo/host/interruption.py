@@ -1,0 +1,69 @@
+"""Signals that ask a program to save everything and stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from absl import logging
+
+from zoo.host import processes
+
+# Windows has no SIGHUP.
+_SIGNALS = [
+  getattr(signal, name)
+  for name in ('SIGTERM', 'SIGHUP', 'SIGINT')
+  if hasattr(signal, name)
+]
+
+
+class Interruption:
+  """Turns the first SIGTERM, SIGHUP or Ctrl-C into a request to stop.
+
+  A second signal has its usual effect. A signal that is ignored stays ignored: nohup
+  ignores SIGHUP, and a shell script ignores SIGINT for its background jobs. If any of
+  several processes gets the signal, all stop after the same step: the signal is passed
+  on as SIGTERM, upon which JAX's own handler makes them agree on the step.
+  """
+
+  def __init__(self):
+    self.requested: int | None = None  # the signal's number
+    self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+  def __enter__(self) -> Interruption:
+    # Python allows signal handlers only in the main thread; other threads need none,
+    # since the caller owns the process.
+    if threading.current_thread() is threading.main_thread():
+      for number in _SIGNALS:
+        by_jax = number == signal.SIGTERM and processes.count() > 1
+        if not by_jax and signal.getsignal(number) is not signal.SIG_IGN:
+          self._before[number] = signal.signal(number, self._request)
+    return self
+
+  def due(self) -> bool:
+    """Whether to stop here; all processes must call it at the same sync points."""
+    if processes.count() > 1:
+      return processes.to_stop()
+    return self.requested is not None
+
+  def raise_if_ctrl_c(self) -> None:
+    """Raises KeyboardInterrupt if the request was Ctrl-C."""
+    if self.requested == signal.SIGINT:
+      raise KeyboardInterrupt
+
+  def __exit__(self, *exception: object) -> None:
+    self._restore()
+
+  def _request(self, number: int, frame: FrameType | None) -> None:
+    self.requested = number
+    self._restore()
+    logging.info('stopping: saving everything; a second signal would prevent that')
+    if processes.count() > 1:
+      signal.raise_signal(signal.SIGTERM)  # JAX notifies the other processes
+
+  def _restore(self) -> None:
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+    self._before = {}

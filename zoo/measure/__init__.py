@@ -1,0 +1,1 @@
+"""Losses by number of examples, comparisons with baselines, and contracts."""

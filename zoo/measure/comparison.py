@@ -1,0 +1,265 @@
+"""A model and the baselines of its task, on the same prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from absl import logging
+from jaxtyping import Float
+
+from zoo.core.errors import UserError, in_one_line
+from zoo.core.protocols import Predictor, Task
+from zoo.core.tables import format_estimate, format_exact
+from zoo.host.files import is_finite_number
+from zoo.measure.curves import one_pass, sample_losses, summarise
+from zoo.tasks.baselines import HostBaseline
+from zoo.theory.exact import known_risk
+from zoo.theory.trust import is_ours
+
+MODEL = 'model'  # the model's name among those of the baselines
+# A predictor without `predictions` is compiled for each length, so it gets few.
+_FEW, _MANY = 8, 128
+_NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host
+# Multiplications of a baseline, up to a constant, over all lengths and prompts; they
+# take about ten seconds of a CPU.
+_BUDGET = 2e10
+_ENOUGH = 128  # prompts that a curve needs
+_SIGNIFICANT = 4  # standard errors: by chance exceeded once in 30,000 comparisons
+
+
+class Measured(TypedDict):
+  """The loss of one predictor; None where it is not measured or not finite."""
+
+  num_prompts: int
+  num_examples: list[int]  # before the query
+  mean: list[float | None]
+  standard_error: list[float | None]
+  median: list[float | None]
+  difference: float | None  # the model's loss at the query minus this one's
+  difference_stderr: float | None
+  exact: float | None  # the exact risk at the query
+
+
+# By name; the model comes first, and then the baselines in the order of the task.
+Comparison = dict[str, Measured]
+
+
+def compare(
+  model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0
+) -> Comparison | None:
+  """A model and the baselines of its task, on prompts that depend only on `seed`.
+
+  Large tasks get fewer prompts; returns None if there would be fewer than two. A
+  baseline whose library is missing, or a baseline from outside this library that fails,
+  is left out with a warning. Raises UserError for a model that cannot be called on the
+  task's prompts.
+  """
+  found = compare_all([model], task, num_prompts, seed)
+  return None if found is None else found[0]
+
+
+def compare_all(
+  models: Sequence[Predictor], task: Task, num_prompts: int = 4096, seed: int = 0
+) -> list[Comparison] | None:
+  """Like `compare`, for several models of one class; measures each baseline once."""
+  length = task.context_length
+  lengths = _lengths(length, _MANY if one_pass(models[0]) is not None else _FEW)
+  if affordable(task, len(lengths)) < _ENOUGH:
+    lengths = [length]
+  num_prompts = min(num_prompts, affordable(task, len(lengths)))
+  if num_prompts < 2:
+    logging.info('the task is too large for a comparison with its baselines')
+    return None
+  baselines = task.baselines()
+  if MODEL in baselines:
+    raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
+
+  each = []
+  for model in models:
+    losses = sample_losses({'': model}, task, num_prompts, seed, lengths=lengths)['']
+    each.append(_Losses(losses, lengths, known_risk(model, task)))
+  others = {}
+  for name, baseline in baselines.items():
+    on_host = isinstance(baseline, HostBaseline)
+    at = [length] if on_host else lengths
+    count = min(num_prompts, _NUM_HOST_PROMPTS) if on_host else num_prompts
+    try:
+      losses = sample_losses({'': baseline}, task, count, seed, lengths=at)['']
+    except Exception as error:
+      if not _may_fail(baseline, error):
+        raise
+      kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
+      reason = in_one_line(error)
+      logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
+      continue
+    others[name] = _Losses(losses, at, known_risk(baseline, task))
+  found = [
+    {
+      name: _measured(one, own.losses[:, -1])
+      for name, one in {MODEL: own, **others}.items()
+    }
+    for own in each
+  ]
+  for warning in filter(None, map(below_bayes, found)):
+    logging.warning('%s', warning)
+  return found
+
+
+class _Losses(NamedTuple):
+  """The losses of a predictor on p prompts at n lengths, and its exact risk."""
+
+  losses: Float[np.ndarray, 'p n']
+  lengths: Sequence[int]
+  exact: float | None
+
+
+def _may_fail(predictor: Predictor, error: Exception) -> bool:
+  """Whether a run goes on without a baseline whose library is missing, or a user's.
+
+  An error in a user's baseline must not cost the result of a long run.
+  """
+  return isinstance(error, UserError) or not is_ours(predictor)
+
+
+def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
+  losses, lengths, exact = one
+  curve = summarise(losses, lengths)
+  gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
+  return {
+    'num_prompts': len(losses),
+    'num_examples': list(lengths),
+    'mean': _finite(curve.mean),
+    'standard_error': _finite(curve.standard_error),
+    'median': _finite(curve.median),
+    'difference': _finite(gap.mean)[0],
+    'difference_stderr': _finite(gap.standard_error)[0],
+    'exact': None if exact is None else _finite([exact])[0],
+  }
+
+
+def affordable(task: Task, num_lengths: int = 1) -> int:
+  """The number of prompts on which predictors can be measured in about ten seconds.
+
+  Baselines decompose matrices of `[c, d]`, or of `[c, c]` if c < d or they are kernels.
+  """
+  c, d = task.context_length, task.num_features
+  return int(_BUDGET / (num_lengths * c * d * max(c, d)))
+
+
+def _lengths(context_length: int, most: int) -> list[int]:
+  """Numbers of examples from 0 to the context length, denser near 0."""
+  if context_length < most:
+    return list(range(context_length + 1))
+  spaced = np.geomspace(1, context_length, most - 1).round().astype(int)
+  return sorted({0, *spaced.tolist()})
+
+
+def _finite(values: Iterable[float]) -> list[float | None]:
+  return [float(value) if math.isfinite(value) else None for value in values]
+
+
+def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+  """The header and the rows of a table of the losses at the query."""
+  rows = [
+    [
+      'bayes, the least possible' if name == 'bayes' else name,
+      format_estimate(one['mean'][-1], one['standard_error'][-1]),
+      '-' if one['median'][-1] is None else f'{one["median"][-1]:.4f}',
+      ''
+      if name == MODEL
+      else format_estimate(one['difference'], one['difference_stderr']),
+      format_exact(one['exact']),
+    ]
+    for name, one in comparison.items()
+  ]
+  title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
+  return [title, 'loss ± s.e.', 'median', 'model − this', 'exact'], rows
+
+
+def below_bayes(comparison: Comparison) -> str | None:
+  """A warning if the model's loss is significantly below the least possible one.
+
+  This is by more than four standard errors of the difference after some number of
+  examples. It means a model that sees what it should predict, or a wrong `bayes`.
+  """
+  model, bayes = comparison[MODEL], comparison.get('bayes')
+  if bayes is None:
+    return None
+  at = {k: i for i, k in enumerate(bayes['num_examples'])}
+  least = [mean for mean in bayes['mean'] if mean is not None]
+  for i, k in enumerate(model['num_examples']):
+    if k not in at:
+      continue
+    gap, error = _difference(model, i, bayes, at[k])
+    # Rounding errors have almost no standard error.
+    if gap < -_SIGNIFICANT * error - 1e-5 * max(least, default=0.0):
+      return (
+        f'the loss after {k} examples is {-gap:.3g} ± {error:.2g} below that of bayes, '
+        'the least possible: the model sees what it should predict, or bayes is wrong; '
+        'zoo.check_model and zoo.check_task tell'
+      )
+  return None
+
+
+def _difference(
+  model: Measured, i: int, bayes: Measured, j: int
+) -> tuple[float, float]:
+  """The model's loss minus that of Bayes, and a bound on its standard error."""
+  if i == len(model['mean']) - 1 and j == len(bayes['mean']) - 1:
+    gap, error = bayes['difference'], bayes['difference_stderr']  # in pairs
+    if gap is not None and error is not None:
+      return gap, error
+  numbers = (
+    *(model['mean'][i], bayes['mean'][j]),
+    *(model['standard_error'][i], bayes['standard_error'][j]),
+  )
+  if any(number is None for number in numbers):
+    return math.nan, math.nan
+  one, other, *errors = (float(number or 0.0) for number in numbers)
+  return one - other, math.hypot(*errors)
+
+
+def without_errors(curve: Sequence[float | None]) -> Measured:
+  """A curve after 0, 1, … examples of which only the means are known."""
+  unknown: list[float | None] = [None] * len(curve)
+  return {
+    'num_prompts': 0,
+    'num_examples': list(range(len(curve))),
+    'mean': [*curve],
+    'standard_error': unknown,
+    'median': unknown,
+    'difference': None,
+    'difference_stderr': None,
+    'exact': None,
+  }
+
+
+def is_comparison(content: object) -> bool:
+  """Whether JSON from a file has the form of a comparison."""
+  if not isinstance(content, dict):
+    return False
+  return MODEL in content and all(
+    isinstance(one, dict) and _is_measured(one) for one in content.values()
+  )
+
+
+def _is_measured(one: Mapping[str, Any]) -> bool:
+  if one.keys() != Measured.__annotations__.keys():
+    return False
+  series = [one[name] for name in ('num_examples', 'mean', 'standard_error', 'median')]
+  numbers = [one[name] for name in ('difference', 'difference_stderr', 'exact')]
+  if not all(isinstance(values, list) for values in series):
+    return False
+  optional = [value for values in series[1:] for value in values] + numbers
+  return bool(
+    len({len(values) for values in series}) == 1
+    and series[0]
+    and all(
+      isinstance(count, int) and is_finite_number(count)
+      for count in [one['num_prompts'], *one['num_examples']]
+    )
+    and all(value is None or is_finite_number(value) for value in optional)
+  )

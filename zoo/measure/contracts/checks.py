@@ -1,0 +1,252 @@
+"""Checks shared by the contracts of models and of tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from zoo.core.errors import UserError, in_one_line
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Looped, Predictor, Task, is_looped, predicts_all
+
+NUM_PROMPTS = 8
+# Relative to the largest prediction; allows for float32 sums in another order.
+_REORDERED = 1e-3
+
+AnyArray = Array | np.ndarray
+# What a predictor predicts, by name.
+Facts = dict[str, Any]
+
+
+@contextlib.contextmanager
+def one_line(what: str) -> Iterator[None]:
+  """Turns any error inside the block into a UserError that says what failed."""
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    text = in_one_line(error)
+    raise UserError(f'{what} failed: {type(error).__name__}: {text}') from error
+
+
+def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
+  """The shape of labels, targets and predictions with the given leading axes."""
+  outputs = task.num_outputs
+  return (*leading, outputs) if outputs > 1 else leading
+
+
+def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
+  """Raises UserError unless an array, which may be abstract, has the given shape."""
+  if getattr(array, 'shape', None) != shape:
+    found = getattr(array, 'shape', type(array).__name__)
+    raise UserError(f'{what} has the shape {found}; it must be {shape}')
+
+
+def check_floats(what: str, array: object, shape: tuple[int, ...]) -> None:
+  """Raises UserError unless an array, maybe abstract, has floats and this shape."""
+  check_shape(what, array, shape)
+  assert isinstance(array, jax.Array | np.ndarray)
+  if not jnp.issubdtype(array.dtype, jnp.floating):
+    raise UserError(f'{what} is of type {array.dtype}; it must be floating-point')
+
+
+def check_form(what: str, array: object, shape: tuple[int, ...]) -> None:
+  """Raises UserError unless an array has finite floats and the given shape."""
+  check_floats(what, array, shape)
+  check_finite(what, array)
+
+
+def check_finite(what: str, array: object) -> None:
+  """Raises UserError unless all numbers of an array are finite."""
+  assert isinstance(array, jax.Array | np.ndarray)
+  if not np.isfinite(array).all():
+    raise UserError(f'{what} is not finite')
+
+
+def short_lengths(context_length: int) -> list[int]:
+  """The numbers of examples with which a model is also tried: 0, 1, C/2 and C − 1."""
+  c = context_length
+  return sorted({0, 1, c // 2, c - 1} & {*range(c)})
+
+
+def called(what: str, predictor: Predictor, prompt: Prompt, task: Task) -> Array:
+  """The prediction, to be traced; UserError if it fails or has the wrong form.
+
+  Also if the predictor changes its own variables, as dropout does.
+  """
+  before = _variables(predictor)
+  with one_line(what):
+    prediction = predictor(prompt)
+  check_floats(what, prediction, label_shape(task, len(prompt.x_query)))
+  after = _variables(predictor)
+  for path in sorted(before | after):
+    if before.get(path) is not after.get(path):
+      raise UserError(
+        f'{what} differs from call to call, since it changes its variable {path}; a '
+        'model must be stateless, without dropout, batch statistics or counters'
+      )
+  return prediction
+
+
+def _variables(predictor: Predictor) -> dict[str, object]:
+  """The arrays of a module by path, from which a changed one can be told."""
+  if not isinstance(predictor, nnx.Module):
+    return {}
+  flat = nnx.to_flat_state(nnx.state(predictor))
+  return {'.'.join(map(str, path)): one.get_value() for path, one in flat}
+
+
+def facts_of(
+  name: str,
+  predictor: Predictor,
+  prompt: Prompt,
+  task: Task,
+  lengths: Sequence[int],
+  call: str | None = None,
+  failed: list[UserError] | None = None,
+) -> Facts:
+  """Predictions by all methods, and of the first k examples for k in `lengths`.
+
+  They are to be traced as one program. `call` is the name of the prediction in
+  messages. Raises UserError for a method that fails or has the wrong form; an error
+  with fewer examples goes to `failed` if that is a list.
+  """
+  b, c = prompt.x.shape[:2]
+  call = f'{name}(prompt)' if call is None else call
+  found = {'alone': called(call, predictor, prompt, task)}
+  if predicts_all(predictor):
+    what = f'{name}.predictions(prompt)'
+    with one_line(what):
+      found['everywhere'] = predictor.predictions(prompt)
+    check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
+  if is_looped(predictor):
+    found['loops'] = _last_loop(name, predictor, prompt, task)
+  for k in lengths:
+    what = f'{call} of {k} examples'
+    try:
+      with one_line(what):
+        found[f'after {k}'] = predictor(prompt.prefix(k))
+      check_floats(what, found[f'after {k}'], label_shape(task, b))
+    except UserError as error:
+      if failed is None:
+        raise
+      failed.append(error)
+      found.pop(f'after {k}', None)
+  return found
+
+
+def _last_loop(name: str, predictor: Looped, prompt: Prompt, task: Task) -> Array:
+  """The predictions after the last loop: of the query, or of every example."""
+  what = f'{name}.loop_predictions(prompt)'
+  with one_line(what):
+    loops = predictor.loop_predictions(prompt)
+  num_loops, _, length, *_ = *np.shape(loops), 0, 0, 0
+  b, c = prompt.x.shape[:2]
+  if predicts_all(predictor) or not length:
+    length = c + 1
+  check_floats(what, loops, label_shape(task, max(num_loops, 1), b, length))
+  return loops[-1] if predicts_all(predictor) else loops[-1][:, -1:]
+
+
+def check_facts(
+  name: str,
+  facts: Facts,
+  run: Callable[[Prompt], Facts],
+  prompt: Prompt,
+  call: str | None = None,
+) -> None:
+  """Checks predictions of prompts against each other and those of changed prompts.
+
+  `facts` are those of `prompt`, and `run` finds them for others. Raises UserError for a
+  prediction that is not finite, reads targets, looks ahead, or is not that of another
+  method.
+  """
+  call = f'{name}(prompt)' if call is None else call
+  check_finite(call, facts['alone'])
+  changed = run(_with_other_targets(prompt))
+  _check_reads_no_target(call, changed['alone'], facts['alone'])
+  if 'everywhere' in facts:
+    _check_predictions(name, facts, changed, run, prompt)
+  for k in range(prompt.x.shape[1]):
+    if f'after {k}' in facts:
+      _check_fewer(name, call, facts, k)
+  if 'loops' in facts:
+    expected = facts.get('everywhere', facts['alone'][:, None])
+    check_close(
+      f'{name}.loop_predictions(prompt) of the last loop are not the predictions',
+      *(facts['loops'], expected),
+    )
+
+
+def _check_predictions(
+  name: str,
+  facts: Facts,
+  changed: Facts,
+  run: Callable[[Prompt], Facts],
+  prompt: Prompt,
+) -> None:
+  """Checks that `predictions` agree with `__call__`, are causal and read no targets."""
+  what, everywhere = f'{name}.predictions(prompt)', facts['everywhere']
+  c = prompt.x.shape[1]
+  check_finite(what, everywhere)
+  check_close(
+    f'{what} at the query is not {name}(prompt)', everywhere[:, -1], facts['alone']
+  )
+  _check_reads_no_target(what, changed['everywhere'], everywhere)
+  for k in sorted({c // 3, c - 1} & {*range(c)}):
+    # Prediction k may use all before example k and its features, and nothing else.
+    x, y = np.array(prompt.x), np.array(prompt.y)
+    x[:, k + 1 :] += 1
+    y[:, k:] += 1
+    later = dataclasses.replace(prompt, x=x, y=y, x_query=prompt.x_query + 1)
+    seen = run(later)['everywhere'][:, : k + 1]
+    check_close(f'{what} looks ahead of example {k}', seen, everywhere[:, : k + 1])
+
+
+def _check_fewer(name: str, call: str, facts: Facts, k: int) -> None:
+  """Checks a prediction from the first k examples."""
+  found = facts[f'after {k}']
+  if not np.isfinite(found).all():
+    raise UserError(
+      f'{call} of {k} examples is not finite; a model must accept any shorter context'
+    )
+  if 'everywhere' in facts:
+    check_close(
+      f'{name}.predictions(prompt) at example {k} is not the prediction from the '
+      'examples before it',
+      *(facts['everywhere'][:, k], found),
+    )
+
+
+def _with_other_targets(prompt: Prompt) -> Prompt:
+  targets = prompt.context_targets
+  return dataclasses.replace(
+    prompt,
+    y_query=prompt.y_query + 1,
+    context_targets=None if targets is None else targets + 1,
+  )
+
+
+def _check_reads_no_target(what: str, changed: AnyArray, prediction: AnyArray) -> None:
+  """Raises UserError if a prediction changed with the targets of the prompt."""
+  if not np.array_equal(changed, prediction):
+    raise UserError(
+      f'{what} reads the target: it changes with prompt.y_query or context_targets'
+    )
+
+
+def check_close(what: str, one: AnyArray, other: AnyArray) -> None:
+  """Raises UserError unless two predictions agree up to the order of their sums."""
+  gap = float(np.abs(np.asarray(one) - np.asarray(other)).max(initial=0.0))
+  scale = float(np.abs(np.asarray(other)).max(initial=0.0))
+  if not gap <= _REORDERED * max(scale, 1e-6):
+    raise UserError(f'{what}: it differs by {gap:.2g}, with predictions to {scale:.2g}')

@@ -1,0 +1,220 @@
+"""Checks that a task of any class does what the library relies on."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from zoo.core.errors import UserError, check_count
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.core.values import is_value
+from zoo.measure.comparison import MODEL
+from zoo.measure.contracts.checks import (
+  NUM_PROMPTS,
+  Facts,
+  check_facts,
+  check_finite,
+  check_form,
+  check_shape,
+  facts_of,
+  label_shape,
+  one_line,
+)
+from zoo.measure.curves import sample_losses
+from zoo.tasks.base import BaseTask
+from zoo.tasks.baselines import HostBaseline
+
+_NUM_PAIRED = 512  # prompts on which Bayes is compared with the other baselines
+# Standard errors: by chance exceeded once in three million comparisons.
+_SIGNIFICANT = 5
+
+
+def check_task(task: Task) -> None:
+  """Raises UserError unless a task, its loss, baselines and shifts keep the contract.
+
+  The message says in one line what is wrong. `bayes` is compared with the other
+  baselines on 512 prompts; it may not be worse than any of them by more than five
+  standard errors of the difference.
+  """
+  name = type(task).__name__
+  if not isinstance(task, BaseTask):
+    raise UserError(
+      f'{name} is not a task: it must be a subclass of zoo.tasks.BaseTask'
+    )
+  if not is_value(task):
+    raise UserError(
+      f'{name} is not a value: register it with zoo.register_task, or decorate it with '
+      'zoo.core.values.value'
+    )
+  check_count(f'{name}.num_features', task.num_features)
+  check_count(f'{name}.context_length', task.context_length)
+  check_count(f'{name}.num_outputs', task.num_outputs)
+  sample = functools.partial(_sample, name, task)
+  prompt = sample(jax.random.key(0), NUM_PROMPTS)
+  _check_shapes(name, task, prompt)
+  _check_sampling(name, sample, prompt)
+  _check_loss(name, task, prompt)
+  with one_line(f'{name}.baselines()'):
+    baselines = dict(task.baselines())
+  if MODEL in baselines:
+    raise UserError(
+      f'{name} has a baseline named {MODEL}, the name of the model in comparisons'
+    )
+  for one, baseline in baselines.items():
+    _check_baseline(f'the baseline {one} of {name}', baseline, prompt, task)
+  if 'bayes' in baselines:
+    _check_bayes(name, task, baselines)
+  with one_line(f'{name}.shifts()'):
+    shifts = dict(task.shifts())
+  for one, shifted in shifts.items():
+    _check_shift(f'the shift {one} of {name}', shifted, task)
+
+
+def check_sampled(task: Task, key: Array | None = None, batch_size: int = 512) -> None:
+  """Raises UserError unless the prompts that a task samples from a key are finite."""
+  name, key = type(task).__name__, jax.random.key(0) if key is None else key
+  for part, array in vars(_sample(name, task, key, batch_size)).items():
+    if array is not None:
+      check_finite(f'{part} of the prompts of {name}', array)
+
+
+def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
+  with one_line(f'{name}.sample(key, {batch_size})'):
+    prompt = task.sample(key, batch_size)
+  if not isinstance(prompt, Prompt):
+    raise UserError(
+      f'{name}.sample() gives a {type(prompt).__name__}; it must be a zoo.Prompt'
+    )
+  return jax.device_get(prompt)  # on the host, where slices are not compiled
+
+
+def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
+  b, d = NUM_PROMPTS, task.num_features
+  c = task.context_length
+  for part, shape in (
+    ('x', (b, c, d)),
+    ('y', label_shape(task, b, c)),
+    ('x_query', (b, d)),
+    ('y_query', label_shape(task, b)),
+    ('context_targets', label_shape(task, b, c)),
+  ):
+    array = getattr(prompt, part)
+    if array is not None or part != 'context_targets':
+      check_form(f'{part} of the prompts of {name}', array, shape)
+
+
+def _check_sampling(
+  name: str, sample: Callable[[Array, int], Prompt], prompt: Prompt
+) -> None:
+  """Checks that a prompt is a pure function of the key and of its batch position."""
+  key = jax.random.key(0)
+  if not _same(sample(key, NUM_PROMPTS), prompt):
+    raise UserError(f'{name}.sample() gives other prompts for the same key')
+  longer = sample(key, 2 * NUM_PROMPTS)
+  if not _same(jax.tree.map(lambda array: array[:NUM_PROMPTS], longer), prompt):
+    raise UserError(
+      f'a prompt of {name}.sample() depends on the length of the batch; it must be a '
+      'function of the key and its position alone, bit for bit (zoo.tasks.base.dot '
+      'adds in order)'
+    )
+  if _same(sample(jax.random.key(1), NUM_PROMPTS), prompt):
+    raise UserError(f'{name}.sample() gives the same prompts from every key')
+
+
+def _same(one: Prompt, other: Prompt) -> bool:
+  if jax.tree.structure(one) != jax.tree.structure(other):
+    return False
+  return all(jax.tree.leaves(jax.tree.map(np.array_equal, one, other)))
+
+
+def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
+  loss, shape = task.loss, label_shape(task, len(prompt.x))
+  has_one_output = task.num_outputs == 1
+
+  @jax.jit
+  def facts(targets: Array, y_query: Array) -> dict[str, Array]:
+    prediction = jnp.full(shape, 0.5, y_query.dtype)
+    found = {
+      'values': loss(prediction, y_query),
+      'slope': jax.grad(lambda p: jnp.sum(loss(p, y_query)))(prediction),
+      'all': loss(jnp.zeros_like(targets), targets),
+    }
+    if has_one_output:
+      found['at 0'] = loss(jnp.zeros(2), jnp.array([0.0, 1.0]))
+    return found
+
+  with one_line(f'{name}.loss'):
+    found = jax.device_get(facts(prompt.targets, prompt.y_query))
+  check_form(f'{name}.loss', found['values'], (len(prompt.x),))
+  check_form(f'the derivative of {name}.loss', found['slope'], shape)
+  check_form(f'{name}.loss at every example', found['all'], prompt.targets.shape[:2])
+  # The losses of the logit 0 for the targets 0 and 1.
+  if has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5):
+    labels, targets = np.asarray(prompt.y), np.asarray(prompt.targets)
+    if not np.isin(labels, (-1, 1)).all():
+      raise UserError(f'{name} has a log loss; its labels y must be −1 or 1')
+    if targets.min() < 0 or targets.max() > 1:
+      raise UserError(
+        f'{name} has a log loss, and targets from {targets.min():.3g} to '
+        f'{targets.max():.3g}; they must be probabilities of the label +1'
+      )
+
+
+def _check_baseline(what: str, baseline: Predictor, prompt: Prompt, task: Task) -> None:
+  if not callable(baseline):
+    raise UserError(f'{what} is a {type(baseline).__name__}; it must be a predictor')
+  c = prompt.x.shape[1]
+  lengths = sorted({c // 3, c - 1} & {*range(1, c)}) if predicts_all(baseline) else []
+
+  def facts(prompt: Prompt) -> Facts:
+    found = facts_of(what, baseline, prompt, task, lengths, what)
+    with one_line(what):
+      return found | {'again': baseline(prompt)}
+
+  compiled = facts if isinstance(baseline, HostBaseline) else jax.jit(facts)
+
+  def run(prompt: Prompt) -> Facts:
+    return jax.device_get(compiled(prompt))
+
+  found = run(prompt)
+  check_finite(what, found['alone'])
+  if not np.array_equal(found['again'], found['alone']):
+    raise UserError(f'{what} differs from call to call; it must be deterministic')
+  check_facts(what, found, run, prompt, what)
+
+
+def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None:
+  c = task.context_length
+  lengths = sorted({0, c // 2, c})
+  compared = {
+    one: baseline
+    for one, baseline in baselines.items()
+    if not isinstance(baseline, HostBaseline)
+  }
+  losses = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
+  for one, other in losses.items():
+    gap = losses['bayes'] - other
+    stderr = gap.std(axis=0, ddof=1) / np.sqrt(len(gap))
+    # A difference that is only rounding has almost no standard error.
+    rounding = 1e-5 * np.abs(other).mean(axis=0)
+    if (worse := gap.mean(axis=0) > _SIGNIFICANT * stderr + rounding).any():
+      at = int(np.argmax(worse))
+      raise UserError(
+        f'bayes of {name} is worse than {one} after {lengths[at]} examples, by '
+        f'{gap.mean(axis=0)[at]:.3g} ± {stderr[at]:.2g}; it must have the least loss'
+      )
+
+
+def _check_shift(what: str, shifted: Task, task: Task) -> None:
+  """Checks the form of a shift's prompts, without sampling them."""
+  with one_line(what):
+    prompt = jax.eval_shape(lambda key: shifted.sample(key, 2), jax.random.key(0))
+  check_shape(f'x_query of {what}', prompt.x_query, (2, task.num_features))
+  check_shape(f'y_query of {what}', prompt.y_query, label_shape(task, 2))

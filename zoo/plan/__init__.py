@@ -1,0 +1,1 @@
+"""What a config takes on devices that need not exist."""

@@ -1,0 +1,296 @@
+"""Memory and traffic of training on TPUs or GPUs that this machine does not have.
+
+XLA can compile ahead of time (AOT) for a named topology on any machine that has libtpu
+or JAX's CUDA plugin. The training step of `launch.main` is compiled for all devices.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import Config, mesh_shape, num_slices, validate
+from zoo.core.errors import UserError
+from zoo.core.tables import format_table
+from zoo.host.gpus import H200_BYTES, TARGETS
+from zoo.plan.step_text import (
+  Leaves,
+  collectives,
+  cycles,
+  kernels,
+  lost_donations,
+  sum_in_a_step,
+)
+from zoo.training.objective import moments_of
+from zoo.training.program import make_plan
+from zoo.training.step import Numbers
+
+_FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
+_CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
+# Slices that can be rented, up to 256 chips, the smaller ones first.
+SLICES = {'v5e': _FLAT, 'v6e': _FLAT, 'v4': _CUBES, 'v5p': _CUBES}
+
+# Numbers of GPUs in one machine.
+GPUS = {'h200': ('1', '2', '4', '8')}
+
+GIB = 2**30  # bytes
+# The memory of a chip that a program may use: the limit that the compiler states when
+# it rejects a program; for a GPU, the three quarters that JAX takes by default.
+HBM_BYTES = {
+  'v5e': int(15.75 * GIB),
+  'v6e': int(31.25 * GIB),
+  'v4': int(30.75 * GIB),
+  'v5p': int(95.74 * GIB),
+  'h200': H200_BYTES * 3 // 4,
+}
+
+Report = dict[str, Any]  # as JSON
+
+
+def report(config: Config, topology: str) -> Report:
+  """The needs of a training step on each device of a slice such as `v5e:4x8`.
+
+  There are `config.mesh.slices` such slices; `h200:8` means the eight GPUs of a
+  machine. `fits` says whether training can run there, and `reason` why not. Bytes and
+  flops are per device and step. `collectives` has, for each kind, the count and the
+  bytes of the results on each device. `estimated_cycles` is the compiler's estimate of
+  the time that a TPU computes, and `kernels` the number that a GPU launches, both
+  without collectives; each is None on the other hardware. `unsharded_bytes` counts the
+  state that every device holds whole, and `lost_donations` names the arrays of the
+  state that a step would hold twice. Raises UserError for an unknown topology, a config
+  that is invalid on it, or a compiler that is not installed.
+  """
+  slices = num_slices(config)
+  devices = _devices(topology, slices)
+  hbm = HBM_BYTES[topology.partition(':')[0]]
+  data, model = mesh_shape(config, len(devices))
+  lowered, state = _lower(config, devices)
+  leaves = jax.tree_util.tree_leaves_with_path(state)
+  found: Report = {
+    'topology': topology,
+    'device_kind': devices[0].device_kind,
+    'num_slices': slices,
+    'num_devices': len(devices),
+    'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
+    'hbm_bytes': hbm,
+    'state_bytes': sum(_bytes_a_device(leaf) for _, leaf in leaves),
+    'unsharded_bytes': sum(
+      _bytes_a_device(leaf) for _, leaf in leaves if leaf.sharding.is_fully_replicated
+    ),
+  }
+  on_gpu = devices[0].platform == 'gpu'
+  # Without a GPU to tune on, XLA finds no tile sizes for some matrix products.
+  options = {'xla_gpu_enable_triton_gemm': False} if on_gpu else None
+  try:
+    compiled = lowered.compile(compiler_options=options)
+  except jax.errors.JaxRuntimeError as error:
+    reason = _out_of_memory(str(error))
+    if reason is None:
+      raise
+    return {**found, 'fits': False, 'reason': reason}
+  return found | _needs(compiled, hbm, leaves, on_gpu)
+
+
+def _needs(compiled: Any, hbm: int, state: Leaves, on_gpu: bool) -> Report:
+  """The part of a report that describes the compiled step."""
+  memory = compiled.memory_analysis()
+  peak = memory.peak_memory_in_bytes
+  excess = f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip'
+  text = compiled.as_text()
+  return {
+    'fits': peak <= hbm,
+    'reason': None if peak <= hbm else excess,
+    'argument_bytes': memory.argument_size_in_bytes,
+    'temporary_bytes': memory.temp_size_in_bytes,
+    'peak_bytes': peak,
+    'flops': (compiled.cost_analysis() or {}).get('flops'),
+    'estimated_cycles': None if on_gpu else sum_in_a_step(text, cycles),
+    'kernels': sum_in_a_step(text, kernels) if on_gpu else None,
+    'collectives': collectives(text),
+    'lost_donations': lost_donations(text, state),
+  }
+
+
+def listed(config: Config) -> Iterator[Report]:
+  """Reports for the listed slices, the smaller first.
+
+  Slices with equally many chips are ordered by memory. A slice on which the config is
+  invalid is reported as one that training does not fit.
+  """
+
+  def size(name: str) -> tuple[int, int]:
+    chip, _, shape = name.partition(':')
+    return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
+
+  names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
+  slices = num_slices(config)
+  validate(config, slices * size(max(names, key=size))[0])
+  for name in sorted(names, key=size):
+    try:
+      yield report(config, name)
+    except UserError as error:
+      yield {
+        'topology': name,
+        'num_slices': slices,
+        'fits': False,
+        'reason': str(error),
+      }
+
+
+def table(found: Report) -> str:
+  """A report as a table for a terminal."""
+  if 'mesh' not in found:
+    return f'{_name(found)}: the config does not fit this slice: {found["reason"]}'
+  mesh = found['mesh']
+  title = (
+    f'{_name(found)}: {found["num_devices"]} × {found["device_kind"]}, mesh data '
+    f'{mesh["data"]} × model {mesh["model"]}{", fsdp" * mesh["fsdp"]}'
+  )
+  rows = [
+    ('state', _size(found['state_bytes'])),
+    ('state, unsharded', _size(found['unsharded_bytes'])),
+  ]
+  if 'peak_bytes' in found:
+    flops = found['flops']
+    rows += [
+      ('arguments', _size(found['argument_bytes'])),
+      ('temporaries', _size(found['temporary_bytes'])),
+      ('peak', _size(found['peak_bytes'])),
+      ('memory of a chip', _size(found['hbm_bytes'])),
+      ('flops', 'unknown' if flops is None else f'{flops:.3g}'),
+    ]
+    if found['estimated_cycles'] is not None:
+      rows.append(('estimated cycles', f'{found["estimated_cycles"]:.3g}'))
+    if found['kernels'] is not None:
+      rows.append(('kernels', f'{found["kernels"]}'))
+    for kind, what in found['collectives'].items():
+      rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
+    rows.append(('lost donations', ', '.join(found['lost_donations']) or 'none'))
+  fits = 'it fits' if found['fits'] else f'it does not fit: {found["reason"]}'
+  header = 'on each device, in a step', ''
+  return f'{title}\n{format_table(rows, header, indent=2)}\n  {fits}'
+
+
+def row(found: Report) -> str:
+  """A report in one line."""
+  if 'peak_bytes' not in found:
+    return f'{_name(found):<11} no   {found["reason"]}'
+  reduced = sum(what['bytes'] for what in found['collectives'].values())
+  kinds = ', '.join(f'{k} {v["count"]}' for k, v in found['collectives'].items())
+  fits = 'fits' if found['fits'] else 'no'
+  return (
+    f'{_name(found):<11} {fits:<4} peak {_size(found["peak_bytes"])} of '
+    f'{found["hbm_bytes"] / GIB:5.2f} GiB   {_size(reduced)} in {kinds or "none"}'
+  )
+
+
+def _name(found: Report) -> str:
+  slices = found.get('num_slices', 1)
+  return found['topology'] if slices == 1 else f'{slices} × {found["topology"]}'
+
+
+def _size(num_bytes: int) -> str:
+  for unit, factor in ('GiB', GIB), ('MiB', 2**20):
+    if num_bytes >= factor / 10:
+      return f'{num_bytes / factor:8.2f} {unit}'
+  return f'{num_bytes / 1024:8.2f} KiB'
+
+
+def _devices(topology: str, slices: int = 1) -> list[Any]:
+  """The devices of slices of one shape, which need not exist; raises UserError."""
+  chip, _, shape = topology.partition(':')
+  listed = (SLICES | GPUS).items()
+  known = '; '.join(f'{chip}: {", ".join(shapes)}' for chip, shapes in listed)
+  if shape in GPUS.get(chip, ()):
+    return _gpus(chip, int(shape), slices)
+  if chip not in SLICES or not re.fullmatch(r'\d+(x\d+)+', shape):
+    raise UserError(
+      f'unknown topology {topology!r}; it must be chip:shape such as v5e:4x8, or auto; '
+      f'known: {known}'
+    )
+  if importlib.util.find_spec('libtpu') is None:
+    raise UserError(
+      "libtpu, which compiles for TPUs, is not installed; pip install 'icl-zoo[tpu]'"
+    )
+  # Without these, libtpu would warn that there is no TPU, and a second process could
+  # not load it.
+  os.environ.setdefault('TPU_ACCELERATOR_TYPE', 'v5litepod-4')
+  os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  # The two cores of a v4 chip are one device.
+  options: dict[str, Any] = {'chip_config_name': 'megacore'} if chip == 'v4' else {}
+  if slices > 1:
+    options['num_slices'] = slices
+  try:
+    found = topologies.get_topology_desc(
+      platform='tpu', topology_name=topology, **options
+    )
+  except jax.errors.JaxRuntimeError:
+    raise UserError(
+      f'the topology {topology!r} is not a slice that libtpu knows; known: {known}'
+    ) from None
+  return list(found.devices)
+
+
+def _gpus(chip: str, number: int, slices: int) -> list[Any]:
+  """GPUs of one machine, which need not exist; raises UserError."""
+  if slices > 1:
+    raise UserError(f'config.mesh.slices is {slices}; it must be 1 for GPUs')
+  if importlib.util.find_spec('jax_cuda13_plugin') is None:
+    raise UserError(
+      'jax_cuda13_plugin, which compiles for GPUs, is not installed; pip install '
+      "'icl-zoo[cuda13]'"
+    )
+  found = topologies.get_topology_desc(
+    platform='cuda',
+    topology_name=f'{chip}:{number}',
+    topology=f'1x1x{number}',  # slices, machines and GPUs of each
+    target_config=TARGETS[chip],
+  )
+  return list(found.devices)
+
+
+def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
+  """The step of training, lowered for the devices, and the abstract state it takes."""
+  validate(config, len(devices))
+  mesh = make_mesh(config, devices)
+  whole = NamedSharding(mesh, P())
+
+  def abstract(value: Any) -> jax.ShapeDtypeStruct:
+    dtype = jax.dtypes.canonicalize_dtype(jax.dtypes.result_type(value))
+    return jax.ShapeDtypeStruct(np.shape(value), dtype, sharding=whole)
+
+  with (
+    jax.set_mesh(mesh),
+    jax.default_matmul_precision(config.train.matmul_precision),
+  ):
+    plan = make_plan(config, mesh)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+    numbers = jax.tree.map(abstract, Numbers(moments_of(plan.task)))
+    limit = abstract(np.int32(0))
+    traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
+    platform = 'cuda' if devices[0].platform == 'gpu' else 'tpu'
+    return traced.lower(lowering_platforms=(platform,)), plan.layout.kept
+
+
+def _bytes_a_device(leaf: jax.ShapeDtypeStruct) -> int:
+  return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def _out_of_memory(message: str) -> str | None:
+  """The compiler's message for a program that does not fit, in one line."""
+  said = re.search(r'RESOURCE_EXHAUSTED: (.+?\)\.|.+?\. |.+)', message)
+  return said.group(1).strip().rstrip('.') if said else None

@@ -1,0 +1,306 @@
+"""Figures as data: written to CSV, read back, and rendered."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import pathlib
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import ArrayLike
+from matplotlib.axes import Axes
+
+from zoo.core.errors import UserError
+from zoo.host.files import write_atomically
+from zoo.reports.style import (
+  DASHES,
+  MARKERS,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_below,
+  sparse_markers,
+)
+
+KINDS = 'dots', 'curve', 'line', 'dashed'  # how a series is drawn
+SCALES = 'linear', 'log'  # of the axes of a panel
+
+_COLUMNS = (
+  *('panel', 'x_axis', 'x_scale', 'x_names', 'y_axis', 'y_scale'),
+  *('series', 'kind', 'colour', 'x', 'y', 'low', 'high'),
+)
+
+
+# The allowed values in the file of a figure: a pattern, and a description of it.
+_LABEL = (
+  '(?!_).{1,200}',
+  '1 to 200 printable characters, not beginning with an underscore',
+)
+_SCALE = '|'.join(SCALES), ' or '.join(SCALES)
+_ALLOWED = {
+  'panel': ('[a-z]', 'a letter from a to z'),
+  'x_axis': _LABEL,
+  'x_scale': _SCALE,
+  'x_names': ('.{0,400}', 'at most 400 printable characters'),
+  'y_axis': _LABEL,
+  'y_scale': _SCALE,
+  'series': _LABEL,  # Matplotlib omits names with a leading underscore from legends
+  'kind': ('|'.join(KINDS), f'one of {", ".join(KINDS)}'),
+  'colour': ('#[0-9A-Fa-f]{6}', 'like #0072B2'),
+}
+MAX_POINTS = 100_000  # in a CSV file
+MAX_NUMBER = 1e100  # so that the range of an axis, with its margins, is finite
+
+Numbers = ArrayLike | Sequence  # nested lists are accepted too
+_Point = tuple[float, ...]  # x, y, low, high
+_Texts = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+  """Points that belong together; `low` and `high` bound each y, and may equal it.
+
+  `kind` is their style: dots with bars, a curve with a band, a line, or dashed.
+  """
+
+  name: str
+  kind: str
+  colour: str
+  x: tuple[float, ...]
+  y: tuple[float, ...]
+  low: tuple[float, ...]
+  high: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+  """One pair of axes; `key` is its letter; `x_names`, if any, label x = 0, 1, …"""
+
+  key: str
+  x_axis: str
+  y_axis: str
+  series: tuple[Series, ...]
+  x_scale: str = 'linear'
+  y_scale: str = 'linear'
+  x_names: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+  """A figure: panels under one name."""
+
+  name: str
+  panels: tuple[Panel, ...]
+
+  def series(self, panel: str, name: str) -> Series:
+    """The series of that name; raises KeyError if there is none."""
+    for candidate in self.panels:
+      for series in candidate.series:
+        if (candidate.key, series.name) == (panel, name):
+          return series
+    raise KeyError(f'figure {self.name} has no series {name!r} in panel {panel!r}')
+
+  def at(self, panel: str, name: str, x: int | float) -> float:
+    """The value of a series at one of its points."""
+    series = self.series(panel, name)
+    return series.y[series.x.index(x)]
+
+  def end(self, panel: str, name: str) -> float:
+    """The last value of a series."""
+    return self.series(panel, name).y[-1]
+
+  def slope(self, panel: str, name: str) -> float:
+    """The slope of the least-squares line through a series."""
+    series = self.series(panel, name)
+    return float(np.polyfit(series.x, series.y, 1)[0])
+
+  def correlation(self, panel: str, name: str) -> float:
+    """The correlation of x and y, which measures how straight a series is."""
+    series = self.series(panel, name)
+    return float(np.corrcoef(series.x, series.y)[0, 1])
+
+
+def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
+  """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
+  values = np.asarray(y, np.float64)
+  repeats = values.reshape(-1, values.shape[-1])
+  summary = np.median(repeats, axis=0), repeats.min(axis=0), repeats.max(axis=0)
+  return Series(name, kind, colour, *map(_floats, (x, *summary)))
+
+
+def _floats(values: Numbers) -> tuple[float, ...]:
+  return tuple(np.asarray(values, np.float64).tolist())
+
+
+def write_plot(plot: Plot, folder: pathlib.Path) -> None:
+  """Writes `figure_NAME.csv`, `.svg` and `.png` into a folder; raises OSError."""
+  write_atomically(folder / f'figure_{plot.name}.csv', to_csv(plot))
+  figure = render_figure(plot.panels)
+  for suffix in 'svg', 'png':
+    figure.savefig(folder / f'figure_{plot.name}.{suffix}')
+
+
+def to_csv(plot: Plot) -> str:
+  """All plotted numbers, one point per line."""
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(_COLUMNS)
+  for panel in plot.panels:
+    names = '|'.join(panel.x_names)
+    axes = panel.key, panel.x_axis, panel.x_scale, names, panel.y_axis, panel.y_scale
+    for one in panel.series:
+      for point in zip(one.x, one.y, one.low, one.high, strict=True):
+        # repr has all digits, so that reading restores the plotted numbers.
+        writer.writerow(
+          [*axes, one.name, one.kind, one.colour, *(repr(value) for value in point)]
+        )
+  return text.getvalue()
+
+
+def from_csv(name: str, text: str) -> Plot:
+  """The figure that `to_csv` wrote, bit for bit.
+
+  The text may be untrusted: raises UserError, naming the line, unless all of it can be
+  plotted.
+  """
+  source = f'figure_{name}.csv'
+  reader = csv.reader(io.StringIO(text, newline=''))
+  panels: dict[_Texts, dict[_Texts, list[_Point]]] = {}
+  try:
+    if (header := next(reader, None)) != list(_COLUMNS):
+      raise UserError(
+        f'{source} begins with {str(header)[:80]}; its columns must be '
+        f'{", ".join(_COLUMNS)}'
+      )
+    for count, row in enumerate(reader, start=1):
+      axes, style, point = _read_row(row, f'{source}, line {reader.line_num}')
+      panels.setdefault(axes, {}).setdefault(style, []).append(point)
+      if count > MAX_POINTS:
+        raise UserError(f'{source} has more than {MAX_POINTS} points')
+  except csv.Error as error:  # such as a cell of more than 131,072 characters
+    raise UserError(f'{source}, line {reader.line_num}: {error}') from error
+  if not panels:
+    raise UserError(f'{source} has no points')
+  _check_unique('panel', [axes[0] for axes in panels], source)
+  for found in panels.values():
+    _check_unique('series', [style[0] for style in found], source)
+  return Plot(name, tuple(_panel(axes, found) for axes, found in panels.items()))
+
+
+def _panel(axes: _Texts, found: dict[_Texts, list[_Point]]) -> Panel:
+  key, x_axis, x_scale, x_names, y_axis, y_scale = axes
+  shown = tuple(
+    Series(name, kind, colour, *map(tuple, zip(*points, strict=True)))
+    for (name, kind, colour), points in found.items()
+  )
+  names = tuple(x_names.split('|')) if x_names else ()
+  return Panel(key, x_axis, y_axis, shown, x_scale, y_scale, names)
+
+
+def _read_row(row: list[str], where: str) -> tuple[_Texts, _Texts, _Point]:
+  """The axes, style and point of a line; raises UserError if it cannot be plotted."""
+  if len(row) != len(_COLUMNS):
+    raise UserError(f'{where} has {len(row)} cells; it must have {len(_COLUMNS)}')
+  cells = dict(zip(_COLUMNS, row, strict=True))
+  for name, (pattern, words) in _ALLOWED.items():
+    if not (re.fullmatch(pattern, cells[name]) and cells[name].isprintable()):
+      raise UserError(f'{where}: {name} is {cells[name][:80]!r}; it must be {words}')
+  x, y, low, high = (_read_number(name, cells[name], where) for name in _COLUMNS[9:])
+  if not low <= y <= high:
+    raise UserError(
+      f'{where}: y is {y}; it must be between low, {low}, and high, {high}'
+    )
+  for name, value in (('x', x), ('y', low)):
+    if cells[f'{name}_scale'] == 'log' and value <= 0:
+      raise UserError(f'{where}: {value} is on a log scale of {name}; it must be > 0')
+  return tuple(row[:6]), tuple(row[6:9]), (x, y, low, high)
+
+
+def _read_number(name: str, text: str, where: str) -> float:
+  try:
+    value = float(text)
+  except ValueError:
+    value = math.nan
+  if not abs(value) <= MAX_NUMBER:  # rejects NaN, too
+    raise UserError(
+      f'{where}: {name} is {text[:80]!r}; it must be a number of at most {MAX_NUMBER:g}'
+    )
+  return value
+
+
+def _check_unique(what: str, names: list[str], source: str) -> None:
+  for name in names:
+    if names.count(name) > 1:
+      raise UserError(f'{source}: {what} {name!r} occurs in two styles')
+
+
+@in_style()
+def render_figure(panels: Sequence[Panel]) -> Figure:
+  """The panels, at most two in a row, each with its legend below it."""
+  columns = min(len(panels), 2)
+  rows = -(-len(panels) // columns)
+  width = min(4.8 * columns, WIDTH)
+  figure = Figure(4.2 * rows, width)
+  for position, panel in enumerate(panels, start=1):
+    axes = figure.add_subplot(
+      rows, columns, position, xscale=panel.x_scale, yscale=panel.y_scale
+    )
+    # Names are plain text, in which a $ does not begin a formula.
+    axes.set_xlabel(panel.x_axis, parse_math=False)
+    axes.set_ylabel(panel.y_axis, parse_math=False)
+    axes.set_title(panel.key, loc='left', fontweight='bold')
+    for one, look in zip(panel.series, _looks(panel.series), strict=True):
+      _render_series(axes, one, look)
+    lines = _name_ticks(axes, panel.x_names, width / columns)
+    for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
+      if scale == 'log':
+        label_log_axis(axis)
+    legend_below(axes, width / columns, lines)
+  return figure
+
+
+def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
+  """Names x = 0, 1, …, so that they fit side by side; returns the number of lines."""
+  if not names:
+    return 1
+  letters = max(int((width - 0.8) / len(names) / 0.09), 1)
+  wrapped = [textwrap.fill(name, letters, break_long_words=False) for name in names]
+  axes.set_xticks(range(len(names)), wrapped, parse_math=False)
+  return max(name.count('\n') for name in wrapped) + 1
+
+
+def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
+  """The marker or dashes that tell each series from others without its colour."""
+  dashed, solid = (
+    [one.name for one in shown if one.kind in kinds]
+    for kinds in (['dashed'], ['curve', 'line'])
+  )
+  looks = []
+  for one in shown:
+    look = {}
+    if one.kind == 'dots':
+      # Hollow, so that markers behind others are visible.
+      look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
+      look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
+    elif one.kind == 'dashed':
+      look['linestyle'] = DASHES[dashed.index(one.name) % len(DASHES)]
+    elif len(solid) > 1:
+      look = sparse_markers(one.colour, solid.index(one.name), len(one.x))
+    looks.append(look)
+  return looks
+
+
+def _render_series(axes: Axes, one: Series, look: dict[str, Any]) -> None:
+  colour = one.colour
+  axes.plot(one.x, one.y, color=colour, label=one.name, **look)
+  if one.kind == 'dots' and one.low != one.high:
+    axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])
+  if one.kind == 'curve' and one.low != one.high:
+    axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)

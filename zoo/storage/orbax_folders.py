@@ -1,0 +1,167 @@
+"""All calls of Orbax, which write, describe and read a folder of arrays.
+
+No private function of Orbax is called, but this module relies on the names of the JSON
+files that Orbax writes, and of the marker `commit_success.txt`.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from orbax.checkpoint import v1 as ocp
+
+from zoo.core.errors import RunError, UserError
+from zoo.host.files import MIB, read_json
+from zoo.storage.orbax_errors import reading, writing
+from zoo.storage.steps import find_corruption, write_manifest
+
+# The metadata is the item `origin` on disk, as it was called in the first checkpoints.
+METADATA_ITEM = 'origin'
+METADATA_FILE = 'origin/data.json'
+
+# Practically unlimited: Orbax measures it by the system's clock, which may be changed
+# during a save. A lost process is detected by its missing heartbeat instead.
+_TIMEOUT_SECONDS = 365 * 24 * 3600
+
+_MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
+# A checkpoint may take this much memory, or at most this many times the size of its
+# files: trained weights hardly compress.
+_SMALL_BYTES = 256 * MIB
+_MAX_COMPRESSION = 1000
+
+
+class SavedArray(NamedTuple):
+  """The shape and type of a saved array, known before it is read."""
+
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+
+def start_save(
+  folder: pathlib.Path | str,
+  items: Mapping[str, PyTree],
+  metadata: Mapping[str, object],
+) -> Callable[[], None]:
+  """Starts to write a new folder; returns as soon as the arrays may be donated.
+
+  The returned function waits until Orbax has written everything, and raises its errors.
+  """
+  context = ocp.Context()
+  handlers = ocp.handlers.local_registry()
+  handlers.add(ocp.handlers.JsonHandler, checkpointable_name=METADATA_ITEM)
+  context.checkpointables.registry = handlers
+  context.asynchronous.timeout_secs = _TIMEOUT_SECONDS
+  # Otherwise, if a folder cannot be created, the threads that write into it wait for
+  # minutes, and so does the process.
+  context.asynchronous.create_directories_asynchronously = False
+  threads = set(threading.enumerate())
+  with writing(threads), context:
+    response = ocp.save_checkpointables_async(
+      str(folder), {**items, METADATA_ITEM: dict(metadata)}
+    )
+
+  def wait() -> None:
+    with writing(threads):
+      response.result()
+
+  return wait
+
+
+def finish_save(folder: pathlib.Path) -> None:
+  """Writes the checksums of a folder that Orbax has written; raises OSError."""
+  # The markers hold an absolute path of this machine, and no load needs them.
+  for marker in folder.rglob('commit_success.txt'):
+    marker.unlink()
+  write_manifest(folder)
+
+
+def load_metadata(folder: pathlib.Path) -> object:
+  """The metadata of a step; raises RunError unless all files of it are as written."""
+  if reason := find_corruption(folder):
+    raise RunError(f'the checkpoint {folder} is damaged: {reason}')
+  try:
+    return read_json(folder / METADATA_FILE, _MAX_JSON_BYTES)
+  except UserError as error:
+    raise RunError(f'the checkpoint {folder} is damaged: {error}') from error
+
+
+def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
+  """The shapes and types of an item's arrays, by name; no array is read.
+
+  Raises RunError if Orbax cannot read them, or if they would take far more memory than
+  the sizes of the files suggest.
+  """
+  with reading(folder):
+    for path in _json_files(folder, item):
+      read_json(path, _MAX_JSON_BYTES)
+    tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    named = {array_name(path): leaf for path, leaf in leaves}
+    chunks = {name: leaf.storage_metadata.chunk_shape for name, leaf in named.items()}
+    arrays = {
+      name: SavedArray(tuple(leaf.shape), np.dtype(leaf.dtype))
+      for name, leaf in named.items()
+    }
+    files = [path for path in (folder / item).rglob('*') if path.is_file()]
+    num_bytes = sum(path.stat().st_size for path in files)
+    if not arrays:
+      raise RunError(f'{folder} cannot be read: Orbax finds no arrays in its {item}')
+    _check_memory(folder, arrays, chunks, num_bytes)
+  return arrays
+
+
+def load_arrays(
+  folder: pathlib.Path | str, abstract: Mapping[str, PyTree]
+) -> dict[str, PyTree]:
+  """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
+  with reading(folder):
+    return ocp.load_checkpointables(str(folder), dict(abstract))
+
+
+def array_name(path: tuple) -> str:
+  """The name of an array in a state, or in Orbax's metadata of a state."""
+  # Both paths end in the field of the variable that holds the array.
+  name = jax.tree_util.keystr(path, simple=True, separator='.')
+  return name.removesuffix('.value')
+
+
+def _json_files(folder: pathlib.Path, item: str) -> list[pathlib.Path]:
+  """The files that Orbax would read whole, whatever their size and depth."""
+  names = '_CHECKPOINT_METADATA', f'{item}/_METADATA', f'{item}/_sharding'
+  paths = [folder / name for name in names]
+  paths += (folder / item / 'array_metadatas').glob('*')
+  return [path for path in paths if path.exists()]
+
+
+def _check_memory(
+  folder: pathlib.Path,
+  arrays: Mapping[str, SavedArray],
+  chunks: Mapping[str, tuple[int, ...]],
+  on_disk: int,
+) -> None:
+  for name, chunk in chunks.items():
+    shape = arrays[name].shape
+    # A whole chunk is allocated, whatever part of it is read.
+    if len(chunk) != len(shape) or any(
+      part > max(size, 1) for part, size in zip(chunk, shape, strict=True)
+    ):
+      raise RunError(
+        f'{folder} is damaged: {name} is saved in chunks of {chunk}, which are larger '
+        f'than its shape {shape}'
+      )
+  needed = sum(
+    math.prod(array.shape) * array.dtype.itemsize for array in arrays.values()
+  )
+  allowed = max(_SMALL_BYTES, _MAX_COMPRESSION * on_disk)
+  if needed > allowed:
+    raise RunError(
+      f'{folder} is damaged: its metadata claims arrays of {needed:,} bytes, but its '
+      f'files have {on_disk:,}, which can hold at most {allowed:,}'
+    )

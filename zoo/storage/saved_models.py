@@ -1,0 +1,303 @@
+"""`zoo.load`: opens the model of a run or of `zoo.save`, without its config file.
+
+A checkpoint holds no code. It may come from an untrusted source, so its metadata is
+checked before it is used and before memory is allocated for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import pathlib
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import PyTree
+from ml_collections import ConfigDict
+
+from zoo.config.validation import Config, abstract_model, build_task
+from zoo.core import registry
+from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.host.files import UnreadableFile, or_shipped, refuse_url
+from zoo.storage.bucket_copies import copied_step
+from zoo.storage.buckets import is_url
+from zoo.storage.orbax_errors import one_line
+from zoo.storage.orbax_folders import (
+  SavedArray,
+  array_name,
+  load_arrays,
+  load_metadata,
+  saved_arrays,
+)
+from zoo.storage.steps import FORMAT, chosen_step, find_corruption, step_folders
+
+# A task may allocate vectors of this length. A model with more features than this has
+# at least as many weights, and so that many numbers are saved.
+_MAX_FEATURES = 10**5
+_MAX_REASON = 1000  # characters, since a name or a list in the config may be long
+# While a run deletes old steps: how often to try to read the newest step, and to list
+# the folder before it counts as empty.
+_MAX_TRIES, _MAX_LISTINGS = 100, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+  """A loaded model with its metadata."""
+
+  # The config names the classes of both, so no type checker can know them.
+  model: Any  # a zoo.Model, ready to be called
+  task: Any  # the zoo.Task that it was trained on
+  config: Config  # of the run; without a run only the sections model and task
+  step: int  # the number of steps trained
+
+  def __repr__(self) -> str:
+    """The model's class, the task and the step, on one line."""
+    model = type(self.model).__name__
+    return f'SavedModel(model={model}(…), task={self.task!r}, step={self.step})'
+
+
+def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
+  """Opens a model from a run's workdir, its checkpoints, or a folder of `zoo.save`.
+
+  By default `step` is the newest, even while a run deletes old ones. The arrays go to
+  the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
+  were saved from; heads are split over the axis `model` of the mesh if it divides them.
+  The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
+  exist means a shipped checkpoint. Raises UserError for a folder without checkpoints, a
+  missing step, a newer format, or a model or task that is not registered; RunError for
+  damaged files.
+  """
+  if is_url(path):
+    return _load_from_bucket(str(path), step)
+  path = absolute(or_shipped(pathlib.Path(path)))
+  for _ in range(_MAX_TRIES):
+    folder = _step_folder(path, step)
+    try:
+      return _load_step(folder, step)
+    except (UserError, RunError):
+      if folder.exists():
+        raise
+    if step is not None:
+      raise UserError(f'{path} has no step {step} any more: it was deleted meanwhile')
+  raise RunError(f'the steps of {path} are deleted faster than they can be read')
+
+
+def _load_from_bucket(url: str, step: int | None) -> SavedModel:
+  for _ in range(_MAX_LISTINGS):
+    # A run may have deleted the step meanwhile.
+    with contextlib.suppress(UnreadableFile), copied_step(url, step) as folder:
+      return _load_step(folder, step)
+  with copied_step(url, step) as folder:
+    return _load_step(folder, step)
+
+
+def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The absolute path, with `~` expanded, that Orbax needs; raises UserError."""
+  refuse_url(path)
+  try:
+    return pathlib.Path(path).expanduser().resolve()
+  except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte
+    raise UserError(f'{path!r} is not a valid path: {error}') from error
+
+
+def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
+  """The folder of a step, by default of the newest."""
+  try:
+    if not path.is_dir():
+      raise UserError(
+        f'{path} is not a folder' if path.exists() else f'{path} does not exist'
+      )
+    if (path / 'origin').is_dir():
+      return path
+    folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
+    # A listing made while a run renames one step and deletes another can miss both.
+    listings = (step_folders(folder) for _ in range(_MAX_LISTINGS))
+    found = {int(one.name): one for one in next(filter(None, listings), [])}
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
+  return chosen_step(path, found, step)
+
+
+def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
+  config, saved_step = _config_and_step(folder)
+  if step not in (None, saved_step):
+    raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
+  for section, known in ('model', registry.models), ('task', registry.tasks):
+    if (name := config[section]['name']) not in known.names():
+      raise UserError(
+        f'{folder} holds the {section} {name!r}, which is not registered; import the '
+        'module that registers it first (--import=MODULE); known: '
+        f'{", ".join(known.names())}'
+      )
+  saved = saved_arrays(folder, 'model')
+  _check_num_features(folder, config, saved)
+  try:
+    task = build_task(config)
+    _check_num_layers(folder, config, len(saved))
+    graph, state = nnx.split(abstract_model(config))
+  except UserError as error:
+    raise UserError(f'{folder}: {in_one_line(error, _MAX_REASON)}') from None
+  except RunError:
+    raise
+  except Exception as error:  # a value of a type that no constructor expects
+    raise RunError(
+      f'{folder}: no model can be made from its config: {one_line(error)}'
+    ) from error
+  state = _as_saved(folder, state, saved)
+  state = load_arrays(folder, {'model': state})['model']
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
+  """The config and the step in the metadata; raises RunError for damaged files."""
+  try:
+    metadata = load_metadata(folder)
+  except RunError as error:
+    good: list[int] = []
+    with contextlib.suppress(OSError):
+      others = [one for one in step_folders(folder.parent) if one != folder]
+      good = sorted(int(one.name) for one in others if find_corruption(one) is None)
+    hint = f'; there are good ones at steps {good}' if good else ''
+    raise RunError(f'{error}{hint}') from error
+  fields = metadata if isinstance(metadata, dict) else {}
+  written = fields.get('format')
+  if isinstance(written, int) and written > FORMAT:
+    raise UserError(
+      f'{folder} has the format {written!r}, which is newer than this version of ICL '
+      f'Zoo; it reads up to {FORMAT}'
+    )
+  config = _parse_config(fields.get('config'))
+  if written != FORMAT or config is None or not _is_count(fields.get('step')):
+    raise RunError(
+      f'the checkpoint {folder} is damaged: its metadata must have the format '
+      f'{FORMAT}, a step, and a config that names a model and a task'
+    )
+  return config, fields['step']
+
+
+def _parse_config(fields: object) -> Config | None:
+  """The config, or None unless it names a model and a task."""
+  if not isinstance(fields, dict):
+    return None
+  for section in (fields.get('model'), fields.get('task')):
+    if not (isinstance(section, dict) and isinstance(section.get('name'), str)):
+      return None
+  try:
+    return cast(Config, ConfigDict(fields))
+  except ValueError:  # a dot in a name
+    return None
+
+
+def _is_count(value: object) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_num_features(
+  folder: pathlib.Path, config: Config, saved: dict[str, SavedArray]
+) -> None:
+  """Raises RunError for a task that would be large although the model is small."""
+  num_saved = sum(int(np.prod(array.shape, dtype=object)) for array in saved.values())
+  num_features = config.task.get('num_features')
+  if isinstance(num_features, int) and num_features > max(_MAX_FEATURES, num_saved):
+    raise RunError(
+      f'{folder} is damaged: its task has {num_features:,} features, but its model '
+      f'only {num_saved:,} numbers'
+    )
+
+
+def _check_num_layers(folder: pathlib.Path, config: Config, num_saved: int) -> None:
+  """Raises RunError for more layers than arrays, if each layer has some of its own.
+
+  They may also share one array, or one array may hold those of all layers. Which it is
+  a model of two layers shows.
+  """
+  num_layers = config.model.get('num_layers')
+  if not isinstance(num_layers, int) or num_layers <= num_saved:
+    return
+  numbers = []
+  for few in (1, 2):
+    config_of_few = copy.deepcopy(config)
+    config_of_few.model.num_layers = few
+    numbers.append(len(shapes_of(nnx.state(abstract_model(config_of_few)))))
+  if numbers[0] < numbers[1]:
+    raise RunError(
+      f'{folder} is damaged: its model has {num_layers:,} layers, but only {num_saved} '
+      'arrays are saved'
+    )
+
+
+def _as_saved(
+  folder: pathlib.Path, state: PyTree, saved: dict[str, SavedArray]
+) -> PyTree:
+  """The abstract state with the saved precision and the shardings to load it with.
+
+  Raises UserError unless both have the same arrays.
+  """
+  shapes = {name: array.shape for name, array in saved.items()}
+  wanted = shapes_of(state)
+  if shapes != wanted:
+    raise UserError(
+      f'{folder} does not fit the model that its config names now: it has '
+      f'{list_differing(shapes, wanted)}, and the model '
+      f'{list_differing(wanted, shapes)}'
+    )
+  variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
+
+  def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    name = array_name(path)
+    axes = variables[name].get_metadata().get('out_sharding') or ()
+    dtype, saved_dtype = leaf.dtype, saved[name].dtype
+    if jnp.issubdtype(dtype, jnp.floating):
+      if not jnp.issubdtype(saved_dtype, jnp.floating):
+        raise UserError(f'{folder} holds {name} as {saved_dtype}, not as {dtype}')
+      dtype = jax.dtypes.canonicalize_dtype(saved_dtype)
+    return jax.ShapeDtypeStruct(
+      leaf.shape, dtype, sharding=_sharding(jax.sharding.get_mesh(), axes, leaf.shape)
+    )
+
+  return jax.tree_util.tree_map_with_path(as_saved, state)
+
+
+def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
+  """The shapes of a state's arrays by name, as they are saved."""
+
+  def shape(leaf: jax.Array | jax.ShapeDtypeStruct) -> tuple[int, ...]:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return leaf.shape
+
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  return {array_name(path): shape(leaf) for path, leaf in leaves}
+
+
+def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
+  """The entries of `shapes` that `other` lacks or has with another shape."""
+  own = [
+    f'{name} {shape}' for name, shape in shapes.items() if other.get(name) != shape
+  ]
+  return ', '.join(sorted(own)) or 'nothing else'
+
+
+def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:
+  """The sharding that the model asks for an array, as far as the mesh allows it."""
+  if mesh.empty:
+    return SingleDeviceSharding(jax.devices()[0])
+  automatic = {
+    name: size
+    for name, size, kind in zip(
+      mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True
+    )
+    if kind == AxisType.Auto  # any other needs annotations in the model
+  }
+  split = [
+    axis if axis in automatic and size % automatic[axis] == 0 else None
+    for axis, size in zip(axes, shape, strict=False)
+  ]
+  return NamedSharding(mesh, P(*split))

@@ -1,0 +1,302 @@
+"""Workdirs, each of which belongs to one config, and to one program at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TextIO
+
+from absl import logging
+
+from zoo.config.validation import AnyConfig, differences, to_json
+from zoo.core.errors import InUseError, UserError, shown
+from zoo.host import processes
+from zoo.host.files import (
+  UnreadableFile,
+  open_to_write,
+  read_json,
+  temporary_name,
+  write_atomically,
+)
+
+try:
+  import fcntl
+except ModuleNotFoundError:  # on Windows
+  fcntl = None
+
+POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
+# The parts into which a sweep of several processes is divided: names of points.
+PARTS = 'parts.json'
+
+# Locks a part of a folder, named by a path in it, and waits for that if it is told to;
+# whether that succeeded.
+Hold = Callable[[pathlib.Path, bool], AbstractContextManager[bool]]
+
+_OTHER = 'give another folder'
+_PATIENCE, _PAUSE = 120.0, 1.0  # seconds to wait for a lock, and between two attempts
+_LOCK = '.lock'  # its content identifies the process that holds it
+# Files that exist only in the workdirs of each kind of program.
+_MARKS = {
+  'run': ('checkpoints', 'metrics.jsonl'),
+  'sweep': (POINTS, PARTS, 'table.json'),
+  'language-model experiment': ('prompts.jsonl',),
+}
+
+
+def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') -> None:
+  """On process 0, creates a workdir, or checks that it belongs to the config.
+
+  Raises UserError, and writes nothing, if the workdir belongs to another config or
+  another kind of program, holds something else, or cannot be written.
+  """
+  processes.run_on_main(functools.partial(_open, workdir, config, kind))
+
+
+def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
+  saved = workdir / 'config.json'
+  try:
+    _check_kind(workdir, kind)
+    if saved.is_file():
+      _compare(saved, config, kind)
+      if not os.access(workdir, os.W_OK):
+        raise PermissionError(None, 'it is not writable')
+    elif (workdir / 'checkpoints').is_dir():
+      raise UserError(
+        f'{workdir} holds checkpoints, but no config.json with their config (each step '
+        f'has it in origin/data.json); {_OTHER}'
+      )
+    elif workdir.is_dir() and (others := _names_in(workdir) - {temporary_name(saved)}):
+      if saved.name in others:  # another process has made it just now
+        return _open(workdir, config, kind)
+      raise UserError(f'{workdir} is not empty and holds no run; {_OTHER}')
+    elif workdir.exists() and not workdir.is_dir():
+      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
+    else:
+      workdir.mkdir(parents=True, exist_ok=True)
+      try:
+        write_atomically(saved, to_json(config) + '\n')
+      except FileNotFoundError:  # another process has moved the temporary file
+        return _open(workdir, config, kind)
+  except OSError as error:
+    reason = error.strerror or error
+    raise UserError(
+      f'the workdir {workdir} cannot be written: {reason}; {_OTHER}'
+    ) from error
+
+
+def _names_in(folder: pathlib.Path) -> set[str]:
+  return {path.name for path in folder.iterdir()}
+
+
+def _check_kind(workdir: pathlib.Path, kind: str) -> None:
+  for other, marks in _MARKS.items():
+    if other != kind and any((workdir / mark).exists() for mark in marks):
+      raise UserError(
+        f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
+      )
+
+
+def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
+  try:
+    content = read_json(saved)
+  except UnreadableFile:
+    content = None
+  try:
+    check_same_config(str(saved), str(saved.parent), content, config)
+  except UserError:
+    known = isinstance(content, dict) and kind == 'run'
+    if not (known and _reclaim(saved, config)):
+      raise
+
+
+def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
+  """Gives a run's folder to another config if nothing was trained and nobody uses it.
+
+  A run that ends before its first logged step, out of memory or with a loss that is not
+  finite, does not spend its folder.
+  """
+  workdir = saved.parent
+  if fcntl is None or not _is_untrained(workdir):
+    return False
+  with try_lock(workdir / _LOCK) as mine:
+    if not (mine and _is_untrained(workdir)):
+      return False
+    write_atomically(saved, to_json(config) + '\n')
+  return True
+
+
+def _is_untrained(workdir: pathlib.Path) -> bool:
+  """Whether a run has neither logged a step nor saved anything."""
+  empty = {'config.json', 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
+  log, saved = workdir / 'metrics.jsonl', workdir / 'checkpoints'
+  return (
+    _names_in(workdir) <= empty
+    and not (log.exists() and log.stat().st_size)
+    and not (saved.exists() and _names_in(saved))
+  )
+
+
+def check_same_config(
+  path: str, workdir: str, content: object, config: AnyConfig
+) -> None:
+  """Raises UserError unless the `content` of the file at `path` is the same config."""
+  if not isinstance(content, dict):
+    raise UserError(f'{path} is damaged: no config can be read from it; {_OTHER}')
+  if differing := differences(content, config):
+    raise UserError(
+      f'{workdir} belongs to another config; it differs in {shown(differing)}; {_OTHER}'
+    )
+
+
+def lock_of_part(sweep: pathlib.Path, number: int) -> pathlib.Path:
+  """The file that is locked while a part of a sweep is trained."""
+  return sweep / f'.part_{number}.lock'
+
+
+@contextlib.contextmanager
+def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
+  """Locks a file, which is created if needed; yields whether that succeeded.
+
+  With `wait` it waits for the lock. Raises OSError where there are no locks.
+  """
+  if fcntl is None:
+    raise OSError(None, 'this system has no file locks')
+  with _open_lock(path) as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+      yield False
+    else:
+      yield True
+
+
+@contextlib.contextmanager
+def shared(workdir: pathlib.Path) -> Iterator[None]:
+  """Locks the workdir of a sweep for all programs that divide its points.
+
+  Raises InUseError if a program that trains all of them holds the lock, even after two
+  minutes.
+  """
+  with contextlib.ExitStack() as stack:
+    _flock(workdir, stack, shared=True)
+    yield
+
+
+@contextlib.contextmanager
+def locked(workdir: pathlib.Path) -> Iterator[None]:
+  """Locks the workdir for this program.
+
+  A sweep also locks the workdirs of its points while it trains. The system releases the
+  lock when process 0 ends, however it ends. If the file system has no locks, a warning
+  is logged. Raises InUseError if another program holds the lock, even after two
+  minutes; UserError if the processes of the run do not share the folder.
+  """
+  with contextlib.ExitStack() as stack:
+    holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
+    with processes.propagate_errors():
+      if processes.index() and _read(workdir / _LOCK) != holder:
+        raise UserError(
+          f'{workdir} is not the folder of process 0; give a --workdir that all '
+          'processes share'
+        )
+    yield
+
+
+def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
+  """Locks until the stack is closed; returns the content of the lock file."""
+  sweep = workdir.resolve().parent.parent
+  if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
+    _flock(sweep, stack, shared=True)
+    for number, names in enumerate(read_parts(sweep)):
+      if workdir.name in names:
+        _flock(sweep, stack, shared=True, name=lock_of_part(sweep, number).name)
+  file = _flock(workdir, stack)
+  holder = f'{socket.gethostname()} {os.getpid()} {time.time_ns()}\n'
+  file.truncate(0)
+  file.write(holder)
+  file.flush()
+  os.fsync(file.fileno())  # NFS shows other hosts nothing before
+  return holder
+
+
+def read_parts(sweep: pathlib.Path) -> list[list[str]]:
+  """The names of the points in each part of a sweep; none if it was not divided.
+
+  Raises UserError if the file is damaged.
+  """
+  path = sweep / PARTS
+  if not path.exists():
+    return []
+  try:
+    parts = read_json(path)
+  except UnreadableFile:
+    parts = None
+  if isinstance(parts, list) and all(
+    isinstance(part, list) and all(isinstance(name, str) for name in part)
+    for part in parts
+  ):
+    return parts
+  raise UserError(f'{path} is damaged; delete it, and the sweep is divided again')
+
+
+def _flock(
+  workdir: pathlib.Path,
+  stack: contextlib.ExitStack,
+  shared: bool = False,
+  name: str = _LOCK,
+) -> TextIO:
+  file = stack.enter_context(_open_lock(workdir / name))
+  try:
+    _wait_for(file, shared, workdir)
+  except OSError as error:
+    logging.warning(
+      '%s cannot be locked (%s): make sure that no other process trains in it',
+      workdir,
+      error.strerror or error,
+    )
+  return file
+
+
+def _open_lock(path: pathlib.Path) -> TextIO:
+  """Opens a lock file, to read, too: NFS needs that for a shared lock."""
+  return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), 'a+')
+
+
+def _wait_for(file: TextIO, shared: bool, workdir: pathlib.Path) -> None:
+  """Locks a file; raises InUseError if another process holds it for two minutes.
+
+  A process that was just told to stop may still be saving, and the lock of a machine
+  that was lost may outlive it for a minute or two on a network file system.
+  """
+  if fcntl is None:
+    raise OSError(None, 'this system has no file locks')
+  end = time.monotonic() + _PATIENCE
+  for attempt in itertools.count():
+    try:
+      mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+      return fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+      if time.monotonic() >= end:
+        raise InUseError(
+          f'{workdir} is in use: another process is training in it; wait for it, or '
+          f'{_OTHER}'
+        ) from None
+    if not attempt:
+      logging.info(
+        '%s is in use by another process; waiting for up to %d s', workdir, _PATIENCE
+      )
+    time.sleep(_PAUSE)
+
+
+def _read(path: pathlib.Path) -> str | None:
+  try:
+    return path.read_text()
+  except OSError:
+    return None

@@ -1,0 +1,1 @@
+"""The paper, the atlas, the headlines, and known values of baselines."""

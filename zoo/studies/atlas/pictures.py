@@ -1,0 +1,344 @@
+"""The pictures of an atlas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+from zoo.measure.intervals import Interval
+from zoo.reports.style import (
+  BLACK,
+  GREY,
+  MARKERS,
+  PALETTE,
+  SMALL,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+)
+from zoo.studies.atlas.results import Change, Result, changes
+
+_LEAST = 1e-3  # the least share that has its own colour
+_SHOWN = 'gd', 'ridge', 'least_squares', 'bayes'  # baselines shown with the models
+_STYLES = {'bayes': '-', 'gd': '--', 'zero': ':'}
+
+
+@in_style()
+def heat_map(results: Sequence[Result]) -> Figure:
+  """The share of the learnable loss that is not learned, by architecture and task."""
+  columns = list(dict.fromkeys(map(_column, results)))
+  by_place = {(one.cell.model, _column(one)): one for one in results}
+  models = _by_mean_excess(results)
+  width = min(max(2 + 0.85 * len(columns), 4.8), WIDTH)
+  # More than 16 columns of numbers do not fit into a page.
+  width = max(width, 1.8 + 0.38 * len(columns))
+  figure = Figure(2.4 + 0.27 * len(models), width)
+  axes = figure.subplots()
+  grid = np.full((len(models), len(columns)), np.nan)
+  for row, model in enumerate(models):
+    for column, name in enumerate(columns):
+      one = by_place.get((model, name))
+      if one is None:
+        continue
+      excess = max(one.excess, _LEAST)
+      grid[row, column] = excess
+      text = f'{one.excess:.2g}' + ('↓' if one.still_falls else '')
+      light = excess > 0.03
+      axes.text(
+        *(column, row, text),
+        ha='center',
+        va='center',
+        size=SMALL if len(columns) > 7 else 9,
+        color=BLACK if light else 'white',
+      )
+  image = axes.imshow(grid, norm=LogNorm(_LEAST, 1), aspect='auto')
+  axes.grid(visible=False)
+  axes.set_xticks(range(len(columns)), columns, rotation=45, ha='left')
+  axes.xaxis.tick_top()
+  axes.set_yticks(range(len(models)), models)
+  bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.8)
+  bar.set_label('share of the learnable loss that is not learned (log scale)')
+  label_log_axis(bar.ax.xaxis)
+  return figure
+
+
+@in_style()
+def losses(results: Sequence[Result]) -> Figure:
+  """The losses of one task: a row per model, a mark per guess, a line per baseline."""
+  ordered = sorted(results, key=lambda one: one.loss.mean)
+  models = list(dict.fromkeys(one.cell.model for one in ordered))
+  figure = Figure(1.5 + 0.28 * len(models))
+  axes = figure.subplots()
+  for guess, colour in zip((None, *guesses(results)), PALETTE, strict=False):
+    of = [one for one in results if one.cell.guess == guess]
+    if of:
+      rows = [models.index(one.cell.model) for one in of]
+      label = 'no choice of guess' if guess is None else f'guess: {guess}'
+      means, errors = [one.loss.mean for one in of], _bars(one.loss for one in of)
+      look = {'fmt': MARKERS[colour], 'color': colour, 'alpha': 0.75}
+      axes.errorbar(means, rows, xerr=errors, label=label, **look)
+  most = max(one.loss.mean for one in results)
+  for name, style in _STYLES.items():
+    if name in results[0].baselines and results[0].baseline(name) < 1.5 * most:
+      level = results[0].baseline(name)
+      axes.axvline(level, linestyle=style, color=GREY, label=name)
+  axes.set_yticks(range(len(models)), models)
+  axes.invert_yaxis()
+  axes.set_xlim(left=0)
+  axes.set_xlabel('loss at the query, mean of the seeds with its 95 % interval')
+  legend_above(figure)
+  return figure
+
+
+@in_style()
+def curves(results: Sequence[Result]) -> Figure:
+  """The losses of one task by number of examples, in one panel per model."""
+  models = list(dict.fromkeys(one.cell.model for one in results))
+  width = 4
+  height = math.ceil(len(models) / width)
+  figure = Figure(0.9 + 1.6 * height)
+  panels = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
+  colours = dict(zip((None, *guesses(results)), PALETTE, strict=False))
+  first = results[0]
+  for axes in panels.flat[len(models) :]:
+    axes.set_axis_off()
+  for axes in panels.flat[max(len(models) - width, 0) : len(models)]:
+    axes.tick_params(labelbottom=True)  # the lowest of each column
+  for axes, model in zip(panels.flat, models, strict=False):
+    _baseline_curves(axes, first)
+    for one in results:
+      if one.cell.model == model:
+        means = [one.at(i).mean for i in range(len(one.lengths))]
+        label = 'model' if one.cell.guess is None else f'guess: {one.cell.guess}'
+        colour = colours[one.cell.guess]
+        axes.plot(
+          *(one.lengths, means),
+          marker=MARKERS[colour],
+          markersize=3,
+          linewidth=1,
+          color=colour,
+          label=label,
+        )
+    axes.axvline(first.context_length, color=GREY, linewidth=1, zorder=1)
+    axes.set_title(model)
+    axes.set_yscale('log')
+  least = min(one.at(i).mean for one in results for i in range(one.trained + 1))
+  most = max(2 * first.baselines['zero'].mean(axis=0).max(), 10 * least)
+  panels.flat[0].set_ylim(least / 2, most)
+  label_log_axis(panels.flat[0].yaxis)  # which all of them share
+  figure.supxlabel('examples before the query; the line marks the number in training')
+  figure.supylabel('loss (log scale)')
+  legend_above(figure)
+  return figure
+
+
+@in_style()
+def gains(found: Sequence[Change]) -> Figure:
+  """How guesses change the losses of one task, with 95 % intervals."""
+  ordered = sorted(found, key=lambda one: one.reference.loss.mean)
+  models = list(dict.fromkeys(one.result.cell.model for one in ordered))
+  names = list(dict.fromkeys(one.guess for one in found))
+  figure = Figure(1.5 + 0.28 * len(models))
+  axes = figure.subplots()
+  for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
+    of = [one for one in found if one.guess == name]
+    rows = [models.index(one.result.cell.model) for one in of]
+    axes.errorbar(
+      [one.loss.mean for one in of],
+      [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
+      xerr=_bars(one.loss for one in of),
+      fmt=MARKERS[colour],
+      color=colour,
+      label=f'guess: {name}',
+    )
+  axes.axvline(0, color=BLACK, linewidth=0.8)
+  axes.set_yticks(range(len(models)), models)
+  axes.invert_yaxis()
+  axes.set_xscale('symlog', linthresh=0.1)
+  axes.xaxis.set_major_formatter('{x:g}')
+  axes.set_xlabel(
+    'loss minus that with the guess 0 (log scale beyond ±0.1); below 0 the guess helps'
+  )
+  legend_above(figure)
+  return figure
+
+
+@in_style()
+def shares(found: Sequence[Change]) -> Figure:
+  """How guesses change the loss, in % of that with the guess 0, in one panel per task.
+
+  The intervals are of 95 %.
+  """
+  tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
+  models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
+  names = list(dict.fromkeys(one.guess for one in found))
+  figure = Figure(1.6 + 0.4 * len(models))
+  panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+  colours = dict(zip(names, PALETTE, strict=False))
+  for axes, task in zip(panels, tasks, strict=True):
+    on_task = [one for one in found if one.result.cell.prompts == task]
+    there = [name for name in names if any(one.guess == name for one in on_task)]
+    for i, name in enumerate(there):
+      of = [one for one in on_task if one.guess == name]
+      rows = [models.index(one.result.cell.model) for one in of]
+      axes.errorbar(
+        [100 * one.share.mean for one in of],
+        [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
+        xerr=_bars((one.share for one in of), 100.0),
+        fmt=MARKERS[colours[name]],
+        color=colours[name],
+        label=f'guess: {name}',
+      )
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.set_title(task)
+  panels[0].set_yticks(range(len(models)), models)
+  figure.supxlabel(
+    'change of the loss, in % of that with the guess 0; below 0 the guess helps'
+  )
+  legend_above(figure)
+  return figure
+
+
+@in_style()
+def contexts(results: Sequence[Result]) -> Figure:
+  """The losses of one task by the context length of training, above their ratios.
+
+  Each model has a panel. Models of linear attention, each with its own guess, share
+  one, with their lowest known exact risks as lines.
+  """
+  linear = [one for one in results if one.cell.guess is None]
+  models = dict.fromkeys(one.cell.model for one in results if one.cell.guess)
+  columns = {'one layer of linear attention': linear} if linear else {}
+  columns |= {
+    name: [one for one in results if one.cell.model == name] for name in models
+  }
+  # More than three models do not fit into a page.
+  figure = Figure(5.6, max(WIDTH, 2.4 * len(columns)))
+  top, bottom = figure.subplots(
+    2, len(columns), sharex=True, sharey='row', squeeze=False
+  )
+  for axes, ratios, (title, of) in zip(top, bottom, columns.items(), strict=True):
+    _losses_by_context(axes, of)
+    _ratios_by_context(ratios, of)
+    axes.set_title(title)
+    axes.set_xscale('log')
+  top[0].set_yscale('log')
+  for axis in (top[0].xaxis, top[0].yaxis):
+    label_log_axis(axis)
+  top[0].set_ylabel('loss (log scale)')
+  bottom[0].set_ylim(bottom=0)
+  bottom[0].set_ylabel('with the guess / with the guess 0')
+  figure.supxlabel('examples before the query, in training and in the test (log scale)')
+  legend_above(figure)
+  return figure
+
+
+def _losses_by_context(axes: Axes, results: Sequence[Result]) -> None:
+  """The losses of some models, and those of baselines."""
+  by_length = {one.context_length: one for one in sorted(results, key=_length)}
+  lines = {'guess the prior mean': [one.without_examples for one in by_length.values()]}
+  for name in ('gd', 'bayes'):
+    if all(name in one.baselines for one in by_length.values()):
+      lines[name] = [one.baseline(name) for one in by_length.values()]
+  for (name, values), style in zip(lines.items(), (':', '--', '-'), strict=False):
+    if min(values) > 1e-6 * max(values):  # a log axis cannot show a loss of 0
+      axes.plot([*by_length], values, style, color=GREY, label=name)
+  for colour, (label, of) in zip(PALETTE, _series(results).items(), strict=False):
+    lengths = [one.context_length for one in of]
+    lowest = [one.lowest_known for one in of if one.lowest_known is not None]
+    line = MARKERS[colour] + '-'
+    if lowest:  # then these are the line
+      axes.plot(lengths, lowest, color=colour)
+      line = MARKERS[colour]
+    axes.errorbar(
+      lengths,
+      [one.loss.mean for one in of],
+      yerr=_bars(one.loss for one in of),
+      fmt=line,
+      color=colour,
+      label=label,
+    )
+
+
+def _ratios_by_context(axes: Axes, results: Sequence[Result]) -> None:
+  """The losses with a guess divided by those with the guess 0."""
+  found = changes(sorted(results, key=_length))
+  for colour, label in zip(PALETTE, _series(results), strict=False):
+    of = [one for one in found if _label(one.result) == label]
+    if not of:
+      continue
+    lengths = [one.result.context_length for one in of]
+    axes.errorbar(
+      lengths,
+      [1 + one.share.mean for one in of],
+      yerr=_bars(one.share for one in of),
+      fmt=MARKERS[colour],
+      color=colour,
+    )
+    lowest = [(one.result.lowest_known, one.reference.lowest_known) for one in of]
+    exact = [above / below for above, below in lowest if above and below]
+    if len(exact) == len(of):
+      axes.plot(lengths, exact, color=colour)
+  axes.axhline(1, color=BLACK, linewidth=0.8)
+
+
+def _series(results: Sequence[Result]) -> dict[str, list[Result]]:
+  """The results of each model or guess by context length; the guess 0 comes first."""
+  found: dict[str, list[Result]] = {}
+  for one in sorted(results, key=_length):
+    found.setdefault(_label(one), []).append(one)
+  return found
+
+
+def _label(result: Result) -> str:
+  cell = result.cell
+  return cell.model if cell.guess is None else f'guess: {cell.guess}'
+
+
+def _length(result: Result) -> int:
+  return result.context_length
+
+
+def guesses(results: Sequence[Result]) -> list[str]:
+  """The guesses of some cells, in their order."""
+  found = dict.fromkeys(one.cell.guess for one in results)
+  return [guess for guess in found if guess is not None]
+
+
+def by_prompts(results: Sequence[Result]) -> Mapping[str, list[Result]]:
+  """The results of each task at each requested context length."""
+  names = dict.fromkeys(one.cell.prompts for one in results)
+  return {name: [one for one in results if one.cell.prompts == name] for name in names}
+
+
+def _baseline_curves(axes: Axes, result: Result) -> None:
+  styles = zip(('--', ':', '-.', '-'), _SHOWN, strict=True)
+  for style, name in styles:
+    if name in result.baselines:
+      means = [result.baseline(name, i) for i in range(len(result.lengths))]
+      axes.plot(result.lengths, means, style, color=GREY, linewidth=1, label=name)
+
+
+def _bars(found: Iterable[Interval], scale: float = 1.0) -> list[float]:
+  """Halves of intervals, for bars; NaN, which draws none, with one seed."""
+  return [scale * one.half if math.isfinite(one.half) else math.nan for one in found]
+
+
+def _column(result: Result) -> str:
+  cell = result.cell
+  guessed = cell.guess not in (None, 'zero')
+  return f'{cell.prompts}, {cell.guess}' if guessed else cell.prompts
+
+
+def _by_mean_excess(results: Sequence[Result]) -> list[str]:
+  """The models, the one with the least mean excess first."""
+  excess: dict[str, list[float]] = {}
+  for one in results:
+    excess.setdefault(one.cell.model, []).append(math.log(max(one.excess, _LEAST)))
+  return sorted(excess, key=lambda model: float(np.mean(excess[model])))

@@ -1,0 +1,228 @@
+"""Trains the cells of an atlas, measures them, and writes the results.
+
+A cell is a sweep over seeds and learning rates. The learning rate with the least loss
+on held-out prompts is chosen; the cell's losses are measured on other prompts, which
+all cells of a task share.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+from jaxtyping import Float
+
+from zoo.config.validation import Config, build_task
+from zoo.core.errors import UserError, check_count
+from zoo.host.files import write_atomically
+from zoo.studies import cards
+from zoo.studies.atlas import measure, report
+from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
+from zoo.tasks.linear_regression import covers
+from zoo.training import sweeps
+from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
+from zoo.training.records import read_lines
+
+# The config for the fields of a cell: model, task, guess and context length.
+GetConfig = Callable[[str, str, str | None, int | None], Config]
+
+
+class Grid(NamedTuple):
+  """The cells to train, each once for each seed 0, 1, … and learning rate."""
+
+  cells: Sequence[Cell]
+  num_seeds: int
+  learning_rates: Sequence[float]
+  num_steps: int
+
+
+def run(
+  grid: Grid,
+  get_config: GetConfig,
+  out: str | pathlib.Path,
+  command: str,
+  num_processes: int = 1,
+) -> dict[Cell, Result | Reason] | None:
+  """Trains the cells that are not in the folder `out` yet, one after another.
+
+  With `num_processes` n, n processes that make the same call and share only the folder
+  divide the cells among them.
+
+  Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is the
+  command that trains this grid, without the options that name a cell; the report shows
+  it. Returns None after SIGTERM; the same call then resumes. Raises UserError for a
+  folder of another grid, and otherwise the errors of `sweeps.sweep`. The folder may be
+  in a bucket, such as gs://bucket/atlas.
+  """
+  check_count('num_processes', num_processes)
+  with shared_folder(out, num_processes) as (local, workers):
+    return _run(grid, get_config, local, command, workers)
+
+
+def _run(
+  grid: Grid,
+  get_config: GetConfig,
+  out: pathlib.Path,
+  command: str,
+  workers: Workers,
+) -> dict[Cell, Result | Reason] | None:
+  if workers.number > 1:
+    (out / 'cells').mkdir(parents=True, exist_ok=True)  # for the locks
+  found: dict[Cell, Result | Reason] = {}
+  number = {cell: i for i, cell in enumerate(grid.cells, start=1)}
+  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), workers):
+    logging.info('cell %d of %d: %s', number[cell], len(number), cell.name)
+    one = _train(cell, grid, get_config, out, workers)
+    if one is None:
+      return None
+    found[cell] = one
+  if len(found) < len(number):
+    return None
+  found = {cell: found[cell] for cell in grid.cells}
+  out.mkdir(parents=True, exist_ok=True)
+  with one_at_a_time(out, workers):
+    write_atomically(out / 'atlas.csv', to_csv(found))
+    report.write(found, command, out)
+  return found
+
+
+def _lock(out: pathlib.Path, cell: Cell) -> pathlib.Path:
+  return out / 'cells' / f'.{cell.name}.lock'
+
+
+def _train(
+  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, workers: Workers
+) -> Result | Reason | None:
+  """Trains and measures a cell; None if it was interrupted."""
+  try:
+    config, points = _planned(cell, grid, get_config)
+  except UserError as error:  # the model cannot do the task
+    return str(error)
+  folder = out / 'cells' / cell.name
+  try:
+    rows = sweeps.sweep(config, points, folder)
+  except sweeps.LostPointsError as error:
+    rows = error.rows
+  if rows is None:
+    return None
+  with one_at_a_time(out, workers):
+    baselines = measure.kept(
+      out / 'baselines' / f'{cell.prompts}.npz',
+      config.task,
+      lambda: measure.baseline_losses(config),
+    )
+    exact = measure.kept(
+      out / 'baselines' / f'{cell.prompts}_exact.npz',
+      config.task,
+      lambda: measure.exact_baseline_losses(config),
+    )
+  found = _result(cell, config, grid, rows, folder, baselines)
+  return found._replace(exact_baselines=exact) if isinstance(found, Result) else found
+
+
+def _planned(
+  cell: Cell, grid: Grid, get_config: GetConfig
+) -> tuple[Config, list[sweeps.Point]]:
+  """The config of a cell and the points of its sweep; raises UserError."""
+  config = get_config(*cell)
+  config.train.num_steps = grid.num_steps
+  config.optimizer.warmup_steps = min(
+    config.optimizer.warmup_steps, grid.num_steps // 10
+  )
+  # Evaluated ten times during training, to see whether the loss still falls. The
+  # comparison with baselines is made here, on the same prompts for all cells.
+  config.eval.every, config.eval.num_compared = max(config.train.num_steps // 10, 1), 0
+  axes = {
+    'seed': list(range(grid.num_seeds)),
+    'optimizer.learning_rate': list(grid.learning_rates),
+  }
+  points = sweeps.grid(axes)
+  sweeps.at_point(config, points[0])
+  return config, points
+
+
+def _result(
+  cell: Cell,
+  config: Config,
+  grid: Grid,
+  rows: Sequence[sweeps.Row],
+  folder: pathlib.Path,
+  baselines: Mapping[str, Float[np.ndarray, 'p n']],
+) -> Result | Reason:
+  by_rate: dict[float, list[sweeps.Row]] = {}
+  for row in rows:
+    by_rate.setdefault(row['optimizer.learning_rate'], []).append(row)
+  # A learning rate at which a seed diverged is not chosen.
+  by_rate = {r: found for r, found in by_rate.items() if len(found) == grid.num_seeds}
+  if not by_rate:
+    return 'a seed stopped being finite at each learning rate'
+  rate = min(by_rate, key=lambda rate: _held_out(by_rate[rate]))
+  best = by_rate[rate]
+  folders = [row['workdir'] for row in best]
+  lengths = measure.lengths_of(config.task.context_length)
+  losses = measure.kept(
+    folder / f'losses_{rate:g}.npz',
+    config,
+    lambda: {'losses': measure.model_losses(config, folders)},
+  )['losses']
+  exact = measure.kept(
+    folder / f'exact_{rate:g}.npz',
+    config,
+    lambda: {'exact': measure.exact_model_losses(config, folders)},
+  )['exact']
+  result = Result(
+    cell,
+    num_params=best[0]['num_params'],
+    learning_rate=rate,
+    num_steps=config.train.num_steps,
+    seconds=max(row['wall_time'] for row in rows),
+    still_falls=_still_falls(best),
+    context_length=config.task.context_length,
+    lengths=lengths,
+    losses=losses,
+    baselines=baselines,
+    exact=exact,
+    lowest_known=_lowest_known(config),
+  )
+  return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
+
+
+def _lowest_known(config: Config) -> float | None:
+  """The lowest known risk of one layer of linear attention with its kind of guess."""
+  if 'guess' in config.model:  # only other models have this field
+    return None
+  task = build_task(config)
+  return cards.lowest_known(config, task) if covers(task) else None
+
+
+def _held_out(rows: Sequence[sweeps.Row]) -> float:
+  """The mean loss of the seeds on held-out prompts; infinite if a seed has none."""
+  risks = [row['eval_risk'] for row in rows]
+  return math.inf if None in risks else float(np.mean(risks))
+
+
+def _still_falls(rows: Sequence[sweeps.Row]) -> bool:
+  """Whether the held-out loss fell by more than its error in the last tenth of steps.
+
+  Both losses are on the same prompts, so this error is an overestimate.
+  """
+  falls = []
+  for row in rows:
+    lines = read_lines(row['workdir'] / 'metrics.jsonl')
+    risks = [
+      line['eval_risk']
+      for line in lines
+      if line.get('eval_risk') is not None and line['step'] <= 0.9 * row['step']
+    ]
+    if not risks or row['eval_risk'] is None:
+      return False
+    falls.append(risks[-1] - row['eval_risk'])
+  errors = [row['eval_risk_stderr'] for row in rows]
+  if None in errors:  # unknown: it may be of any size
+    return False
+  error = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+  return float(np.mean(falls)) > error

@@ -1,0 +1,156 @@
+"""On Markov chains a transformer goes from uniform to unigram to bigram predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import log_softmax, xlogy
+
+from zoo.reports.plots import Panel, series
+from zoo.reports.style import BLUE, GREEN, VERMILION
+from zoo.studies.headlines.headline import Expected, Found, Headline, at_most, near
+from zoo.studies.headlines.trainer import Trainer, load, predictions
+from zoo.tasks import MarkovChain
+
+_TASK = MarkovChain(num_symbols=2, context_length=100)
+_PHASES = {'zero': 'uniform', 'unigram': 'unigram', 'bigram': 'bigram'}
+_COLOURS = GREEN, VERMILION, BLUE
+# The first steps are trained twice, bit-identically, to save more checkpoints of them.
+_PARTS = {'start': (50, 5), 'whole': (2000, 50)}  # steps, and between checkpoints
+_NUM_PROMPTS = 4096
+_FIELDS = {
+  'model.num_layers': 2,
+  'model.num_heads': 1,
+  'model.width': 16,
+  'model.feed_forward': 'none',
+  'model.positions': 'rotary',
+  'model.tokens': 'shifted',
+  'model.init_scale': 0.02,  # minGPT's; the first predictions are then uniform
+  'train.batch_size': 64,
+  'optimizer.learning_rate': 1e-3,
+  'optimizer.schedule': 'constant',
+  'optimizer.warmup_steps': 0,
+  'eval.num_compared': 0,
+}
+
+
+def measure(train: Trainer) -> Found:
+  saved = {}
+  for name, (last, every) in _PARTS.items():
+    fields = {
+      **_FIELDS,
+      'train.num_steps': last,
+      'train.log_every': every,
+      'checkpoint.every': every,
+      'checkpoint.keep': last // every,
+    }
+    (row,) = train(name, 'transformer:gpt2_tiny,task=markov_chain', fields)
+    saved |= dict.fromkeys(range(every, last + 1, every), row)
+  steps = [*saved]
+  known = {name: _TASK.baselines()[name] for name in _PHASES}
+  of_known = predictions(known, _TASK, _NUM_PROMPTS)
+  truth = of_known['target']
+  logs = {name: log_softmax(of_known[name], axis=-1) for name in known}
+  risks, distances = [], {name: [] for name in known}
+  for step, row in saved.items():
+    found = predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
+    log_model = log_softmax(found, axis=-1)
+    risks.append(_divergence(truth, log_model))
+    for name, log_known in logs.items():
+      distances[name].append(_divergence(np.exp(log_known), log_model))
+  each = np.array([*distances.values()])
+  nearest = each.argmin(axis=0)
+  lines = {name: _divergence(truth, log) for name, log in logs.items()}
+  to_uniform = _divergence(np.exp(logs['unigram']), logs['zero'])
+  numbers = {
+    'kl_uniform': lines['zero'],
+    'kl_unigram': lines['unigram'],
+    'kl_bigram': lines['bigram'],
+    'kl_model': risks[-1],
+    'phases': float(len(set(nearest)) if np.all(np.diff(nearest) >= 0) else 0),
+    'unigram_phase': min(distances['unigram']) / to_uniform,
+  }
+  return Found(numbers, _panels(steps, risks, lines, distances))
+
+
+def _panels(
+  steps: Sequence[int],
+  risks: Sequence[float],
+  lines: Mapping[str, float],
+  distances: Mapping[str, Sequence[float]],
+) -> tuple[Panel, Panel]:
+  colours = dict(zip(lines, _COLOURS, strict=True))
+  learning = Panel(
+    'a',
+    'training step (log scale)',
+    'KL to the truth, nats (log scale)',
+    (
+      series('model', 'curve', '#000000', steps, risks),
+      *(
+        series(_PHASES[name], 'dashed', colour, steps, [lines[name]] * len(steps))
+        for name, colour in colours.items()
+      ),
+    ),
+    x_scale='log',
+    y_scale='log',
+  )
+  phases = Panel(
+    'b',
+    'training step (log scale)',
+    'KL to the strategy, nats (log scale)',
+    tuple(
+      series(_PHASES[name], 'curve', colour, steps, distances[name])
+      for name, colour in colours.items()
+    ),
+    x_scale='log',
+    y_scale='log',
+  )
+  return learning, phases
+
+
+def _divergence(
+  p: Float[np.ndarray, 'p t s'], log_q: Float[np.ndarray, 'p t s']
+) -> float:
+  """The mean of KL(p ‖ q) at the last symbol, in nats."""
+  p, log_q = p[:, -1].astype(float), log_q[:, -1].astype(float)
+  return float(np.mean(np.sum(xlogy(p, p) - p * log_q, axis=-1)))
+
+
+_LINES = 'measured independently; five standard errors of this sample'
+
+HEADLINE = Headline(
+  name='markov_phases',
+  statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
+  setting=(
+    'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
+    'layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3. The '
+    'numbers are Kullback–Leibler divergences from the true row for the last symbol, '
+    'and the nearest of the three strategies at every 5th, then every 50th step.'
+  ),
+  source='Edelman et al., arXiv 2402.11004, Fig. 1',
+  expected={
+    'kl_uniform': near(0.2175, 0.012, _LINES + ' (.216 and .219)'),
+    'kl_unigram': near(0.084, 0.008, _LINES),
+    'kl_bigram': near(0.0092, 0.001, _LINES),
+    'kl_model': Expected(
+      0.0082,
+      0.0184,
+      'no better than the bigram counts, .0092 ± .001, and at most as far from them as '
+      'they are from the truth; unigram counts are nine times as far',
+    ),
+    'phases': near(3, 0, 'all three in this order; 0 if it returns to an earlier one'),
+    'unigram_phase': at_most(
+      0.5,
+      'the least KL from unigram to the model, over that to uniform: it comes near',
+    ),
+  },
+  minutes=2,
+  measure=measure,
+  caption=(
+    '(a) The divergence of the model from the truth during training, after '
+    '100 transitions, and those of the strategies. (b) The divergence of the model '
+    'from each strategy: the lowest line is the phase.'
+  ),
+)

@@ -1,0 +1,56 @@
+"""Parts of several figures: names of axes and series, and series of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import ArrayLike
+
+from zoo.reports.plots import Panel, Series, series
+from zoo.reports.style import BLACK
+from zoo.studies.paper import setting
+from zoo.studies.paper.training import Point, Runs
+
+STEP = 'training step'
+RISK = 'in-context risk'
+TRAINED, LOWEST, GD = 'trained', 'lowest known risk', 'one step of gradient descent'
+
+
+class Figure(NamedTuple):
+  """The title and caption of a figure, the models that it needs, and its plot."""
+
+  title: str
+  caption: str
+  points: tuple[Point, ...]
+  plot: Callable[[Runs], tuple[Panel, ...]]
+
+
+def level(name: str, value: float, x: Sequence[int | float]) -> Series:
+  """A dashed line at a height, over the range of x."""
+  return series(name, 'dashed', BLACK, [min(x), max(x)], [value, value])
+
+
+def curve(
+  runs: Runs, at: Point, name: str, colour: str, field: str = 'exact_risk'
+) -> Series:
+  """A field logged while a point was trained, with its range over the seeds."""
+  return series(name, 'curve', colour, *runs.history(at, field))
+
+
+def dots(
+  runs: Runs,
+  name: str,
+  colour: str,
+  points: Mapping[int, Point] | Mapping[float, Point],
+  less: ArrayLike = 0.0,
+) -> Series:
+  """The final exact risk of each point, by x, minus `less`."""
+  finals = np.transpose([runs.final(at) for at in points.values()])
+  return series(name, 'dots', colour, list(points), finals - np.asarray(less))
+
+
+def gd_over_steps(curves: Sequence[Series]) -> Series:
+  """The risk of one step of gradient descent, over the steps of training curves."""
+  return level(GD, setting.gd_risk(setting.task()), [0, curves[0].x[-1]])

@@ -1,0 +1,221 @@
+"""Measured losses of baselines, compared with values from formulas and other code."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from zoo.core import losses, registry
+from zoo.core.errors import UserError, check_name
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Task
+from zoo.measure.curves import sample_losses
+from zoo.tasks.baselines import HostBaseline
+
+_NUM_HOST_PROMPTS = 600
+# A loss that is 0 in exact arithmetic is not 0 in float32.
+_ROUNDING = 1e-6
+
+
+class Reference(NamedTuple):
+  """A known value of a baseline after some examples, and its source."""
+
+  task: str  # its registered name
+  arguments: str  # of its constructor, JSON
+  baseline: str  # its name, or with other fields: `greedy_tree(max_depth=4)`
+  num_examples: str  # a number, or a range such as 0-15, over which the mean is taken
+  # One of QUANTITIES or `squared distance from BASELINE`, each with or without the
+  # name of a shift of the task to sample instead: `loss on new_tasks`.
+  quantity: str
+  divisor: float  # of the quantity, such as d
+  value: float
+  standard_error: float  # 0 for a formula
+  source: str
+
+  def lengths(self) -> range:
+    """The numbers of examples; raises ValueError."""
+    first, _, last = self.num_examples.partition('-')
+    return range(int(first), int(last or first) + 1)
+
+
+class Row(NamedTuple):
+  """A reference value and the measured one."""
+
+  reference: Reference
+  measured: float
+  standard_error: float  # NaN for a median
+
+  @property
+  def deviation(self) -> float:
+    """The difference in standard errors of both; NaN for a median."""
+    known = self.reference
+    gap = self.measured - known.value
+    if abs(gap) <= _ROUNDING * max(abs(known.value), 1):
+      return 0.0
+    error = math.hypot(self.standard_error, known.standard_error)
+    return gap / error if error else math.inf
+
+
+def read_references(folder: pathlib.Path) -> list[Reference]:
+  """The reference values in the CSV files of a folder; raises UserError."""
+  found = []
+  for path in sorted(folder.glob('*.csv')):
+    with path.open(newline='') as file:
+      for number, row in enumerate(csv.DictReader(file), start=2):
+        try:
+          found.append(_parse(row))
+        except (KeyError, TypeError, ValueError) as error:
+          raise UserError(f'{path}, line {number}: {error!r}') from error
+  if not found:
+    raise UserError(f'{folder} holds no reference values (files *.csv)')
+  return found
+
+
+def _parse(row: dict[str, str]) -> Reference:
+  if None in row.values():
+    raise ValueError('too few cells')
+  number = {name: float(row[name]) for name in ('divisor', 'value')}
+  number['standard_error'] = float(row['standard_error'] or 0)
+  found = Reference(**{**row, **number})
+  json.loads(found.arguments)
+  name, _, _ = found.quantity.partition(' on ')
+  if not found.lengths() or not (name in QUANTITIES or name.startswith(_DISTANCE)):
+    raise ValueError(f'{found.num_examples!r} or {found.quantity!r}')
+  return found
+
+
+def measure(
+  references: Sequence[Reference], num_prompts: int, seed: int = 0
+) -> Iterator[Row]:
+  """Measures the baselines of reference values, all lengths of a baseline at once.
+
+  Baselines that another library fits on the host get at most 600 prompts. Raises
+  UserError for a baseline or a shift that its task does not have.
+  """
+  groups: dict[tuple[str, ...], list[Reference]] = {}
+  for one in references:
+    group = one.task, one.arguments, one.baseline, one.quantity
+    groups.setdefault(group, []).append(one)
+  for (name, arguments, baseline, quantity), members in groups.items():
+    task = registry.tasks.create(name, **json.loads(arguments))
+    lengths = sorted({k for one in members for k in one.lengths()})
+    sampled = _sample(task, baseline, quantity, lengths, num_prompts, seed)
+    for one in members:
+      at = [lengths.index(k) for k in one.lengths()]
+      values = sampled[:, at].mean(axis=1) / one.divisor
+      if quantity == 'median':
+        yield Row(one, float(np.median(values)), math.nan)
+      else:
+        stderr = float(values.std(ddof=1)) / math.sqrt(len(values))
+        yield Row(one, float(values.mean()), stderr)
+
+
+def _sample(
+  task: Task,
+  baseline: str,
+  quantity: str,
+  lengths: Sequence[int],
+  num_prompts: int,
+  seed: int,
+) -> Float[np.ndarray, 'p n']:
+  """The quantity of a baseline on each prompt at each length."""
+  predictor = _baseline(baseline, task)
+  if isinstance(predictor, HostBaseline):
+    num_prompts = min(num_prompts, _NUM_HOST_PROMPTS)
+  quantity, _, shift = quantity.partition(' on ')
+  sampled = task
+  if shift:
+    shifts = task.shifts()
+    sampled = shifts[check_name(f'shift of {type(task).__name__}', shift, shifts)]
+  if quantity.startswith(_DISTANCE):
+    other = _baseline(quantity.removeprefix(_DISTANCE), task)
+    predictor, loss = _Difference(predictor, other), _square
+  else:
+    loss = functools.partial(QUANTITIES[quantity], sampled)
+  # A few prefixes cost less than one pass over all lengths, for some by far.
+  if 4 * len(lengths) <= max(lengths) and not isinstance(predictor, HostBaseline):
+    predictor = _OnPrefixes(predictor)
+  return sample_losses(
+    {baseline: predictor}, sampled, num_prompts, seed, lengths=lengths, loss=loss
+  )[baseline]
+
+
+def _baseline(text: str, task: Task) -> Any:
+  """The baseline of a task that a text names, with the fields that the text sets."""
+  name, _, fields = text.rstrip(')').partition('(')
+  if name not in (known := task.baselines()):
+    kind = type(task).__name__
+    raise UserError(f'{kind} has no baseline {name!r}; it has {", ".join(known)}')
+  predictor: Any = known[name]
+  for field in filter(None, fields.split(',')):
+    key, _, value = field.strip().partition('=')
+    try:
+      predictor = dataclasses.replace(predictor, **{key: ast.literal_eval(value)})
+    except (SyntaxError, TypeError, ValueError) as error:
+      raise UserError(f'{text!r} is not a baseline: {error}') from error
+  return predictor
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnPrefixes:
+  """A baseline without its pass over all lengths."""
+
+  predictor: Any
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
+    return self.predictor(prompt)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Difference:
+  """The difference of the predictions of two baselines."""
+
+  one: Any
+  other: Any
+
+  def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
+    return self.one(prompt) - self.other(prompt)
+
+  def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
+    return self.one.predictions(prompt) - self.other.predictions(prompt)
+
+
+def _square(prediction: Array, target: Array) -> Float[Array, '*n']:
+  return jnp.square(prediction)
+
+
+def _loss(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
+  return task.loss(prediction, target)
+
+
+def _accuracy(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
+  if task.num_outputs > 1:
+    return 1 - losses.class_error_rate(prediction, target)
+  return 1 - losses.error_rate(prediction, target)
+
+
+def _excess(task: Task, prediction: Array, target: Array) -> Float[Array, '*n']:
+  """The loss above that of the target itself, a Kullback–Leibler divergence."""
+  several = task.num_outputs > 1
+  truth = losses.log_probability(target) if several else losses.logit(target)
+  return _loss(task, prediction, target) - _loss(task, truth, target)
+
+
+QUANTITIES = {
+  'loss': _loss,
+  'median': _loss,
+  'accuracy': _accuracy,
+  'excess': _excess,
+}
+_DISTANCE = 'squared distance from '
