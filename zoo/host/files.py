@@ -60,7 +60,7 @@ def or_shipped(path: pathlib.Path) -> pathlib.Path:
 
 def shipped_checkpoints() -> pathlib.Path:
   """The folder of the shipped checkpoints, in the package or in the repository."""
-  package = pathlib.Path(__file__).parent
+  package = pathlib.Path(__file__).parents[1]
   installed = package / 'shipped'
   return installed if installed.is_dir() else package.parent / 'checkpoints'
 
