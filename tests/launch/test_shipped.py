@@ -45,7 +45,7 @@ def test_a_checkpoint_is_found_in_the_repository_and_in_the_package(
   assert cli.checkpoint_of(flag_of(name)) == ROOT / name
   package = tmp_path / 'site-packages' / 'zoo'
   shutil.copytree(ROOT / name, package / 'shipped' / 'yq_lsa')
-  monkeypatch.setattr(files, '__file__', str(package / 'files.py'))
+  monkeypatch.setattr(files, '__file__', str(package / 'host' / 'files.py'))
   assert cli.checkpoint_of(flag_of(name)) == package / 'shipped' / 'yq_lsa'
   for other in 'checkpoints/none', 'runs/yq_lsa':
     assert cli.checkpoint_of(flag_of(other)) == pathlib.Path(other)
