@@ -27,15 +27,19 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # `__init__.py` imports.
 MODULES = (
   *('zoo.plan.aot', 'zoo.benchmarks.linear', 'zoo.core.losses', 'zoo.reports.plots'),
-  'zoo.theory.constructions',
-  *('zoo.theory.labels', 'zoo.theory.sequential'),
+  *('zoo.core.values', 'zoo.tasks.base', 'zoo.tasks.baselines'),
+  *('zoo.theory.constructions', 'zoo.theory.labels', 'zoo.theory.sequential'),
 )
 
 
 def public_modules() -> list[str]:
   """The names of the modules that have a page, `zoo` first."""
-  found = [f'zoo.{one.name}' for one in pkgutil.iter_modules(zoo.__path__) if one.ispkg]
-  return ['zoo', *sorted([*found, *MODULES, 'zoo.theory.deep'])]
+  packages = [
+    one.name for one in pkgutil.walk_packages(zoo.__path__, 'zoo.') if one.ispkg
+  ]
+  # Some rooms hand on nothing: their modules are imported by name.
+  found = [name for name in packages if public_names(importlib.import_module(name))]
+  return ['zoo', *sorted([*found, *MODULES, 'zoo.estimators'])]
 
 
 def public_names(module: ModuleType) -> list[str]:

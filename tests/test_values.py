@@ -1,6 +1,8 @@
 """Tasks are values: of checked fields, equal field by field, with numbers as leaves."""
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from zoo import theory
 from zoo.core import values
 from zoo.tasks import BaseTask, FunctionClass, LinearRegression, Sinusoid
 from zoo.tasks.base import dot
@@ -90,6 +93,25 @@ def test_tasks_that_differ_in_numbers_share_a_program():
   assert sampled._cache_size() == 1
 
 
+def test_what_a_program_has_closed_over_is_itself_in_another_precision():
+  """JAX would otherwise give the float32 buffer to a program of float64."""
+  task = _linear(prior_mean=[1.0, 2.0, 3.0], prior_covariance=_COVARIANCE)
+  bayes = zoo.estimators.bayes(task)
+  key = jax.random.key(0)
+
+  @jax.jit
+  def errors(key):
+    prompt = task.sample(key, 2)
+    return bayes(prompt) - prompt.y_query, task.sample_statistics(key, 2)
+
+  jax.block_until_ready(errors(key))
+  rule = zoo.LearningRule.gradient_descent(task.prior_mean, 0.5)
+  with jax.enable_x64(True):
+    assert task.sample(key, 2).y.dtype == np.float64
+    assert task.sample_statistics(key, 2).moment.dtype == np.float64
+    assert theory.exact_risk(rule, task) > 0
+
+
 def test_tasks_are_mapped_over():
   tasks = [_linear(prior_mean=mean, noise_std=0.5) for mean in (0.0, 2.0)]
   stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *tasks)
@@ -148,8 +170,42 @@ def test_a_class_that_is_no_task_is_refused_in_one_line(register, unchecked):
     zoo.register_task('own')(type('Own', (FunctionClass,), parts(__init__=init)))
   with refuses('Own is a subclass of the task LinearRegression', 'hold one as a field'):
     type('Own', (LinearRegression,), {})
+  with refuses('Own defines sample_one, which a FunctionClass has already'):
+    type('Own', (FunctionClass,), parts(sample_one=lambda self, key: None))
+  with refuses('Own is a dataclass already; remove that decorator'):
+    own = type('Own', (FunctionClass,), parts())
+    zoo.register_task('own')(dataclasses.dataclass(frozen=True)(own))
+  base = type('Base', (FunctionClass,), {'depth': values.size(default=3)})
+  with refuses('Base, from which Own is derived, has an __init__ or fields', 'value'):
+    zoo.register_task('own')(type('Own', (base,), parts()))
   with refuses('Bare is not a value: register it with zoo.register_task'):
     zoo.check_task(type('Bare', (FunctionClass,), parts())())
+
+
+def test_fields_are_checked_whatever_a_base_class_does_after_construction(unchecked):
+  class Base(FunctionClass):
+    def __post_init__(self):
+      values.set_field(self, 'num_features', self.num_features + 1)
+
+  own = vars(_Scaled)
+  parts = {name: own[name] for name in ('sample_function', 'evaluate')}
+  fields = {
+    'num_features': values.size(default=2),
+    'context_length': values.size(default=4),
+  }
+  parts |= fields | {'__annotations__': dict.fromkeys(fields, 'int')}
+  kind: Any = values.value(type('Own', (Base,), parts))
+  assert kind(2, 4).num_features == 3
+  with refuses('context_length is 0; it must be an integer ≥ 1'):
+    kind(2, 0)
+  with refuses("unknown field of Own 'depth'"):
+    values.set_field(kind(2, 4), 'depth', 1)
+
+
+def test_values_of_another_precision_are_others():
+  one, two = (_Scaled(1.0, weights=np.ones(2, kind)) for kind in (np.float32, float))
+  assert one != two
+  assert one == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
 
 
 def test_a_base_task_has_no_baselines_and_longer_contexts():

@@ -75,7 +75,8 @@ class Registry:
   def register(self, name: str) -> Callable[[_Class], _Class]:
     """A class decorator that registers the class under `name`.
 
-    New objects of the class record their constructor arguments. Raises UserError when
+    New objects of the class record their constructor arguments, which values have as
+    fields. Raises UserError when
     another class has the name already. A new definition of the same class, as by a
     notebook cell that is run twice, replaces the old one.
     """

@@ -8,6 +8,7 @@ number that is exactly 0 is, too: without noise there is another program.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import reprlib
 import weakref
@@ -27,6 +28,7 @@ from zoo.core.errors import (
 )
 
 _Class = TypeVar('_Class', bound=type)
+_Value = TypeVar('_Value')
 _CLASSES = weakref.WeakSet[type]()
 # Of an object, the name of its field and what was given: what the field holds.
 _Check = Callable[[Any, str, Any], Any]
@@ -144,13 +146,10 @@ def value(cls: _Class) -> _Class:
   otherwise static. `__post_init__` is called after the fields have been checked. Raises
   UserError for a class with a constructor of its own.
   """
-  if '__init__' in vars(cls):
-    raise UserError(
-      f'{cls.__name__} has an __init__; it must list its arguments as fields, such as '
-      '`num_features: int = 5`'
-    )
-  own = vars(cls).get('__post_init__')
-  if own is not None or not hasattr(cls, '__post_init__'):
+  _refuse_other_classes(cls)
+  own = getattr(cls, '__post_init__', None)
+  owner = next((one for one in cls.__mro__ if '__post_init__' in vars(one)), None)
+  if owner not in _CLASSES:  # otherwise the parent checks the fields of its children
 
     def checked(self: Any) -> None:
       _check_fields(self)
@@ -171,6 +170,26 @@ def value(cls: _Class) -> _Class:
   return cls
 
 
+def _refuse_other_classes(cls: type) -> None:
+  if '__dataclass_fields__' in vars(cls):
+    raise UserError(f'{cls.__name__} is a dataclass already; remove that decorator')
+  for one in cls.__mro__[:-1]:
+    if one in _CLASSES:
+      continue
+    has_init = '__init__' in vars(one)
+    if has_init and one is cls:
+      raise UserError(
+        f'{cls.__name__} has an __init__; it must list its arguments as fields, such '
+        'as `num_features: int = 5`'
+      )
+    fields = any(isinstance(each, dataclasses.Field) for each in vars(one).values())
+    if one is not cls and (has_init or fields):
+      raise UserError(
+        f'{one.__name__}, from which {cls.__name__} is derived, has an __init__ or '
+        'fields; decorate it with zoo.core.values.value'
+      )
+
+
 def is_value(thing: object) -> bool:
   """Whether an object's class is decorated with `value`."""
   return is_value_class(type(thing))
@@ -182,15 +201,37 @@ def is_value_class(cls: type) -> bool:
 
 
 def set_field(owner: object, name: str, content: object) -> None:
-  """Sets a field within `__post_init__`; a value never changes afterwards."""
-  if isinstance(content, np.ndarray):
+  """Sets a field within `__post_init__`; a value never changes afterwards.
+
+  Raises UserError for a name that is not a field.
+  """
+  known = [each.name for each in _fields(owner)]
+  check_name(f'field of {type(owner).__name__}', name, known)
+  object.__setattr__(owner, name, jax.tree.map(_read_only, content))
+
+
+def _read_only(content: Any) -> Any:
+  """An array that its giver cannot change; anything else as it is."""
+  if isinstance(content, np.ndarray) and content.flags.writeable:
+    content = content.copy()
     content.flags.writeable = False
-  object.__setattr__(owner, name, content)
+  return content
 
 
 def is_zero(content: object) -> bool:
   """Whether a number is exactly 0; a leaf of a compiled program never is."""
-  return isinstance(content, float) and content == 0
+  return isinstance(content, int | float) and content == 0
+
+
+def fresh(owner: _Value) -> _Value:
+  """The same value with new views of its arrays, to be given to a compiled program.
+
+  JAX 0.10.2 keeps the float32 buffer of a NumPy array that a function compiled without
+  x64 has closed over, and would reuse it for the same array where x64 is enabled.
+  """
+  return jax.tree.map(
+    lambda leaf: leaf.view() if isinstance(leaf, np.ndarray) else leaf, owner
+  )
 
 
 def arguments(owner: Any) -> dict[str, Any]:
@@ -222,8 +263,6 @@ def _check_fields(owner: Any) -> None:
       content = check_number(field.name, content)
     elif not kind.is_leaf:
       content = _hashable(field.name, content)
-    elif isinstance(content, np.ndarray):
-      content = content.copy()  # it is made read-only
     set_field(owner, field.name, content)
 
 
@@ -245,7 +284,7 @@ def _flatten(owner: Any) -> tuple[list[tuple[Any, Any]], tuple]:
   leaves, structure = [], []
   for field in _fields(owner):
     content = getattr(owner, field.name)
-    if _kind(field).is_leaf and not is_zero(content):
+    if _kind(field).is_leaf and not (isinstance(content, float) and content == 0):
       leaves.append((jax.tree_util.GetAttrKey(field.name), content))
       structure.append(_LEAF)
     else:
@@ -261,11 +300,13 @@ def _unflatten(cls: type, structure: tuple, leaves: Any) -> Any:
   return owner
 
 
-class _Leaf:
-  """Marks the place of a leaf; the only object of its class."""
+class _Leaf(enum.Enum):
+  """Marks the place of a leaf, also in a copy of the structure."""
+
+  HERE = 0
 
 
-_LEAF = _Leaf()
+_LEAF = _Leaf.HERE
 
 
 def _equal(owner: Any, other: object) -> Any:
@@ -274,12 +315,17 @@ def _equal(owner: Any, other: object) -> Any:
     return NotImplemented
   ours, theirs = jax.tree.flatten(owner), jax.tree.flatten(other)
   return ours[1] == theirs[1] and all(
-    np.array_equal(one, another)
+    np.array_equal(one, another) and _type(one) == _type(another)
     for one, another in zip(ours[0], theirs[0], strict=True)
   )
 
 
+def _type(content: Any) -> object:
+  return getattr(content, 'dtype', type(content))
+
+
 def _hash(owner: Any) -> int:
+  """The hash of all but the numbers."""
   return hash(jax.tree.structure(owner))
 
 

@@ -23,7 +23,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.registry import tasks
-from zoo.core.values import derived_size, is_zero, leaf, set_field, static
+from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
 
 _Class = TypeVar('_Class', bound=type)
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
@@ -64,7 +64,7 @@ class BaseTask(abc.ABC):
     A prompt is a pure function of the key and of its position in the batch: it is the
     same on any number of devices, and in a larger batch.
     """
-    return _sample(self, key, check_count('batch_size', batch_size))
+    return _sample(values.fresh(self), key, check_count('batch_size', batch_size))
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """What `sample` compiles: prompts of `sample_one`, each with its own key."""
@@ -132,6 +132,14 @@ class FunctionClass(BaseTask):
   """
 
   noise_std: float = 0.0  # σ, in the units of the labels
+
+  def __init_subclass__(cls) -> None:
+    super().__init_subclass__()
+    if 'sample_one' in vars(cls):
+      raise UserError(
+        f'{cls.__name__} defines sample_one, which a FunctionClass has already; make '
+        'it a subclass of BaseTask'
+      )
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     """The features of the context examples and the query, here `N(0, I)`."""
@@ -236,16 +244,16 @@ class ShiftedTask(FunctionClass):
 
   task: FunctionClass = leaf()
   change: Change | None = None
-  scale: float = static(
-    default=1.0
-  )  # multiplies the values of the function, if numbers
+  # It multiplies the values of the function, which must be numbers then.
+  scale: float = static(default=1.0)
 
   num_features: int = derived_size()
   num_outputs: int = derived_size()
   context_length: int = derived_size()
+  noise_std: float = derived()
 
   def __post_init__(self):
-    for name in ('num_features', 'num_outputs', 'context_length'):
+    for name in ('num_features', 'num_outputs', 'context_length', 'noise_std'):
       set_field(self, name, getattr(self.task, name))
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:

@@ -6,6 +6,7 @@ Features are uniform on {−1, 1}^d unless the task says otherwise.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import itertools
 import math
@@ -20,9 +21,9 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Predictor, Task
+from zoo.core.protocols import Predictor
 from zoo.core.values import set_field, size, value
-from zoo.tasks.base import BaseTask, FunctionClass, dot, make_prompt, register_task
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
@@ -32,7 +33,7 @@ _LOG_2 = math.log(2)
 
 
 @value
-class BooleanTask(FunctionClass):
+class SignsTask(BaseTask):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
   num_features: int = size(default=28)
@@ -44,22 +45,38 @@ class BooleanTask(FunctionClass):
     return losses.log_loss(prediction, target)
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
+    """The features of the context examples and the query."""
     return _sample_signs(key, (self.context_length + 1, self.num_features))
 
-  def sample_labels(
-    self, key: Key[Array, ''], targets: Float[Array, ' t']
-  ) -> Float[Array, ' t']:
-    return 2 * targets - 1
-
-  def shifts(self) -> dict[str, Task]:
-    return BaseTask.shifts(self)  # features other than ±1 have no labels
-
   def baselines(self) -> dict[str, Predictor]:
-    return _baselines()
+    # Features ±1 have equal norms, so the cosine orders them as the distance does. The
+    # prediction is the neighbour's label as a logit, so a probability of 0.73.
+    return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
 
 
 @value
-class LiteralsTask(BooleanTask):
+class BooleanTask(SignsTask):
+  """The base of tasks whose function does not depend on the features."""
+
+  @abc.abstractmethod
+  def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
+    """Which features are relevant, as numbers."""
+
+  @abc.abstractmethod
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    """The probability of the label +1, 0 or 1, at each of the features."""
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    features_key, function_key, _ = jax.random.split(key, 3)
+    x = self.sample_features(features_key)
+    targets = self.evaluate(self.sample_function(function_key), x)
+    return make_prompt(x, 2 * targets - 1, targets)
+
+
+@value
+class LiteralsTask(SignsTask):
   """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
   Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0. With probability
@@ -70,9 +87,16 @@ class LiteralsTask(BooleanTask):
   forced_sign: ClassVar[int]
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
+    """The weights w."""
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
+
+  @abc.abstractmethod
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    """The probability of the label +1, 0 or 1, at each of the features."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, forced_key = jax.random.split(key, 3)
@@ -222,15 +246,13 @@ class SparseParity(ParityTask):
 
 
 @register_task('nearest_neighbour')
-class NearestNeighbour(BaseTask):
+class NearestNeighbour(SignsTask):
   """Each label is that of the nearest earlier example, by the cosine.
 
   The first of equally near examples counts. The first `num_random` labels are fair
   coins, except that an example with the features of an earlier one has the same label.
   """
 
-  num_features: int = size(default=28)
-  context_length: int = size(default=60)
   num_random: Any = size(default=None)  # None: a third of the context, but at least 1
 
   def __post_init__(self):
@@ -244,7 +266,7 @@ class NearestNeighbour(BaseTask):
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, coins_key = jax.random.split(key)
-    x = _sample_signs(features_key, (self.context_length + 1, self.num_features))
+    x = self.sample_features(features_key)
     t, d = x.shape
     # Sums of d numbers ±1 are exact in any order.
     agreement = jnp.where(jnp.tri(t, k=-1, dtype=bool), x @ x.T, -jnp.inf)
@@ -258,19 +280,8 @@ class NearestNeighbour(BaseTask):
     labels, _ = jax.lax.scan(decide, _sample_signs(coins_key, (t,)), jnp.arange(t))
     return make_prompt(x, labels, (1 + labels) / 2)
 
-  def loss(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*m']:
-    return losses.log_loss(prediction, target)
-
   def baselines(self) -> dict[str, Predictor]:
-    return {'bayes': NeighbourBayes(self.num_random)} | _baselines()
-
-
-def _baselines() -> dict[str, Predictor]:
-  # Features ±1 have equal norms, so the cosine orders them as the distance does. The
-  # prediction is the neighbour's label as a logit, so a probability of 0.73.
-  return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
+    return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
 
 
 def _conjunction(w: Float[Array, ' d'], x: Float[Array, 't d']) -> Float[Array, ' t']:

@@ -14,11 +14,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import draws
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_vector,
-)
+from zoo.core.errors import UserError, check_count, check_vector
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
@@ -28,6 +24,7 @@ from zoo.core.values import (
   Vector,
   covariance,
   derived,
+  fresh,
   is_zero,
   leaf,
   number,
@@ -70,15 +67,13 @@ class LinearRegression(FunctionClass):
   """
 
   num_features: int = size(default=10)
-  context_length: int = size(
-    default=10, maximum=2**31 - 1
-  )  # it is an int32 in compiled programs
+  # It is an int32 in compiled programs.
+  context_length: int = size(default=10, maximum=2**31 - 1)
   prior_mean: Vector = vector(default=0.0)
   prior_covariance: Matrix = covariance(default=None)
   feature_covariance: Matrix = covariance(default=None)
-  noise_std: float = number(
-    default=0.0, minimum=0.0, maximum=1e19
-  )  # its square is a float32
+  # The square of 1e19 is a float32.
+  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
   prior_root: Matrix = derived()
   feature_root: Matrix = derived()
 
@@ -133,7 +128,7 @@ class LinearRegression(FunctionClass):
     they only have the same distribution, at a cost that does not depend on C. They do
     not depend on `prior_mean`, nor on `noise_std` except for whether it is 0.
     """
-    return _statistics(self, key, check_count('batch_size', batch_size))
+    return _statistics(fresh(self), key, check_count('batch_size', batch_size))
 
   def statistics_batch(self, key: Key[Array, ''], batch_size: int) -> Statistics:
     """What `sample_statistics` compiles."""

@@ -200,7 +200,8 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
       rule = _rule_of(*nnx.split(follower))
     else:
       rule = follower.learning_rule()
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), rule)
+    # Copies, for the reason that `_float64` makes a view.
+    return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
 
 # In one program: otherwise each operation would be one.
