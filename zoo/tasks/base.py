@@ -26,6 +26,7 @@ from zoo.core.registry import tasks
 from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
 
 _Class = TypeVar('_Class', bound=type)
+# The loss of each prediction, from the predictions and the targets.
 Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # Changes the features of one prompt. Equal changes have equal hashes.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
