@@ -45,6 +45,11 @@ class _Kind:
   is_array: bool = False
 
 
+# Of fields that are declared by their annotations alone.
+_NUMBER = _Kind(True, lambda _, name, given: check_number(name, given))
+_STATIC = _Kind(False)
+
+
 def _field(kind: _Kind, default: object, init: bool = True) -> Any:
   metadata = {'kind': kind}
   if default is dataclasses.MISSING:
@@ -207,6 +212,10 @@ def set_field(owner: object, name: str, content: object) -> None:
   """
   known = [each.name for each in _fields(owner)]
   check_name(f'field of {type(owner).__name__}', name, known)
+  _set(owner, name, content)
+
+
+def _set(owner: object, name: str, content: object) -> None:
   object.__setattr__(owner, name, jax.tree.map(_read_only, content))
 
 
@@ -249,7 +258,8 @@ def _fields(owner: Any) -> tuple[dataclasses.Field, ...]:
 
 
 def _kind(field: dataclasses.Field) -> _Kind:
-  return field.metadata.get('kind') or _Kind(field.type in (float, 'float'))
+  plain = _NUMBER if field.type in (float, 'float') else _STATIC
+  return field.metadata.get('kind', plain)
 
 
 def _check_fields(owner: Any) -> None:
@@ -259,11 +269,9 @@ def _check_fields(owner: Any) -> None:
     kind, content = _kind(field), getattr(owner, field.name)
     if kind.check is not None:
       content = kind.check(owner, field.name, content)
-    elif kind.is_leaf and field.type in (float, 'float'):
-      content = check_number(field.name, content)
     elif not kind.is_leaf:
       content = _hashable(field.name, content)
-    set_field(owner, field.name, content)
+    _set(owner, field.name, content)
 
 
 def _hashable(name: str, content: object) -> object:
