@@ -234,7 +234,7 @@ attention maps of linear attention are key by query
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it
-  zoo/studies/paper/claims/claim.py: paper/test_claims.py
+  zoo/studies/paper/setting.py: paper/test_claims.py
   - return abs(one / other - 1) <= share
   + return one / other - 1 <= share
 the excess of a model is a share of the whole loss, not of the learnable one

@@ -25,7 +25,8 @@ from zoo.host.parts import Part
 from zoo.reports.plots import Plot, write_plot
 from zoo.storage.buckets import is_url
 from zoo.storage.mirror import mirrored
-from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.claim import judge
+from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import FIGURES, plot
 from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
 from zoo.studies.paper.report import Facts, page

@@ -22,11 +22,23 @@ from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.models.linear_attention import LinearAttention
 from zoo.tasks import LinearRegression
 from zoo.theory import constructions
+from zoo.theory.constructions import ltb_from_yq_lsa as ltb_from_yq_lsa
+from zoo.theory.constructions import yq_lsa_from_ltb as yq_lsa_from_ltb
 
 NUM_FEATURES = 10
 CONTEXT_LENGTH = 10
 PRIOR_MEAN = 2.0  # of each weight
 NORM = NUM_FEATURES * PRIOR_MEAN**2  # |w*|²
+
+
+def close(one: float, other: float) -> bool:
+  """Whether two exact numbers are the same up to rounding in float64."""
+  return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def within(share: float, one: float, other: float) -> bool:
+  """Whether `one` differs from `other` by at most that share of `other`."""
+  return abs(one / other - 1) <= share
 
 
 def task(
