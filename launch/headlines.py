@@ -31,6 +31,7 @@ _PART = cli.define_part('headlines')
 def main(names: list[str]) -> None:
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import headlines
+  from zoo.studies.study import table
 
   known = headlines.HEADLINES
   for name in names:
@@ -43,12 +44,12 @@ def main(names: list[str]) -> None:
     return
   part = cli.part_of(_PART)
   out = cli.folder_of(_OUT, _OUT.default)
-  found = headlines.run(wanted, [*known.values()], configs.get_config, out, part)
+  found = headlines.run(wanted, configs.get_config, out, part)
   if found is None:
     cli.end_stopped(out)
   if part is not None:
     return cli.print_part(part)
-  print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
+  print(f'{table(found)}\n\nthe report is {out}/report.html')
 
 
 if __name__ == '__main__':

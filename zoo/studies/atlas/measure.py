@@ -136,7 +136,7 @@ def kept(
     pass  # missing or damaged, so it is measured again
   measured = dict(measure())
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(temporary_name(path))
+  temporary = path.with_name(temporary_name(path))  # another part may write it, too
   with temporary.open('wb') as file:
     arrays: Any = {'config': text, **measured}
     np.savez(file, **arrays)

@@ -71,25 +71,20 @@ def heat_map(results: Sequence[Result]) -> Figure:
 @in_style()
 def losses(results: Sequence[Result]) -> Figure:
   """The losses of one task: a row per model, a mark per guess, a line per baseline."""
-  ordered = sorted(results, key=lambda one: one.loss.mean)
-  models = list(dict.fromkeys(one.cell.model for one in ordered))
+  models = _models(sorted(results, key=lambda one: one.loss.mean))
   figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
   for guess, colour in zip((None, *guesses(results)), PALETTE, strict=False):
     of = [one for one in results if one.cell.guess == guess]
-    if of:
-      rows = [models.index(one.cell.model) for one in of]
-      label = 'no choice of guess' if guess is None else f'guess: {guess}'
-      means, errors = [one.loss.mean for one in of], _bars(one.loss for one in of)
-      look = {'fmt': MARKERS[colour], 'color': colour, 'alpha': 0.75}
-      axes.errorbar(means, rows, xerr=errors, label=label, **look)
+    label = 'no choice of guess' if guess is None else f'guess: {guess}'
+    rows = [models.index(one.cell.model) for one in of]
+    _bars_by_row(axes, rows, [one.loss for one in of], colour, label)
   most = max(one.loss.mean for one in results)
   for name, style in _STYLES.items():
     if name in results[0].baselines and results[0].baseline(name) < 1.5 * most:
       level = results[0].baseline(name)
       axes.axvline(level, linestyle=style, color=GREY, label=name)
-  axes.set_yticks(range(len(models)), models)
-  axes.invert_yaxis()
+  _name_rows(axes, models)
   axes.set_xlim(left=0)
   axes.set_xlabel('loss at the query, mean of the seeds with its 95 % interval')
   legend_above(figure)
@@ -99,7 +94,7 @@ def losses(results: Sequence[Result]) -> Figure:
 @in_style()
 def curves(results: Sequence[Result]) -> Figure:
   """The losses of one task by number of examples, in one panel per model."""
-  models = list(dict.fromkeys(one.cell.model for one in results))
+  models = _models(results)
   width = 4
   height = math.ceil(len(models) / width)
   figure = Figure(0.9 + 1.6 * height)
@@ -142,24 +137,10 @@ def curves(results: Sequence[Result]) -> Figure:
 def gains(found: Sequence[Change]) -> Figure:
   """How guesses change the losses of one task, with 95 % intervals."""
   ordered = sorted(found, key=lambda one: one.reference.loss.mean)
-  models = list(dict.fromkeys(one.result.cell.model for one in ordered))
-  names = list(dict.fromkeys(one.guess for one in found))
+  models = _models([one.result for one in ordered])
   figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
-  for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
-    of = [one for one in found if one.guess == name]
-    rows = [models.index(one.result.cell.model) for one in of]
-    axes.errorbar(
-      [one.loss.mean for one in of],
-      [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
-      xerr=_bars(one.loss for one in of),
-      fmt=MARKERS[colour],
-      color=colour,
-      label=f'guess: {name}',
-    )
-  axes.axvline(0, color=BLACK, linewidth=0.8)
-  axes.set_yticks(range(len(models)), models)
-  axes.invert_yaxis()
+  _changes_by_row(axes, found, models, 0.2, [one.loss for one in found])
   axes.set_xscale('symlog', linthresh=0.1)
   axes.xaxis.set_major_formatter('{x:g}')
   axes.set_xlabel(
@@ -176,33 +157,71 @@ def shares(found: Sequence[Change]) -> Figure:
   The intervals are of 95 %.
   """
   tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
-  models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
-  names = list(dict.fromkeys(one.guess for one in found))
+  models = _models([one.result for one in found])
   figure = Figure(1.6 + 0.4 * len(models))
   panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+  names = list(dict.fromkeys(one.guess for one in found))
   colours = dict(zip(names, PALETTE, strict=False))
   for axes, task in zip(panels, tasks, strict=True):
-    on_task = [one for one in found if one.result.cell.prompts == task]
-    there = [name for name in names if any(one.guess == name for one in on_task)]
-    for i, name in enumerate(there):
-      of = [one for one in on_task if one.guess == name]
-      rows = [models.index(one.result.cell.model) for one in of]
-      axes.errorbar(
-        [100 * one.share.mean for one in of],
-        [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
-        xerr=_bars((one.share for one in of), 100.0),
-        fmt=MARKERS[colours[name]],
-        color=colours[name],
-        label=f'guess: {name}',
-      )
-    axes.axvline(0, color=BLACK, linewidth=0.8)
+    of = [one for one in found if one.result.cell.prompts == task]
+    percent = [Interval(*(100 * end for end in one.share)) for one in of]
+    _changes_by_row(axes, of, models, 0.16, percent, colours)
     axes.set_title(task)
-  panels[0].set_yticks(range(len(models)), models)
   figure.supxlabel(
     'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   )
   legend_above(figure)
   return figure
+
+
+def _changes_by_row(
+  axes: Axes,
+  found: Sequence[Change],
+  models: Sequence[str],
+  apart: float,
+  intervals: Sequence[Interval],
+  colours: Mapping[str, str] | None = None,
+) -> None:
+  """An interval for each change: a row per model, marks of guesses `apart` in it."""
+  names = list(dict.fromkeys(one.guess for one in found))
+  colours = colours or dict(zip(names, PALETTE, strict=False))
+  for i, name in enumerate(names):
+    of = [j for j, one in enumerate(found) if one.guess == name]
+    shift = apart * (i - (len(names) - 1) / 2)
+    rows = [models.index(found[j].result.cell.model) + shift for j in of]
+    shown = [intervals[j] for j in of]
+    _bars_by_row(axes, rows, shown, colours[name], f'guess: {name}')
+  axes.axvline(0, color=BLACK, linewidth=0.8)
+  _name_rows(axes, models)
+
+
+def _bars_by_row(
+  axes: Axes,
+  rows: Sequence[float],
+  intervals: Sequence[Interval],
+  colour: str,
+  label: str,
+) -> None:
+  """A mark with a bar for each interval; none if there are none."""
+  if rows:
+    axes.errorbar(
+      [one.mean for one in intervals],
+      rows,
+      xerr=_bars(intervals),
+      fmt=MARKERS[colour],
+      color=colour,
+      alpha=0.75,
+      label=label,
+    )
+
+
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+  axes.set_yticks(range(len(names)), names)
+  axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def _models(results: Iterable[Result]) -> list[str]:
+  return list(dict.fromkeys(one.cell.model for one in results))
 
 
 @in_style()
@@ -325,9 +344,9 @@ def _baseline_curves(axes: Axes, result: Result) -> None:
       axes.plot(result.lengths, means, style, color=GREY, linewidth=1, label=name)
 
 
-def _bars(found: Iterable[Interval], scale: float = 1.0) -> list[float]:
+def _bars(found: Iterable[Interval]) -> list[float]:
   """Halves of intervals, for bars; NaN, which draws none, with one seed."""
-  return [scale * one.half if math.isfinite(one.half) else math.nan for one in found]
+  return [one.half if math.isfinite(one.half) else math.nan for one in found]
 
 
 def _column(result: Result) -> str:

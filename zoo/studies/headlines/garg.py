@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
-from zoo.studies.headlines.headline import Found, Headline, at_most, near
-from zoo.studies.headlines.trainer import Trainer, best, load, predictions
+from zoo.studies.runner import Trainer, best, load
+from zoo.studies.study import Found, Study, at_most, near
 from zoo.tasks import LinearRegression
 from zoo.training.sweeps import Point
 
@@ -34,7 +35,7 @@ def measure(
   rows = train('models', config, {**sizes, **fields}, points)
   baselines = task.baselines()
   shown = {name: baselines[name] for name in _COLOURS}
-  found = predictions({'model': load(best(rows)), **shown}, task, 4096)
+  found = sample_predictions({'model': load(best(rows)), **shown}, task, 4096)
   target = found.pop('target')
   errors = {
     name: np.square(one - target).mean(axis=0) / d for name, one in found.items()
@@ -69,7 +70,7 @@ def _gd(d: int, k: int) -> float:
   return (d + 1) / (k + d + 1)
 
 
-TOY = Headline(
+TOY = Study(
   name='garg_toy',
   statement='A small transformer is nearer to least squares than to any simpler rule.',
   setting=(
@@ -113,7 +114,7 @@ _LONG = {
   'eval.every': 10_000,
 }
 
-FULL = Headline(
+FULL = Study(
   name='garg',
   statement='GPT-2 learns linear functions of 20 features as well as least squares.',
   setting=(
@@ -132,7 +133,7 @@ FULL = Headline(
   needs_accelerator=True,
 )
 
-LOOPED = Headline(
+LOOPED = Study(
   name='looped',
   statement='One looped layer learns linear functions with a twelfth of the weights.',
   setting=(

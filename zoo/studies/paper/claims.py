@@ -563,4 +563,5 @@ CLAIMS = (
     holds='upper_end < 0',
     figures=('6',),
     note='For free answers, against the error of the guess itself on the same prompts.',
-  ),)
+  ),
+)
