@@ -7,7 +7,7 @@ import pytest
 from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases
-from zoo.studies.headlines.trainer import Trainer
+from zoo.studies.runner import Trainer
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -23,7 +23,7 @@ class Checked(Exception):
 class OnlyChecks(Trainer):
   """Validates the first configs instead of training them."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},)):
+  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
     file, _, variant = config.partition(':')
     whole = sweeps.at_point(get_config(file, variant), fields)
     for point in points:
@@ -40,7 +40,7 @@ def test_every_headline_has_a_valid_config(name, tmp_path):
 class Short(Trainer):
   """Trains four steps instead of thousands."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},)):
+  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
     short = {
       'train.num_steps': 4,
       'train.batch_size': 8,
@@ -51,7 +51,7 @@ class Short(Trainer):
       'eval.every': 2,
       'eval.num_batches': 2,
     }
-    return super().__call__(name, config, {**fields, **short}, points)
+    return super().__call__(name, config, {**fields, **short}, points, part)
 
 
 @pytest.mark.slow

@@ -22,14 +22,18 @@ class Answer(NamedTuple):
 
 @pytest.fixture
 def call(monkeypatch, capsys, unchecked):
-  """Calls a command of `launch`, with its flags alone defined: `call('main', …)`."""
+  """Calls a command with its flags alone defined: `call('main', …)`.
+
+  It is one of `launch`, unless its name has a dot.
+  """
   verbosity = absl_logging.get_verbosity()
 
   def call(name: str, *arguments: str) -> Answer:
     _forget_commands()
-    command = importlib.import_module(f'launch.{name}')
+    name = name if '.' in name else f'launch.{name}'
+    command = importlib.import_module(name)
     # The tests have their own cache of programs.
-    argv = [f'launch.{name}', '--nocompilation_cache', *arguments]
+    argv = [name, '--nocompilation_cache', *arguments]
     monkeypatch.setattr(sys, 'argv', argv)
     capsys.readouterr()
     code: object = 0
@@ -48,7 +52,7 @@ def call(monkeypatch, capsys, unchecked):
 def _forget_commands() -> None:
   """Lets the next command define its flags, as in a process of its own."""
   for name, defined in flags.FLAGS.flags_by_module_dict().items():
-    if name.startswith('launch.') and name != 'launch.cli':
+    if name.startswith(('launch.', 'tools.')) and name != 'launch.cli':
       sys.modules.pop(name, None)
       for flag in [*defined]:
         delattr(flags.FLAGS, flag.name)

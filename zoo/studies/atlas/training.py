@@ -18,8 +18,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
-from zoo import theory
-from zoo.config.validation import Config, build_task, num_heads
+from zoo.config.validation import Config
 from zoo.core.errors import UserError
 from zoo.host.files import write_atomically
 from zoo.host.interruption import Interruption
@@ -27,7 +26,6 @@ from zoo.host.parts import Part
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
 from zoo.studies.runner import history, run_in, stop_if_asked, sweep_in
-from zoo.tasks.linear_regression import covers
 from zoo.training import sweeps
 
 # The config for the fields of a cell: model, task, guess and context length.
@@ -172,21 +170,10 @@ def _result(
     losses=losses,
     baselines=baselines,
     exact=exact,
-    lowest_known=_lowest_known(config),
+    # Models with a field of this name have no known bound.
+    lowest_known=None if 'guess' in config.model else measure.lowest_known(config),
   )
   return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
-
-
-def _lowest_known(config: Config) -> float | None:
-  """The lowest known risk of one layer of linear attention with its kind of guess."""
-  if 'guess' in config.model:  # only other models have this field
-    return None
-  task = build_task(config)
-  if not covers(task):
-    return None
-  guess = config.model.get('initial_guess', task.prior_mean)
-  bias = config.model.get('initial_bias', 0.0)
-  return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:

@@ -538,7 +538,7 @@ CLAIMS = (
     source='Fig. 6',
     statement='With initial guesses in the prompt a language model answers with a '
     'lower error than without.',
-    measured_steps="mean, high = _difference(figures, 'with − without guess')",
+    measured_steps="mean, high = free_difference(figures, 'with − without guess')",
     measured={
       'difference': 'mean',
       'upper_end': 'high',
@@ -555,7 +555,7 @@ CLAIMS = (
     source='Appendix C.3',
     statement='The language model refines the initial guess that it is given: its '
     'answers are better than the guess.',
-    measured_steps="mean, high = _difference(figures, 'with guess − guess alone')",
+    measured_steps="mean, high = free_difference(figures, 'with guess − guess alone')",
     measured={
       'difference': 'mean',
       'upper_end': 'high',

@@ -1,0 +1,3 @@
+"""The fixture that calls a command."""
+
+from tests.launch.conftest import call as call
