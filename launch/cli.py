@@ -39,8 +39,7 @@ from zoo.core.errors import (
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import or_shipped, user_path
-from zoo.storage.buckets import is_url
+from zoo.host.files import is_url, or_shipped, user_path
 
 FLAGS = flags.FLAGS
 

@@ -20,11 +20,13 @@ from orbax.checkpoint import v1 as ocp
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import MIB, read_json
 from zoo.storage.orbax_errors import reading, writing
-from zoo.storage.steps import find_corruption, write_manifest
+from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_ITEM = 'origin'
 METADATA_FILE = 'origin/data.json'
+# It holds an absolute path of this machine, and only in a bucket Orbax needs it.
+MARKER = 'commit_success.txt'
 
 # Practically unlimited: Orbax measures it by the system's clock, which may be changed
 # during a save. A lost process is detected by its missing heartbeat instead.
@@ -72,14 +74,6 @@ def start_save(
       response.result()
 
   return wait
-
-
-def finish_save(folder: pathlib.Path) -> None:
-  """Writes the checksums of a folder that Orbax has written; raises OSError."""
-  # The markers hold an absolute path of this machine, and no load needs them.
-  for marker in folder.rglob('commit_success.txt'):
-    marker.unlink()
-  write_manifest(folder)
 
 
 def load_metadata(folder: pathlib.Path) -> object:

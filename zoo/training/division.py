@@ -20,10 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 from flax.traverse_util import flatten_dict
 
 from zoo.config.validation import Config, to_json
-from zoo.host.files import UnreadableFile, read_json, user_path, write_atomically
+from zoo.host.files import UnreadableFile, read_json, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
-from zoo.storage.buckets import is_url
-from zoo.storage.mirror import mirrored, mirrored_in_parts
 from zoo.storage.workdir import PARTS, Hold, read_parts, try_lock
 from zoo.training.populations import POPULATION
 from zoo.training.stacking import STACKED, STACKED_IF_EXACT, alike, can_be_stacked
@@ -45,22 +43,14 @@ class Workers(NamedTuple):
 
 @contextlib.contextmanager
 def shared_folder(
-  path: str | os.PathLike[str], num_processes: int, patience: float = 600.0
+  path: str | os.PathLike[str], num_processes: int
 ) -> Iterator[tuple[pathlib.Path, Workers]]:
-  """The local folder at a path, or that for a URL gs://bucket/folder, and its workers.
+  """The folder at a path or URL gs://bucket/folder, and its workers.
 
-  If a bucket cannot be reached for `patience` seconds, the block is asked to stop as by
-  SIGTERM. Raises the errors of `mirrored`.
+  Raises UserError for a bucket that cannot be used.
   """
-  if not is_url(path):
-    hold = try_lock if num_processes > 1 else _alone
-    yield user_path(path), Workers(num_processes, hold)
-  elif num_processes > 1:
-    with mirrored_in_parts(str(path), patience) as (local, hold):
-      yield local, Workers(num_processes, hold)
-  else:
-    with mirrored(str(path), patience) as local:
-      yield local, Workers(1, _alone)
+  hold = try_lock if num_processes > 1 else _alone
+  yield workdir_path(path), Workers(num_processes, hold)
 
 
 def _alone(path: pathlib.Path, wait: bool) -> contextlib.AbstractContextManager[bool]:

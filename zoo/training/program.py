@@ -30,7 +30,7 @@ from zoo.core import registry
 from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.measure.comparison import Comparison
-from zoo.storage.bucket_checkpoints import AnyCheckpoints
+from zoo.storage.checkpointer import Checkpoints
 from zoo.training.comparison import compare_trained
 from zoo.training.evaluation import Evaluation, Measured, make_evaluation
 from zoo.training.layout import Layout, State
@@ -90,7 +90,7 @@ class Program:
   # Compares each model with the baselines of its task; None: no comparison.
   comparisons: Callable[[State], list[Comparison | None]] | None = None
 
-  def prepare(self, step: int, checkpoints: AnyCheckpoints) -> tuple[State, np.ndarray]:
+  def prepare(self, step: int, checkpoints: Checkpoints) -> tuple[State, np.ndarray]:
     """The state at a step, saved or initial, with everything compiled.
 
     Also returns which models are finite, `[n]`.

@@ -11,7 +11,6 @@ import itertools
 import json
 import pathlib
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -32,10 +31,9 @@ from zoo.config.validation import (
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_count, check_name
-from zoo.host.files import write_atomically
+from zoo.host.files import delete_folder, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import MODEL
-from zoo.storage.buckets import is_url
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import POINTS, lock_of_part, locked, open_workdir, shared
@@ -107,29 +105,14 @@ def sweep(
       f'{jax.process_count()} that are; give num_processes to each instead'
     )
   configs = _check_points(config, points)
-  patience = 60 * minutes_of_patience(config)
-  with shared_folder(workdir, num_processes, patience) as (local, workers):
-    if not is_url(workdir):
-      return _sweep(local, config, points, configs, workers)
-
-    def in_bucket(rows: Sequence[Row]) -> list[Row]:
-      url = str(workdir).rstrip('/')
-      return [
-        {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
-      ]
-
-    try:
-      rows = _sweep(local, config, points, configs, workers)
-    except LostPointsError as error:
-      error.rows = in_bucket(error.rows)
-      raise
-    return None if rows is None else in_bucket(rows)
+  with shared_folder(workdir, num_processes) as (folder, workers):
+    return _sweep(folder, config, points, configs, workers)
 
 
 def sweep_in(
   workdir: pathlib.Path, config: Config, points: Sequence[Point], workers: Workers
 ) -> list[Row] | None:
-  """As `sweep`, in a local folder that these workers share."""
+  """As `sweep`, in a folder that these workers share."""
   configs = _check_points(config, points)
   return _sweep(workdir, config, points, configs, workers)
 
@@ -143,9 +126,11 @@ def _sweep(
 ) -> list[Row] | None:
   folders = [workdir / POINTS / _name(point) for point in points]
   many = workers.number > 1
+  patience = 60 * minutes_of_patience(config)
+  lock = shared(workdir) if many else locked(workdir, patience)
   open_workdir(workdir, config, 'sweep')
   try:
-    with shared(workdir) if many else locked(workdir), Interruption() as interruption:
+    with lock, Interruption() as interruption:
       with one_at_a_time(workdir, workers):
         # Again, since in a bucket another worker may have made it meanwhile.
         open_workdir(workdir, config, 'sweep')
@@ -340,7 +325,7 @@ def _train_stacked(
       lost.append(folder)
     elif finished_summary(folder / SUMMARY, config) is None:
       _write_point(config, folder, summary, state)
-  shutil.rmtree(unfinished)
+  delete_folder(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
 
