@@ -7,12 +7,12 @@ import subprocess
 import time
 
 import pytest
+from zoo.storage.buckets import open_folder
 
 from tests.launch.processes import finish, start_together
 from tests.launch.test_processes import SMALL
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
-from zoo.storage.buckets import open_folder
 
 pytestmark = [*FULL, pytest.mark.timeout(1500)]
 

@@ -1,7 +1,6 @@
 """Folders in a bucket hold what local ones hold, bit for bit; against an emulator."""
 
 import json
-import pathlib
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from tests.training.runs import (
 )
 from zoo.config.validation import to_json
 from zoo.core.errors import InUseError, RunError
+from zoo.host import gcs
 from zoo.host.files import (
   delete_folder,
   download,
@@ -31,10 +31,11 @@ from zoo.host.files import (
   workdir_path,
   write_atomically,
 )
-from zoo.host import gcs
+from zoo.host.parts import Part
 from zoo.storage import lease
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.lease import Lease, LostLease, leased
+from zoo.storage.workdir import open_workdir
 from zoo.tasks import LinearRegression
 from zoo.training import loop, sweeps, train
 
@@ -327,8 +328,11 @@ def test_a_step_of_another_config_is_refused(folder):
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   folder, whole, monkeypatch, short_lease
 ):
-  with leased(folder / 'used', 1.0), refuses('/used', 'is in use'):
-    train(small_config(), folder / 'used')
+  used = folder / 'used'
+  open_workdir(used, small_config())
+  with leased(used, 1.0), refuses('/used', 'is in use'):
+    train(small_config(), used)
+  delete_folder(used)
 
   class Suspended(Checkpoints):
     """After its first save the run is suspended, and another one takes over."""
@@ -336,14 +340,14 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
     def save(self, step, state, *rest):
       if step == 8:
         self.wait()
-        (held,) = lease._held.values()
+        (held,) = lease._held
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
         monkeypatch.setattr(loop, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
-        lease._held[str(folder)] = held
+        lease._held.append(held)
       super().save(step, state, *rest)
 
   monkeypatch.setattr(loop, 'Checkpoints', Suspended)
@@ -424,9 +428,8 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   assert rows is not None
   assert expected is not None
   for row, other in zip(rows, expected, strict=True):
-    workdir = pathlib.Path(row.pop('workdir'))
-    here = pathlib.Path(other.pop('workdir'))
-    assert workdir.relative_to(folder).as_posix() == str(here.relative_to(tmp_path))
+    workdir, here = row.pop('workdir'), other.pop('workdir')
+    assert str(workdir.relative_to(folder)) == str(here.relative_to(tmp_path))
     assert_same_bits(bucket_arrays(workdir, 12), saved_arrays(here, 12))
     assert lines_in(workdir / 'metrics.jsonl') == lines_in(here / 'metrics.jsonl')
     for name in WITHOUT_TIME:
@@ -435,6 +438,31 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     assert zoo.load(workdir).config == zoo.load(here).config
   made = {path.name for path in tmp_path.iterdir() if path.name[0] != '.'}
   assert {path.name for path in folder.iterdir()} == made | {'lock'}
+
+
+def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(
+  folder, tmp_path, short_lease
+):
+  with leased(folder, 1.0, '1-of-2'), leased(folder, 1.0, '2-of-2'):
+    with refuses('is in use'), leased(folder, 1.0, '1-of-2'):
+      pytest.fail('it was taken')
+    with refuses('is in use'), leased(folder, 1.0):
+      pytest.fail('it was taken')
+  with leased(folder, 1.0), refuses('is in use'), leased(folder, 1.0, '1-of-2'):
+    pytest.fail('it was taken')
+  delete_folder(folder)
+  config = small_config('multi_head_lsa')
+  tables = []
+  for workdir in folder, tmp_path:
+    for part in Part(2, 2), Part(1, 2):
+      assert sweeps.sweep(config, POINTS, workdir, part)
+      assert not (workdir / 'table.json').exists()
+    assert sweeps.sweep(config, POINTS, workdir)
+    tables.append(json.loads((workdir / 'table.json').read_text()))
+  for row in [*tables[0], *tables[1]]:
+    for name in WITHOUT_TIME:
+      row.pop(name)
+  assert tables[0] == tables[1]
 
 
 # Saved models.
@@ -446,7 +474,9 @@ def test_a_saved_model_is_loaded_and_damage_is_refused(folder, monkeypatch):
   saved = zoo.load(str(folder))
   assert saved.step == 7
   pairs = zip(
-    jax.tree.leaves(nnx.state(model)), jax.tree.leaves(nnx.state(saved.model))
+    jax.tree.leaves(nnx.state(model)),
+    jax.tree.leaves(nnx.state(saved.model)),
+    strict=True,
   )
   for one, copy in pairs:
     np.testing.assert_array_equal(one, copy)

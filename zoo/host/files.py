@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import stat
 import sys
 from typing import Any, cast
@@ -286,5 +287,5 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def temporary_name(path: pathlib.Path) -> str:
-  """The name of a file while `write_atomically` writes it."""
-  return f'.{path.name}.tmp'
+  """The name of a file while this process writes it; it begins with `.NAME.`."""
+  return f'.{path.name}.{socket.gethostname()}-{os.getpid()}.tmp'

@@ -29,6 +29,7 @@ from zoo.host.files import (
   move_folder,
   read_json,
   sync_folder,
+  write_atomically,
 )
 from zoo.storage import lease
 from zoo.storage.metadata import check_own_step
@@ -201,6 +202,8 @@ class Checkpoints:
           left_over.unlink()
 
   def _check_own(self, step_folder: pathlib.Path) -> None:
+    if self._in_bucket and not (step_folder / MARKER).exists():
+      write_atomically(step_folder / MARKER, '')  # a local step, copied into a bucket
     saved = read_json(step_folder / METADATA_FILE)
     check_own_step(step_folder, step_of(step_folder), saved, self._metadata)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -17,12 +18,14 @@ import tensorstore
 from absl import logging
 
 from zoo.core.errors import InUseError, RunError, in_one_line
-from zoo.host.files import UnreadableFile, parse_json
+from zoo.host.files import UnreadableFile, names_below, parse_json
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
 LOCK = 'lock'  # the object that names the holder
 
-_held: dict[str, Lease] = {}  # by folder: the leases of this process
+_PARTS = 'locks'  # the folder of such objects for parts of the work in a folder
+
+_held: list[Lease] = []  # by this process
 
 
 class LostLease(RunError):
@@ -37,10 +40,11 @@ class Lease:
   that it has lost the lease.
   """
 
-  def __init__(self, folder: pathlib.Path, patience: float = 0.0):
+  def __init__(self, folder: pathlib.Path, patience: float = 0.0, name: str = LOCK):
     """A lease whose calls are tried again for `patience` seconds."""
-    self._folder = folder
+    self.folder = folder
     self._patience = patience
+    self._name = name
     self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
     bucket, _, path = str(folder).removeprefix('gs://').partition('/')
     store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
@@ -56,9 +60,17 @@ class Lease:
 
     Raises InUseError if another program holds it.
     """
+    self.wait_for_end()
+    try:
+      self.renew()
+    except LostLease:
+      raise self._in_use(self._holder() or 'an unknown process') from None
+
+  def wait_for_end(self) -> None:
+    """Waits until nobody holds the lease; raises InUseError if it is renewed."""
     holder = self._holder()
     if holder is not None:
-      logging.info('%s was locked by %s; waiting for that to end', self._folder, holder)
+      logging.info('%s was locked by %s; waiting for that to end', self.folder, holder)
     # How long ago another program has renewed it is unknown: clocks differ.
     seen, deadline = self._generation, time.monotonic() + SECONDS
     while holder is not None and time.monotonic() < deadline:
@@ -66,10 +78,6 @@ class Lease:
       holder = self._holder()
       if holder is not None and self._generation != seen:
         raise self._in_use(holder)
-    try:
-      self.renew()
-    except LostLease:
-      raise self._in_use(self._holder() or 'an unknown process') from None
 
   def keep(self) -> None:
     """Renews the lease in a thread until it is released, or lost."""
@@ -79,7 +87,7 @@ class Lease:
       except LostLease:
         return
       except Exception as error:  # the bucket is out of reach; the next may succeed
-        logging.warning('%s: the lock was not renewed: %s', self._folder, _said(error))
+        logging.warning('%s: the lock was not renewed: %s', self.folder, _said(error))
 
   def renew(self) -> None:
     """Makes sure that this program holds the lease; raises LostLease if it does not.
@@ -119,7 +127,7 @@ class Lease:
       generation = self._write(text)
     if not generation:
       self._lost = LostLease(
-        f'another program has taken over {self._folder}, since this one could not '
+        f'another program has taken over {self.folder}, since this one could not '
         f'renew its lock for {SECONDS:g} s; this one ends, and the other goes on'
       )
       raise self._lost
@@ -127,7 +135,7 @@ class Lease:
 
   def _write(self, text: str) -> bytes:
     """The new generation of the object; b'' if it is not the one last seen."""
-    writing = self._store.write(LOCK, text.encode(), if_equal=self._generation)
+    writing = self._store.write(self._name, text.encode(), if_equal=self._generation)
     return writing.result(timeout=SECONDS / 3).generation
 
   def _holder(self) -> str | None:
@@ -138,51 +146,61 @@ class Lease:
 
   def _read(self) -> dict[str, Any]:
     """What the object says; nothing if it is damaged."""
-    found = self._store.read(LOCK).result(timeout=SECONDS / 3)
+    found = self._store.read(self._name).result(timeout=SECONDS / 3)
     self._generation = found.stamp.generation
     if found.state == 'missing':
       return {'holder': None}
     try:
-      content = parse_json(found.value, LOCK)
+      content = parse_json(found.value, self._name)
     except UnreadableFile:
       return {}
     return content if isinstance(content, dict) else {}
 
   def _in_use(self, holder: str) -> InUseError:
     return InUseError(
-      f'{self._folder} is in use: another process is training in it ({holder}); wait '
+      f'{self.folder} is in use: another process is training in it ({holder}); wait '
       'for it, or give another folder'
     )
 
 
 @contextlib.contextmanager
-def leased(folder: pathlib.Path, patience: float) -> Iterator[None]:
-  """Holds the lease of a folder in a bucket during the block.
+def leased(
+  folder: pathlib.Path, patience: float, part: str | None = None
+) -> Iterator[None]:
+  """Holds the lease of a folder in a bucket, or of a part of it, during the block.
 
-  Calls to a bucket out of reach are tried again for `patience` seconds. Raises
-  InUseError if another program holds it, RunError if it cannot be taken.
+  Different parts may be held at the same time, but not with the whole folder. Calls to
+  a bucket out of reach are tried again for `patience` seconds. Raises InUseError if
+  another program holds it, RunError if it cannot be taken.
   """
+  lease = Lease(folder, patience, LOCK if part is None else f'{_PARTS}/{part}')
   with _one_line(folder):
-    lease = Lease(folder, patience)
     lease.acquire()
   threading.Thread(target=lease.keep, name='lease', daemon=True).start()
-  _held[str(folder)] = lease
   try:
+    with _one_line(folder):
+      others = [LOCK]
+      if part is None:
+        others = [f'{_PARTS}/{name}' for name in names_below(folder / _PARTS)]
+      with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
+        list(threads.map(lambda name: Lease(folder, name=name).wait_for_end(), others))
+    _held.append(lease)
     yield
   finally:
-    del _held[str(folder)]
+    with contextlib.suppress(ValueError):
+      _held.remove(lease)
     with contextlib.suppress(Exception):
       lease.release()
 
 
 def make_sure(path: pathlib.Path) -> None:
-  """Renews the leases that this process has taken of a folder around a path.
+  """Renews the leases that this process holds of a folder around a path.
 
   Raises LostLease if another program has taken over, RunError if the bucket cannot be
   reached.
   """
-  for folder, lease in list(_held.items()):
-    if path.is_relative_to(folder):
+  for lease in [*_held]:
+    if path.is_relative_to(lease.folder):
       with _one_line(path):
         lease.renew()
 
