@@ -60,10 +60,9 @@ class SequentialLearner(nnx.Module):
     scale = check_init_scale(init_scale)
     normal = jax.random.normal(rngs.params(), (context_length,))
     self.write = nnx.Param(scale * normal)
-    if self.decays:
-      self.log_decay = nnx.Param(jnp.zeros(context_length))
-    if guess == 'linear':
-      self.start = nnx.Param(jnp.zeros(num_features))
+    self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
+    linear = guess == 'linear'
+    self.start = nnx.Param(jnp.zeros(num_features)) if linear else None
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query; UserError as in `predictions`."""
@@ -103,7 +102,7 @@ class SequentialLearner(nnx.Module):
     return Recurrence(self._start(), decay, erase, write)
 
   def _start(self) -> Float[Array, ' d']:
-    if hasattr(self, 'start'):
+    if self.start is not None:
       return self.start[...]
     return jnp.zeros(self.num_features, self.write.dtype)
 

@@ -73,7 +73,7 @@ def _check_guess(model: TokenModel) -> None:
 
 
 def _check_rule(model: SequentialLearner) -> None:
-  if model.decays or not model.erases or not hasattr(model, 'start'):
+  if model.decays or not model.erases or model.start is None:
     raise UserError(
       'the model is a recurrence that decays, does not erase, or starts from 0; only '
       "the rule 'delta' with guess='linear' is transported: with any other the prior "

@@ -21,13 +21,12 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
   FollowsRule,
   HasExactForm,
-  Looped,
   Predictor,
   Task,
-  is_looped,
 )
 from zoo.core.statistics import Statistics
 from zoo.measure.curves import one_pass
+from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss
 
@@ -136,14 +135,12 @@ def losses_at_all(
 
 
 def _losses_of_loops(
-  model: Looped, task: Task, prompt: Prompt, at_all: bool
+  model: TokenModel, task: Task, prompt: Prompt, at_all: bool
 ) -> Float[Array, 'l b t']:
-  """The task's loss after each loop, at every example or at the query alone."""
-  first = 0 if at_all else -1
-  targets = prompt.targets[:, first:]
-  loss = task.loss
-  predictions = model.loop_predictions(prompt).astype(targets.dtype)[:, :, first:]
-  return jax.vmap(lambda one: loss(one, targets))(predictions)
+  """The task's loss after each trained loop, at every example or the query alone."""
+  targets = prompt.targets if at_all else prompt.targets[:, -1:]
+  predictions = model.loop_predictions(prompt, at_all).astype(targets.dtype)
+  return jax.vmap(lambda one: task.loss(one, targets))(predictions)
 
 
 def make_objective(
@@ -191,7 +188,7 @@ def make_objective(
         model, batch = _in_type(model, batch, compute_dtype(config))
       if not isinstance(batch, Prompt):
         return jnp.mean(query_losses(model, task, batch, moments))
-      if is_looped(model):
+      if isinstance(model, TokenModel):
         return jnp.mean(_losses_of_loops(model, task, batch, at_all))
       if at_all:
         return jnp.mean(losses_at_all(model, task, batch))
