@@ -119,7 +119,9 @@ class DeepLSA(TokenModel):
       )
     layers = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
     a = [layer.a[...] for layer in layers if isinstance(layer, SparseLayer)]
-    b = [layer.b[...] for layer in layers if isinstance(layer, SparseLayer)]
+    b = [
+      one.b[...] for one in layers if isinstance(one, SparseLayer) and one.b is not None
+    ]
     steps = jnp.stack([-jnp.sum(one) for one in a])
     moves = jnp.stack([-jnp.sum(one * two) for one, two in zip(a, b, strict=True)])
     d, zeros = self.num_features, jnp.zeros(self.num_features, steps.dtype)
