@@ -40,6 +40,7 @@ from zoo.core.errors import (
 )
 from zoo.host import processes
 from zoo.host.files import or_shipped, user_path
+from zoo.host.parts import Part, parse_part
 from zoo.storage.buckets import is_url
 
 FLAGS = flags.FLAGS
@@ -159,6 +160,31 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   )
   FLAGS['config'].parser = _ConfigFile()
   return holder
+
+
+def define_part(things: str) -> flags.FlagHolder[str | None]:
+  """Defines --part, by which processes divide the `things` that a command trains."""
+  return flags.DEFINE_string(
+    'part',
+    None,
+    f'I/N: train only the I-th of N parts of the {things}, and write no table or '
+    'report. The parts may be trained at the same time, by processes that share only '
+    'the folder; one that was stopped or killed is started again with the same '
+    'command. After all parts the command without --part writes the results.',
+  )
+
+
+def part_of(flag: flags.FlagHolder[str | None]) -> Part | None:
+  """The part that a flag of `define_part` names; raises UserError."""
+  return None if flag.value is None else parse_part(flag.value)
+
+
+def print_part(part: Part) -> None:
+  """Reports that a part is done."""
+  print(
+    f'part {part.index} of {part.number} is done; after all parts the same command '
+    'without --part writes the results'
+  )
 
 
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:

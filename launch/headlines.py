@@ -5,7 +5,8 @@
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
 Rerun the same command to resume after an interruption, or with other names to add them
-to the report.
+to the report. N processes divide the headlines if each is started with --part=I/N,
+I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _OUT = flags.DEFINE_string(
   'checkpoints/runs/headlines',
   'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
 )
+_PART = cli.define_part('headlines')
 
 
 def main(names: list[str]) -> None:
@@ -39,10 +41,13 @@ def main(names: list[str]) -> None:
       where = 'accelerator' if one.needs_accelerator else '2 cores'
       print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
     return
+  part = cli.part_of(_PART)
   out = cli.folder_of(_OUT, _OUT.default)
-  found = headlines.run(wanted, [*known.values()], configs.get_config, out)
+  found = headlines.run(wanted, [*known.values()], configs.get_config, out, part)
   if found is None:
     cli.end_stopped(out)
+  if part is not None:
+    return cli.print_part(part)
   print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
 
 

@@ -1,7 +1,6 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
 import collections
-import concurrent.futures
 import contextlib
 import errno
 import importlib
@@ -19,12 +18,12 @@ from tests.compare import refuses
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
+from zoo.host.parts import Part
 from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
 from zoo.studies.paper.claims import CLAIMS, judge
 from zoo.studies.paper.figures import plot
 from zoo.studies.paper.training import Runs, Study, point, train_all
-from zoo.training.division import shared_folder
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """
@@ -221,10 +220,8 @@ def test_what_is_trained_is_not_trained_again(made, training):
   points = [at for name in MADE for at in FIGURES[name].points]
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}
   assert len(before) == len(set(points))
-  bar = tqdm(disable=True)
-  with shared_folder(out, 1) as (_, alone):
-    runs = out / 'runs' / 'exact'
-    again = train_all(points, 1, 'exact', get_config, runs, bar, alone)
+  bar, runs = tqdm(disable=True), out / 'runs' / 'exact'
+  again = train_all(points, 1, 'exact', get_config, runs, bar)
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert again is not None
   assert plot('4', again) == read(out, '4')
@@ -233,26 +230,28 @@ def test_what_is_trained_is_not_trained_again(made, training):
 @pytest.mark.slow
 @pytest.mark.full
 def test_processes_divide_the_runs(tmp_path, training):
-  """Threads stand for processes, which divide a sweep and runs with checkpoints."""
+  """Both a sweep and runs with checkpoints."""
   study = Study('yq_lsa', '')
   points = [point(study, task__prior_mean=float(mean)) for mean in range(4)]
   points.append(point(study._replace(checkpoints=4)))
 
-  def train(folder, number):
+  def train(folder, part=None):
     bar = tqdm(disable=True)
-    with shared_folder(tmp_path / folder, number) as (runs, workers):
-      return train_all(points, 2, 'exact', get_config, runs, bar, workers)
+    return train_all(points, 2, 'exact', get_config, tmp_path / folder, bar, part)
 
-  alone = train('one', 1)
-  with concurrent.futures.ThreadPoolExecutor(2) as threads:
-    both = [threads.submit(train, 'two', 2) for _ in range(2)]
+  alone = train('one')
+  for i in 1, 2:
+    assert train('two', Part(i, 2)) is not None
+  summaries = sorted((tmp_path / 'two').glob('**/summary.json'))
+  written = [path.stat().st_mtime_ns for path in summaries]
+  assert len(summaries) == 10
+  runs = train('two')
+  assert [path.stat().st_mtime_ns for path in summaries] == written
   assert alone is not None
-  for runs in (call.result() for call in both):
-    assert runs is not None
-    for at in points:
-      # In programs of half the points sums are added in another order.
-      assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
-      assert all(tmp_path / 'two' in row['workdir'].parents for row in runs[at])
+  assert runs is not None
+  for at in points:
+    # In programs of half the points sums are added in another order.
+    assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Sweeps in a bucket are those in a local folder, bit for bit."""
 
-import concurrent.futures
 import json
 import pathlib
 import signal
@@ -13,7 +12,6 @@ import zoo
 from tests.compare import refuses
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_bucket_runs import lines_in
-from zoo.storage.bucket_lock import is_lock
 from zoo.storage.buckets import open_folder
 from zoo.storage.mirror import mirrored
 from zoo.training import loop, sweeps
@@ -100,41 +98,3 @@ def test_a_mistake_is_refused_and_nothing_written(bucket):
   with refuses('task.prior_men'):
     _sweep(bucket, [{'task.prior_men': 1.0}])
   assert not open_folder(bucket).list()
-
-
-def _in_threads(workdir, number):
-  """The rows of as many calls at the same time; threads stand for processes."""
-  config = small_config('multi_head_lsa')
-
-  def call():
-    with jax.numpy_dtype_promotion('standard'):
-      rows = sweeps.sweep(config, _POINTS, workdir, number)
-    assert rows is not None
-    return rows
-
-  with concurrent.futures.ThreadPoolExecutor(number) as threads:
-    calls = [threads.submit(call) for _ in range(number)]
-    return [one.result() for one in calls]
-
-
-@pytest.mark.full
-def test_processes_divide_a_sweep_as_they_do_in_a_local_folder(bucket, tmp_path):
-  found, expected = _in_threads(bucket, 2), _in_threads(tmp_path, 2)
-  for rows in found:
-    for row, other in zip(rows, expected[0], strict=True):
-      name = other['workdir'].relative_to(tmp_path)
-      assert row['workdir'] == f'{bucket}/{name}'
-      assert row['exact_risk'] == other['exact_risk']
-  _assert_same(bucket, tmp_path)
-
-
-@pytest.mark.full
-def test_another_config_is_refused_by_each_of_many_processes(bucket):
-  assert _in_threads(bucket, 2)
-  before = open_folder(bucket).list()
-  with refuses('belongs to another config'):
-    sweeps.sweep(small_config('yq_lsa'), _POINTS[:1], bucket, 2)
-  after = open_folder(bucket).list()
-  assert {name: one for name, one in after.items() if not is_lock(name)} == {
-    name: one for name, one in before.items() if not is_lock(name)
-  }

@@ -585,7 +585,7 @@ def test_a_sweep_opens_no_file_for_each_of_its_points(
 
 def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with refuses('must not be connected', 'one of 2', 'num_processes'):
+  with refuses('must not be connected', 'one of 2', 'part'):
     sweeps.sweep(_config(), [{'seed': 0}], tmp_path / 'sweep')
   assert not (tmp_path / 'sweep').exists()
 

@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+import socket
 import stat
 import sys
 from typing import Any
@@ -192,5 +193,5 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def temporary_name(path: pathlib.Path) -> str:
-  """The name of a file while `write_atomically` writes it."""
-  return f'.{path.name}.tmp'
+  """The name of a file while this process writes it; it begins with `.NAME.`."""
+  return f'.{path.name}.{socket.gethostname()}-{os.getpid()}.tmp'

@@ -28,12 +28,15 @@ from zoo.storage.bucket_lock import (
   wait_for_end,
 )
 from zoo.storage.buckets import Changed, Folder, Stored, Unreachable, local_stand_in
-from zoo.storage.workdir import Hold
 
 _SECONDS = 30.0  # between two copies
 _MANIFEST = 'SHA256SUMS'  # the last file of a checkpoint
 _TRIES = 5  # to read all objects of a folder as they are listed
 _SUMMARY = 'summary.json'  # the last file of a run
+
+# Locks a part of a folder, named by a path in it, and waits for that if it is told to;
+# whether that succeeded.
+Hold = Callable[[pathlib.Path, bool], contextlib.AbstractContextManager[bool]]
 
 # The time and size of each file of a stage when it was copied.
 Copied = dict[str, tuple[int, int]]

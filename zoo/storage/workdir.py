@@ -9,8 +9,7 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import TextIO
 
 from absl import logging
@@ -22,9 +21,9 @@ from zoo.host.files import (
   UnreadableFile,
   open_to_write,
   read_json,
-  temporary_name,
   write_atomically,
 )
+from zoo.host.parts import Part
 
 try:
   import fcntl
@@ -32,12 +31,6 @@ except ModuleNotFoundError:  # on Windows
   fcntl = None
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
-# The parts into which a sweep of several processes is divided: names of points.
-PARTS = 'parts.json'
-
-# Locks a part of a folder, named by a path in it, and waits for that if it is told to;
-# whether that succeeded.
-Hold = Callable[[pathlib.Path, bool], AbstractContextManager[bool]]
 
 _OTHER = 'give another folder'
 _PATIENCE, _PAUSE = 120.0, 1.0  # seconds to wait for a lock, and between two attempts
@@ -45,7 +38,7 @@ _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
-  'sweep': (POINTS, PARTS, 'table.json'),
+  'sweep': (POINTS, 'table.json'),
   'language-model experiment': ('prompts.jsonl',),
 }
 
@@ -72,7 +65,7 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
         f'has it in origin/data.json); {_OTHER}'
       )
-    elif workdir.is_dir() and (others := _names_in(workdir) - {temporary_name(saved)}):
+    elif workdir.is_dir() and (others := _other_names(saved)):
       if saved.name in others:  # another process has made it just now
         return _open(workdir, config, kind)
       raise UserError(f'{workdir} is not empty and holds no run; {_OTHER}')
@@ -80,15 +73,18 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
       raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
     else:
       workdir.mkdir(parents=True, exist_ok=True)
-      try:
-        write_atomically(saved, to_json(config) + '\n')
-      except FileNotFoundError:  # another process has moved the temporary file
-        return _open(workdir, config, kind)
+      write_atomically(saved, to_json(config) + '\n')
   except OSError as error:
     reason = error.strerror or error
     raise UserError(
       f'the workdir {workdir} cannot be written: {reason}; {_OTHER}'
     ) from error
+
+
+def _other_names(path: pathlib.Path) -> set[str]:
+  """The names in the folder of a file, without what a process that writes it leaves."""
+  names = _names_in(path.parent)
+  return {name for name in names if not name.startswith(f'.{path.name}.')}
 
 
 def _names_in(folder: pathlib.Path) -> set[str]:
@@ -125,8 +121,12 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
   workdir = saved.parent
   if fcntl is None or not _is_untrained(workdir):
     return False
-  with try_lock(workdir / _LOCK) as mine:
-    if not (mine and _is_untrained(workdir)):
+  with _open_lock(workdir / _LOCK) as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return False
+    if not _is_untrained(workdir):
       return False
     write_atomically(saved, to_json(config) + '\n')
   return True
@@ -155,37 +155,16 @@ def check_same_config(
     )
 
 
-def lock_of_part(sweep: pathlib.Path, number: int) -> pathlib.Path:
-  """The file that is locked while a part of a sweep is trained."""
-  return sweep / f'.part_{number}.lock'
-
-
 @contextlib.contextmanager
-def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
-  """Locks a file, which is created if needed; yields whether that succeeded.
+def locked_in_part(workdir: pathlib.Path, part: Part) -> Iterator[None]:
+  """Locks one part of the work in a folder for this program.
 
-  With `wait` it waits for the lock. Raises OSError where there are no locks.
-  """
-  if fcntl is None:
-    raise OSError(None, 'this system has no file locks')
-  with _open_lock(path) as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-      yield False
-    else:
-      yield True
-
-
-@contextlib.contextmanager
-def shared(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir of a sweep for all programs that divide its points.
-
-  Raises InUseError if a program that trains all of them holds the lock, even after two
-  minutes.
+  Other programs may have other parts, but none may have the whole folder. Raises
+  InUseError if another program has it, or this part, even after two minutes.
   """
   with contextlib.ExitStack() as stack:
     _flock(workdir, stack, shared=True)
+    _flock(workdir, stack, name=f'{_LOCK}-{part.index}-of-{part.number}')
     yield
 
 
@@ -214,9 +193,6 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   sweep = workdir.resolve().parent.parent
   if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
     _flock(sweep, stack, shared=True)
-    for number, names in enumerate(read_parts(sweep)):
-      if workdir.name in names:
-        _flock(sweep, stack, shared=True, name=lock_of_part(sweep, number).name)
   file = _flock(workdir, stack)
   holder = f'{socket.gethostname()} {os.getpid()} {time.time_ns()}\n'
   file.truncate(0)
@@ -224,26 +200,6 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   file.flush()
   os.fsync(file.fileno())  # NFS shows other hosts nothing before
   return holder
-
-
-def read_parts(sweep: pathlib.Path) -> list[list[str]]:
-  """The names of the points in each part of a sweep; none if it was not divided.
-
-  Raises UserError if the file is damaged.
-  """
-  path = sweep / PARTS
-  if not path.exists():
-    return []
-  try:
-    parts = read_json(path)
-  except UnreadableFile:
-    parts = None
-  if isinstance(parts, list) and all(
-    isinstance(part, list) and all(isinstance(name, str) for name in part)
-    for part in parts
-  ):
-    return parts
-  raise UserError(f'{path} is damaged; delete it, and the sweep is divided again')
 
 
 def _flock(

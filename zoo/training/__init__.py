@@ -1,6 +1,7 @@
 """Training: one sharded loop for every model, from a config to a workdir."""
 
 from zoo.config.validation import validate as validate
+from zoo.host.parts import Part as Part
 from zoo.training.loop import train as train
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid

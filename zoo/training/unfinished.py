@@ -49,17 +49,15 @@ def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Pa
   return workdir / _FOLDER / digest
 
 
-def delete_finished(
-  workdir: pathlib.Path, finished: AbstractSet[str], alone: bool
-) -> None:
+def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   """Deletes the programs whose points are all `finished`, as after a kill.
 
-  If no other process uses the sweep, `alone`, programs that have saved no step go, too.
+  Those that have saved no step go, too.
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
     names = _names_in(saved[0]) if saved else None
-    if alone if names is None else finished >= {*names}:
+    if finished >= {*(names or ())}:
       shutil.rmtree(folder, ignore_errors=True)
   if not _folders(workdir) and (workdir / _FOLDER).is_dir():
     shutil.rmtree(workdir / _FOLDER, ignore_errors=True)

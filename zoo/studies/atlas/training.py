@@ -17,14 +17,16 @@ from absl import logging
 from jaxtyping import Float
 
 from zoo.config.validation import Config, build_task
-from zoo.core.errors import UserError, check_count
-from zoo.host.files import write_atomically
+from zoo.core.errors import UserError
+from zoo.host.files import user_path, write_atomically
+from zoo.host.parts import Part
+from zoo.storage.buckets import is_url
+from zoo.storage.mirror import mirrored
 from zoo.studies import cards
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
 from zoo.tasks.linear_regression import covers
 from zoo.training import sweeps
-from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
 from zoo.training.records import read_lines
 
 # The config for the fields of a cell: model, task, guess and context length.
@@ -45,12 +47,13 @@ def run(
   get_config: GetConfig,
   out: str | pathlib.Path,
   command: str,
-  num_processes: int = 1,
+  part: Part | None = None,
 ) -> dict[Cell, Result | Reason] | None:
   """Trains the cells that are not in the folder `out` yet, one after another.
 
-  With `num_processes` n, n processes that make the same call and share only the folder
-  divide the cells among them.
+  With a `part`, such as `Part(2, 4)`, it trains and measures only every fourth cell,
+  from the second on, and writes no report; processes that share only the folder may
+  have different parts.
 
   Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is the
   command that trains this grid, without the options that name a cell; the report shows
@@ -58,9 +61,10 @@ def run(
   folder of another grid, and otherwise the errors of `sweeps.sweep`. The folder may be
   in a bucket, such as gs://bucket/atlas.
   """
-  check_count('num_processes', num_processes)
-  with shared_folder(out, num_processes) as (local, workers):
-    return _run(grid, get_config, local, command, workers)
+  if is_url(out):
+    with mirrored(str(out)) as local:
+      return _run(grid, get_config, local, command, part)
+  return _run(grid, get_config, user_path(out), command, part)
 
 
 def _run(
@@ -68,34 +72,25 @@ def _run(
   get_config: GetConfig,
   out: pathlib.Path,
   command: str,
-  workers: Workers,
+  part: Part | None,
 ) -> dict[Cell, Result | Reason] | None:
-  if workers.number > 1:
-    (out / 'cells').mkdir(parents=True, exist_ok=True)  # for the locks
   found: dict[Cell, Result | Reason] = {}
-  number = {cell: i for i, cell in enumerate(grid.cells, start=1)}
-  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), workers):
-    logging.info('cell %d of %d: %s', number[cell], len(number), cell.name)
-    one = _train(cell, grid, get_config, out, workers)
+  cells = grid.cells if part is None else part.of(grid.cells)
+  for number, cell in enumerate(cells, start=1):
+    logging.info('cell %d of %d: %s', number, len(cells), cell.name)
+    one = _train(cell, grid, get_config, out)
     if one is None:
       return None
     found[cell] = one
-  if len(found) < len(number):
-    return None
-  found = {cell: found[cell] for cell in grid.cells}
-  out.mkdir(parents=True, exist_ok=True)
-  with one_at_a_time(out, workers):
+  if part is None:
+    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / 'atlas.csv', to_csv(found))
     report.write(found, command, out)
   return found
 
 
-def _lock(out: pathlib.Path, cell: Cell) -> pathlib.Path:
-  return out / 'cells' / f'.{cell.name}.lock'
-
-
 def _train(
-  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, workers: Workers
+  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path
 ) -> Result | Reason | None:
   """Trains and measures a cell; None if it was interrupted."""
   try:
@@ -109,17 +104,16 @@ def _train(
     rows = error.rows
   if rows is None:
     return None
-  with one_at_a_time(out, workers):
-    baselines = measure.kept(
-      out / 'baselines' / f'{cell.prompts}.npz',
-      config.task,
-      lambda: measure.baseline_losses(config),
-    )
-    exact = measure.kept(
-      out / 'baselines' / f'{cell.prompts}_exact.npz',
-      config.task,
-      lambda: measure.exact_baseline_losses(config),
-    )
+  baselines = measure.kept(
+    out / 'baselines' / f'{cell.prompts}.npz',
+    config.task,
+    lambda: measure.baseline_losses(config),
+  )
+  exact = measure.kept(
+    out / 'baselines' / f'{cell.prompts}_exact.npz',
+    config.task,
+    lambda: measure.exact_baseline_losses(config),
+  )
   found = _result(cell, config, grid, rows, folder, baselines)
   return found._replace(exact_baselines=exact) if isinstance(found, Result) else found
 

@@ -23,6 +23,7 @@ from zoo.host.files import (
   user_path,
   write_atomically,
 )
+from zoo.host.parts import Part
 from zoo.reports.plots import Plot, from_csv, write_plot
 from zoo.studies.headlines.headline import NOT_RUN, Headline, rule, verdict
 from zoo.studies.headlines.trainer import GetConfig, Stopped, Trainer
@@ -50,12 +51,15 @@ def run(
   known: Sequence[Headline],
   get_config: GetConfig,
   out: str | os.PathLike[str],
+  part: Part | None = None,
 ) -> list[Result] | None:
   """Measures the `wanted` headlines that the folder `out` does not have yet.
 
   Headlines that need an accelerator are measured only where there is one. Writes, for
   each headline, a folder with its runs and `result.json`, and a figure (CSV, SVG, PNG);
-  and, for all `known` headlines, `headlines.json` and `report.html`. Returns None after
+  and, for all `known` headlines, `headlines.json` and `report.html`. With a `part`,
+  such as `Part(2, 4)`, it measures only every fourth of the `wanted` headlines, from
+  the second on, and writes only their results and figures. Returns None after
   SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call then resumes. Raises
   UserError, before anything is written, for an `out` that cannot be a folder; RunError
   if it cannot be written; and otherwise the errors of `zoo.training.sweep`.
@@ -66,7 +70,8 @@ def run(
   except OSError as error:
     raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
   accelerated = jax.default_backend() != 'cpu'
-  due = [one for one in wanted if accelerated or not one.needs_accelerator]
+  due = [*wanted] if part is None else part.of(wanted)
+  due = [one for one in due if accelerated or not one.needs_accelerator]
   due = [one for one in due if _read(one, out).numbers is None]
   try:
     for count, headline in enumerate(due, start=1):
@@ -74,9 +79,10 @@ def run(
       logging.info('headline %d of %d, %s', count, len(due), shown)
       _measure(headline, get_config, out)
     results = [_read(one, out) for one in known]
-    table = [_as_json(one) for one in results]
-    write_atomically(out / 'headlines.json', json.dumps(table, indent=2) + '\n')
-    write_atomically(out / 'report.html', page(results))
+    if part is None:
+      table = [_as_json(one) for one in results]
+      write_atomically(out / 'headlines.json', json.dumps(table, indent=2) + '\n')
+      write_atomically(out / 'report.html', page(results))
   except Stopped:
     return None
   except OSError as error:

@@ -9,6 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import metadata
 from typing import NamedTuple
 
@@ -18,15 +19,17 @@ from tqdm import tqdm
 from zoo import reports
 from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError, check_count, check_name
-from zoo.host.files import write_atomically
+from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
 from zoo.reports.plots import Plot, write_plot
+from zoo.storage.buckets import is_url
+from zoo.storage.mirror import mirrored
 from zoo.studies.paper.claims import CLAIMS, judge
 from zoo.studies.paper.figures import FIGURES, plot
 from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
 from zoo.studies.paper.report import Facts, page
 from zoo.studies.paper.training import GetConfig, Runs, Study, configure, train_all
-from zoo.training.division import Workers, one_at_a_time, shared_folder
 
 OBJECTIVES = 'sampled', 'exact'
 
@@ -38,7 +41,7 @@ def reproduce(
   num_seeds: int = 3,
   objective: str = 'sampled',
   llm_run: str | os.PathLike[str] | None = None,
-  num_processes: int = 1,
+  part: Part | None = None,
 ) -> list[reports.Claim] | None:
   """Makes the figures and judges the claims; returns what it writes to `claims.json`.
 
@@ -47,9 +50,10 @@ def reproduce(
   are not trained again, so the same call resumes after an interruption; it returns None
   after SIGTERM, and raises KeyboardInterrupt after Ctrl-C. `get_config` returns the
   config of a model by its name and variant. Figure 6 is read from the folder `llm_run`,
-  which `launch.llm` wrote. With `num_processes` n, n processes that make the same call
-  and share only `out` divide the runs among them. `out` may be in a bucket, such as
-  gs://bucket/paper.
+  which `launch.llm` wrote. `out` may be in a bucket, such as gs://bucket/paper.
+
+  With a `part`, such as `Part(2, 4)`, it only trains that part of the runs, and returns
+  no claims; processes that share only `out` may have different parts.
 
   Raises UserError, and writes nothing, for an unknown figure or objective, no seed, an
   `out` that is not a folder, or an `llm_run` without a result; RunError if `out` cannot
@@ -63,14 +67,13 @@ def reproduce(
   num_seeds = check_count('the number of seeds', num_seeds)
   check_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
-  check_count('num_processes', num_processes)
-  with shared_folder(out, num_processes) as (local, workers):
+  with mirrored(str(out)) if is_url(out) else nullcontext(user_path(out)) as local:
     try:
       local.mkdir(parents=True, exist_ok=True)
     except OSError as error:
       raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
     request = _Request(
-      local, get_config, figures, num_seeds, objective, language_model, workers
+      local, get_config, figures, num_seeds, objective, language_model, part
     )
     with Interruption() as interruption:
       try:
@@ -93,7 +96,7 @@ class _Request(NamedTuple):
   num_seeds: int
   objective: str
   language_model: LanguageModelRun | None
-  workers: Workers
+  part: Part | None
 
 
 def _reproduce(
@@ -117,15 +120,16 @@ def _reproduce(
       request.get_config,
       out / 'runs' / request.objective,
       bar,
-      request.workers,
+      request.part,
     )
     if runs is None:
       return None
-    with one_at_a_time(out, request.workers):
-      found = _plot_and_judge(request, runs, interruption, bar)
-      if found is None:
-        return None
-      _write(request, *found, time.monotonic() - start)
+    if request.part is not None:
+      return []
+    found = _plot_and_judge(request, runs, interruption, bar)
+    if found is None:
+      return None
+    _write(request, *found, time.monotonic() - start)
   return found[1]
 
 

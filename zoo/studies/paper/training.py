@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from zoo import training
 from zoo.config.validation import Config
-from zoo.training.division import Workers, in_turn
+from zoo.host.parts import Part
 from zoo.training.records import read_lines
-from zoo.training.sweeps import at_point, sweep_in
+from zoo.training.sweeps import at_point, sweep
 
 GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
 Field = int | float | tuple  # the value of a config's field in a point
@@ -80,11 +80,11 @@ def train_all(
   get_config: GetConfig,
   workdir: pathlib.Path,
   bar: tqdm,
-  workers: Workers,
+  part: Part | None = None,
 ) -> Runs | None:
   """Trains every point once for each seed, unless it is finished in `workdir`.
 
-  The workers make the same call, and divide the runs among them.
+  With a part, it trains only that part of the runs, and returns no runs.
 
   `bar` shows what is running, and advances by one for each run. After SIGTERM
   everything is saved and the result is None. Raises the errors of `zoo.training.sweep`.
@@ -98,13 +98,14 @@ def train_all(
   for study, members in studies.items():
     bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
     changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
-    train = sweep_in if study.checkpoints == 1 else _one_by_one
-    found = train(workdir / _folder(study), configs[study], changes, workers)
+    train = sweep if study.checkpoints == 1 else _one_by_one
+    found = train(configs[study], changes, workdir / _folder(study), part)
     if found is None:
       return None
-    for start, one in enumerate(members):
-      rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
-    bar.update(len(changes))
+    bar.update(len(found))
+    if part is None:
+      for start, one in enumerate(members):
+        rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
   return Runs(rows, objective)
 
 
@@ -125,25 +126,20 @@ def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
 
 
 def _one_by_one(
-  workdir: pathlib.Path,
   config: Config,
   changes: Sequence[Mapping[str, Field]],
-  workers: Workers,
+  workdir: pathlib.Path,
+  part: Part | None,
 ) -> list[Row] | None:
   """Trains as a sweep does, but in separate runs, which save checkpoints on the way."""
-  fields_of = {
-    ','.join(f'{field}={value}' for field, value in fields.items()): fields
-    for fields in changes
-  }
-  if workers.number > 1:
-    workdir.mkdir(parents=True, exist_ok=True)  # for the locks
-  rows: dict[str, Row] = {}
-  for name in in_turn(fields_of, lambda name: workdir / f'.{name}.lock', workers):
-    summary = training.train(at_point(config, fields_of[name]), workdir / name)
+  rows: list[Row] = []
+  for fields in changes if part is None else part.of(changes):
+    name = ','.join(f'{field}={value}' for field, value in fields.items())
+    summary = training.train(at_point(config, fields), workdir / name)
     if summary is None:
       return None
-    rows[name] = {**fields_of[name], **summary, 'workdir': workdir / name}
-  return [rows[name] for name in fields_of] if len(rows) == len(fields_of) else None
+    rows.append({**fields, **summary, 'workdir': workdir / name})
+  return rows
 
 
 def _folder(study: Study) -> str:
