@@ -343,7 +343,7 @@ def test_mistakes_are_one_line(given, said, unchecked):
 
 def test_a_looped_model_has_the_mean_loss_of_its_loops():
   from configs import defaults
-  from zoo.training.objective import make_objective
+  from zoo.training.objective import make_objective, numbers_of
 
   task, losses, key = isotropic(_D, _C), {}, jax.random.key(1)
   config = defaults.get_config('smoke')
@@ -355,7 +355,7 @@ def test_a_looped_model_has_the_mean_loss_of_its_loops():
     for positions in ('query', 'every'):
       config.objective.positions = positions
       objective = make_objective(config, task, statistics=False)
-      losses[positions] = nnx.jit(objective)(model, key, None)
+      losses[positions] = nnx.jit(objective)(model, key, numbers_of(task))
   prompt = task.sample(key, config.train.batch_size)
   each = nnx.jit(lambda model, prompt: model.loop_predictions(prompt, True))(
     model, prompt

@@ -19,7 +19,7 @@ from zoo.config.validation import to_json
 from zoo.core.errors import RunError
 from zoo.storage import bucket_lock
 from zoo.storage.buckets import Folder, Unreachable, open_folder
-from zoo.training import loop, train
+from zoo.training import train, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -180,11 +180,11 @@ def test_no_damage_to_any_object_is_restored(bucket, whole, stop_at, caplog, dam
   folder = open_folder(bucket)
   newest = {name: data_of(folder, name) for name in folder.list('checkpoints/8-')}
   assert len(newest) > 15
-  with loop.bucket_workdir(bucket, small_config(), 60.0) as workdir:
+  with trainer.bucket_workdir(bucket, small_config(), 60.0) as workdir:
     for name in newest:
       damage(folder, name)
       caplog.clear()
-      checkpoints = loop.BucketCheckpoints(workdir, 3, {})
+      checkpoints = trainer.BucketCheckpoints(workdir, 3, {})
       assert checkpoints.latest == 4, name
       lines = (workdir.stage / 'metrics.jsonl').read_text().splitlines()
       assert [json.loads(line)['step'] for line in lines] == [4]
@@ -197,7 +197,7 @@ def test_no_damage_to_any_object_is_restored(bucket, whole, stop_at, caplog, dam
       folder.delete(markers)
       for path in [name] if is_step else newest:
         folder.write(path, newest[path])
-    assert loop.BucketCheckpoints(workdir, 3, {}).latest == 8
+    assert trainer.BucketCheckpoints(workdir, 3, {}).latest == 8
     damage(folder, min(newest))
   stop_at(None)
   train(small_config(), bucket)
@@ -215,7 +215,7 @@ def test_another_config_another_content_and_a_damaged_config_are_refused(bucket)
   with refuses(f'{bucket}/config.json is damaged'):
     train(small_config(), bucket)
   folder.delete(['config.json'])
-  workdir = loop.bucket_workdir(bucket, small_config(), 60.0)
+  workdir = trainer.bucket_workdir(bucket, small_config(), 60.0)
   with workdir:
     pass
   before = folder.list()
@@ -240,11 +240,11 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   bucket, whole, monkeypatch
 ):
   monkeypatch.setattr(bucket_lock, 'LEASE', 1.0)
-  renewing = loop.bucket_workdir(bucket, small_config(), 60.0)
+  renewing = trainer.bucket_workdir(bucket, small_config(), 60.0)
   with renewing, refuses(bucket, 'is in use'):
     train(small_config(), bucket)
 
-  class Suspended(loop.BucketCheckpoints):
+  class Suspended(trainer.BucketCheckpoints):
     """After its first save the run is suspended, and another one takes over."""
 
     def save(self, step, state):
@@ -252,12 +252,12 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
         self.wait()
         self._mirror._stop.set()
         time.sleep(0.5)
-        monkeypatch.setattr(loop, 'BucketCheckpoints', first)
+        monkeypatch.setattr(trainer, 'BucketCheckpoints', first)
         train(small_config(), bucket)
       super().save(step, state)
 
-  first = loop.BucketCheckpoints
-  monkeypatch.setattr(loop, 'BucketCheckpoints', Suspended)
+  first = trainer.BucketCheckpoints
+  monkeypatch.setattr(trainer, 'BucketCheckpoints', Suspended)
   with pytest.raises(RunError, match='another program has taken over'):
     train(small_config(), bucket)
   assert_is_whole(bucket, whole)

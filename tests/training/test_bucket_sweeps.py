@@ -14,7 +14,7 @@ from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from tests.training.test_bucket_runs import lines_in
 from zoo.storage.buckets import open_folder
 from zoo.storage.mirror import mirrored
-from zoo.training import loop, sweeps
+from zoo.training import sweeps, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def local(tmp_path_factory):
 
 
 def test_interrupted_and_resumed_it_ends_as_a_local_one(bucket, local, monkeypatch):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -61,7 +61,7 @@ def test_interrupted_and_resumed_it_ends_as_a_local_one(bucket, local, monkeypat
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     assert _sweep(bucket) is None
   names = open_folder(bucket).list()
   assert any('unfinished' in name for name in names), names

@@ -16,12 +16,12 @@ from tests.wrapped import Wrapped
 from zoo.config.mesh import make_mesh
 from zoo.training.objective import (
   make_objective,
-  moments_of,
+  numbers_of,
   query_losses,
   sample,
   uses_statistics,
 )
-from zoo.training.program import make_program
+from zoo.training.trainer import make_program
 
 _AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
 
@@ -63,7 +63,7 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
 def test_errors_are_the_same_either_way(name):
   config = small_config(name, model__init_scale=0.7, task__noise_std=0.4)
   task = zoo.create_task('linear_regression', **_without_name(config.task))
-  moments = moments_of(task)
+  moments = numbers_of(task).moments
 
   @jax.jit
   def losses(key):
@@ -87,7 +87,7 @@ def test_the_log_says_that_long_contexts_are_drawn_as_second_moments(monkeypatch
   said = []
   monkeypatch.setattr(logging, 'info', lambda text, *values: said.append(str(text)))
   for length in (4, 6):
-    make_program(small_config(task__context_length=length))
+    make_program([small_config(task__context_length=length)])
     assert any('Bartlett' in line for line in said) == (length == 6)
 
 
@@ -125,7 +125,7 @@ def test_what_is_trained_is_what_the_model_predicts(make, positions):
   graph, state = nnx.split(make())
 
   def trained(state):
-    return objective(nnx.merge(graph, state), jax.random.key(1), None)
+    return objective(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
 
   def predicted(state):
     model, prompt = nnx.merge(graph, state), task.sample(jax.random.key(1), 16)
@@ -170,7 +170,10 @@ def test_a_transformer_trained_at_the_query_computes_that_alone():
 
   sampling = operations(lambda: task.sample(jax.random.key(0), 16))
   trained = operations(
-    lambda state: objective(nnx.merge(graph, state), jax.random.key(0), None), state
+    lambda state: objective(
+      nnx.merge(graph, state), jax.random.key(0), numbers_of(task)
+    ),
+    state,
   )
   alone = operations(
     lambda state, prompt: nnx.merge(graph, state)(prompt), state, prompt

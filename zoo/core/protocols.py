@@ -64,17 +64,6 @@ class Layered(Predictor, Protocol):
 
 
 @runtime_checkable
-class SplitsHeads(Predictor, Protocol):
-  """A model with independent heads, to which heads of zeros may be added."""
-
-  num_heads: int
-
-  def split_heads(self, *axes: str) -> None:
-    """Splits the weights of the heads over these axes of the mesh."""
-    ...
-
-
-@runtime_checkable
 class FollowsRule(Predictor, Protocol):
   """A predictor of the linear family, which follows a learning rule."""
 

@@ -44,7 +44,9 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
     weights = moved.guess.weights
     weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
   elif isinstance(moved, SequentialLearner):
-    moved.start[...] = moved.start[...] + jnp.asarray(shift, moved.start.dtype)
+    start = moved.start
+    assert start is not None  # checked above
+    start[...] = start[...] + jnp.asarray(shift, start.dtype)
   elif isinstance(moved, YqLSA):
     for matrix in (moved.w_k, moved.w_q, moved.w_v):
       matrix[...] = matrix[...] @ _adding(-shift, matrix)

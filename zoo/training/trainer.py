@@ -1,34 +1,52 @@
-"""The training loop: from a config to a trained model, a workdir and a summary."""
+"""The trainer: from a config to a compiled program, a trained model and its records.
+
+It reads from top to bottom: `train` checks and opens the workdir; `make_program` builds
+and `Trainer` compiles, restores, loops, evaluates and saves.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import copy
+import dataclasses
 import functools
 import json
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from absl import logging
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Key
 
+from zoo import theory
 from zoo.config import memory
-from zoo.config.mesh import make_mesh
+from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import (
   Config,
   build_task,
+  compute_dtype,
   differences,
   minutes_between_saves,
   minutes_of_patience,
+  num_heads,
+  num_parts,
+  positions,
   to_json,
   validate,
 )
+from zoo.core import registry
 from zoo.core.errors import RunError, UserError
+from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
+from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
 from zoo.storage.bucket_workdir import bucket_workdir
@@ -37,12 +55,29 @@ from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import locked, open_workdir
 from zoo.theory import is_ours
-from zoo.training.comparison import log_fewer_prompts
-from zoo.training.evaluation import Risks
-from zoo.training.layout import State
-from zoo.training.program import Program, on_mesh, program_of
+from zoo.training.comparison import compare_members, log_fewer_prompts
+from zoo.training.evaluation import Evaluation, Measured, Risks, make_evaluation
+from zoo.training.layout import Layout, State
+from zoo.training.objective import (
+  Numbers,
+  make_objective,
+  numbers_of,
+  stack_tasks,
+  stacked_moments,
+  uses_statistics,
+)
+from zoo.training.parts import num_lanes
+from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
 from zoo.training.records import Progress, Records
-from zoo.training.step import TRAIN_STREAM, stream_key
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  make_init,
+  make_step,
+  make_train_steps,
+  stream_key,
+  stream_keys,
+)
 from zoo.training.summary import (
   SUMMARY,
   Summary,
@@ -52,7 +87,7 @@ from zoo.training.summary import (
   write_summary,
 )
 from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
-from zoo.training.utilisation import describe
+from zoo.training.utilisation import describe, product_flops
 
 
 class NotFiniteError(RunError):
@@ -124,9 +159,8 @@ def _train_with(
       if profile is not None:
         log_no_trace(profile, 'the run is finished')
       return summary
-    program = program_of(config)
-    label = config.model.name
-    result = run(program, [workdir], checkpoints, interruption, label, profile=profile)
+    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption)
+    result = trainer.run(config.model.name, profile=profile)
   if result is None:
     return None
   (summary,) = result.summaries
@@ -167,6 +201,188 @@ def _finished_summary(
   return summary
 
 
+class Plan(NamedTuple):
+  """The plan for training on a mesh, before anything is compiled or made."""
+
+  tasks: Sequence[Task]  # one per model
+  graphs: State  # of model and optimizer
+  layout: Layout
+  statistics: bool  # whether models take sufficient statistics of prompts
+  numbers: Numbers  # of one model, or of each along a first axis
+  train_steps: jax.stages.Wrapped  # as `make_train_steps` compiles it
+
+
+def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
+  """Plans the training of one model, or of several side by side.
+
+  Several share all that `zoo.training.population.side_by_side` compares, and their
+  arrays are stacked along a first axis.
+  """
+  config, many = max(configs, key=num_heads), len(configs) > 1
+  tasks = [build_task(one) for one in configs]
+  graphs, abstract = abstract_state(config, mesh)
+  model = nnx.merge(graphs['model'], abstract['model'])
+  numbers, axes = _numbers_of(configs, tasks)
+  if many:
+    axis = mesh_axis(config, len(configs))
+    abstract = stack_abstract(abstract, len(configs), axis)
+  layout = Layout(abstract, config.mesh.fsdp)
+  # Statistics can be computed neither in parts nor in another type.
+  plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
+  at_query = positions(config) == 'query'
+  statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
+  lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
+  objective = make_objective(config, tasks[0], statistics, lanes)
+  step = make_step(config, graphs, layout, objective)
+  if many:
+    step = jax.vmap(step, (0, None if _same_seed(configs) else 0, axes))
+  train_steps = make_train_steps(step, layout, mesh)
+  return Plan(tasks, graphs, layout, statistics, numbers, train_steps)
+
+
+def _numbers_of(
+  configs: Sequence[Config], tasks: Sequence[Task]
+) -> tuple[Numbers, Any]:
+  """The numbers of the models of a program, and along which axes they differ."""
+  if len(configs) == 1:
+    return numbers_of(tasks[0]), None
+  task, task_axes, moments = tasks[0], None, None
+  if all(jax.tree.structure(one) == jax.tree.structure(task) for one in tasks):
+    task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
+  if covered := all(map(theory.covers, tasks)):
+    moments = stacked_moments(tasks)
+  rates = [one.optimizer.learning_rate for one in configs]
+  differ = len({*rates}) > 1
+  numbers = Numbers(task, moments, np.array(rates, 'f') if differ else None)
+  axes: Any = task_axes, 0 if covered else None, 0 if differ else None
+  return numbers, Numbers(*axes)
+
+
+def _same_seed(configs: Sequence[Config]) -> bool:
+  return len({config.seed for config in configs}) == 1
+
+
+@dataclasses.dataclass
+class Program:
+  """A plan with its data on the devices, for one model or for many side by side."""
+
+  configs: Sequence[Config]  # one per model; they share all fields read here
+  mesh: Mesh
+  layout: Layout
+  train_steps: jax.stages.Wrapped
+  key: Key[Array, '*n']  # of the training prompts, for all models or for each
+  numbers: Numbers
+  evaluation: Evaluation
+  init: Callable[[], State]  # makes the state at step 0
+  # Compares each model with the baselines of its task; None: no comparison.
+  comparisons: Callable[[State], list[Comparison | None]] | None = None
+
+  def arguments(self, state: State, start: int, stop: int) -> tuple:
+    """What `train_steps` takes for the steps after `start`, up to `stop`."""
+    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
+    return state, self.key, *limits, self.numbers
+
+  def evaluate(self, state: State, sampled: bool) -> Measured:
+    """Starts the evaluation of a state, on held-out prompts if `sampled`."""
+    model = self.layout.saveable({'model': state['model']})['model']
+    return self.evaluation.start(model, sampled)
+
+  def compare(self, state: State) -> list[Comparison | None]:
+    """The comparison of each model with the baselines of its task; None if not done."""
+    if self.comparisons is None:
+      return [None] * len(self.configs)
+    return self.comparisons(self.layout.saveable({'model': state['model']})['model'])
+
+
+def make_program(configs: Sequence[Config]) -> Program:
+  """The program that trains a model for each config; use it within `on_mesh`."""
+  config = max(configs, key=num_heads)
+  mesh = make_mesh(config)
+  with on_mesh(mesh, config):
+    plan = make_plan(configs, mesh)
+    graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
+    log_unused_axis(config, layout)
+    if plan.statistics:
+      log_long_contexts(config, plan.tasks)
+    init = make_init(config, layout)
+    if len(configs) > 1:
+      init = functools.partial(init_side_by_side, configs, layout.kept)
+    compare = functools.partial(compare_members, configs, plan.tasks, graph, mesh)
+    return Program(
+      configs=configs,
+      mesh=mesh,
+      layout=layout,
+      train_steps=plan.train_steps,
+      key=replicate(
+        stream_key(config, TRAIN_STREAM)
+        if shared
+        else stream_keys(configs, TRAIN_STREAM),
+        mesh,
+      ),
+      numbers=replicate(plan.numbers, mesh),
+      evaluation=make_evaluation(
+        configs, plan.tasks, graph, plan.statistics, layout, mesh
+      ),
+      init=init,
+      # Exact theory compares the models of a sweep with the optima of their tasks.
+      comparisons=None if plan.statistics and len(configs) > 1 else compare,
+    )
+
+
+# The programs that were used last, by what they depend on. The compiled programs of one
+# take some megabytes.
+_KEPT: dict[tuple, Program] = {}
+_NUM_KEPT = 8
+
+
+def program_of(config: Config) -> Program:
+  """The program that trains one model, kept for the next run of the same config.
+
+  A kept program compiles nothing again. Use it within `on_mesh`.
+  """
+  # A class that is registered anew under its name is another one.
+  registries = registry.models, registry.tasks, registry.mixers
+  classes = tuple(
+    entries.get(name) for entries in registries for name in entries.names()
+  )
+  key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
+  program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
+  _KEPT[key] = program  # as the newest
+  while len(_KEPT) > _NUM_KEPT:
+    del _KEPT[next(iter(_KEPT))]
+  return program
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  """Computes on a mesh, in the precision that the config asks for."""
+  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
+    yield
+
+
+def log_unused_axis(config: Config, layout: Layout) -> None:
+  """Warns if no weight is split over the mesh axis `model`."""
+  specs = (leaf.sharding.spec for leaf in jax.tree.leaves(layout.used['model']))
+  if config.mesh.model > 1 and not any('model' in spec for spec in specs):
+    logging.warning(
+      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
+      'devices repeat the same work; use config.mesh.data',
+      *(config.mesh.model, config.model.name),
+    )
+
+
+def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
+  """Logs the context lengths for which second moments are sampled, not prompts."""
+  if config.objective.name == 'sampled' or config.eval.num_batches:
+    covered = [task for task in tasks if theory.covers(task)]
+    for c in sorted({task.context_length for task in covered if task.has_long_context}):
+      logging.info(
+        'the second moment of each context of %d examples is sampled directly, which '
+        'has the same distribution and costs less (Bartlett)',
+        c,
+      )
+
+
 class TrainResult(NamedTuple):
   """The summaries of models after their last step, and the state."""
 
@@ -174,64 +390,8 @@ class TrainResult(NamedTuple):
   state: State
 
 
-def run(
-  program: Program,
-  workdirs: Sequence[pathlib.Path],
-  checkpoints: AnyCheckpoints,
-  interruption: Interruption,
-  label: str,
-  tensorboard: bool = True,
-  profile: Steps | None = None,
-) -> TrainResult | None:
-  """Trains from the newest checkpoint to the end, with records in the workdirs.
-
-  Each model of the program has a workdir; the first one gets the trace of the steps
-  `profile`. The progress bar shows the `label`. Returns None after SIGTERM. Raises
-  NotFiniteError once no model is finite.
-  """
-  config = program.configs[0]
-  num_steps = config.train.num_steps
-  with contextlib.ExitStack() as stack:
-    stack.enter_context(memory.in_config(config))
-    stack.enter_context(on_mesh(program.mesh, config))
-    start = processes.run_on_main(lambda: checkpoints.latest) or 0
-    records = [
-      stack.enter_context(Records(workdir, start, tensorboard)) for workdir in workdirs
-    ]
-    progress = stack.enter_context(Progress(label, start, num_steps))
-    training = Training(program, checkpoints, records, progress)
-    training.prepare(start)
-    trace = stack.enter_context(Trace(workdirs[0] / 'profile', profile, start))
-    measured = None
-    while training.step < num_steps and not interruption.due():
-      if trace.starts_after(training.step):
-        training.record(measured)  # waits, so that no earlier step is traced
-        measured = None
-        trace.start()
-      stop = trace.next_stop(training.step, _next_stop(training.step, config))
-      before, measured = measured, training.advance(stop)
-      training.record(before)  # while the devices compute the steps to `stop`
-      if trace.ends_after(stop):
-        training.record(measured)  # waits, so that the whole step is traced
-        measured = None
-        trace.end()
-      by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
-      if by_steps or training.waited_too_long():
-        training.record(measured)  # waits, since only a finite state is saved
-        measured = None
-        training.save()
-    training.record(measured)
-    training.save_last()
-    training.stop_clock()
-    if training.step < num_steps:
-      if processes.count() == 1:
-        interruption.raise_if_ctrl_c()
-      return None
-    return TrainResult(training.summarise(), training.state)
-
-
-class Training:
-  """Models in training: prepared, advanced in several calls, and recorded."""
+class Trainer:
+  """Trains the models of a program: restores, loops, evaluates, records and saves."""
 
   step: int  # the last one that was started
   state: State
@@ -241,28 +401,103 @@ class Training:
   def __init__(
     self,
     program: Program,
+    workdirs: Sequence[pathlib.Path],
     checkpoints: AnyCheckpoints,
-    records: Sequence[Records],
-    progress: Progress,
+    interruption: Interruption,
   ):
+    """Each model of the program has a workdir for its records."""
     self._program = program
     self._config = program.configs[0]
+    self._workdirs = workdirs
     self._checkpoints = checkpoints
-    self._records = records
-    self._progress = progress
+    self._interruption = interruption
 
-  def prepare(self, step: int) -> None:
+  def run(
+    self, label: str, tensorboard: bool = True, profile: Steps | None = None
+  ) -> TrainResult | None:
+    """Trains from the newest checkpoint to the end.
+
+    The progress bar shows the `label`, and the first workdir gets the trace of the
+    steps `profile`. Returns None after SIGTERM. Raises NotFiniteError once no model is
+    finite.
+    """
+    config, num_steps = self._config, self._config.train.num_steps
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(memory.in_config(config))
+      stack.enter_context(on_mesh(self._program.mesh, config))
+      start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
+      self._records = [
+        stack.enter_context(Records(workdir, start, tensorboard))
+        for workdir in self._workdirs
+      ]
+      self._progress = stack.enter_context(Progress(label, start, num_steps))
+      self.prepare(start)
+      folder = self._workdirs[0] / 'profile'
+      trace = stack.enter_context(Trace(folder, profile, start))
+      self._loop(trace)
+      self.save_last()
+      self.stop_clock()
+      if self.step < num_steps:
+        if processes.count() == 1:
+          self._interruption.raise_if_ctrl_c()
+        return None
+      return TrainResult(self.summarise(), self.state)
+
+  def prepare(self, start: int) -> None:
     """Loads the state saved at a step, or makes the initial state, and compiles."""
-    self.step = self._saved = step
-    self.state, self.finite = self._program.prepare(step, self._checkpoints)
-    self.risks = []
-    self._flops = self._program.flops_per_step(self.state)
-    self._progress.start_clock(step)
+    program = self._program
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must start programs in the same order
+      if start:
+        logging.info('resuming at step %d of %d', start, self._config.train.num_steps)
+        saved = self._checkpoints.load(start, program.layout.saved)
+        state = program.layout.opened(saved)
+      else:
+        state = program.init()
+      # Compiles, without any step.
+      state, metrics = program.train_steps(*program.arguments(state, start, start))
+      compiling.result()
+    self.step, self._saved, self.state, self.risks = start, start, state, []
+    self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
+    # JAX keeps the trace, so that this costs nothing extra.
+    traced = program.train_steps.trace(*program.arguments(state, 0, 0))
+    self._flops = product_flops(traced.jaxpr.jaxpr)
+    self._progress.start_clock(start)
     self._last_save = time.monotonic()
+
+  def _compile_evaluation(self) -> None:
+    with on_mesh(self._program.mesh, self._config):
+      self._program.evaluation.compile(self._program.layout.saved['model'])
+
+  def _loop(self, trace: Trace) -> None:
+    """Advances, records and saves up to the last step, or to an interruption."""
+    config, measured = self._config, None
+    num_steps = config.train.num_steps
+    while self.step < num_steps and not self._interruption.due():
+      if trace.starts_after(self.step):
+        self.record(measured)  # waits, so that no earlier step is traced
+        measured = None
+        trace.start()
+      stop = trace.next_stop(self.step, _next_stop(self.step, config))
+      before, measured = measured, self.advance(stop)
+      self.record(before)  # while the devices compute the steps to `stop`
+      if trace.ends_after(stop):
+        self.record(measured)  # waits, so that the whole step is traced
+        measured = None
+        trace.end()
+      by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
+      if by_steps or self.waited_too_long():
+        self.record(measured)  # waits, since only a finite state is saved
+        measured = None
+        self.save()
+    self.record(measured)
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
-    self.state, metrics = self._program.advance(self.state, self.step, stop)
+    arguments = self._program.arguments(self.state, self.step, stop)
+    self.state, metrics = self._program.train_steps(*arguments)
     at_end = stop == self._config.train.num_steps
     sampled = at_end or stop % self._config.eval.every == 0
     self.step = stop
@@ -339,17 +574,12 @@ class Training:
     if self._program.comparisons is not None:
       log_fewer_prompts(self._config)
     comparisons = self._program.compare(self.state)
-    models = abstract_models(self._program.configs)
+    configs, models = self._program.configs, abstract_models(self._program.configs)
     return [
       summarise(
-        self._program,
-        i,
-        models[i],
-        self.risks[i],
-        comparisons[i],
-        self._speed,
-        self._flops,
-        self._records[i].wall_time,
+        *(configs[i], models[i], self._program.mesh, self.risks[i]),
+        *(self._program.evaluation.references, i, comparisons[i]),
+        *(self._speed, self._flops, self._records[i].wall_time),
       )
       if self.finite[i]
       else None
