@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 import configs
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
-from zoo.training import stacking, step
+from zoo.training import population, step
 
 CONFIGS = sorted(
   path.stem
@@ -52,7 +52,7 @@ def compile_init(monkeypatch: Any) -> None:
       made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
     return made[text](key)
 
-  monkeypatch.setattr(stacking, 'create', create)
+  monkeypatch.setattr(population, 'create', create)
 
 
 def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:

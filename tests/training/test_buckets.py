@@ -37,7 +37,7 @@ from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.lease import Lease, LostLease, leased
 from zoo.storage.workdir import open_workdir
 from zoo.tasks import LinearRegression
-from zoo.training import loop, sweeps, train
+from zoo.training import sweeps, train, trainer
 
 pytestmark = pytest.mark.slow
 
@@ -344,13 +344,13 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
-        monkeypatch.setattr(loop, 'Checkpoints', Checkpoints)
+        monkeypatch.setattr(trainer, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
         lease._held.append(held)
       super().save(step, state, *rest)
 
-  monkeypatch.setattr(loop, 'Checkpoints', Suspended)
+  monkeypatch.setattr(trainer, 'Checkpoints', Suspended)
   with pytest.raises(RunError, match='another program has taken over') as info:
     train(small_config(), folder)
   assert '\n' not in str(info.value)
@@ -378,7 +378,7 @@ def test_an_outage_longer_than_the_patience_names_the_last_good_step(
       super().save(step, state, *rest)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, 'Checkpoints', Away)
+    patch.setattr(trainer, 'Checkpoints', Away)
     with pytest.raises(RunError, match=r'not be (reached|locked)'):
       train(small_config(checkpoint__patience=0.02), folder)
   time.sleep(4)
@@ -411,7 +411,7 @@ def sweep(workdir, points=POINTS):
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   folder, tmp_path, monkeypatch
 ):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -419,7 +419,7 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     assert sweep(folder) is None
   names = names_below(folder)
   assert any(name.startswith('unfinished/') for name in names)

@@ -24,7 +24,7 @@ from zoo.storage.saving import save
 from zoo.storage.steps import MANIFEST
 from zoo.storage.workdir import locked
 from zoo.tasks import LinearRegression
-from zoo.training.loop import train
+from zoo.training.trainer import train
 
 CARD = 'card.json'  # its name in the folder of a checkpoint
 INDEX = 'README.md'

@@ -38,11 +38,9 @@ from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir
 from zoo.training.layout import State
-from zoo.training.loop import NotFiniteError, run, train_locked
-from zoo.training.populations import make_population
-from zoo.training.side_by_side import points_of, programs_of
-from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
+from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
+from zoo.training.trainer import NotFiniteError, Trainer, make_program, train_locked
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
 
 # Fields of a config, such as 'task.prior_mean', and their values.
@@ -70,11 +68,10 @@ def sweep(
 ) -> list[Row] | None:
   """Trains the config at each point, or resumes from the workdir.
 
-  Points that differ only in certain fields are trained side by side in one program: for
-  linear attention the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with the exact
-  objective, for other models `populations.POPULATION`, unless they change more of a
-  model than its arrays. Other points are trained one after the other. Each point has
-  its own folder, like an ordinary run.
+  Points that differ only in the seed, the learning rate, numbers of the task, or the
+  values of the model's arrays are trained side by side in one program; so are numbers
+  of heads of linear attention. Other points are trained one after the other. Each point
+  has its own folder, like an ordinary run.
 
   With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
   program being cut into as many as there are parts, and no table is written. Processes
@@ -258,15 +255,12 @@ def _train_stacked(
   unfinished = folder_of_program(workdir, names)
   unfinished.mkdir(parents=True, exist_ok=True)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
-  linear = can_be_stacked(configs[0])
-  program = make_stacked_program(configs) if linear else make_population(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
+    trainer = Trainer(make_program(configs), folders, checkpoints, interruption)
     # Writing all lines of all points for TensorBoard would take longer than training.
     try:
-      result = run(
-        program, folders, checkpoints, interruption, label, tensorboard=False
-      )
+      result = trainer.run(label, tensorboard=False)
     except NotFiniteError:
       return [*folders]
   if result is None:
