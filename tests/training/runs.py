@@ -77,7 +77,7 @@ def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 
 def bucket_arrays(url: str, step: int) -> dict[str, np.ndarray]:
   """As `saved_arrays`, of a run in a bucket."""
-  (manifest,) = workdir_path(url).glob(f'checkpoints/{step}-*/SHA256SUMS')
+  (manifest,) = workdir_path(url).glob(f'checkpoints/{step}*/SHA256SUMS')
   path = str(manifest.parent)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = {

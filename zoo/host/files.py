@@ -6,6 +6,7 @@ read, and the depth of JSON is bounded.
 
 import contextlib
 import errno
+import importlib
 import json
 import math
 import os
@@ -55,12 +56,11 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def _gcs() -> Any:
   """The module for buckets, whose packages are imported when one is used."""
   try:
-    from zoo.host import gcs
+    return importlib.import_module('zoo.host.gcs')
   except ModuleNotFoundError as error:
     raise UserError(
       f"{error.name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
     ) from error
-  return gcs
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -100,9 +100,12 @@ def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
   """
   in_bucket = is_url(path)
   try:
-    # A FIFO or a device may never end.
-    if not in_bucket and not stat.S_ISREG(path.stat().st_mode):
-      raise UnreadableFile(f'{path} is not a regular file')
+    size = 0
+    if not in_bucket:
+      status = path.stat()
+      if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+        raise UnreadableFile(f'{path} is not a regular file')
+      size = status.st_size
     with path.open('rb') as file:
       content = file.read(max_bytes + 1)
   except OSError as error:
@@ -114,7 +117,7 @@ def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
     raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
   if len(content) > max_bytes:
     raise UnreadableFile(
-      f'{path} has at least {len(content)} bytes; it may have at most {max_bytes}'
+      f'{path} has {max(size, len(content))} bytes; it may have at most {max_bytes}'
     )
   return content
 

@@ -14,6 +14,8 @@ import contextlib
 import itertools
 import pathlib
 import secrets
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from typing import cast
@@ -29,6 +31,7 @@ from zoo.host.files import (
   move_folder,
   read_json,
   sync_folder,
+  upload,
   write_atomically,
 )
 from zoo.storage import lease
@@ -276,6 +279,29 @@ class Checkpoints:
       f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
       f'{one_line(error)}'
     )
+
+
+def save_result(
+  workdir: pathlib.Path,
+  step: int,
+  state: Mapping[str, PyTree],
+  metadata: Mapping[str, object],
+) -> None:
+  """Saves a single step of a run, unless it is there; raises RunError, OSError.
+
+  Orbax makes some hundred requests for a save into a bucket, so a local copy is made.
+  """
+  if not is_url(workdir):
+    with Checkpoints(workdir, sys.maxsize, metadata) as checkpoints:
+      if checkpoints.latest != step:
+        checkpoints.save(step, state)
+    return
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    save_result(pathlib.Path(temporary), step, state, metadata)
+    target = workdir / 'checkpoints' / str(step)
+    delete_folder(target)  # which may be incomplete
+    write_atomically(target / MARKER, '')
+    upload(pathlib.Path(temporary, 'checkpoints', str(step)), target, last=MANIFEST)
 
 
 def in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:

@@ -78,9 +78,9 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
     else:
       workdir.mkdir(parents=True, exist_ok=True)
       write_atomically(saved, to_json(config) + '\n')
-  except NotADirectoryError as error:
-    raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
   except OSError as error:
+    if isinstance(error, NotADirectoryError) and workdir.exists():
+      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
     reason = f'the workdir {workdir} cannot be written: {error.strerror or error}'
     if is_url(workdir):  # a bucket may be out of reach
       raise RunError(reason) from error

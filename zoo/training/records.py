@@ -19,6 +19,7 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
+from zoo.core.errors import RunError
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
@@ -29,6 +30,7 @@ from zoo.host.files import (
   upload,
   write_atomically,
 )
+from zoo.storage import lease
 
 event_pb2: Any = _event_pb2  # its names are created at run time
 
@@ -119,6 +121,7 @@ class Records:
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None
+    self._is_copied = True
     if not self._primary:
       return
     self._local = workdir
@@ -146,16 +149,17 @@ class Records:
   def __exit__(self, *exception: object) -> None:
     try:
       with self._stack:
-        self.copy()
-    except OSError:
+        if not self._is_copied:
+          copy_all([self])
+    except (OSError, RunError):
       # This exception must not replace one that is already being raised.
       if exception == (None, None, None):
         raise
 
   def copy(self) -> None:
     """Copies the records of a run in a bucket into it; raises OSError."""
-    if self._primary and self._local != self.workdir:
-      upload(self._local, self.workdir)
+    self._is_copied = True
+    upload(self._local, self.workdir)
 
   @property
   def wall_time(self) -> float:
@@ -170,6 +174,7 @@ class Records:
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
+    self._is_copied = False
     if self._board is None:
       return
     curve = enumerate(line.get(_CURVE) or [])
@@ -184,7 +189,13 @@ class Records:
 
 
 def copy_all(records: Sequence[Records]) -> None:
-  """Copies the records of runs in a bucket into it; raises OSError."""
+  """Copies the records of runs in a bucket into it, on process 0.
+
+  Raises OSError; RunError if another program has taken the bucket over.
+  """
+  if not (is_url(records[0].workdir) and jax.process_index() == 0):
+    return
+  lease.make_sure(records[0].workdir)
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
     list(threads.map(Records.copy, records))
 

@@ -34,7 +34,7 @@ from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir
 from zoo.training.layout import State
@@ -293,10 +293,7 @@ def _write_point(
   config: Config, folder: pathlib.Path, summary: Summary, state: State
 ) -> None:
   """Writes the checkpoint of a trained point, unless it is there, and its summary."""
-  num_steps, note = config.train.num_steps, run_metadata(config)
-  with Checkpoints(folder, config.checkpoint.keep, note) as checkpoints:
-    if checkpoints.latest != num_steps:
-      checkpoints.save(num_steps, state)
+  save_result(folder, config.train.num_steps, state, run_metadata(config))
   write_summary(folder, summary)
 
 
