@@ -54,7 +54,7 @@ the query of a prefix has the noisy label as its target
   - y_query=self.y[:, k] if targets is None else targets[:, k],
   + y_query=self.y[:, k],
 held-out prompts are drawn from the stream of the training prompts
-  zoo/core/draws.py: test_draws.py training/test_step.py training/test_loop.py
+  zoo/core/draws.py: test_draws.py training/test_step.py training/test_trainer.py
   - EVAL_STREAM, CURVE_STREAM = range(4)
   + EVAL_STREAM, CURVE_STREAM = 0, 1, 1, 3
 chi variables are accepted by the words that proposed them
@@ -185,12 +185,12 @@ sampled errors have the variance of the noise as its standard deviation
   zoo/training/objective.py: training/test_objective.py
   - noise_std = jnp.sqrt(moments.noise_variance)
   + noise_std = moments.noise_variance
-the loss at every example is summed over examples
+each example is trained on the target of the query
   zoo/training/objective.py: training/test_objective.py
-  - jnp.mean(losses_at_all(model, task, batch))
-  + jnp.mean(jnp.sum(losses_at_all(model, task, batch), axis=1))
+  - targets = batch.targets if every else batch.targets[:, -1:]
+  + targets = batch.targets[:, -1:]
 a class that is registered anew is trained by the program of the old one
-  zoo/training/program.py: training/test_program.py
+  zoo/training/trainer.py: training/test_program.py
   - key = (to_json(config), classes, *jax.devices(),
   + key = (to_json(config), *jax.devices(),
 the cosine does not end with the training
@@ -202,7 +202,7 @@ what Adam makes of a gradient is clipped, not the gradient
   - optax.chain(clip, optimizer)
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
-  zoo/training/step.py: training/test_step.py training/test_loop.py
+  zoo/training/step.py: training/test_step.py training/test_trainer.py
   - _fold_in(key, step), numbers)
   + _fold_in(key, start), numbers)
 all held-out batches have the same prompts
@@ -210,13 +210,13 @@ all held-out batches have the same prompts
   - stream = jax.random.fold_in(key, index)
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
-  zoo/training/records.py: training/test_records.py training/test_loop.py
+  zoo/training/records.py: training/test_records.py training/test_trainer.py
   - if number <= step]
   + if number < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
-  - back = np.argsort(np.concatenate([*groups.values()]))
-  + back = np.concatenate([*groups.values()])
+  zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
+  - back = np.argsort(np.concatenate([*groups]))
+  + back = np.concatenate([*groups])
 an array that is fully sharded is split where it needs the most padding
   zoo/training/layout.py: training/test_layout.py
   - chosen = min(
@@ -254,7 +254,7 @@ a report obeys the HTML in the texts that it shows
   - autoescape=True
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
-  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_loop.py
+  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_trainer.py
   - key=lambda path: int(path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained

@@ -1,7 +1,6 @@
 """Every mistake in a config is named, before anything is built."""
 
 import json
-from typing import Any
 
 import jax
 import numpy as np
@@ -155,8 +154,12 @@ def test_heads_that_do_not_divide_over_the_model_axis_are_refused():
 def test_the_exact_objective_is_refused_for_a_model_without_a_learning_rule(
   register,
 ):
-  class WithoutRule(zoo.models.YqLSA):
-    learning_rule: Any = None
+  class WithoutRule(zoo.models.TokenModel):
+    def __init__(self, num_features, num_heads, init_scale, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+
+    def body(self, tokens, at):
+      return tokens[:, at, :1]
 
   register('without_rule')(WithoutRule)
   config = small_config(objective__name='exact')

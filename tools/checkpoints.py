@@ -32,7 +32,7 @@ from zoo.storage.steps import MANIFEST
 from zoo.studies.atlas.measure import lowest_known
 from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
 from zoo.training import sweeps
-from zoo.training.loop import train
+from zoo.training.trainer import train
 
 flags.adopt_module_key_flags(cli)
 _OUT = flags.DEFINE_string('out', 'checkpoints', 'Folder of the checkpoints.')

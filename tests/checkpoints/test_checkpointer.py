@@ -19,6 +19,7 @@ from tests.checkpoints.states import (
   save,
 )
 from tests.marks import FULL
+from zoo.host.files import temporary_name
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.steps import MANIFEST, find_corruption
 
@@ -123,9 +124,8 @@ def test_an_older_step_is_deleted_when_the_new_one_is_on_the_disk(
   assert str(folder) in calls[named:deleted]
   # All files of the step, and its manifest, before it gets its name.
   before = {path for path in calls[:named] if isinstance(path, str)}
-  assert {
-    f'{folder}/.saving.2/{name}' for name in [MANIFEST, *files_of(folder / '2')]
-  } <= before
+  names = [temporary_name(folder / MANIFEST), *files_of(folder / '2')]
+  assert {f'{folder}/.saving.2/{name}' for name in names} <= before
 
 
 @pytest.mark.parametrize('make', [pathlib.Path.touch, 'link'])

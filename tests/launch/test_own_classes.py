@@ -25,9 +25,11 @@ class LongModel(OwnModel):
     super().__init__(num_features, rngs=rngs)
 
 @zoo.register_model('linear_model')
-class LinearModel(zoo.models.YqLSA):
+class LinearModel(zoo.models.LinearAttention):
   def __init__(self, num_features, *, rngs):
-    super().__init__(num_features, rngs=rngs)
+    super().__init__(num_features, 1, 0.1, rngs=rngs)
+  def initial_guess(self):
+    return jnp.zeros(self.num_features), jnp.zeros(())
 
 @zoo.register_task('two_outputs')
 class TwoOutputs(zoo.tasks.FunctionClass):

@@ -27,13 +27,14 @@ from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
 from zoo.storage import checkpointer
 from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.training import loop, sweeps
+from zoo.training import sweeps, trainer
 from zoo.training.comparison import num_prompts
 from zoo.training.evaluation import Evaluation
 from zoo.training.layout import Layout, State
-from zoo.training.program import Program, on_mesh
-from zoo.training.stacking import stack_abstract
-from zoo.training.step import Numbers, abstract_state
+from zoo.training.objective import Numbers
+from zoo.training.population import stack_abstract
+from zoo.training.step import abstract_state
+from zoo.training.trainer import Program, on_mesh
 
 _KEPT: dict[str, State] = {}
 
@@ -52,7 +53,7 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
   compared = None
   if num_prompts(config) >= 2:
     compared = functools.partial(_compare, [*configs])
-  numbers = Numbers(None)
+  numbers: Any = Numbers(None, None)  # pyright: ignore[reportArgumentType]
   return Program(
     [*configs],
     *(mesh, layout, steps, _key(), numbers, evaluation, steps.init, compared),
@@ -61,9 +62,8 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
 
 def patch(monkeypatch, orbax: bool = False) -> None:
   """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
-  monkeypatch.setattr(loop, 'program_of', lambda config: make_fake([config], False))
-  monkeypatch.setattr(sweeps, 'make_stacked_program', make_fake)
-  monkeypatch.setattr(sweeps, 'make_population', make_fake)
+  monkeypatch.setattr(trainer, 'program_of', lambda config: make_fake([config], False))
+  monkeypatch.setattr(sweeps, 'make_program', make_fake)
   if not orbax:
     patch_saves(monkeypatch)
 

@@ -20,7 +20,12 @@ from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
 from zoo.training.curves import plot_examples
-from zoo.training.objective import losses_at_all, make_objective, query_losses
+from zoo.training.objective import (
+  losses_at_all,
+  make_objective,
+  numbers_of,
+  query_losses,
+)
 from zoo.training.records import event_pb2, read_lines
 from zoo.training.summary import read_summary
 
@@ -76,7 +81,7 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective(nnx.merge(graph, state), jax.random.key(3), None)
+    return objective(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
 
   with jax.set_mesh(make_mesh(config)):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)

@@ -9,8 +9,8 @@ from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked, locked_in_part
-from zoo.training import loop, sweeps
-from zoo.training.side_by_side import points_of
+from zoo.training import sweeps, trainer
+from zoo.training.population import points_of
 
 pytestmark = pytest.mark.usefixtures('fake', 'impatient')
 
@@ -58,7 +58,7 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
   """Programs of NumPy compute the same bits in any number, so that these are equal."""
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -70,7 +70,7 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   for i, stopped in ((1, False), (2, True), (3, True)):
     with monkeypatch.context() as patch:
       if stopped:
-        patch.setattr(loop, '_next_stop', interrupt)
+        patch.setattr(trainer, '_next_stop', interrupt)
       rows = _sweep(divided, Part(i, 3))
     assert (rows is None) == stopped
   assert len([*divided.glob('unfinished/*/checkpoints/[0-9]*')]) == 2

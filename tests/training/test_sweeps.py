@@ -25,7 +25,7 @@ from tests.training.runs import (
   small_config,
 )
 from zoo.core.errors import RunError
-from zoo.training import grid, loop, sweeps, train
+from zoo.training import grid, sweeps, train, trainer
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -61,14 +61,9 @@ def trained(monkeypatch) -> list[int]:
 
 
 def _count_points(monkeypatch) -> list[int]:
-  sizes = []
-  run = loop.run
+  sizes, make = [], sweeps.make_program
   monkeypatch.setattr(
-    sweeps,
-    'run',
-    lambda program, *rest, **more: (
-      sizes.append(len(program.configs)) or run(program, *rest, **more)
-    ),
+    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
   )
   return sizes
 
@@ -92,11 +87,13 @@ def all_points(tmp_path_factory):
   @functools.cache
   def run(objective):
     config = _config(objective__name=objective, optimizer__name='adamw')
-    ended, run = [], loop.run
+    ended, run = [], trainer.Trainer.run
     with pytest.MonkeyPatch.context() as patch:
       compile_init(patch)
       patch.setattr(
-        sweeps, 'run', lambda *a, **named: ended.append(run(*a, **named)) or ended[-1]
+        trainer.Trainer,
+        'run',
+        lambda *a, **named: ended.append(run(*a, **named)) or ended[-1],
       )
       rows = sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
     (result,) = ended
@@ -264,7 +261,7 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, trained, fake):
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, number, three, fake
 ):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -272,7 +269,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     if number == signal.SIGINT:
       with pytest.raises(KeyboardInterrupt):
         sweep(_config(), _POINTS[:3], tmp_path)
@@ -296,7 +293,7 @@ def no_step(monkeypatch):
   def refuse(*given):
     raise AssertionError('it is trained again')
 
-  return lambda: monkeypatch.setattr(loop.Training, 'advance', refuse)
+  return lambda: monkeypatch.setattr(trainer.Trainer, 'advance', refuse)
 
 
 def _assert_same_results(rows, others):
@@ -367,7 +364,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
   tmp_path, monkeypatch, caplog, three, fake
 ):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -375,7 +372,7 @@ def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
   caplog.set_level('INFO', 'absl')
   changed = _config(checkpoint__every_minutes=30.0, eval__num_compared=1)
@@ -405,10 +402,10 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     config.model = {'name': 'scaled', 'init_scale': 1.0}
   config.objective.positions = 'query'
   together = []
-  make = sweeps.make_population
+  make = sweeps.make_program
   monkeypatch.setattr(
     sweeps,
-    'make_population',
+    'make_program',
     lambda configs: together.append([*configs]) or make(configs),
   )
   monkeypatch.setattr('zoo.measure.contracts.check_before_training', lambda *_: None)
@@ -575,7 +572,7 @@ def test_a_sweep_opens_no_file_for_each_of_its_points(
   """More points than a process may have open files."""
   saved = []
   monkeypatch.setattr(  # which takes long
-    sweeps.Checkpoints, 'save', lambda self, step, state: saved.append(step)
+    sweeps.Checkpoints, 'save', lambda self, step, *rest: saved.append(step)
   )
   # Seeds are not validated one by one.
   config = _config(objective__name='exact', train__num_steps=4)

@@ -44,11 +44,10 @@ from zoo.reports.style import (
   legend_above,
 )
 from zoo.tasks import LinearRegression
-from zoo.training.loop import train
-from zoo.training.objective import moments_of, sample
-from zoo.training.program import make_plan
-from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
+from zoo.training.objective import sample
+from zoo.training.step import TRAIN_STREAM, init_state, stream_key
 from zoo.training.sweeps import at_point, grid, sweep
+from zoo.training.trainer import make_plan, train
 
 # The programs that are timed, as the top of this module describes them.
 CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
@@ -183,10 +182,10 @@ class Contest:
     self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
     self._literal, self._literal_state = literal_step(config)
     with jax.set_mesh(self._mesh):
-      plan = make_plan(config, self._mesh)
+      plan = make_plan([config], self._mesh)
       self._state = init_state(config, plan.layout)
       self._steps = plan.train_steps
-      self._numbers = replicate(Numbers(moments_of(self._task)), self._mesh)
+      self._numbers = replicate(plan.numbers, self._mesh)
       self._draws = jax.jit(functools.partial(self._draw, plan.statistics))
       self._examples = jax.jit(functools.partial(self._draw, False))
 

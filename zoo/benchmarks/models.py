@@ -25,9 +25,9 @@ from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import Config, build_model, build_task, validate
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
-from zoo.training.objective import make_objective
-from zoo.training.program import make_plan
-from zoo.training.step import TRAIN_STREAM, Numbers, init_state, stream_key
+from zoo.training.objective import make_objective, numbers_of
+from zoo.training.step import TRAIN_STREAM, init_state, stream_key
+from zoo.training.trainer import make_plan
 from zoo.training.utilisation import product_flops
 
 CONTENDERS = 'zoo', 'plain', 'matmul'
@@ -59,10 +59,10 @@ class ModelContest:
     validate(config)
     self._config, self._mesh = config, make_mesh(config)
     self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
-    self._numbers = Numbers(None)
     with jax.set_mesh(self._mesh):
-      plan = make_plan(config, self._mesh)
+      plan = make_plan([config], self._mesh)
       self._state, self._steps = init_state(config, plan.layout), plan.train_steps
+      self._numbers = replicate(plan.numbers, self._mesh)
       self._plain = _PlainProgram(config)
       self.flops = product_flops(jax.make_jaxpr(self._plain.gradient)(self._key).jaxpr)
     self.tokens = config.train.batch_size * _tokens_of(config)
@@ -101,6 +101,7 @@ class _PlainProgram:
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
     self._objective = make_objective(config, build_task(config), False)
+    self._numbers = numbers_of(build_task(config))
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 
@@ -109,7 +110,7 @@ class _PlainProgram:
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
-      return self._objective(nnx.merge(graph, weights, rest), key, None)
+      return self._objective(nnx.merge(graph, weights, rest), key, self._numbers)
 
     return jax.value_and_grad(loss)(weights)
 
@@ -123,7 +124,7 @@ class _PlainProgram:
     return loss
 
   def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
-    loss, grads = nnx.value_and_grad(self._objective)(model, key, None)
+    loss, grads = nnx.value_and_grad(self._objective)(model, key, self._numbers)
     optimizer.update(model, grads)
     return loss
 

@@ -32,7 +32,7 @@ from zoo.mixers.short_convolution import ShortConvolution
 
 
 @mixers.register('linear')
-class LinearAttention(HeadState):
+class LinearMixer(HeadState):
   """Linear attention (arXiv 2512.04268, eq. 3).
 
   o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over the n_t

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from typing import NamedTuple
@@ -81,21 +82,21 @@ class _Channels(LinearState):
     self.skip = nnx.Param(jnp.ones(inner), **split('model'))
     self.out = project_back(inner, width, init, rngs=rngs)
 
+  @abc.abstractmethod
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
     """The initial bias of the rates."""
-    raise NotImplementedError(f'{type(self).__name__} has no first_rates')
 
+  @abc.abstractmethod
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
     """The write strength β; `rate` is any real number."""
-    raise NotImplementedError(f'{type(self).__name__} has no strength')
 
+  @abc.abstractmethod
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
     """The factor of the state of each channel, e^g, from one token's β and key."""
-    raise NotImplementedError(f'{type(self).__name__} has no decay')
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State

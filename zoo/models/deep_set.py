@@ -48,7 +48,7 @@ class DeepSet(TokenModel):
     self.rho = GELULayers(width + d + k, width, num_layers, rngs=rngs)
     self.read_out = nnx.Linear(width, k, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b t m']) -> Float[Array, 'b t k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
     x, y_before, guess = jnp.split(
       tokens, (self.num_features, self.num_features + self.num_outputs), axis=-1
     )
@@ -58,4 +58,4 @@ class DeepSet(TokenModel):
     means = (sums / counts[None, :, None]).astype(x.dtype)
     means = jnp.pad(means, ((0, 0), (1, 0), (0, 0)))
     asked = jnp.concatenate([means, x, guess], axis=-1)
-    return self.read_out(self.rho(asked))
+    return self.read_out(self.rho(asked[:, at]))

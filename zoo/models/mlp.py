@@ -86,7 +86,7 @@ class MLP(_FixedLength):
     self.network = GELULayers(inputs, width, num_layers, rngs=rngs)
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     side_by_side = self.padded(tokens).reshape(len(tokens), -1)
     return self.read_out(self.network(side_by_side))[:, None]
 
@@ -129,7 +129,7 @@ class MLPMixer(_FixedLength):
     self.norm = _norm(width, rngs=rngs)
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     tokens = self.read_in(self.padded(tokens))
     for layer in self.layers:
       tokens = layer(tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,20 +46,20 @@ class _Recurrent(TokenModel):
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
+  @abc.abstractmethod
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     """A new cell for one layer with this many inputs."""
-    raise NotImplementedError(f'{type(self).__name__} has no cell')
 
+  @abc.abstractmethod
   def start(self, zeros: Float[Array, 'b w']) -> Array | tuple[Array, Array]:
-    """The carry of the cell before the first token."""
-    return zeros
+    """The carry of the cell before the first token, from zeros."""
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
     states = jnp.swapaxes(widen(tokens), 0, 1)
     start = self.start(jnp.zeros((len(tokens), self.width), states.dtype))
     for cell in self.layers:
       _, states = jax.lax.scan(widened(cell), start, states)
-    return self.read_out(jnp.swapaxes(states, 0, 1).astype(tokens.dtype))
+    return self.read_out(jnp.swapaxes(states, 0, 1)[:, at].astype(tokens.dtype))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
     """The carry of each layer after each token, as arrays; the last is the output."""
@@ -102,3 +103,6 @@ class GRU(_Recurrent):
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     return nnx.GRUCell(inputs, self.width, rngs=rngs)
+
+  def start(self, zeros: Float[Array, 'b w']) -> Array:
+    return zeros

@@ -60,10 +60,9 @@ class SequentialLearner(nnx.Module):
     scale = check_init_scale(init_scale)
     normal = jax.random.normal(rngs.params(), (context_length,))
     self.write = nnx.Param(scale * normal)
-    if self.decays:
-      self.log_decay = nnx.Param(jnp.zeros(context_length))
-    if guess == 'linear':
-      self.start = nnx.Param(jnp.zeros(num_features))
+    self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
+    linear = guess == 'linear'
+    self.start = nnx.Param(jnp.zeros(num_features)) if linear else None
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query; UserError as in `predictions`."""
@@ -80,14 +79,16 @@ class SequentialLearner(nnx.Module):
       raise UserError(
         f'the prompt has {c} examples; the model is for at most {self.context_length}'
       )
-    write = self.write[:c]
+    write, decay = self.write[:c], None
+    if self.log_decay is not None:
+      decay = _for_tokens(self.log_decay[:c], b)[..., None]
     # A token reads after it has written. The first token writes nothing; each later one
     # writes an example and reads with the features of the next.
     inputs = Inputs(
       query=prompt.features[:, :, None],
       key=jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
       value=jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
-      log_decay=_for_tokens(self.log_decay[:c], b)[..., None] if self.decays else None,
+      log_decay=decay,
       write=_for_tokens(write, b),
       # The mixer erases after the decay, so this gives H = αK.
       erase=_for_tokens(write, b) if self.erases else None,
@@ -98,12 +99,14 @@ class SequentialLearner(nnx.Module):
   def exact_form(self) -> Recurrence:
     """The exact form from which `zoo.theory` computes the risk."""
     write = self.write[...]
-    decay = jnp.exp(self.log_decay[...]) if self.decays else jnp.ones_like(write)
+    decay = jnp.ones_like(write)
+    if self.log_decay is not None:
+      decay = jnp.exp(self.log_decay[...])
     erase = decay * write if self.erases else jnp.zeros_like(write)
     return Recurrence(self._start(), decay, erase, write)
 
   def _start(self) -> Float[Array, ' d']:
-    if hasattr(self, 'start'):
+    if self.start is not None:
       return self.start[...]
     return jnp.zeros(self.num_features, self.write.dtype)
 

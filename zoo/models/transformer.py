@@ -75,9 +75,6 @@ class Transformer(TokenModel):
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat = check_truth('remat', remat)
     self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LOOPS)
-    if num_loops == 1 and type(self).loop_predictions is Transformer.loop_predictions:
-      # They are the predictions themselves, which may be of the query alone.
-      self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
     num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     width = check_count('width', width)
@@ -85,10 +82,12 @@ class Transformer(TokenModel):
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
+    learned = None
     if positions == 'learned':
       shape = num_tokens(tokens, context_length), width
       scale = 0.02 if init_scale is None else init_scale
-      self.positions = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
+      learned = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
+    self.positions = learned
     given = {'causal': causal, 'rotary': positions == 'rotary', 'init': init}
     each = make_mixers(mixer, mixer_options, num_layers, width, num_heads, given, rngs)
     self.layers = nnx.List(
@@ -98,20 +97,10 @@ class Transformer(TokenModel):
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    return self._read(self._loops(self._embedded(tokens))[-1])
-
-  def outputs_at(
-    self, tokens: Float[Array, 'b n m'], at: slice
-  ) -> Float[Array, 'b t k']:
-    """The outputs at some tokens; the last layer is computed for those alone."""
-    return self._read(self._loops(self._embedded(tokens), at)[-1])
-
-  def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
-    """`predictions` after each trained loop; gradients stop before the first."""
-    at = slice(-1, None) if self.predictions is None else at_examples(self.layout)
-    each = self._loops(self._embedded(self.embed(prompt)), at)
-    return jnp.stack([self._finish(self._read(tokens), prompt) for tokens in each])
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
+    """The outputs after each trained loop; gradients stop before the first."""
+    each = self._loops(self._embedded(tokens), at)
+    return jnp.stack([self._read(tokens) for tokens in each])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     """The embedded tokens, then the tokens after each layer of each loop."""
@@ -129,20 +118,24 @@ class Transformer(TokenModel):
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
     """The readout's predictions from the tokens of any layer."""
-    return self._finish(self._read(tokens[:, at_examples(self.layout)]), prompt)
+    outputs = self._read(tokens[:, at_examples(self.layout)])
+    return self.finish(outputs[None], prompt)[0]
 
   def _embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
     embedded = self.read_in(tokens)
-    if not hasattr(self, 'positions'):
+    if self.positions is None:
       return embedded
     n = tokens.shape[1]
     self.check_length(n, self.context_length)
     return embedded + self.positions[...][None, :n]
 
   def _loops(
-    self, embedded: Float[Array, 'b n w'], at: slice | None = None
+    self, embedded: Float[Array, 'b n w'], at: slice
   ) -> list[Float[Array, 'b t w']]:
-    """The tokens after each of the trained loops, or only some of them."""
+    """The tokens `at` after each of the trained loops.
+
+    The last layer of the last loop is computed for those alone.
+    """
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
     if untrained:
@@ -153,7 +146,7 @@ class Transformer(TokenModel):
     trained = []
     for _ in range(self.num_trained_loops - 1):
       tokens = self._layers(tokens + embedded, remat=self.remat)
-      trained.append(tokens if at is None else tokens[:, at])
+      trained.append(tokens[:, at])
     return [*trained, self._layers(tokens + embedded, at, self.remat)]
 
   def _layers(

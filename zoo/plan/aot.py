@@ -32,9 +32,7 @@ from zoo.plan.step_text import (
   lost_donations,
   sum_in_a_step,
 )
-from zoo.training.objective import moments_of
-from zoo.training.program import make_plan
-from zoo.training.step import Numbers
+from zoo.training.trainer import make_plan
 
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
@@ -276,10 +274,10 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     jax.set_mesh(mesh),
     jax.default_matmul_precision(config.train.matmul_precision),
   ):
-    plan = make_plan(config, mesh)
+    plan = make_plan([config], mesh)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
-    numbers = jax.tree.map(abstract, Numbers(moments_of(plan.task)))
+    numbers = jax.tree.map(abstract, plan.numbers)
     limit = abstract(np.int32(0))
     traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
     platform = 'cuda' if devices[0].platform == 'gpu' else 'tpu'

@@ -6,7 +6,6 @@ import os
 import pathlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from importlib import metadata
 from typing import Any, TypeVar
 
@@ -16,11 +15,9 @@ import zoo
 from zoo import reports
 from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError
-from zoo.host.files import user_path
+from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
-from zoo.storage.buckets import is_url
-from zoo.storage.mirror import mirrored
 from zoo.training import sweeps
 from zoo.training.records import read_lines
 
@@ -40,26 +37,26 @@ def run_in(
 ) -> _Result | None:
   """What `work` returns, which writes into the folder `out`; None after SIGTERM.
 
-  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper; `work`
-  gets a local one. Raises KeyboardInterrupt after Ctrl-C; UserError, before anything is
-  written, for an `out` that cannot be a folder; RunError if it cannot be written.
+  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. Raises
+  KeyboardInterrupt after Ctrl-C; UserError, before anything is written, for an `out`
+  that cannot be a folder; RunError if it cannot be written.
   """
-  with mirrored(str(out)) if is_url(out) else nullcontext(user_path(out)) as local:
-    try:
-      local.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-      raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
-    interruption = Interruption()
-    try:
-      with interruption:
-        return work(local, interruption)
-    except Stopped:
-      interruption.raise_if_ctrl_c()
-      return None
-    except OSError as error:
-      raise RunError(
-        f'{error.filename or out} cannot be written: {error.strerror or error}'
-      ) from error
+  folder = workdir_path(out)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
+  interruption = Interruption()
+  try:
+    with interruption:
+      return work(folder, interruption)
+  except Stopped:
+    interruption.raise_if_ctrl_c()
+    return None
+  except OSError as error:
+    raise RunError(
+      f'{error.filename or out} cannot be written: {error.strerror or error}'
+    ) from error
 
 
 def stop_if_asked(interruption: Interruption) -> None:
@@ -119,7 +116,7 @@ def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
 
 def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
   """The logged steps of a run that have a field, and its values there."""
-  lines = read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
+  lines = read_lines(row['workdir'] / 'metrics.jsonl')
   found = [(line['step'], line[field]) for line in lines if line[field] is not None]
   return [step for step, _ in found], [value for _, value in found]
 

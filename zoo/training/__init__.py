@@ -2,7 +2,7 @@
 
 from zoo.config.validation import validate as validate
 from zoo.host.parts import Part as Part
-from zoo.training.loop import train as train
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid
 from zoo.training.sweeps import sweep as sweep
+from zoo.training.trainer import train as train

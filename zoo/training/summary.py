@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict, cast
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh
 
 from zoo.config.validation import Config, abstract_model, to_json
 from zoo.core.protocols import FollowsRule, Model
@@ -21,8 +22,7 @@ from zoo.host.files import (
   write_atomically,
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
-from zoo.training.evaluation import Risks
-from zoo.training.program import Program
+from zoo.training.evaluation import References, Risks
 from zoo.training.utilisation import share_of_peak
 
 SUMMARY = 'summary.json'  # its name in a workdir
@@ -63,21 +63,22 @@ class Summary(TypedDict):
 
 
 def summarise(
-  program: Program,
-  i: int,
+  config: Config,
   model: Model,
+  mesh: Mesh,
   risks: Risks,
+  references: References | None,
+  i: int,
   comparison: Comparison | None,
   speed: tuple[float | None, float | None],
   flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of the i-th model of a program.
+  """The summary of the i-th model of a program, on a mesh.
 
-  `model` may be abstract, and `speed` is from `Progress.speed`; `flops` is the number
-  per step of the program.
+  `model` may be abstract, the references are those of all models, `speed` is from
+  `Progress.speed`, and `flops` is the number per step of the program.
   """
-  config, references = program.configs[i], program.evaluation.references
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
@@ -89,7 +90,7 @@ def summarise(
   in_family = isinstance(model, FollowsRule)
   if in_family and risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
-  devices = program.mesh.devices
+  devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
   summary = {

@@ -12,10 +12,9 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, saved_arrays, small_config
 from zoo.core.errors import RunError
-from zoo.training import grid, loop, populations, sweeps, train
-from zoo.training.populations import make_population
-from zoo.training.program import on_mesh
-from zoo.training.stacking import unstack
+from zoo.training import comparison, grid, sweeps, train
+from zoo.training.population import unstack
+from zoo.training.trainer import make_program, on_mesh
 
 _AXES = {
   'seed': [0, 1],
@@ -79,12 +78,12 @@ def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
     asked.append((config.seed, [one['w'].tolist() for one in members]))
     return [{'model': config.seed, 'w': int(one['w'][0])} for one in members]
 
-  monkeypatch.setattr(populations, 'compare_trained', compare)
+  monkeypatch.setattr(comparison, 'compare_trained', compare)
   configs = [_config(seed=seed) for seed in (3, 1, 3)]
   models = {'w': np.array([[0, 0], [1, 1], [2, 2]])}
   whole: Any = None
-  found = inspect.unwrap(populations._compare_all)(
-    configs, whole, whole, models, mesh=whole
+  found = inspect.unwrap(comparison.compare_members)(
+    configs, [whole] * 3, whole, whole, models
   )
   assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
   assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
@@ -96,13 +95,9 @@ def test_points_differ(swept):
 
 
 def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch, fake):
-  sizes, run = [], loop.run
+  sizes, make = [], sweeps.make_program
   monkeypatch.setattr(
-    sweeps,
-    'run',
-    lambda program, *rest, **more: (
-      sizes.append(len(program.configs)) or run(program, *rest, **more)
-    ),
+    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
   )
   alone = []
   monkeypatch.setattr(
@@ -130,9 +125,9 @@ def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
   compile_init(monkeypatch)
   config = small_config('multi_head_lsa', model__num_heads=1)
   twice = [config, config]
-  program = make_population(twice)
+  program = make_program(twice)
   with on_mesh(program.mesh, config):
-    state, _ = program.advance(program.init(), 0, 3)
+    state, _ = program.train_steps(*program.arguments(program.init(), 0, 3))
   one, other = unstack(twice, jax.device_get(state))
   jax.tree.map(np.testing.assert_array_equal, one, other)
 

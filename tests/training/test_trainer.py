@@ -23,8 +23,8 @@ from zoo.config.validation import build_model, build_task
 from zoo.core.errors import RunError, UserError
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
-from zoo.training import loop, train
-from zoo.training.objective import make_objective, moments_of
+from zoo.training import train, trainer
+from zoo.training.objective import make_objective, numbers_of
 
 
 def lines_of(workdir):
@@ -346,7 +346,7 @@ def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
 def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch, fake):
   clock = itertools.count(step=40)  # seconds, each time that it is asked
   fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
-  monkeypatch.setattr(loop, 'time', fake)
+  monkeypatch.setattr(trainer, 'time', fake)
   for name, minutes in (('often', 1.0), ('rarely', None)):
     config = small_config(
       checkpoint__every=12,
@@ -394,7 +394,7 @@ def test_training_works_outside_the_main_thread(tmp_path, fake):
 
 def test_a_request_is_taken_once_and_the_handlers_are_put_back():
   before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-  with loop.Interruption() as interruption:
+  with trainer.Interruption() as interruption:
     assert interruption.requested is None
     signal.raise_signal(signal.SIGTERM)
     assert interruption.requested == signal.SIGTERM
@@ -436,12 +436,12 @@ def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
   exact = make_objective(small_config(objective__name='exact'), task, statistics)
   config = small_config(train__batch_size=256)
   sampled = make_objective(config, task, statistics)
-  key, moments = jax.random.key(3), moments_of(task)
-  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, moments))
+  key, numbers = jax.random.key(3), numbers_of(task)
+  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, numbers))
   with jax.set_mesh(make_mesh(small_config())):
     one = nnx.jit(nnx.grad(sampled))
     draws = [
-      jax.tree.leaves(one(model, jax.random.fold_in(key, n), moments))
+      jax.tree.leaves(one(model, jax.random.fold_in(key, n), numbers))
       for n in range(400)
     ]
   for leaf, *found in zip(wanted, *draws, strict=True):
