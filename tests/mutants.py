@@ -246,7 +246,7 @@ losses that were measured for another config are read again
   - if str(file['config']) == text:
   + if 'config' in file:
 the best of several runs is that with the greatest loss
-  zoo/studies/headlines/trainer.py: headlines/test_run.py
+  zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=
   + return max(known or rows, key=
 a report obeys the HTML in the texts that it shows
