@@ -1,6 +1,6 @@
 """Measures the numbers that an implementation of in-context learning must reproduce.
 
-  python -m launch.headlines                    # all that a CPU can do: 45 minutes
+  python -m launch.headlines                    # 45 minutes on two cores
   python -m launch.headlines --list             # names and minutes
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
@@ -39,8 +39,7 @@ def main(names: list[str]) -> None:
   wanted = [known[name] for name in dict.fromkeys(names or known)]
   if _LIST.value:
     for one in wanted:
-      where = 'accelerator' if one.needs_accelerator else '2 cores'
-      print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
+      print(f'{one.name:<16}{one.minutes:>5g} min  {one.statement}')
     return
   part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)

@@ -13,7 +13,6 @@ from zoo.training import sweeps
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 TRAINED = [name for name in HEADLINES if name != 'pool_lines']
 SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy'
-ON_A_CPU = [name for name in TRAINED if not HEADLINES[name].needs_accelerator]
 
 
 class Checked(Exception):
@@ -58,7 +57,7 @@ class Short(Trainer):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
   'name',
-  [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in ON_A_CPU],
+  [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in TRAINED],
 )
 def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})

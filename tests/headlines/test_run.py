@@ -1,6 +1,5 @@
 """Headlines are judged by their ranges, measured once, and reported whole or not."""
 
-import dataclasses
 import json
 import math
 import re
@@ -191,15 +190,6 @@ def test_each_part_measures_its_own_and_the_whole_reports(tmp_path):
   assert found is not None
   assert [one.verdict for one in found] == [HOLDS] * 3
   assert {path: path.stat().st_mtime_ns for path in before} == before
-
-
-def test_what_needs_an_accelerator_is_not_run_on_a_cpu(tmp_path):
-  def measure(train):
-    raise AssertionError('it was run')
-
-  one = headline(measure=measure, n=at_most(1, ''))
-  one = dataclasses.replace(one, needs_accelerator=True)
-  assert judged(one, tmp_path).verdict == NOT_RUN
 
 
 def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-import jax
 from absl import logging
 
 from zoo import reports
@@ -97,10 +96,9 @@ class Study:
   setting: str = ''
   source: str = ''
   expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
-  minutes: Number | None = None  # about, on 2 CPU cores, or on an accelerator if needed
+  minutes: Number | None = None  # about, on 2 CPU cores
   caption: str = ''  # of the picture
   note: str = ''
-  needs_accelerator: bool = False
 
 
 class Result(NamedTuple):
@@ -156,20 +154,18 @@ def run(
 ) -> list[Result] | None:
   """Measures the `wanted` studies that the folder `out` does not have yet.
 
-  Studies that need an accelerator are measured only where there is one. Writes, for
-  each study, a folder with its runs and `result.json`, and a figure (CSV, SVG, PNG);
-  and, for all `known` studies (None: those that are wanted), the numbers in one file
-  and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only every fourth
-  of the wanted studies, from the second on, and writes only their results and figures.
+  Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
+  SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
+  one file and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only
+  every fourth of the wanted studies, from the second on, and writes only their results
+  and figures.
 
   Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
   then resumes. Raises the errors of `run_in`, and of `zoo.training.sweep`.
   """
   known = wanted if known is None else known
   about = about or About()
-  accelerated = jax.default_backend() != 'cpu'
   due = [*wanted] if part is None else part.of(wanted)
-  due = [one for one in due if accelerated or not one.needs_accelerator]
 
   def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
     missing = [one for one in due if _read(one, out).numbers is None]
@@ -284,10 +280,9 @@ def _numbers(one: Result) -> reports.Table:
     [*row, study.expected[row[0]].source if row[0] in study.expected else '']
     for row in _rows(one)
   ]
-  where = 'an accelerator' if study.needs_accelerator else '2 CPU cores'
   note = study.setting
   if study.minutes is not None:
-    note += f' About {study.minutes:g} minutes on {where}.'
+    note += f' About {study.minutes:g} minutes on 2 CPU cores.'
   if one.minutes is not None:
     note += f' Here it took {one.minutes:.1f}.'
   header = 'number', 'expected', 'measured', 'from'
@@ -322,7 +317,6 @@ def _as_json(one: Result) -> Mapping[str, Any]:
     'statement': study.statement,
     'setting': study.setting,
     'source': study.source,
-    'needs_accelerator': study.needs_accelerator,
     'expected': ranges,
     'rule': rule(study),
     'measured': one.numbers,

@@ -26,7 +26,7 @@ _ALL = (
   *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
   *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
   *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
-  *(garg.TOY, garg.FULL, garg.LOOPED),
+  garg.HEADLINE,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {one.name: one for one in _ALL}
