@@ -1,11 +1,9 @@
 """Single-head linear self-attention, the subject of most of the theory."""
 
-from collections.abc import Sequence
-
 from flax import nnx
-from jaxtyping import ArrayLike
 
 from zoo.core.registry import models
+from zoo.models.arguments import InitialBias, InitialGuess, InitScale
 from zoo.models.multi_head_lsa import MultiHeadLSA
 
 
@@ -19,9 +17,9 @@ class LSA(MultiHeadLSA):
   def __init__(
     self,
     num_features: int,
-    initial_guess: ArrayLike | Sequence[float] = 0.0,
-    initial_bias: float = 0.0,
-    init_scale: float = 0.1,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):

@@ -1,5 +1,7 @@
 """The linear transformer block: linear attention followed by a linear MLP."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +9,13 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import check_count
 from zoo.core.registry import models
+from zoo.core.values import size
+from zoo.models.arguments import InitScale, NumHeads
 from zoo.models.linear_attention import LinearAttention
+
+Hidden = Annotated[
+  int | None, size(about='Width f of the MLP, at least d + 1; None: d + 1.')
+]
 
 
 @models.register('ltb')
@@ -22,17 +30,13 @@ class LTB(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int = 1,
-    hidden_features: int | None = None,
-    init_scale: float = 0.1,
+    num_heads: NumHeads = 1,
+    hidden_features: Hidden = None,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is the MLP's width f ≥ d + 1; it is d + 1 if None.
-
-    All six matrices start from N(0, init_scale²). Raises UserError naming the argument
-    that is out of its range.
-    """
+    """All six matrices start from N(0, init_scale²)."""
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     e = num_features + 1
     f = (

@@ -1,13 +1,12 @@
 """Multi-head linear self-attention with a fixed initial guess."""
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import check_number, check_vector
+from zoo.core.errors import check_vector
 from zoo.core.registry import models
+from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
 from zoo.models.linear_attention import Constant, LinearAttention
 
 
@@ -23,22 +22,17 @@ class MultiHeadLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int,
-    initial_guess: ArrayLike | Sequence[float] = 0.0,
-    initial_bias: float = 0.0,
-    init_scale: float = 0.1,
+    num_heads: NumHeads,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """`initial_guess` is g, a number or `[d]`; `initial_bias` is β.
-
-    Raises UserError naming the argument that is out of its range.
-    """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     guess = check_vector('initial_guess', initial_guess, num_features)
-    bias = check_number('initial_bias', initial_bias)
     self.guess = Constant(jnp.asarray(guess, self.w_k.dtype))
-    self.bias = Constant(jnp.asarray(bias, self.w_k.dtype))
+    self.bias = Constant(jnp.asarray(initial_bias, self.w_k.dtype))
 
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
     return self.guess[...], self.bias[...]

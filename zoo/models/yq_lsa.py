@@ -5,6 +5,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import models
+from zoo.models.arguments import InitScale, NumHeads
 from zoo.models.linear_attention import LinearAttention
 
 
@@ -21,12 +22,11 @@ class YqLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int = 1,
-    init_scale: float = 0.1,
+    num_heads: NumHeads = 1,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     self.w = nnx.Param(jnp.zeros(num_features, self.w_k.dtype))
 
