@@ -5,9 +5,6 @@ python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTor
 python -m launch.catalog --train   # retrains the shipped checkpoints: one minute
 """
 
-import importlib
-import pkgutil
-import re
 import sys
 from typing import Any
 
@@ -81,7 +78,8 @@ def main() -> None:
     summary = (zoo.core.registry.tasks.get(name).__doc__ or '\n').splitlines()[0]
     print(f'  {name}'.ljust(38), summary)
   print('configs')
-  for name, summary in _configs():
+  for name in configs.names():
+    summary = configs.about(name).splitlines()[0]
     print(f'  configs/{name}.py'.ljust(38), summary)
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
@@ -102,18 +100,6 @@ def _recipes() -> dict[str, tuple[Any, str]]:
     command = cards.training_command(f'configs/{config_name}.py', fields)
     recipes[name] = sweeps.at_point(config, fields), command
   return recipes
-
-
-def _configs() -> list[tuple[str, str]]:
-  """The configs that can be launched, each with the first line of its docstring."""
-  found = []
-  for entry in pkgutil.walk_packages(configs.__path__, 'configs.'):
-    name = entry.name.removeprefix('configs.').replace('.', '/')
-    # The defaults have no model, and those of tasks are parts of a config.
-    if not entry.ispkg and not re.search('^tasks/|(^|/)defaults$', name):
-      module = importlib.import_module(entry.name)
-      found.append((name, (module.__doc__ or '\n').splitlines()[0]))
-  return found
 
 
 def _table(found: list[dict]) -> str:

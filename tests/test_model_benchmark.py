@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import transformer
+import configs
 from zoo.benchmarks import models as model_benchmark
 from zoo.benchmarks.linear import Timing
 from zoo.benchmarks.models import ModelContest, ModelRow
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 def small_contest(tokens):
-  config = transformer.get_config('smoke')
+  config = configs.get_config('transformer', 'smoke')
   config.model.tokens = tokens
   if tokens == 'joint':
     config.objective.positions = 'query'

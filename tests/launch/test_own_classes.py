@@ -79,7 +79,7 @@ MISTAKES = {
   ),
   'another word for positions': (
     ['--config=configs/yq_lsa.py:smoke', '--config.objective.positions=all'],
-    ["unknown positions in config.objective.positions: 'all'"],
+    ["unknown config.objective.positions 'all'; known: every, query"],
   ),
   'unknown task in a variant': (
     ['--config=configs/yq_lsa.py:smoke,task=paritty'],
