@@ -2,6 +2,7 @@
 
 python -m launch.catalog
 python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
+python -m launch.catalog --fields=docs/fields.md   # the page of all fields
 python -m launch.catalog --train   # retrains the shipped checkpoints: one minute
 """
 
@@ -14,6 +15,7 @@ import configs
 import zoo
 import zoo.core.registry
 from launch import cli
+from launch.fields import page
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.files import shipped_checkpoints, user_path
@@ -32,6 +34,9 @@ _TRAIN = flags.DEFINE_bool(
 )
 _EXPORT = flags.DEFINE_string(
   'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
+)
+_FIELDS = flags.DEFINE_string(
+  'fields', None, 'Instead of listing, write the page of all fields to this file.'
 )
 _OUT = flags.DEFINE_string(
   'out', None, 'File for --export. Default: the name of the set with .npz.'
@@ -60,6 +65,9 @@ def main() -> None:
     raise UserError('--export and --train are both given; give only one of them')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
+  if (file := cli.file_of(_FIELDS)) is not None:
+    file.write_text(page(), encoding='utf-8')
+    return
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import cards
 

@@ -29,7 +29,7 @@ def config_of(name, variant=''):
 @pytest.mark.parametrize('variant', ['', 'paper', 'smoke'])
 @pytest.mark.parametrize('name', REACHED)
 def test_every_variant_is_valid_and_locked(name, variant):
-  config = config_of(name, variant)
+  config: Any = config_of(name, variant)
   validate(config)
   assert config.model.name == name
   assert config.is_locked

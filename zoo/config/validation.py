@@ -36,8 +36,9 @@ def validate(config: Config, num_devices: int | None = None) -> None:
   exist. Raises RunError if the memory is not even enough for these checks.
   """
   validate_fields(config)
+  config = complete(config)
   with memory.in_config(config):
-    _validate_whole(complete(config), num_devices)
+    _validate_whole(config, num_devices)
 
 
 def _validate_whole(config: Config, num_devices: int | None) -> None:
@@ -106,7 +107,8 @@ def num_heads(config: Config) -> int:
 
 def num_slices(config: AnyConfig) -> int:
   """The slices of devices, with a slow network between them; 1 if it does not say."""
-  return config.mesh.get('slices', 1)
+  mesh: Any = config.mesh
+  return mesh.get('slices', 1)
 
 
 def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:

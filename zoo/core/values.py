@@ -191,7 +191,7 @@ def covariance(*, default: None, about: str = '') -> Any:
   def check(owner: Any, name: str, given: object) -> np.ndarray | None:
     return check_covariance(name, given, owner.num_features)
 
-  allowed = 'a covariance of the features; None: the identity'
+  allowed = 'a d × d matrix; None: the identity'
   kind = Kind(True, check, is_array=True, allowed=allowed, about=about)
   return _field(kind, default)
 
