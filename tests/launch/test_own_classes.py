@@ -109,6 +109,13 @@ MISTAKES = {
     ['--import=no_such_module_here', '--config=configs/yq_lsa.py:smoke'],
     ['--import=no_such_module_here: there is no module of this name'],
   ),
+  'no config file': (
+    [
+      *('--import=own_classes_under_test', '--config=own_model:smoke'),
+      '--config.train.num_steps=0',
+    ],
+    ['config.train.num_steps is 0'],
+  ),
   'a broken module': (
     ['--import=broken_under_test', '--config=configs/yq_lsa.py:smoke'],
     ['--import=broken_under_test failed: ZeroDivisionError'],
