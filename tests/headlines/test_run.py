@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from configs import deep_set
+import configs
 from zoo.core.errors import UserError
 from zoo.reports.plots import Panel, series, to_csv
 from zoo.reports.style import BLUE
@@ -182,7 +182,7 @@ def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
 
 def small(file, variant):
   assert file == 'deep_set'
-  config = deep_set.get_config('smoke')
+  config = configs.get_config('deep_set', 'smoke')
   config.task.num_features, config.task.context_length = 2, 3
   config.train.batch_size, config.train.log_every = 8, 2
   config.eval.num_batches, config.eval.num_compared = 2, 0
