@@ -36,9 +36,8 @@ from zoo.core.errors import (
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import or_shipped, user_path
+from zoo.host.files import is_url, or_shipped, user_path
 from zoo.host.parts import Part, parse_part
-from zoo.storage.buckets import is_url
 
 FLAGS = flags.FLAGS
 

@@ -42,7 +42,7 @@ def main(names: list[str]) -> None:
       print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
     return
   part = cli.part_of(_PART)
-  out = cli.folder_of(_OUT, _OUT.default)
+  out = cli.workdir_of(_OUT, _OUT.default)
   found = headlines.run(wanted, [*known.values()], configs.get_config, out, part)
   if found is None:
     cli.end_stopped(out)

@@ -255,7 +255,7 @@ a report obeys the HTML in the texts that it shows
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
   zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_trainer.py
-  - key=lambda path: int(path.name), reverse=True
+  - key=lambda path: (step_of(path), path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained
   zoo/storage/saving.py: checkpoints/test_saving.py checkpoints/test_saved_models.py

@@ -15,8 +15,8 @@ from tests.marks import mostly_full
 from tests.training import fake_program
 from zoo.config.validation import build_task
 from zoo.core.errors import UserError
+from zoo.host.files import names_below, workdir_path
 from zoo.measure.curves import curve
-from zoo.storage.buckets import open_folder
 from zoo.studies import atlas
 from zoo.studies.atlas import Cell, Grid, Result, measure, pictures, report, training
 from zoo.studies.atlas import results as results_
@@ -400,8 +400,8 @@ def test_in_a_bucket_are_the_same_files(trained, bucket):
   assert again is not None
   (cell,) = again
   np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
-  names = open_folder(bucket).list()
-  assert {'atlas.csv', 'report.html'} < names.keys()
+  names = names_below(workdir_path(bucket))
+  assert {'atlas.csv', 'report.html', 'atlas.png', 'atlas.svg'} < {*names}
   points = {path.name for path in (folder / 'cells' / cell.name / 'points').iterdir()}
   assert {name.split('/')[3] for name in names if '/points/' in name} == points
 

@@ -10,7 +10,7 @@ from tests import fuzz
 from tests.training.runs import small_config
 from zoo.config import schema
 from zoo.config.validation import to_json
-from zoo.storage.buckets import open_folder
+from zoo.host.files import workdir_path
 from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
 from zoo.training.summary import read_summary
 
@@ -268,9 +268,8 @@ def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax
   assert call('main', *flags, f'--workdir={bucket}').code == 0
   answer = call('plot', f'--workdir={bucket}')
   assert (answer.code, answer.out) == (0, f'{bucket}/risk.png\n')
-  picture = open_folder(bucket).read('risk.png')
-  assert picture is not None
-  assert picture.data.startswith(b'\x89PNG')
+  picture = workdir_path(bucket) / 'risk.png'
+  assert picture.read_bytes().startswith(b'\x89PNG')
   answer = call('plot', f'--workdir={bucket}', '--against=examples')
   assert answer.code == 2
   assert f'{bucket} has no loss by number of examples yet' in answer.err

@@ -9,9 +9,8 @@ import pytest
 
 from tests.launch.processes import ROOT, command, environment
 from tests.marks import FULL
-from tests.training.runs import assert_same_bits, saved_arrays
-from zoo.storage.buckets import open_folder
-from zoo.storage.mirror import mirrored
+from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
+from zoo.host.files import workdir_path
 
 pytestmark = [*FULL]
 
@@ -97,22 +96,21 @@ def test_four_parts_of_which_two_are_killed_and_run_again(tmp_path, cache):
 
 @pytest.mark.timeout(1800)
 def test_killed_in_a_bucket_it_ends_as_a_local_one(tmp_path, bucket, cache):
-  folder, whole, num_steps = open_folder(bucket), tmp_path / 'whole', 1000
-  module = 'tests.launch.short_lease_sweep'
+  folder, whole, num_steps = workdir_path(bucket), tmp_path / 'whole', 1000
+  module = 'tests.launch.short_lease'
   process = _start(bucket, cache, None, num_steps, module)
   _wait_until(
-    lambda: any(name.startswith('unfinished/') for name in folder.list()), [process]
+    lambda: any(folder.glob('unfinished/*/checkpoints/*/SHA256SUMS')), [process]
   )
   _kill(process)
-  assert 'table.json' not in folder.list(), 'it was killed too late'
+  assert not (folder / 'table.json').exists(), 'it was killed too late'
   _finish(_start(bucket, cache, None, num_steps, module))
   _finish(_start(whole, cache, None, num_steps))
-  with mirrored(bucket) as copy:
-    expected, found = _table(whole), _table(copy)
-    for value, row in expected.items():
-      assert found[value]['exact_risk'] == row['exact_risk']
-      arrays = saved_arrays(whole / row['workdir'], num_steps)
-      assert_same_bits(saved_arrays(copy / row['workdir'], num_steps), arrays)
+  expected, found = _table(whole), _table(folder)
+  for value, row in expected.items():
+    assert found[value]['exact_risk'] == row['exact_risk']
+    arrays = saved_arrays(whole / row['workdir'], num_steps)
+    assert_same_bits(bucket_arrays(folder / row['workdir'], num_steps), arrays)
 
 
 _ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20'

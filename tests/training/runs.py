@@ -12,7 +12,7 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 from zoo.config.validation import to_json
-from zoo.storage.buckets import open_folder
+from zoo.host.files import workdir_path
 from zoo.training import population, step
 
 CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
@@ -72,21 +72,17 @@ def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 
 def bucket_arrays(url: str, step: int) -> dict[str, np.ndarray]:
   """As `saved_arrays`, of a run in a bucket."""
-  folder = open_folder(url)
-  (path,) = {
-    '/'.join(name.split('/')[:2])
-    for name in folder.list(f'checkpoints/{step}-')
-    if name.endswith('/MD5SUMS')
-  }
+  (manifest,) = workdir_path(url).glob(f'checkpoints/{step}*/SHA256SUMS')
+  path = str(manifest.parent)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = {
     item: jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-      ocp.metadata(f'{url}/{path}', checkpointable_name=item).metadata,
+      ocp.metadata(path, checkpointable_name=item).metadata,
     )
     for item in ('model', 'optimizer')
   }
-  items = ocp.load_checkpointables(f'{url}/{path}', abstract)
+  items = ocp.load_checkpointables(path, abstract)
   leaves, _ = jax.tree_util.tree_flatten_with_path(items)
   return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -572,7 +572,7 @@ def test_a_sweep_opens_no_file_for_each_of_its_points(
   """More points than a process may have open files."""
   saved = []
   monkeypatch.setattr(  # which takes long
-    sweeps.Checkpoints, 'save', lambda self, step, state: saved.append(step)
+    sweeps.Checkpoints, 'save', lambda self, step, *rest: saved.append(step)
   )
   # Seeds are not validated one by one.
   config = _config(objective__name='exact', train__num_steps=4)

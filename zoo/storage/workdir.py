@@ -15,15 +15,19 @@ from typing import TextIO
 from absl import logging
 
 from zoo.config.validation import AnyConfig, differences, to_json
-from zoo.core.errors import InUseError, UserError, shown
+from zoo.core.errors import InUseError, RunError, UserError, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
+  entries,
+  is_url,
   open_to_write,
+  patient,
   read_json,
   write_atomically,
 )
 from zoo.host.parts import Part
+from zoo.storage.lease import leased
 
 try:
   import fcntl
@@ -34,6 +38,7 @@ POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
 
 _OTHER = 'give another folder'
 _PATIENCE, _PAUSE = 120.0, 1.0  # seconds to wait for a lock, and between two attempts
+_CONFIG = 'config.json'
 _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
@@ -53,47 +58,42 @@ def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') ->
 
 
 def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
-  saved = workdir / 'config.json'
+  saved = workdir / _CONFIG
   try:
-    _check_kind(workdir, kind)
-    if saved.is_file():
+    names = _names_in(workdir)
+    _check_kind(workdir, names, kind)
+    if _CONFIG in names:
       _compare(saved, config, kind)
-      if not os.access(workdir, os.W_OK):
+      if not (is_url(workdir) or os.access(workdir, os.W_OK)):
         raise PermissionError(None, 'it is not writable')
-    elif (workdir / 'checkpoints').is_dir():
+    elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
         f'has it in origin/data.json); {_OTHER}'
       )
-    elif workdir.is_dir() and (others := _other_names(saved)):
-      if saved.name in others:  # another process has made it just now
-        return _open(workdir, config, kind)
-      raise UserError(f'{workdir} is not empty and holds no run; {_OTHER}')
-    elif workdir.exists() and not workdir.is_dir():
-      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
+    elif others := {name for name in names if not name.startswith(f'.{_CONFIG}.')}:
+      raise UserError(
+        f'{workdir} is not empty and holds no run (it has {min(others)}); {_OTHER}'
+      )
     else:
       workdir.mkdir(parents=True, exist_ok=True)
       write_atomically(saved, to_json(config) + '\n')
   except OSError as error:
-    reason = error.strerror or error
-    raise UserError(
-      f'the workdir {workdir} cannot be written: {reason}; {_OTHER}'
-    ) from error
-
-
-def _other_names(path: pathlib.Path) -> set[str]:
-  """The names in the folder of a file, without what a process that writes it leaves."""
-  names = _names_in(path.parent)
-  return {name for name in names if not name.startswith(f'.{path.name}.')}
+    if isinstance(error, NotADirectoryError) and workdir.exists():
+      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
+    reason = f'the workdir {workdir} cannot be written: {error.strerror or error}'
+    if is_url(workdir):  # a bucket may be out of reach
+      raise RunError(reason) from error
+    raise UserError(f'{reason}; {_OTHER}') from error
 
 
 def _names_in(folder: pathlib.Path) -> set[str]:
-  return {path.name for path in folder.iterdir()}
+  return {path.name for path in entries(folder)}
 
 
-def _check_kind(workdir: pathlib.Path, kind: str) -> None:
+def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
   for other, marks in _MARKS.items():
-    if other != kind and any((workdir / mark).exists() for mark in marks):
+    if other != kind and names.intersection(marks):
       raise UserError(
         f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
       )
@@ -119,7 +119,7 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
   finite, does not spend its folder.
   """
   workdir = saved.parent
-  if fcntl is None or not _is_untrained(workdir):
+  if fcntl is None or is_url(workdir) or not _is_untrained(workdir):
     return False
   with _open_lock(workdir / _LOCK) as file:
     try:
@@ -134,12 +134,12 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
   """Whether a run has neither logged a step nor saved anything."""
-  empty = {'config.json', 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
   log, saved = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   return (
     _names_in(workdir) <= empty
     and not (log.exists() and log.stat().st_size)
-    and not (saved.exists() and _names_in(saved))
+    and not _names_in(saved)
   )
 
 
@@ -156,28 +156,43 @@ def check_same_config(
 
 
 @contextlib.contextmanager
-def locked_in_part(workdir: pathlib.Path, part: Part) -> Iterator[None]:
+def locked_in_part(
+  workdir: pathlib.Path, part: Part, patience: float = 600.0
+) -> Iterator[None]:
   """Locks one part of the work in a folder for this program.
 
   Other programs may have other parts, but none may have the whole folder. Raises
-  InUseError if another program has it, or this part, even after two minutes.
+  InUseError if another program has it, or this part, even after two minutes in a local
+  folder.
   """
+  name = f'{part.index}-of-{part.number}'
   with contextlib.ExitStack() as stack:
-    _flock(workdir, stack, shared=True)
-    _flock(workdir, stack, name=f'{_LOCK}-{part.index}-of-{part.number}')
+    if is_url(workdir):
+      stack.enter_context(patient(patience))
+      stack.enter_context(leased(workdir, patience, name))
+    else:
+      _flock(workdir, stack, shared=True)
+      _flock(workdir, stack, name=f'{_LOCK}-{name}')
     yield
 
 
 @contextlib.contextmanager
-def locked(workdir: pathlib.Path) -> Iterator[None]:
+def locked(workdir: pathlib.Path, patience: float = 600.0) -> Iterator[None]:
   """Locks the workdir for this program.
 
-  A sweep also locks the workdirs of its points while it trains. The system releases the
-  lock when process 0 ends, however it ends. If the file system has no locks, a warning
-  is logged. Raises InUseError if another program holds the lock, even after two
-  minutes; UserError if the processes of the run do not share the folder.
+  In a bucket it is leased, and all calls to a bucket out of reach are tried again for
+  `patience` seconds. Locally, a sweep also locks the workdirs of its points while it
+  trains. The system releases the lock when process 0 ends, however it ends. If the file
+  system has no locks, a warning is logged. Raises InUseError if another program holds
+  the lock, in a folder even after two minutes; UserError if the processes of the run do
+  not share the folder.
   """
   with contextlib.ExitStack() as stack:
+    if is_url(workdir):
+      stack.enter_context(patient(patience))
+      processes.run_on_main(lambda: stack.enter_context(leased(workdir, patience)))
+      yield
+      return
     holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
     with processes.propagate_errors():
       if processes.index() and _read(workdir / _LOCK) != holder:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import pathlib
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,14 +19,18 @@ from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
+from zoo.core.errors import RunError
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
   is_finite_number,
+  is_url,
   parse_json,
   read_bytes,
+  upload,
   write_atomically,
 )
+from zoo.storage import lease
 
 event_pb2: Any = _event_pb2  # its names are created at run time
 
@@ -33,6 +40,8 @@ _FIELDS = (
 )
 # The loss after 0, 1, …, C examples; only for models that predict all in one pass.
 _CURVE = 'curve'
+_METRICS = 'metrics.jsonl'
+_THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
 
 
@@ -95,27 +104,35 @@ class Records:
 
   Lines after the step from which a run resumes are dropped, since they will be written
   again; the wall time continues from the last remaining line. Only process 0 writes;
-  without `tensorboard` it writes no files for TensorBoard.
+  without `tensorboard` it writes no files for TensorBoard. A file in a bucket cannot
+  grow, so records of a run in a bucket are written into a local folder, and copied at
+  each save and at the end.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
     self.workdir = workdir
     self._primary = jax.process_index() == 0
-    self._path = path = workdir / 'metrics.jsonl'
     lines = []
     if self._primary:
       # One line for each step, in order, whatever was done to the file by hand.
-      by_step = {line['step']: line for line in reversed(read_lines(path))}
+      saved = reversed(read_lines(workdir / _METRICS))
+      by_step = {line['step']: line for line in saved}
       lines = [by_step[number] for number in sorted(by_step) if number <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None
+    self._is_copied = True
     if not self._primary:
       return
-    write_atomically(path, ''.join(json.dumps(line) + '\n' for line in lines))
+    self._local = workdir
+    if is_url(workdir):
+      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
+      self._local = pathlib.Path(self._stack.enter_context(stage))
+    self._path = self._local / _METRICS
+    write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
       return
-    board = workdir / 'tensorboard'
+    board = self._local / 'tensorboard'
     board.mkdir(exist_ok=True)
     # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
     self._board = EventsWriter(str(board / 'events'))
@@ -131,11 +148,18 @@ class Records:
 
   def __exit__(self, *exception: object) -> None:
     try:
-      self._stack.close()
-    except OSError:
+      with self._stack:
+        if not self._is_copied:
+          copy_all([self])
+    except (OSError, RunError):
       # This exception must not replace one that is already being raised.
       if exception == (None, None, None):
         raise
+
+  def copy(self) -> None:
+    """Copies the records of a run in a bucket into it; raises OSError."""
+    self._is_copied = True
+    upload(self._local, self.workdir)
 
   @property
   def wall_time(self) -> float:
@@ -150,6 +174,7 @@ class Records:
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
+    self._is_copied = False
     if self._board is None:
       return
     curve = enumerate(line.get(_CURVE) or [])
@@ -161,6 +186,18 @@ class Records:
           event_pb2.Event(wall_time=time.time(), step=line['step'], summary=summary)
         )
     self._board.flush()
+
+
+def copy_all(records: Sequence[Records]) -> None:
+  """Copies the records of runs in a bucket into it, on process 0.
+
+  Raises OSError; RunError if another program has taken the bucket over.
+  """
+  if not (is_url(records[0].workdir) and jax.process_index() == 0):
+    return
+  lease.make_sure(records[0].workdir)
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+    list(threads.map(Records.copy, records))
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

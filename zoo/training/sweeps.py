@@ -10,7 +10,6 @@ import itertools
 import json
 import pathlib
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -31,14 +30,12 @@ from zoo.config.validation import (
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name
-from zoo.host.files import user_path, write_atomically
+from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
-from zoo.storage.buckets import is_url
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
-from zoo.storage.mirror import mirrored
 from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir
 from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
@@ -96,22 +93,7 @@ def sweep(
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
   configs = _check_points(config, points)
-  if not is_url(workdir):
-    return _sweep(user_path(workdir), config, points, configs, part)
-  with mirrored(str(workdir), 60 * minutes_of_patience(config)) as local:
-
-    def in_bucket(rows: Sequence[Row]) -> list[Row]:
-      url = str(workdir).rstrip('/')
-      return [
-        {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
-      ]
-
-    try:
-      rows = _sweep(local, config, points, configs, part)
-    except LostPointsError as error:
-      error.rows = in_bucket(error.rows)
-      raise
-    return None if rows is None else in_bucket(rows)
+  return _sweep(workdir_path(workdir), config, points, configs, part)
 
 
 def _sweep(
@@ -125,8 +107,11 @@ def _sweep(
     own = points_of(part, configs)
     points, configs = [points[i] for i in own], [configs[i] for i in own]
   folders = [workdir / POINTS / _name(point) for point in points]
+  patience = 60 * minutes_of_patience(config)
   open_workdir(workdir, config, 'sweep')
-  lock = locked(workdir) if part is None else locked_in_part(workdir, part)
+  lock = locked(workdir, patience)
+  if part is not None:
+    lock = locked_in_part(workdir, part, patience)
   try:
     with lock, Interruption() as interruption:
       for one, folder in zip(configs, folders, strict=True):
@@ -292,7 +277,7 @@ def _train_stacked(
       lost.append(folder)
     elif finished_summary(folder / SUMMARY, config) is None:
       _write_point(config, folder, summary, state)
-  shutil.rmtree(unfinished)
+  delete_folder(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
 
@@ -308,10 +293,7 @@ def _write_point(
   config: Config, folder: pathlib.Path, summary: Summary, state: State
 ) -> None:
   """Writes the checkpoint of a trained point, unless it is there, and its summary."""
-  num_steps, note = config.train.num_steps, run_metadata(config)
-  with Checkpoints(folder, config.checkpoint.keep, note) as checkpoints:
-    if checkpoints.latest != num_steps:
-      checkpoints.save(num_steps, state)
+  save_result(folder, config.train.num_steps, state, run_metadata(config))
   write_summary(folder, summary)
 
 

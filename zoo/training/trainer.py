@@ -44,13 +44,10 @@ from zoo.core import registry
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Task
 from zoo.host import processes
-from zoo.host.files import user_path
+from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
-from zoo.storage.bucket_checkpoints import AnyCheckpoints, BucketCheckpoints
-from zoo.storage.bucket_workdir import bucket_workdir
-from zoo.storage.buckets import is_url
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import locked, open_workdir
@@ -68,7 +65,7 @@ from zoo.training.objective import (
 )
 from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
-from zoo.training.records import Progress, Records
+from zoo.training.records import Progress, Records, copy_all
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -111,28 +108,16 @@ def train(
   """
   _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
-  if is_url(workdir):
-    return _train_in_bucket(config, str(workdir), profile)
-  workdir = user_path(workdir)
+  with processes.propagate_errors():
+    workdir = workdir_path(workdir)
   open_workdir(workdir, config)
+  patience = 60 * minutes_of_patience(config)
   try:
-    with locked(workdir), Interruption() as interruption:
+    with locked(workdir, patience), Interruption() as interruption:
       open_workdir(workdir, config)  # another program may have taken it just before
       return train_locked(config, workdir, interruption, profile)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
-
-
-def _train_in_bucket(config: Config, url: str, profile: Steps | None) -> Summary | None:
-  patience = 60 * minutes_of_patience(config)
-  with (
-    bucket_workdir(url, config, patience) as mirror,
-    Interruption() as interruption,
-  ):
-    checkpoints = BucketCheckpoints(
-      mirror, config.checkpoint.keep, run_metadata(config)
-    )
-    return _train_with(config, mirror.stage, checkpoints, interruption, profile)
 
 
 def train_locked(
@@ -142,18 +127,8 @@ def train_locked(
   profile: Steps | None = None,
 ) -> Summary | None:
   """Like `train`, in a workdir that belongs to this config and is locked."""
-  checkpoints = Checkpoints(workdir, config.checkpoint.keep, run_metadata(config))
-  return _train_with(config, workdir, checkpoints, interruption, profile)
-
-
-def _train_with(
-  config: Config,
-  workdir: pathlib.Path,
-  checkpoints: AnyCheckpoints,
-  interruption: Interruption,
-  profile: Steps | None,
-) -> Summary | None:
-  with checkpoints:
+  metadata = run_metadata(config)
+  with Checkpoints(workdir, config.checkpoint.keep, metadata) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       if profile is not None:
@@ -189,7 +164,7 @@ def _validate_everywhere(config: Config) -> None:
 
 
 def _finished_summary(
-  config: Config, workdir: pathlib.Path, checkpoints: AnyCheckpoints
+  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
 ) -> Summary | None:
   """The summary of a finished run; an outdated one is deleted."""
   # If the checkpoints of a finished run were deleted, return the saved result.
@@ -402,7 +377,7 @@ class Trainer:
     self,
     program: Program,
     workdirs: Sequence[pathlib.Path],
-    checkpoints: AnyCheckpoints,
+    checkpoints: Checkpoints,
     interruption: Interruption,
   ):
     """Each model of the program has a workdir for its records."""
@@ -547,15 +522,14 @@ class Trainer:
     """Saves the state, unless it is already saved."""
     self._last_save = time.monotonic()
     if self.step > self._saved:
-      self._checkpoints.save(self.step, self._program.layout.saveable(self.state))
+      state = self._program.layout.saveable(self.state)
+      self._checkpoints.save(self.step, state, lambda: copy_all(self._records))
       self._saved = self.step
 
   def save_last(self) -> None:
     """Saves the state, unless it is already saved, and waits until it is."""
     self.save()
-    while not self._checkpoints.wait():  # a bucket could not be reached
-      self._saved = -1
-      self.save()
+    self._checkpoints.wait()
 
   def stop_clock(self) -> None:
     """Notes the speed of this launch, and logs how fast the devices have computed."""

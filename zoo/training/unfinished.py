@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
-import shutil
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from zoo.host.files import UnreadableFile, read_json
+from zoo.host.files import UnreadableFile, delete_folder, read_json
 from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.storage.steps import step_folders
+from zoo.storage.steps import step_folders, step_of
 
 POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
 _FOLDER = 'unfinished'
@@ -33,7 +32,7 @@ class Unfinished(NamedTuple):
 def unfinished_programs(workdir: pathlib.Path) -> list[Unfinished]:
   """The programs of a sweep that have saved a step, the most advanced first."""
   found = [
-    Unfinished(folder, int(saved[0].name), names)
+    Unfinished(folder, step_of(saved[0]), names)
     for folder in _folders(workdir)
     if (saved := saved_steps(folder)) and (names := _names_in(saved[0]))
   ]
@@ -58,9 +57,9 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
     saved = saved_steps(folder)
     names = _names_in(saved[0]) if saved else None
     if finished >= {*(names or ())}:
-      shutil.rmtree(folder, ignore_errors=True)
+      delete_folder(folder)
   if not _folders(workdir) and (workdir / _FOLDER).is_dir():
-    shutil.rmtree(workdir / _FOLDER, ignore_errors=True)
+    delete_folder(workdir / _FOLDER)
 
 
 def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -6,6 +6,7 @@ Losses are measured after several numbers of examples, up to twice those in trai
 from __future__ import annotations
 
 import copy
+import io
 import math
 import pathlib
 import zipfile
@@ -19,7 +20,7 @@ from zoo import estimators, theory
 from zoo.config.validation import AnyConfig, Config, Section, build_task, to_json
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.host.files import temporary_name
+from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
 from zoo.storage.saved_models import load
 from zoo.tasks.baselines import HostBaseline
@@ -136,11 +137,10 @@ def kept(
     pass  # missing or damaged, so it is measured again
   measured = dict(measure())
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(temporary_name(path))
-  with temporary.open('wb') as file:
-    arrays: Any = {'config': text, **measured}
-    np.savez(file, **arrays)
-  temporary.replace(path)
+  content = io.BytesIO()
+  arrays: Any = {'config': text, **measured}
+  np.savez(content, **arrays)
+  write_atomically(path, content.getvalue())
   return measured
 
 

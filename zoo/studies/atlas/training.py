@@ -18,10 +18,8 @@ from jaxtyping import Float
 
 from zoo.config.validation import Config, build_task
 from zoo.core.errors import UserError
-from zoo.host.files import user_path, write_atomically
+from zoo.host.files import workdir_path, write_atomically
 from zoo.host.parts import Part
-from zoo.storage.buckets import is_url
-from zoo.storage.mirror import mirrored
 from zoo.studies import cards
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
@@ -61,10 +59,7 @@ def run(
   folder of another grid, and otherwise the errors of `sweeps.sweep`. The folder may be
   in a bucket, such as gs://bucket/atlas.
   """
-  if is_url(out):
-    with mirrored(str(out)) as local:
-      return _run(grid, get_config, local, command, part)
-  return _run(grid, get_config, user_path(out), command, part)
+  return _run(grid, get_config, workdir_path(out), command, part)
 
 
 def _run(

@@ -20,7 +20,7 @@ from zoo.host.files import (
   is_finite_number,
   read_json,
   read_text,
-  user_path,
+  workdir_path,
   write_atomically,
 )
 from zoo.host.parts import Part
@@ -62,9 +62,10 @@ def run(
   the second on, and writes only their results and figures. Returns None after
   SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call then resumes. Raises
   UserError, before anything is written, for an `out` that cannot be a folder; RunError
-  if it cannot be written; and otherwise the errors of `zoo.training.sweep`.
+  if it cannot be written; and otherwise the errors of `zoo.training.sweep`. `out` may
+  be in a bucket, such as gs://bucket/headlines.
   """
-  out = user_path(out)
+  out = workdir_path(out)
   try:
     out.mkdir(parents=True, exist_ok=True)
   except OSError as error:

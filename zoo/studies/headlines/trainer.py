@@ -77,7 +77,7 @@ def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
 
 def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
   """The logged steps of a run that have a field, and its values there."""
-  lines = read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
+  lines = read_lines(row['workdir'] / 'metrics.jsonl')
   found = [(line['step'], line[field]) for line in lines if line[field] is not None]
   return [step for step, _ in found], [value for _, value in found]
 

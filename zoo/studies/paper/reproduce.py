@@ -9,7 +9,6 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from importlib import metadata
 from typing import NamedTuple
 
@@ -19,12 +18,10 @@ from tqdm import tqdm
 from zoo import reports
 from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError, check_count, check_name
-from zoo.host.files import user_path, write_atomically
+from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.reports.plots import Plot, write_plot
-from zoo.storage.buckets import is_url
-from zoo.storage.mirror import mirrored
 from zoo.studies.paper.claims import CLAIMS, judge
 from zoo.studies.paper.figures import FIGURES, plot
 from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
@@ -67,24 +64,24 @@ def reproduce(
   num_seeds = check_count('the number of seeds', num_seeds)
   check_name('objective', objective, OBJECTIVES)
   language_model = None if llm_run is None else read_run(llm_run)
-  with mirrored(str(out)) if is_url(out) else nullcontext(user_path(out)) as local:
+  folder = workdir_path(out)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
+  request = _Request(
+    folder, get_config, figures, num_seeds, objective, language_model, part
+  )
+  with Interruption() as interruption:
     try:
-      local.mkdir(parents=True, exist_ok=True)
+      judged = _reproduce(request, interruption)
     except OSError as error:
-      raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
-    request = _Request(
-      local, get_config, figures, num_seeds, objective, language_model, part
-    )
-    with Interruption() as interruption:
-      try:
-        judged = _reproduce(request, interruption)
-      except OSError as error:
-        raise RunError(
-          f'{error.filename or out} cannot be written: {error.strerror or error}'
-        ) from error
-      if judged is None:
-        interruption.raise_if_ctrl_c()
-    return judged
+      raise RunError(
+        f'{error.filename or out} cannot be written: {error.strerror or error}'
+      ) from error
+    if judged is None:
+      interruption.raise_if_ctrl_c()
+  return judged
 
 
 class _Request(NamedTuple):

@@ -59,7 +59,7 @@ class Runs:
     seeds = [
       {
         line['step']: line[field]
-        for line in read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
+        for line in read_lines(row['workdir'] / 'metrics.jsonl')
         if line[field] is not None
       }
       for row in self[point]
