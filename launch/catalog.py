@@ -2,13 +2,11 @@
 
 python -m launch.catalog
 python -m launch.catalog --export=table_1 --out=table_1.npz   # for NumPy, PyTorch
+python -m launch.catalog --fields=docs/fields.md   # the page of all fields
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-import re
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -17,6 +15,7 @@ import configs
 import zoo
 import zoo.core.registry
 from launch import cli
+from launch.fields import page
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.files import shipped_checkpoints, user_path
@@ -33,6 +32,9 @@ _CHECKPOINTS = flags.DEFINE_string(
 _EXPORT = flags.DEFINE_string(
   'export', None, 'Instead of listing, write this frozen evaluation set to a file.'
 )
+_FIELDS = flags.DEFINE_string(
+  'fields', None, 'Instead of listing, write the page of all fields to this file.'
+)
 _OUT = flags.DEFINE_string(
   'out', None, 'File for --export. Default: the name of the set with .npz.'
 )
@@ -46,6 +48,9 @@ def main() -> None:
     raise UserError(f'the folder of --checkpoints, {folder}, does not exist')
   if _OUT.value is not None and _EXPORT.value is None:
     raise UserError('--out is the file of --export, which is missing')
+  if (file := cli.file_of(_FIELDS)) is not None:
+    file.write_text(page(), encoding='utf-8')
+    return
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import cards
 
@@ -61,25 +66,14 @@ def main() -> None:
     summary = (zoo.core.registry.tasks.get(name).__doc__ or '\n').splitlines()[0]
     print(f'  {name}'.ljust(38), summary)
   print('configs')
-  for name, summary in _configs():
+  for name in configs.names():
+    summary = configs.about(name).splitlines()[0]
     print(f'  configs/{name}.py'.ljust(38), summary)
   print(f'checkpoints in {folder}')
   print(_table(cards.read_cards(folder)))
   print('evaluation sets')
   for spec in zoo.evaluation_sets.SPECS:
     print(f'  {spec.name:<16} {spec.num_prompts} prompts. {spec.description}')
-
-
-def _configs() -> list[tuple[str, str]]:
-  """The configs that can be launched, each with the first line of its docstring."""
-  found = []
-  for entry in pkgutil.walk_packages(configs.__path__, 'configs.'):
-    name = entry.name.removeprefix('configs.').replace('.', '/')
-    # The defaults have no model, and those of tasks are parts of a config.
-    if not entry.ispkg and not re.search('^tasks/|(^|/)defaults$', name):
-      module = importlib.import_module(entry.name)
-      found.append((name, (module.__doc__ or '\n').splitlines()[0]))
-  return found
 
 
 def _table(found: list[Card]) -> str:

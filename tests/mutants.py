@@ -255,7 +255,7 @@ a report obeys the HTML in the texts that it shows
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
   zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_trainer.py
-  - key=lambda path: int(path.name), reverse=True
+  - key=lambda path: (step_of(path), path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained
   zoo/storage/saving.py: checkpoints/test_saving.py checkpoints/test_saved_models.py
@@ -265,10 +265,10 @@ two runs may train in one folder at the same time
   zoo/storage/workdir.py: test_workdir.py
   - mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
   + mode = fcntl.LOCK_SH
-a config of an earlier version means the loss at every example
-  zoo/config/validation.py: test_config.py checkpoints/test_saved_models.py
-  - 'objective.positions': 'query',
-  + 'objective.positions': 'every',
+a field that a config of an earlier version lacks is a difference
+  zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
+  - if not SECTIONS.keys() <= config.keys():
+  + if SECTIONS.keys() <= config.keys():
 Holm's adjusted p values may fall
   zoo/llm/inference.py: llm/test_inference.py
   - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -1,11 +1,10 @@
 """Memory is estimated before anything is built, near to what was measured."""
 
-import importlib
-
 import jax
 import pytest
 from flax import nnx
 
+import configs
 from tests.compare import refuses
 from zoo.config import memory
 from zoo.config.validation import build_model, build_task, validate
@@ -17,8 +16,7 @@ MIB = 2**20
 
 
 def config_of(name='multi_head_lsa', variant='', **fields):
-  get_config = importlib.import_module(f'configs.{name}').get_config
-  config = get_config(variant) if variant else get_config()
+  config = configs.get_config(name, variant)
   config.mesh.data = 1
   config.update_from_flattened_dict(
     {field.replace('__', '.'): value for field, value in fields.items()}

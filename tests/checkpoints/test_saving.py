@@ -229,7 +229,7 @@ def test_what_cannot_be_saved_is_named(tmp_path):
 
   class Unknown(zoo.models.LinearAttention):
     def initial_guess(self):
-      return np.zeros(self.num_features, 'f'), np.zeros((), 'f')
+      return jnp.zeros(self.num_features), jnp.zeros(())
 
   with refuses('Unknown is not registered as a model'):
     zoo.save(Unknown(3, 1, 0.1, rngs=nnx.Rngs(0)), tmp_path / 'new', TASK)

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from configs import deep_set
+import configs
 from tests.launch.processes import ROOT
 from tests.training import fake_program
 from zoo.core.errors import UserError
@@ -207,7 +207,7 @@ def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
 
 def small(file, variant):
   assert file == 'deep_set'
-  config = deep_set.get_config('smoke')
+  config = configs.get_config('deep_set', 'smoke')
   config.task.num_features, config.task.context_length = 2, 3
   config.train.batch_size, config.train.log_every = 8, 2
   config.eval.num_batches, config.eval.num_compared = 2, 0

@@ -83,7 +83,7 @@ MISTAKES = {
     ['config.train.batch_size is 3', 'which is 2'],
   ),
   'mesh too large': ([YQ, '--config.mesh.data=64'], ['64 devices', 'there are 8']),
-  'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', '≥ 1']),
+  'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
   'negative steps': ([YQ, '--config.train.num_steps=-3'], ['num_steps is -3']),
   'too large a batch': (
     [YQ, '--config.train.batch_size=100000000000'],
@@ -129,11 +129,11 @@ MISTAKES = {
   ),
   'None for a number of steps': (
     [YQ, '--config.train.num_steps=None'],
-    ['config.train.num_steps is None', '≥ 1'],
+    ['config.train.num_steps is None', 'from 1'],
   ),
   'None for a truth': (
     [TRANSFORMER, '--config.model.causal=None'],
-    ['config.model.causal cannot be None; it is True'],
+    ['config.model: causal is None; it must be True or False'],
   ),
   'None for no field': (
     [YQ, '--config.optimizer.clipnorm=None'],

@@ -81,7 +81,7 @@ MISTAKES = {
   ),
   'another word for positions': (
     ['--config=configs/yq_lsa.py:smoke', '--config.objective.positions=all'],
-    ["unknown positions in config.objective.positions: 'all'"],
+    ["unknown config.objective.positions 'all'; known: every, query"],
   ),
   'unknown task in a variant': (
     ['--config=configs/yq_lsa.py:smoke,task=paritty'],
@@ -110,6 +110,13 @@ MISTAKES = {
   'no module': (
     ['--import=no_such_module_here', '--config=configs/yq_lsa.py:smoke'],
     ['--import=no_such_module_here: there is no module of this name'],
+  ),
+  'no config file': (
+    [
+      *('--import=own_classes_under_test', '--config=own_model:smoke'),
+      '--config.train.num_steps=0',
+    ],
+    ['config.train.num_steps is 0'],
   ),
   'a broken module': (
     ['--import=broken_under_test', '--config=configs/yq_lsa.py:smoke'],

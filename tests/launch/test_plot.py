@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import tasks
 from tests import fuzz
 from tests.training.runs import small_config
+from zoo.config import schema
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
 from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
@@ -134,7 +134,7 @@ def test_runs_of_one_config_are_named_by_their_folders(runs):
 
 
 def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, runs):
-  a, b = runs(a={}, b={'task': tasks.get_config('logistic_regression').to_dict()})
+  a, b = runs(a={}, b={'task': schema.section('task', 'logistic_regression').to_dict()})
   answer = call('plot', f'--workdir={a}', f'--workdir={b}')
   assert answer.code == 2
   said = f'error: {a} has the squared error as its loss and {b} another one; plot them'

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+import configs
 import zoo
-from configs import sequential as sequential_config
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict_all
 from tests.marks import mostly_full
@@ -153,7 +153,7 @@ def test_too_many_examples_are_refused():
 
 
 def test_without_theory_it_is_trained_on_samples():
-  config = sequential_config.get_config('task=sinusoid')
+  config = configs.get_config('sequential', 'task=sinusoid')
   assert config.objective.name == 'sampled'
   validate(config)
   config.objective.name = 'exact'

@@ -10,13 +10,13 @@ import pytest
 from flax import nnx
 
 import zoo
-from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
 from zoo import theory
+from zoo.config import schema
 from zoo.core import registry
 from zoo.measure.comparison import compare
 from zoo.measure.curves import sample_losses
@@ -213,6 +213,6 @@ def test_it_is_refused_on_a_task_that_theory_does_not_cover(positions, monkeypat
   config = small_config('multi_head_lsa', objective__positions=positions)
   config.model.name = 'other_scores'
   with config.unlocked():
-    config.task = tasks.get_config('quadratic_regression')
+    config.task = schema.section('task', 'quadratic_regression')
   with refuses('OtherTokens.learning_rule()'):
     validate(config)

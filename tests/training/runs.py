@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib
 import pathlib
 from typing import Any
 
@@ -16,11 +15,7 @@ from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
 from zoo.training import population, step
 
-CONFIGS = sorted(
-  path.stem
-  for path in pathlib.Path(configs.__path__[0]).glob('*.py')
-  if path.stem not in ('__init__', 'defaults')
-)
+CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
 
 # The arrays of a step that a fake program has saved.
 ARRAYS = 'origin/arrays.npz'
@@ -28,7 +23,7 @@ ARRAYS = 'origin/arrays.npz'
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
   """A config of d = 3, C = 4 and 12 steps; `changes` are `section__field=value`."""
-  config = importlib.import_module(f'configs.{name}').get_config('smoke')
+  config = configs.get_config(name, 'smoke')
   config.task.num_features, config.task.context_length = 3, 4
   config.train.num_steps, config.train.batch_size, config.train.log_every = 12, 16, 4
   config.checkpoint.every, config.eval.every, config.eval.num_batches = 4, 6, 2

@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 import zoo
-from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.training.runs import small_config
+from zoo.config import schema
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import to_json, validate
 from zoo.core import registry
@@ -53,7 +53,7 @@ def _config(task='quadratic_regression', **changes) -> Any:
   config = small_config(train__num_steps=4, eval__every=4, checkpoint__every=4)
   with config.unlocked():
     del config.model['num_heads'], config.model['init_scale']
-    config.task = tasks.get_config(task)
+    config.task = schema.section('task', task)
     config.task.num_features, config.task.context_length = 3, 4
     config.task.noise_std = 0.5
   config.model.name = 'causal'

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs import tasks
 from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from tests.training import fake_program
@@ -24,6 +23,7 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
+from zoo.config import schema
 from zoo.core.errors import RunError
 from zoo.training import grid, sweeps, train, trainer
 
@@ -590,7 +590,7 @@ def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypat
 def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake):
   config = small_config('yq_lsa', eval__num_compared=16)
   with config.unlocked():
-    config.task = tasks.get_config('quadratic_regression')
+    config.task = schema.section('task', 'quadratic_regression')
   config.task.num_features, config.task.context_length = 2, 3
   rows = sweep(config, [{'task.noise_std': 0.0}, {'task.noise_std': 1.0}], tmp_path)
   with (tmp_path / 'table.csv').open(newline='') as file:

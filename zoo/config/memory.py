@@ -96,7 +96,7 @@ def in_config(config: Config) -> Iterator[None]:
     raise RunError(
       f'the memory is not enough: {in_one_line(reason, 200)}; reduce '
       f'config.train.batch_size ({config.train.batch_size:,}){of_task}, or raise '
-      f'config.train.num_parts ({config.train.get("num_parts", 1):,})'
+      f'config.train.num_parts ({config.train.num_parts:,})'
     ) from error
 
 

@@ -62,8 +62,9 @@ def _gcs() -> Any:
   try:
     return importlib.import_module('zoo.host.gcs')
   except ModuleNotFoundError as error:
+    name = str(error.name).partition('.')[0]
     raise UserError(
-      f"{error.name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
+      f"{name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
     ) from error
 
 

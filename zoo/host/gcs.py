@@ -22,6 +22,7 @@ import fsspec
 import google.auth.exceptions
 import requests
 from etils.epath import gpath
+from fsspec.config import conf
 from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError
 
@@ -39,7 +40,7 @@ _ERRORS = (
 )
 
 
-class BucketPath(gpath.PosixGPath, pathlib.Path):
+class BucketPath(gpath.PosixGPath, pathlib.Path):  # pyright: ignore[reportIncompatibleMethodOverride]
   """An epath of a bucket, for all code that takes a `pathlib.Path`.
 
   Its methods raise OSError.
@@ -93,7 +94,7 @@ def prepare() -> None:
     os.environ.setdefault('TENSORSTORE_GCS_HTTP_URL', emulator)
   for name in PatientFileSystem.protocol:
     fsspec.register_implementation(name, PatientFileSystem, clobber=True)
-    fsspec.config.conf[name] = {
+    conf[name] = {
       # A cached listing does not show what another process has written since.
       'use_listings_cache': False,
       # For a bucket that does not answer.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-  from zoo.config.types import AnyConfig
+  from zoo.config.schema import AnyConfig
   from zoo.llm.guesses import GuessConfig
   from zoo.llm.readouts import ReadoutConfig
 

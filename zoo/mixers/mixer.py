@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
+from zoo.core import values
 from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_init_scale
 
 _Module = TypeVar('_Module', bound=nnx.Module)
+
+StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
 
 class Mixer(nnx.Module):

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_init_scale,
-  check_name,
-  check_truth,
-)
+from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
+from zoo.core.values import choice, truth
+from zoo.models.arguments import InitScale, NumHeads, NumLayers
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.linear_attention import LinearLayer
-from zoo.models.token_model import MAX_LAYERS, TokenModel
+from zoo.models.token_model import TokenModel
 
 FORMS = 'dense', 'sparse', 'gd_plus_plus', 'scalar'
 READOUTS = 'last', 'linear'
+
+Shared = Annotated[bool, truth(about='Whether all layers have the same weights.')]
+Form = Annotated[str, choice(FORMS, about='The form of a layer.')]
+Readout = Annotated[
+  str,
+  choice(
+    READOUTS,
+    about="What is read of the query's token: its last entry, or a linear map.",
+  ),
+]
 
 
 @models.register('deep_lsa')
@@ -47,15 +54,15 @@ class DeepLSA(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 3,
-    num_heads: int = 1,
-    shared: bool = False,
-    form: str = 'dense',
-    readout: str = 'last',
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
-    init_scale: float = 0.1,
+    num_layers: NumLayers = 3,
+    num_heads: NumHeads = 1,
+    shared: Shared = False,
+    form: Form = 'dense',
+    readout: Readout = 'last',
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
@@ -63,16 +70,12 @@ class DeepLSA(TokenModel):
 
     The prediction is the label entry of the query's token after the last layer; with
     `readout='linear'` it is a trained linear map of that token, which starts by reading
-    that entry. Raises UserError naming the argument that is out of its range.
+    that entry.
     """
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
-    self.num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    self.num_heads = check_count('num_heads', num_heads)
-    init_scale = check_init_scale(init_scale)
-    check_name('form', form, FORMS)
-    check_name('readout', readout, READOUTS)
+    self.num_layers, self.num_heads = num_layers, num_heads
 
     def layer() -> LinearLayer | SparseLayer:
       if form == 'dense':
@@ -80,7 +83,7 @@ class DeepLSA(TokenModel):
         return LinearLayer(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
-    num_made = 1 if check_truth('shared', shared) else num_layers
+    num_made = 1 if shared else num_layers
     self.layers = nnx.List([layer() for _ in range(num_made)])
     self.form, self.sign = form, 1 if form == 'dense' else -1
     start = self.sign * jnp.eye(self.token_width)[:, num_features:]

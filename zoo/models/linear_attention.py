@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,16 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.classes import check_subclass
-from zoo.core.errors import check_count, check_init_scale, check_number, check_vector
+from zoo.core.errors import check_count, check_init_scale, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
+from zoo.core.values import size
+from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
+
+Hidden = Annotated[
+  int | None, size(about='Width f of the MLP, at least d + 1; None: d + 1.')
+]
 
 
 class Constant(nnx.Variable):
@@ -194,17 +200,13 @@ class MultiHeadLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int,
-    initial_guess: ArrayLike | Sequence[float] = 0.0,
-    initial_bias: float = 0.0,
-    init_scale: float = 0.1,
+    num_heads: NumHeads,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """`initial_guess` is g, a number or `[d]`; `initial_bias` is β.
-
-    Raises UserError naming the argument that is out of its range.
-    """
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
 
@@ -222,9 +224,9 @@ class LSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    initial_guess: ArrayLike | Sequence[float] = 0.0,
-    initial_bias: float = 0.0,
-    init_scale: float = 0.1,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
@@ -249,12 +251,11 @@ class YqLSA(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int = 1,
-    init_scale: float = 0.1,
+    num_heads: NumHeads = 1,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError naming the argument that is out of its range."""
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     self.w = nnx.Param(jnp.zeros(num_features, self.w_k.dtype))
 
@@ -274,17 +275,13 @@ class LTB(LinearAttention):
   def __init__(
     self,
     num_features: int,
-    num_heads: int = 1,
-    hidden_features: int | None = None,
-    init_scale: float = 0.1,
+    num_heads: NumHeads = 1,
+    hidden_features: Hidden = None,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """`hidden_features` is the MLP's width f ≥ d + 1; it is d + 1 if None.
-
-    All six matrices start from N(0, init_scale²). Raises UserError naming the argument
-    that is out of its range.
-    """
+    """All six matrices start from N(0, init_scale²)."""
     super().__init__(num_features, num_heads, init_scale, rngs=rngs)
     e = num_features + 1
     f = (
@@ -314,8 +311,7 @@ def _fixed_guess(
 ) -> tuple[Constant, Constant]:
   """The guess `g`, `[d]`, and its bias β, which are not trained."""
   checked = check_vector('initial_guess', guess, num_features)
-  offset = check_number('initial_bias', bias)
-  return Constant(jnp.asarray(checked, float)), Constant(jnp.asarray(offset, float))
+  return Constant(jnp.asarray(checked, float)), Constant(jnp.asarray(bias, float))
 
 
 def _split_heads(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import check_count
 from zoo.core.registry import models
 from zoo.mixers.mixer import Linear, widen, widened
-from zoo.models.token_model import MAX_LAYERS, TokenModel
+from zoo.models.arguments import NumLayers, Tokens, Width
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
+from zoo.models.token_model import TokenModel
 
 
 class _Recurrent(TokenModel):
@@ -24,12 +24,12 @@ class _Recurrent(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
-    width: int = 64,
-    tokens: str = 'shifted',
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
+    num_layers: NumLayers = 2,
+    width: Width = 64,
+    tokens: Tokens = 'shifted',
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
@@ -40,8 +40,7 @@ class _Recurrent(TokenModel):
     super().__init__(
       num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
     )
-    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    self.width = check_count('width', width)
+    self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
     self.read_out = Linear(width, num_outputs, rngs=rngs)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count, check_init_scale, check_name
+from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
+from zoo.core.values import choice
 from zoo.mixers.linear_state import Inputs, chunkwise
+from zoo.models.arguments import InitScale
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
 # step erases what the weights predicted before it (H ≠ 0).
@@ -22,6 +26,11 @@ RULES = {
   'gated_delta': (True, True),  # gated DeltaNet (arXiv 2412.06464): H = αK
 }
 GUESSES = 'zero', 'linear'
+
+Rule = Annotated[str, choice(RULES, about='How a step changes the weights.')]
+Start = Annotated[
+  str, choice(GUESSES, about='The first weights: 0, or trained from 0.')
+]
 
 
 @models.register('sequential')
@@ -43,23 +52,18 @@ class SequentialLearner(nnx.Module):
     self,
     num_features: int,
     context_length: int,
-    rule: str = 'delta',
-    guess: str = 'linear',
-    init_scale: float = 0.1,
+    rule: Rule = 'delta',
+    guess: Start = 'linear',
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """The writes start from N(0, init_scale²).
-
-    Raises UserError naming the argument that is out of its range.
-    """
+    """The writes start from N(0, init_scale²)."""
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
-    self.decays, self.erases = RULES[check_name('rule', rule, RULES)]
-    check_name('guess', guess, GUESSES)
-    scale = check_init_scale(init_scale)
+    self.decays, self.erases = RULES[rule]
     normal = jax.random.normal(rngs.params(), (context_length,))
-    self.write = nnx.Param(scale * normal)
+    self.write = nnx.Param(init_scale * normal)
     self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
     linear = guess == 'linear'
     self.start = nnx.Param(jnp.zeros(num_features)) if linear else None

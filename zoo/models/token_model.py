@@ -23,9 +23,6 @@ from zoo.models.tokens import (
   token_width,
 )
 
-# Python makes and traces layers and loops one by one.
-MAX_LAYERS = MAX_LOOPS = 1000
-
 
 class TokenModel(nnx.Module):
   """A model whose subclass defines `body`, from a prompt's tokens to outputs at some.

@@ -46,7 +46,7 @@ class SavedArray(NamedTuple):
 
 
 def start_save(
-  folder: pathlib.Path | str,
+  folder: pathlib.Path,
   items: Mapping[str, PyTree],
   metadata: Mapping[str, object],
 ) -> Callable[[], None]:
@@ -109,7 +109,7 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
 
 
 def load_arrays(
-  folder: pathlib.Path | str, abstract: Mapping[str, PyTree]
+  folder: pathlib.Path, abstract: Mapping[str, PyTree]
 ) -> dict[str, PyTree]:
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
   with reading(folder):

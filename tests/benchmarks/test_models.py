@@ -5,17 +5,17 @@ import functools
 import jax
 import numpy as np
 import pytest
-
-from configs import transformer
 from zoo.benchmarks import models as model_benchmark
 from zoo.benchmarks.linear import Timing
 from zoo.benchmarks.models import ModelContest, ModelRow
+
+import configs
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
 def small_contest(tokens):
-  config = transformer.get_config('smoke')
+  config = configs.get_config('transformer', 'smoke')
   config.model.tokens = tokens
   if tokens == 'joint':
     config.objective.positions = 'query'

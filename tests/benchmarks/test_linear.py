@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from zoo.benchmarks import linear as benchmark
+from zoo.benchmarks.linear import Row, Timing
 
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
-from zoo.benchmarks import linear as benchmark
-from zoo.benchmarks.linear import Row, Timing
 from zoo.config.validation import build_model, build_task
 from zoo.core.prompt import Prompt
 from zoo.core.statistics import Statistics
