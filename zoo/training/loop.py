@@ -77,8 +77,11 @@ def train(
   _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
   if is_url(workdir):
+    program_of(config).compile()
     return _train_in_bucket(config, str(workdir), profile)
   workdir = user_path(workdir)
+  if not (workdir / 'config.json').exists():
+    program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
   try:
     with locked(workdir), Interruption() as interruption:
@@ -256,7 +259,7 @@ class Training:
     self.step = self._saved = step
     self.state, self.finite = self._program.prepare(step, self._checkpoints)
     self.risks = []
-    self._flops = self._program.flops_per_step(self.state)
+    self._flops = self._program.flops_per_step
     self._progress.start_clock(step)
     self._last_save = time.monotonic()
 

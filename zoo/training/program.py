@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from zoo import theory
+from zoo.config import memory
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import (
   Config,
@@ -89,36 +90,50 @@ class Program:
   init: Callable[[], State]  # makes the state at step 0
   # Compares each model with the baselines of its task; None: no comparison.
   comparisons: Callable[[State], list[Comparison | None]] | None = None
+  # The compiled steps, and the floating-point operations in their products of matrices.
+  compiled: Callable[..., tuple[State, dict[str, Array]]] | None = None
+  flops_per_step: int = 0
+
+  def compile(self) -> None:
+    """Compiles everything, unless it is compiled.
+
+    Raises UserError if training needs more memory than there is.
+    """
+    if self.compiled is not None:
+      return
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must compile programs in the same order
+      with on_mesh(self.mesh, self.configs[0]):
+        traced = self.train_steps.trace(*self._arguments(self.layout.kept, 0, 0))
+        self.flops_per_step = product_flops(traced.jaxpr.jaxpr)
+        task = build_task(self.configs[0])
+        self.compiled = memory.compile_step(
+          traced.lower(), self.mesh, self.configs, task
+        )
+      compiling.result()
 
   def prepare(self, step: int, checkpoints: AnyCheckpoints) -> tuple[State, np.ndarray]:
     """The state at a step, saved or initial, with everything compiled.
 
     Also returns which models are finite, `[n]`.
     """
-    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
-      compiling = other_core.submit(self._compile_evaluation)
-      if processes.count() > 1:
-        compiling.result()  # all processes must start programs in the same order
-      if step:
-        logging.info('resuming at step %d of %d', step, self.configs[0].train.num_steps)
-        state = self.layout.opened(checkpoints.load(step, self.layout.saved))
-      else:
-        state = self.init()
-      state, metrics = self.advance(state, step, step)  # compiles without any step
-      compiling.result()
+    self.compile()
+    if step:
+      logging.info('resuming at step %d of %d', step, self.configs[0].train.num_steps)
+      state = self.layout.opened(checkpoints.load(step, self.layout.saved))
+    else:
+      state = self.init()
+    state, metrics = self.advance(state, step, step)
     return state, np.atleast_1d(jax.device_get(metrics['finite']))
 
   def advance(
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
     """Starts the steps after `start`, up to `stop`; donates the given state."""
-    return self.train_steps(*self._arguments(state, start, stop))
-
-  def flops_per_step(self, state: State) -> int:
-    """The floating-point operations in the matrix products of a step of all models."""
-    # JAX caches the trace, so that this costs nothing extra.
-    traced = self.train_steps.trace(*self._arguments(state, 0, 0))
-    return product_flops(traced.jaxpr.jaxpr)
+    assert self.compiled is not None, 'compile it first'
+    return self.compiled(*self._arguments(state, start, stop))
 
   def evaluate(self, state: State, sampled: bool) -> Measured:
     """Starts the evaluation of a state, on held-out prompts if `sampled`."""

@@ -19,14 +19,9 @@ import jax
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.config import memory
 from zoo.config.validation import (
   Config,
-  abstract_model,
-  build_task,
-  mesh_shape,
   minutes_of_patience,
-  num_heads,
   validate,
   validate_fields,
 )
@@ -310,13 +305,13 @@ def _train_stacked(
 ) -> list[pathlib.Path] | None:
   """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
-  _check_memory(configs)
+  linear = can_be_stacked(configs[0])
+  program = make_stacked_program(configs) if linear else make_population(configs)
+  program.compile()  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)
   unfinished.mkdir(parents=True, exist_ok=True)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
-  linear = can_be_stacked(configs[0])
-  program = make_stacked_program(configs) if linear else make_population(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
     # Writing all lines of all points for TensorBoard would take longer than training.
@@ -343,13 +338,6 @@ def _train_stacked(
   shutil.rmtree(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
-
-
-def _check_memory(configs: Sequence[Config]) -> None:
-  """Raises UserError unless the models of one program fit side by side."""
-  config = max(configs, key=num_heads)
-  model, shape = abstract_model(config), mesh_shape(config)
-  memory.check(config, build_task(config), model, shape, len(configs))
 
 
 def _write_point(
