@@ -258,4 +258,3 @@ def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
     context_targets=prompt.targets[:, :-1],
   )
   return nnx.merge(graph, jax.tree.map(cast, state)), prompt
-
