@@ -25,7 +25,7 @@ class Call(NamedTuple):
   """A function of the library, and the line in which it calls the next one."""
 
   path: str
-  line: int
+  line: int | None
   name: str
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from tools import reference_values
-from tools.reference_values import Reference, Row, measure, read_references
+from benchmarks import reference_values
+from benchmarks.reference_values import Reference, Row, measure, read_references
 
 _REFERENCES = read_references(ROOT / 'docs' / 'baselines')
 _TASKS = list(dict.fromkeys((one.task, one.arguments) for one in _REFERENCES))

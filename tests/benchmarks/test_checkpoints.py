@@ -3,20 +3,20 @@
 import hashlib
 import json
 import re
-import runpy
 import shlex
 import subprocess
 from typing import Any
 
 import pytest
 
+import configs
 import zoo
 from configs import defaults
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from tools import checkpoints
+from benchmarks import checkpoints
 from zoo import theory
 from zoo.config.validation import differences, validate
 from zoo.core.errors import RunError
@@ -73,8 +73,9 @@ def test_the_command_of_a_card_trains_its_config(name):
   card = SHIPPED[name]
   python, m, module, config_flag, *flags = shlex.split(card['command'])
   assert (python, m, module) == ('python', '-m', 'launch.main')
-  path = ROOT / config_flag.removeprefix('--config=')
-  config = runpy.run_path(str(path))['get_config']()
+  path = pathlib.Path(config_flag.removeprefix('--config='))
+  assert path.parent == pathlib.Path('configs')
+  config: Any = configs.get_config(path.stem)
   for flag in flags:
     field, _, value = flag.removeprefix('--config.').partition('=')
     section, _, leaf = field.rpartition('.')

@@ -1,6 +1,6 @@
 """Trains the checkpoints that ship anew, and writes their cards and the index.
 
-  python -m tools.checkpoints     # one minute
+  python -m benchmarks.checkpoints     # one minute
 
 Older checkpoints are replaced once all are trained.
 """
@@ -71,7 +71,7 @@ Each folder has a card: the config, the command that trains the model anew, the 
 the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
 it, which has the checksum of every file that is read.
 
-`python -m tools.checkpoints` trains all of them again and writes this page.
+`python -m benchmarks.checkpoints` trains all of them again and writes this page.
 """
 
 

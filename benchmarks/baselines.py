@@ -1,8 +1,8 @@
 """Measures the baselines of every task and compares them with known values.
 
-  python -m tools.baselines
-  python -m tools.baselines --task=sparse_regression --num_prompts=16384
-  python -m tools.baselines --out=docs/tasks.md   # writes the table into the page
+  python -m benchmarks.baselines
+  python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
+  python -m benchmarks.baselines --out=docs/tasks.md   # writes the table into the page
 
 The known values are in docs/baselines, with their sources.
 """
@@ -44,8 +44,8 @@ def main() -> None:
         f'--out is {_OUT.value!r}, which has no line {BEGIN!r} before a line {END!r}'
       )
   # Imported here so that a mistyped flag is reported at once.
-  from tools import reference_values
   from zoo.core.tables import format_table
+  from benchmarks import reference_values
 
   references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})

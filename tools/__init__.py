@@ -1,1 +1,0 @@
-"""Tools of maintainers, which are no part of the package; run them from here."""
