@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import pathlib
 import re
 import shlex
 import subprocess
@@ -11,12 +12,12 @@ import pytest
 
 import configs
 import zoo
+from benchmarks import checkpoints
 from configs import defaults
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.marks import mostly_full
 from tests.training.runs import small_config
-from benchmarks import checkpoints
 from zoo import theory
 from zoo.config.validation import differences, validate
 from zoo.core.errors import RunError
