@@ -19,8 +19,8 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import PyTree
-
 from zoo.benchmarks.linear import Timing, time_in_turns, time_steps
+
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import Config, build_model, build_task, validate
 from zoo.core.prompt import Prompt
