@@ -340,14 +340,14 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
     def save(self, step, state, *rest):
       if step == 8:
         self.wait()
-        (held,) = lease._held
+        ((held, patience),) = lease._held
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
         monkeypatch.setattr(trainer, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
-        lease._held.append(held)
+        lease._held.append((held, patience))
       super().save(step, state, *rest)
 
   monkeypatch.setattr(trainer, 'Checkpoints', Suspended)
