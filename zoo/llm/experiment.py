@@ -238,15 +238,17 @@ def _summary(
 
 
 def _check_lengths(prompts: Prompts, model: Model, config: ExperimentConfig) -> None:
-  longest = config.model.cache_length - config.readouts.max_new_tokens
+  if model.max_length is None:
+    return
+  longest = model.max_length - config.readouts.max_new_tokens
   for index in range(len(prompts)):
     for text in prompts.texts(index):
       length = model.num_tokens(model.chat(text, prompts.wording.answer_prefix))
       if length > longest:
         raise UserError(
           f'prompt {index} has {length} tokens, and {config.readouts.max_new_tokens} '
-          f'may follow; config.model.cache_length is {config.model.cache_length}: make '
-          'it larger, or config.prompts.num_examples smaller'
+          f'may follow; {model.name} takes {model.max_length}: make '
+          'config.prompts.num_examples smaller'
         )
 
 

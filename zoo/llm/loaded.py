@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from zoo.config.mesh import make_mesh
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
+from zoo.llm import load_model
 from zoo.llm.benchmarks import Benchmark, read_jsonl
 from zoo.llm.config import ExperimentConfig, weights_path
+from zoo.llm.extra import needs_extra
 from zoo.llm.guesses import EMBEDDING, Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
 
@@ -42,15 +43,7 @@ class Loaded:
     if config.guess.model in EMBEDDING:  # checked before the slow loading
       weights_path('encoder.weights', config.encoder.weights)
     if self._model is None:
-      # Imported here since only asking a model needs the extra `llm`.
-      from zoo.language_models import LanguageModel
-
-      self._model = LanguageModel.load(
-        weights,
-        dtype=config.model.dtype,
-        cache_length=config.model.cache_length,
-        mesh=make_mesh(config),
-      )
+      self._model = load_model(weights, dtype=config.model.dtype)
     return self._model
 
   def guesses(
@@ -68,11 +61,12 @@ class Loaded:
   def _embed(
     self, config: ExperimentConfig, texts: Sequence[str]
   ) -> Float[np.ndarray, 'n w']:
-    from zoo.language_models.embeddings import SentenceEmbedder
+    with needs_extra():
+      from zoo.llm.embeddings import embed
 
     if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
       path = weights_path('encoder.weights', config.encoder.weights)
-      vectors = SentenceEmbedder.load(path)(new)
+      vectors = embed(path, new)
       self._vectors.update(zip(new, vectors, strict=True))
     return np.stack([self._vectors[text] for text in texts])
 

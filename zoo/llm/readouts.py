@@ -60,11 +60,11 @@ class Answers(TypedDict):
 
 @runtime_checkable
 class Model(Protocol):
-  """The interface of `zoo.language_models.LanguageModel` that the experiment uses."""
+  """The interface of a language model that the experiment uses."""
 
   name: str
   num_params: int
-  batch_multiple: int
+  max_length: int | None  # in tokens; None if there is no limit
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
 
@@ -102,8 +102,6 @@ def read_all(
   written = _written(wording, config.grid_points)
   beginning = model.read_beginning(prompts)
   size = -(-len(prompts) // 2)
-  if size % model.batch_multiple:  # two batches would leave devices idle
-    size = len(prompts)
   answers: dict[int, Answers] = {}
   by_length = sorted(range(len(prompts)), key=lambda i: model.num_tokens(prompts[i]))
   for start in range(0, len(prompts), size):
