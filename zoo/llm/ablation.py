@@ -167,7 +167,7 @@ def _config_of(
 
 def _data_folder(data: pathlib.Path, benchmark: str) -> pathlib.Path:
   """The folder of a benchmark's files; raises UserError if there is none."""
-  name = PUBLISHED[benchmark].source if benchmark in PUBLISHED else benchmark
+  name = PUBLISHED[benchmark].source.name if benchmark in PUBLISHED else benchmark
   if not (data / name).is_dir():
     raise UserError(
       f'--data is {data}, which has no folder {name}; for the ablation it must have '

@@ -8,8 +8,7 @@ import pathlib
 from collections.abc import Sequence
 
 from zoo.core.errors import UserError
-from zoo.core.fields import Fields
-from zoo.host.files import MIB, parse_json, read_bytes, read_text
+from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
 
 MAX_BYTES = 512 * MIB  # of a file
 MAX_LABEL = 1e12
@@ -84,21 +83,25 @@ def files_of(
 
 
 def _example(line: str, source: str) -> Example:
-  try:
-    row = Fields(parse_json(line, source), source)
-    texts = tuple(row.texts('inputs'))
-    if isinstance(row.raw('label'), str):
-      label = row.text('label').strip()
-    else:
-      label = row.number('label', -MAX_LABEL, MAX_LABEL)
-    if texts and label != '':
-      return Example(texts, label)
-  except UserError:
-    pass
+  match parse_json(line, source):
+    case {'inputs': [*texts], 'label': str(label)} if label.strip():
+      label = label.strip()
+    case {'inputs': [*texts], 'label': label} if is_finite_number(label):
+      label = float(label)
+    case _:
+      texts, label = [], 0.0
+  readable = all(isinstance(text, str) and _is_unicode(text) for text in texts)
+  if texts and readable and (isinstance(label, str) or abs(label) <= MAX_LABEL):
+    return Example(tuple(texts), label)
   raise UserError(
     f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
     '3.5}, the label a number or the name of a class'
   )
+
+
+def _is_unicode(text: str) -> bool:
+  """Whether a text can be written; JSON may spell half of a surrogate pair."""
+  return text.isascii() or not any('\ud800' <= character <= '\udfff' for character in text)
 
 
 def _benchmark(

@@ -9,7 +9,6 @@ import pathlib
 from flax.traverse_util import flatten_dict
 
 from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.config.validation import mesh_shape
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.llm import guesses
 from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
@@ -29,7 +28,6 @@ _CHOICES = {
 # The least and the largest value of each field.
 _COUNTS = {
   'seed': (0, 2**32 - 1),  # a larger one would be cut to 32 bits
-  'model.cache_length': (1, 2**24),
   'model.batch_size': (1, 2**16),
   'guess.num_epochs': (1, 10**4),
   'guess.batch_size': (1, 2**31 - 1),
@@ -38,14 +36,13 @@ _COUNTS = {
   'prompts.num_examples': (0, 20),
   'readouts.max_new_tokens': (1, 2**24),
   'readouts.grid_points': (2, 10**4 + 1),
-  'mesh.model': (1, 2**31 - 1),
 }
 _TEXTS = (
   *('model.weights', 'encoder.weights'),
   *('benchmark.instruction', 'benchmark.label'),
 )
 _OTHERS = {
-  *('benchmark.inputs', 'benchmark.low', 'benchmark.high', 'mesh.data'),
+  *('benchmark.inputs', 'benchmark.low', 'benchmark.high'),
   *('guess.bias', 'guess.noise', 'guess.shuffled'),
   *('guess.optimizer.learning_rate', 'guess.optimizer.clip_norm'),
 }
@@ -69,20 +66,6 @@ def validate(config: ExperimentConfig) -> None:
       raise UserError(f'config.{field} is {fields[field]!r}; it must be a text')
   _check_inputs(config.benchmark.inputs)
   _check_guess(config.guess)
-  model, readouts = config.model, config.readouts
-  if readouts.max_new_tokens >= model.cache_length:
-    raise UserError(
-      f'config.readouts.max_new_tokens is {readouts.max_new_tokens}; it must be below '
-      f'config.model.cache_length, which is {model.cache_length}'
-    )
-  if config.mesh.data != -1:
-    check_count('config.mesh.data (-1 for all devices left)', config.mesh.data)
-  data, _ = mesh_shape(config)
-  if 2 * model.batch_size % data:
-    raise UserError(
-      f'config.model.batch_size is {model.batch_size}; twice that number must be '
-      f'divisible by the data axis of the mesh, which is {data}'
-    )
 
 
 def _is_text(value: object) -> bool:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
   class ModelConfig(Protocol):
     weights: str
     dtype: str
-    cache_length: int
     batch_size: int
 
   class EncoderConfig(Protocol):

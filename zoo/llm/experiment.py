@@ -9,10 +9,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 from absl import logging
 
-from zoo.config.mesh import make_mesh
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
@@ -164,9 +162,7 @@ def _ask_all(
   facts: ModelFacts = {
     'model': model.name,
     'num_params': model.num_params,
-    'device_kind': jax.devices()[0].device_kind,
-    'num_devices': make_mesh(config).size,
-    'jax_version': jax.__version__,
+    'engine': model.engine,
   }
   summary = _summary(config, benchmark, prompts, lines, facts)
   _warn_of_unparsed(summary)

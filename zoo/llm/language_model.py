@@ -60,6 +60,10 @@ class LanguageModel:
     self.name = name
     self.num_params = sum(weights.numel() for weights in model.parameters())
     self.max_length: int | None = config.get('max_position_embeddings')
+    self.engine = (
+      f'transformers {transformers.__version__}, torch {torch.__version__}, '
+      f'{model.device.type}'
+    )
     self._model, self._tokenizer = model.eval(), tokenizer
     self._end_tokens = frozenset(end_tokens)
     self._window: int | None = config.get('sliding_window')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float
 
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
-from zoo.llm import load_model
+from zoo.llm import load_model, published
 from zoo.llm.benchmarks import Benchmark, read_jsonl
 from zoo.llm.config import ExperimentConfig, weights_path
 from zoo.llm.extra import needs_extra
@@ -61,14 +62,18 @@ class Loaded:
   def _embed(
     self, config: ExperimentConfig, texts: Sequence[str]
   ) -> Float[np.ndarray, 'n w']:
-    with needs_extra():
-      from zoo.llm.embeddings import embed
-
     if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
       path = weights_path('encoder.weights', config.encoder.weights)
       vectors = embed(path, new)
       self._vectors.update(zip(new, vectors, strict=True))
     return np.stack([self._vectors[text] for text in texts])
+
+
+def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+  """The embeddings of texts; raises UserError also without the extra `llm`."""
+  with needs_extra():
+    from zoo.llm import embeddings
+  return embeddings.embed(path, texts)
 
 
 def _read_benchmark(
@@ -80,7 +85,4 @@ def _read_benchmark(
         '--data is missing; it must name a folder with train.jsonl and test.jsonl'
       )
     return read_jsonl(user_path(data))
-  # Imported here since a JSONL benchmark does not need TFDS.
-  from zoo.llm import datasets
-
-  return datasets.load(config.benchmark.name, data)
+  return published.load(config.benchmark.name, None if data is None else user_path(data))

@@ -64,6 +64,7 @@ class Model(Protocol):
 
   name: str
   num_params: int
+  engine: str  # the libraries and the device that it runs on
   max_length: int | None  # in tokens; None if there is no limit
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str: ...

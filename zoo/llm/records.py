@@ -197,9 +197,7 @@ def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
     return {
       'model': fields.text('model'),
       'num_params': fields.integer('num_params', 0, 2**62),
-      'device_kind': fields.text('device_kind'),
-      'num_devices': fields.integer('num_devices', 1),
-      'jax_version': fields.text('jax_version'),
+      'engine': fields.text('engine'),
     }
   except UserError as error:
     raise RunError(
