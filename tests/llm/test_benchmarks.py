@@ -76,9 +76,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(('source', 'split', 'old', 'new', 'said'), DAMAGED)
-def test_a_damaged_file_is_one_line(
-  tmp_path, source, split, old, new, said
-):
+def test_a_damaged_file_is_one_line(tmp_path, source, split, old, new, said):
   assert sum(row[0] == source for row in DAMAGED) == 10
   folder = tmp_path / 'files'
   folder.mkdir()

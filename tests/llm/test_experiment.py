@@ -27,6 +27,7 @@ from zoo.studies.paper.language_model import read_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
+
 @pytest.fixture(scope='module')
 def csv(tmp_path_factory):
   """The CSV files of STS-B."""

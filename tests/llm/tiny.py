@@ -32,8 +32,8 @@ FIELDS = {
   'mamba': {},
 }
 TEMPLATE = (
-  "{% for m in messages %}{{ '<|start|>' + m['role'] + ' ' + m['content'] + '<|end|>' }}"
-  "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>model ' }}{% endif %}"
+  "{% for m in messages %}{{ '<|start|>' + m['role'] + ' ' + m['content'] }}"
+  '<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>model {% endif %}'
 )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
+import re
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from zoo.core.errors import UserError
 from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
@@ -14,6 +16,7 @@ MAX_BYTES = 512 * MIB  # of a file
 MAX_LABEL = 1e12
 
 SPLITS = 'train', 'dev', 'test'
+_HALF = re.compile('[\ud800-\udfff]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +87,14 @@ def files_of(
 
 def _example(line: str, source: str) -> Example:
   match parse_json(line, source):
-    case {'inputs': [*texts], 'label': str(label)} if label.strip():
+    case {'inputs': [_, *_] as texts, 'label': str(label)} if label.strip():
       label = label.strip()
-    case {'inputs': [*texts], 'label': label} if is_finite_number(label):
+    case {'inputs': [_, *_] as texts, 'label': label} if _is_number(label):
       label = float(label)
     case _:
-      texts, label = [], 0.0
-  readable = all(isinstance(text, str) and _is_unicode(text) for text in texts)
-  if texts and readable and (isinstance(label, str) or abs(label) <= MAX_LABEL):
+      texts, label = [None], ''
+  # JSON may spell half of a surrogate pair, which cannot be written.
+  if all(isinstance(text, str) and not _HALF.search(text) for text in texts):
     return Example(tuple(texts), label)
   raise UserError(
     f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
@@ -99,9 +102,8 @@ def _example(line: str, source: str) -> Example:
   )
 
 
-def _is_unicode(text: str) -> bool:
-  """Whether a text can be written; JSON may spell half of a surrogate pair."""
-  return text.isascii() or not any('\ud800' <= character <= '\udfff' for character in text)
+def _is_number(label: object) -> TypeGuard[float]:
+  return is_finite_number(label) and abs(float(label)) <= MAX_LABEL
 
 
 def _benchmark(

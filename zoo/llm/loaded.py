@@ -85,4 +85,6 @@ def _read_benchmark(
         '--data is missing; it must name a folder with train.jsonl and test.jsonl'
       )
     return read_jsonl(user_path(data))
-  return published.load(config.benchmark.name, None if data is None else user_path(data))
+  return published.load(
+    config.benchmark.name, None if data is None else user_path(data)
+  )

@@ -100,8 +100,7 @@ class Published:
 
 
 def load(name: str, folder: pathlib.Path | None) -> Benchmark:
-  """A published benchmark; raises UserError if it is not, or not whole, in the folder.
-  """
+  """A published benchmark; raises UserError if it is not, or damaged, in the folder."""
   published = PUBLISHED[name]
   if folder is None:
     source = published.source
