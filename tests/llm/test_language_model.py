@@ -4,6 +4,8 @@ Each architecture has random weights. Prompts differ in length, so that batches 
 padding, and are longer than the windows of the models that have some.
 """
 
+# pyright: reportMissingImports=false
+
 import importlib.util
 import json
 import pathlib

@@ -3,6 +3,8 @@
 Making them needs the extra `llm`.
 """
 
+# pyright: reportMissingImports=false
+
 import pathlib
 
 # `mistral` has a window in all layers, `gemma3_text` in every other one.

@@ -7,7 +7,7 @@ import hashlib
 import pathlib
 import re
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from zoo.core.errors import UserError
 from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
@@ -102,7 +102,7 @@ def _example(line: str, source: str) -> Example:
   )
 
 
-def _is_number(label: object) -> TypeGuard[float]:
+def _is_number(label: Any) -> TypeGuard[float]:
   return is_finite_number(label) and abs(float(label)) <= MAX_LABEL
 
 

@@ -1,5 +1,7 @@
 """Sentence embeddings by an encoder of `transformers`, such as all-MiniLM-L6-v2."""
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import os

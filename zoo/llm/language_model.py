@@ -5,6 +5,8 @@ change. All tokens, also those of batches and trees, carry their positions, and 
 slots of the cache that a mask of four dimensions allows.
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import copy
@@ -20,10 +22,10 @@ import torch
 import transformers
 from jaxtyping import Float64
 from tokenizers import pre_tokenizers
-from transformers.integrations.gguf import read_gguf_metadata
 from transformers.integrations.gguf.gguf_tokenizer_mapping import (
   GGUF_PRE_TOKENIZER_SPLITS,
 )
+from transformers.integrations.gguf.reader import read_gguf_metadata
 
 from zoo.core.errors import RunError, UserError, check_count, check_name, in_one_line
 from zoo.host.files import user_path
@@ -173,7 +175,7 @@ class LanguageModel:
   def _encode(self, text: str) -> list[int]:
     return self._tokenizer(text, add_special_tokens=False)['input_ids']
 
-  def _decode(self, tokens: Sequence[int]) -> str:
+  def _decode(self, tokens: list[int]) -> str:
     decoded = self._tokenizer.decode(
       tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
     )
@@ -232,9 +234,8 @@ class LanguageModel:
     positions = past.positions.expand(rows, -1)
     positions = torch.where(positions < limits, positions, _PADDING)
     cache = _copied(past.cache)
-    for layer in cache.layers:
-      layer.keys = layer.keys.expand(rows, -1, -1, -1)
-      layer.values = layer.values.expand(rows, -1, -1, -1)
+    if len(past.prompts) < rows:
+      cache.batch_repeat_interleave(rows)
     rest = [ids[count:] for ids, count in zip(prompts, kept, strict=True)]
     return Past(prompts, cache, positions), rest
 
@@ -267,8 +268,8 @@ class LanguageModel:
     """
     slots = torch.cat([past.positions, positions], dim=1)
     seen = slots[:, None] <= positions[:, :, None]
-    num_nodes = 0 if ancestors is None else len(ancestors)
-    if num_nodes:
+    num_nodes = 0
+    if ancestors is not None and (num_nodes := len(ancestors)):
       seen[:, -num_nodes:, -num_nodes:] = ancestors
     cache = _copied(past.cache)
     logits = self._model(
@@ -343,13 +344,14 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
     ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
     if torch.cuda.is_available():
       options['device_map'] = 'auto'
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    read: Any = transformers.AutoModelForCausalLM.from_pretrained(
       folder,
       dtype=_DTYPES[dtype],
       use_safetensors=True,
       output_loading_info=True,
       **options,
     )
+    model, info = read
   except UserError:
     raise
   except Exception as error:  # of any of the libraries that read files
