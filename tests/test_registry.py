@@ -229,7 +229,7 @@ import sys
 import launch.cli
 import configs.atlas, configs.llm.smollm2, configs.yq_lsa
 configs.get_config('transformer', 'task=parity')
-heavy = 'zoo.config.validation', 'zoo.llm.config', 'zoo.theory', 'zoo.training'
+heavy = 'zoo.config.validation', 'zoo.llm.guesses', 'zoo.theory', 'zoo.training'
 print([module for module in heavy if module in sys.modules])
 """
   assert _printed('-c', program) == '[]'

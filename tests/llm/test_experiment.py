@@ -160,74 +160,29 @@ def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
   }
 
 
-def change(**fields):
-  """Changes fields of the fourth line: `free__value` is one of the arm with a guess."""
-
-  def changed(line):
-    for name, value in fields.items():
-      *path, leaf = name.split('__')
-      node = line['arms']['with_guess'] if path else line
-      for part in path:
-        node = node[part]
-      node[leaf] = value
-
-  return changed
-
-
-@pytest.mark.parametrize(
-  ('changed', 'said'),
-  [
-    (change(index=99), ['index', '99', 'from 0 to 11']),
-    (change(index='3'), ['index', "'3'"]),
-    (change(query=0, label=0), ['its query is not that of prompt 3']),
-    (change(guess=4.99), ['its guess is not that of prompt 3']),
-    (change(seconds='long'), ['seconds', "'long'"]),
-    (change(arms=[]), ['arms', 'an object']),
-    (change(arms={}), ["lacks 'answer'"]),
-    (change(free__value=99), ['not a label']),
-    (change(free__value='high'), ['not a label']),
-    (change(free__value=True), ['not a label']),
-    (change(forced__answer=None), ["lacks 'answer'"]),
-    (change(expected__value=None), ["lacks 'value'"]),
-    (change(expected__mass=7), ['mass', '7']),
-  ],
-)
-def test_a_line_of_another_form_is_told_and_kept(
-  finished, tmp_path, csv, parrot, changed, said
+@pytest.mark.parametrize('changed', [{'query': 0}, {'guess': 4.99}, {'index': 99}])
+def test_a_line_of_another_prompt_is_told_and_kept(
+  finished, tmp_path, csv, parrot, changed
 ):
   out = shutil.copytree(finished, tmp_path / 'out')
   lines = read_lines(out)
-  changed(lines[3])
+  lines[3].update(changed)
   text = ''.join(json.dumps(line) + '\n' for line in lines)
   (out / 'prompts.jsonl').write_text(text)
-  with pytest.raises(RunError) as info:
+  with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
     run(parrot_config(), out, csv)
-  assert f'line 4 of {out}/prompts.jsonl is damaged; delete' in str(info.value)
-  for part in said:
-    assert part in str(info.value)
   assert (out / 'prompts.jsonl').read_text() == text
 
 
-@pytest.mark.parametrize(
-  ('file', 'content'),
-  [
-    ('guesses.json', '{'),
-    ('guesses.json', '{}'),
-    ('guesses.json', '{"train": [1], "dev": [1], "test": [1]}'),
-    ('guesses.json', '[' * 10**5),
-    ('summary.json', '{'),
-    ('summary.json', '[]'),
-    ('summary.json', '{"model": 7}'),
-  ],
-)
+@pytest.mark.parametrize('file', ['guesses.json', 'summary.json'])
 def test_a_damaged_file_of_a_finished_run_is_told(
-  finished, tmp_path, csv, parrot, file, content
+  finished, tmp_path, csv, parrot, file
 ):
   out = shutil.copytree(finished, tmp_path / 'out')
-  (out / file).write_text(content)
+  (out / file).write_text('{')
   with pytest.raises(RunError, match=f'{file} is damaged; delete it'):
     run(parrot_config(), out, csv)
-  assert (out / file).read_text() == content
+  assert (out / file).read_text() == '{'
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
@@ -302,7 +257,7 @@ def test_a_mistake_in_the_fields_themselves():
     del config.prompts.number, config.prompts.num_prompts
   with refuses("no field 'prompts.num_prompts'"):
     validate(config)
-  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == FIELDS
+  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == set(FIELDS)
 
 
 def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
@@ -381,12 +336,6 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, parrot)
       ]
     )
   )
-  for damaged in ([], {'train': []}, {**guesses['probabilities'], 'test': [[2, 0]]}):
-    (tmp_path / 'classes' / 'guesses.json').write_text(
-      json.dumps({**guesses, 'probabilities': damaged})
-    )
-    with pytest.raises(RunError, match=r'guesses.json is damaged; delete it'):
-      run(config, tmp_path / 'classes', tmp_path / 'moods')
   rows = [
     {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
   ]

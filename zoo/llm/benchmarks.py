@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 
 from zoo.core.errors import UserError
 from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
+from zoo.llm.config import MAX_LABEL
 
 MAX_BYTES = 512 * MIB  # of a file
-MAX_LABEL = 1e12
 
 SPLITS = 'train', 'dev', 'test'
 _HALF = re.compile('[\ud800-\udfff]')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import (
-  TYPE_CHECKING,
   Any,
   Literal,
   NotRequired,
@@ -15,21 +14,11 @@ from typing import (
 
 import numpy as np
 from jaxtyping import Float64
+from ml_collections import ConfigDict
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
 from zoo.llm.prompts import Wording
-
-if TYPE_CHECKING:
-
-  class ReadoutConfig(Protocol):
-    """The section `readouts` of a config."""
-
-    max_new_tokens: int
-    grid_points: int
-
-else:
-  from ml_collections import ConfigDict as ReadoutConfig
 
 ReadoutName = Literal['free', 'forced', 'expected']
 READOUTS: dict[ReadoutName, str] = {
@@ -89,7 +78,7 @@ def read_all(
   texts: Sequence[str],
   queries: Sequence[Example],
   wording: Wording,
-  config: ReadoutConfig,
+  config: ConfigDict,
 ) -> list[Answers]:
   """Sends the model the message for each query, and reads its answers in three ways.
 
