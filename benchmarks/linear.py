@@ -1,11 +1,10 @@
-"""The speed of training, compared with a first naive program and with lower bounds.
+"""The speed of training linear attention, next to a naive program and lower bounds.
 
-All contenders are timed in one process and in turns, so that their ratios hold although
-the machine's speed drifts. `literal` is the paper's equation on whole tokens, one
-compiled step at a time from a Python loop, with each array sampled in its own shape;
-`zoo` is the loop exactly as `launch.main` runs it, metrics and checkpoints included;
-`chunk` is its compiled steps alone; `draws` only samples what the steps read, which may
-be the statistics of prompts; `examples` only samples whole prompts.
+`literal` is the paper's equation on whole tokens, one compiled step at a time from a
+Python loop, with each array sampled in its own shape; `zoo` is the loop exactly as
+`launch.main` runs it, metrics and checkpoints included; `chunk` is its compiled steps
+alone; `draws` only samples what the steps read, which may be the statistics of prompts;
+`examples` only samples whole prompts.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ import copy
 import functools
 import io
 import pathlib
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +26,11 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Key, PyTree
 from matplotlib.ticker import NullLocator
-from tqdm import tqdm
 
-from zoo.config.mesh import make_mesh, replicate
-from zoo.config.validation import Config, build_model, build_task, num_heads, validate
+import configs
+from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, build_model, build_task, num_heads
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention
@@ -45,80 +44,150 @@ from zoo.reports.style import (
 )
 from zoo.tasks import LinearRegression
 from zoo.training.objective import sample
-from zoo.training.step import TRAIN_STREAM, init_state, stream_key
 from zoo.training.sweeps import at_point, grid, sweep
-from zoo.training.trainer import make_plan, train
+from zoo.training.trainer import train
 
-# The programs that are timed, as the top of this module describes them.
-CONTENDERS = ('literal', 'zoo', 'chunk', 'draws', 'examples')
-
-
-class Timing(NamedTuple):
-  """The speed of one run of a contender."""
-
-  steps_per_second: float
-  cpu_ms_per_step: float  # of all threads of the process
-
-
-@runtime_checkable
-class Timer(Protocol):
-  """An object that times contenders by name."""
-
-  def time(self, contender: str, seconds: float) -> Timing:
-    """Runs a contender for about `seconds` and returns its speed."""
-    ...
-
-
-@runtime_checkable
-class TimedRow(Protocol):
-  """All runs of one contender."""
-
-  @property
-  def label(self) -> str:
-    """The row's name in a table."""
-    ...
-
-  @property
-  def contender(self) -> str:
-    """The name of the contender."""
-    ...
-
-  @property
-  def timings(self) -> list[Timing]:
-    """The speeds of its runs."""
-    ...
+# The cases, by model, fields and contenders; not `literal` with 64 heads, where a step
+# takes a second.
+_ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
+_CASES: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+  ('lsa', {}, _ALL),
+  ('yq_lsa', {}, _ALL),
+  ('ltb', {}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 11}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
+  ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
+)
+# Pairs of cases whose cost should be almost the same.
+_COMPARED = (
+  (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
+  (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
+)
+_SCALED = {
+  'batch size B': ('train.batch_size', (256, 512, 1024, 2048, 4096)),
+  'context length C': ('task.context_length', (5, 10, 15, 100, 10_000)),
+  'features d': ('task.num_features', (5, 10, 20, 40)),
+  'heads H': ('model.num_heads', (1, 4, 16, 64, 256)),
+}
 
 
-class Row(NamedTuple):
-  """All runs of one contender for one config."""
+class Case(NamedTuple):
+  """What is trained."""
 
   model: str
   heads: int
   context_length: int
-  contender: str
-  timings: list[Timing]
 
-  @property
-  def label(self) -> str:
-    """The row's name in a table."""
-    return f'{self.model}, {self.heads} heads, {self.contender}'
+  def __str__(self) -> str:
+    return f'{self.model}, H = {self.heads}, C = {self.context_length}'
 
-  def summary(self) -> dict[str, Any]:
-    """The row as JSON: minimum, median and maximum over the runs."""
-    rates = [timing.steps_per_second for timing in self.timings]
-    cpu = [timing.cpu_ms_per_step for timing in self.timings]
-    return {
-      'model': self.model,
-      'heads': self.heads,
-      'context_length': self.context_length,
-      'contender': self.contender,
-      'steps_per_second': {
-        'min': min(rates),
-        'median': statistics.median(rates),
-        'max': max(rates),
-      },
-      'cpu_ms_per_step': statistics.median(cpu),
+
+# The contenders of each case, by name.
+Results = Mapping[tuple[Case, str], Contender]
+
+
+def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
+  """The config of a model with some fields changed."""
+  config: Any = configs.get_config(name, variant)
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+def measure(variant: str, repeats: int, seconds: float) -> dict[str, Any]:
+  """The speeds of all cases and their ratios, and the time of a sweep; as JSON."""
+  entries = [(config_of(n, variant, more), names) for n, more, names in _CASES]
+  results = compare(entries, repeats, seconds)
+  eleven = config_of('multi_head_lsa', variant, {'model.num_heads': 11})
+  return {
+    'rows': [
+      {
+        **case._asdict(),
+        'contender': name,
+        'steps_per_second': one.rates,
+        'cpu_ms_per_step': one.cpu_ms_per_step,
+      }
+      for (case, name), one in results.items()
+    ],
+    'ratios': ratios(results),
+    'sweep': time_sweep(eleven, num_points=32),
+  }
+
+
+def compare(
+  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
+) -> Results:
+  """Times the named contenders of each config `repeats` times, in turns.
+
+  A timing takes about `seconds`, but that of `zoo` a whole run. Raises UserError for an
+  invalid config.
+  """
+  results = {}
+  for config, names in entries:
+    case = Case(config.model.name, num_heads(config), config.task.context_length)
+    contest = Contest(config)
+    results |= {
+      (case, name): contest.contender(name, f'{case}, {name}') for name in names
     }
+  time_in_turns([*results.values()], repeats, seconds)
+  return results
+
+
+class Contest:
+  """The programs of one config, compiled and ready to be timed again and again."""
+
+  def __init__(self, config: Config):
+    self.steps = Steps(config)
+    self._config = config
+    self._literal, self._literal_state = literal_step(config)
+    self._draws = jax.jit(functools.partial(self._draw, self.steps.uses_statistics))
+    self._examples = jax.jit(functools.partial(self._draw, False))
+
+  def contender(self, name: str, label: str) -> Contender:
+    """The contender of that name."""
+    if name == 'zoo':
+      return Contender(label, lambda seconds: self._time_zoo())
+    return of_steps(label, functools.partial(self.run, name))
+
+  def run(self, name: str, steps: int) -> PyTree:
+    """Runs steps of a program, waits for them to finish, and returns their result."""
+    if name == 'chunk':
+      return self.steps.run(steps)
+    with self.steps.computing():
+      if name == 'literal':
+        result, key = self._literal_state, jax.random.key(0)
+        for step in range(steps):
+          result = self._literal(result, jax.random.fold_in(key, step))
+      else:
+        draw = self._draws if name == 'draws' else self._examples
+        result = draw(self.steps.key, replicate(np.int32(steps), self.steps.mesh))
+      return jax.block_until_ready(result)
+
+  def _time_zoo(self) -> Timing:
+    """The speed that a whole run reports in its summary."""
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
+    ):
+      summary = train(self._config, pathlib.Path(folder) / 'run')
+    if summary is None:
+      raise KeyboardInterrupt
+    wall, cpu = summary['steps_per_second'], summary['cpu_ms_per_step']
+    assert wall is not None  # it took steps
+    assert cpu is not None
+    return Timing(wall, cpu)
+
+  def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
+    batch_size = self._config.train.batch_size
+
+    def drawn(step: jax.Array | int) -> Any:
+      stream = jax.random.fold_in(key, step)
+      return sample(self.steps.task, stream, batch_size, statistics)
+
+    # The loop carries the whole sample, since XLA does not compute unused values.
+    nothing = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
+    )
+    return jax.lax.fori_loop(0, steps, lambda step, _: drawn(step), nothing)
 
 
 def literal_step(
@@ -156,160 +225,22 @@ def literal_step(
   return step, (weights, optimizer.init(weights))
 
 
-def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
-  """The speed of `run`, which runs a number of steps, over about `seconds`."""
-  # The first call compiles and warms caches; the second gives the number of steps.
-  run(2)
-  start = time.perf_counter()
-  run(2)
-  steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
-  start, cpu_start = time.perf_counter(), time.process_time()
-  run(steps)
-  wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
-  return Timing(steps / wall, 1e3 * cpu / steps)
-
-
-class Contest:
-  """The contenders for one config, compiled and ready to be timed again and again."""
-
-  def __init__(self, config: Config):
-    validate(config)
-    self._config = config
-    self._task = build_task(config)
-    self.model = config.model.name
-    self.heads = num_heads(config)
-    self._mesh = make_mesh(config)
-    self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
-    self._literal, self._literal_state = literal_step(config)
-    with jax.set_mesh(self._mesh):
-      plan = make_plan([config], self._mesh)
-      self._state = init_state(config, plan.layout)
-      self._steps = plan.train_steps
-      self._numbers = replicate(plan.numbers, self._mesh)
-      self._draws = jax.jit(functools.partial(self._draw, plan.statistics))
-      self._examples = jax.jit(functools.partial(self._draw, False))
-
-  def time(self, contender: str, seconds: float) -> Timing:
-    """Runs a contender for about `seconds` and returns its speed."""
-    if contender == 'zoo':
-      return self._time_zoo()
-    return time_steps(functools.partial(self.run, contender), seconds)
-
-  def run(self, contender: str, steps: int) -> PyTree:
-    """Runs steps of a contender other than `zoo`, and waits for them to finish.
-
-    Returns the training state or the last sample. `chunk` continues from the state of
-    its last call, whose arrays it donates.
-    """
-    precision = self._config.train.matmul_precision
-    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
-      match contender:
-        case 'literal':
-          result, key = self._literal_state, jax.random.key(0)
-          for step in range(steps):
-            result = self._literal(result, jax.random.fold_in(key, step))
-        case 'chunk':
-          limits = (replicate(np.int32(step), self._mesh) for step in (0, steps))
-          self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
-          result = self._state
-        case 'draws':
-          result = self._draws(self._key, replicate(np.int32(steps), self._mesh))
-        case _:
-          result = self._examples(self._key, replicate(np.int32(steps), self._mesh))
-      return jax.block_until_ready(result)
-
-  def _time_zoo(self) -> Timing:
-    """The speed that a whole run reports in its summary."""
-    with (
-      tempfile.TemporaryDirectory() as folder,
-      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
-    ):
-      summary = train(self._config, pathlib.Path(folder) / 'run')
-    if summary is None:
-      raise KeyboardInterrupt
-    wall, cpu = summary['steps_per_second'], summary['cpu_ms_per_step']
-    assert wall is not None  # it took steps
-    assert cpu is not None
-    return Timing(wall, cpu)
-
-  def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
-    batch_size = self._config.train.batch_size
-
-    def drawn(step: jax.Array | int) -> Any:
-      stream = jax.random.fold_in(key, step)
-      return sample(self._task, stream, batch_size, statistics)
-
-    # The loop carries the whole sample, since XLA does not compute unused values.
-    nothing = jax.tree.map(
-      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
-    )
-    return jax.lax.fori_loop(0, steps, lambda step, _: drawn(step), nothing)
-
-
-def compare(
-  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
-) -> list[Row]:
-  """Times the contenders of each config `repeats` times, in turns.
-
-  A timing takes about `seconds`, but that of `zoo` a whole run. Shows a progress bar.
-  Raises UserError for an invalid config.
-  """
-  pairs = []
-  for config, contenders in entries:
-    contest = Contest(config)
-    of = contest.model, contest.heads, config.task.context_length
-    pairs += [(contest, Row(*of, contender, [])) for contender in contenders]
-  time_in_turns(pairs, repeats, seconds)
-  return [row for _, row in pairs]
-
-
-def time_in_turns(
-  pairs: Sequence[tuple[Timer, TimedRow]], repeats: int, seconds: float
-) -> None:
-  """Adds `repeats` timings by its timer to each row, in turns.
-
-  Shows a progress bar.
-  """
-  with tqdm(total=repeats * len(pairs), unit='timing') as bar:
-    for _ in range(repeats):
-      for contest, row in pairs:
-        bar.set_description(row.label)
-        row.timings.append(contest.time(row.contender, seconds))
-        bar.update()
-
-
-def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
-  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
-  return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
-
-
-def ratios(rows: Sequence[Row]) -> dict[str, float]:
-  """The ratios that the benchmark reports, from the median speeds of the rows."""
-  speed = {row[:-1]: row.summary()['steps_per_second']['median'] for row in rows}
+def ratios(results: Results) -> dict[str, float]:
+  """The ratios that the benchmark reports, of median speeds."""
+  speed = {of: one.rates['median'] for of, one in results.items()}
   found = {}
-  for case in dict.fromkeys(row[:3] for row in rows):
-    name, zoo = _case(*case), speed[*case, 'zoo']
-    if (*case, 'literal') in speed:
-      found[f'{name}: speed over literal'] = zoo / speed[*case, 'literal']
+  for case in dict.fromkeys(case for case, _ in speed):
+    zoo = speed[case, 'zoo']
+    if (case, 'literal') in speed:
+      found[f'{case}: speed over literal'] = zoo / speed[case, 'literal']
     for floor in ('draws', 'examples', 'chunk'):
-      if (*case, floor) in speed:
-        found[f'{name}: step time over {floor}'] = speed[*case, floor] / zoo
-  for few, many in _COMPARED:
-    if (*few, 'zoo') in speed and (*many, 'zoo') in speed:
-      ratio = speed[*few, 'zoo'] / speed[*many, 'zoo']
-      found[f'step time of {_case(*many)} over that of {_case(*few)}'] = ratio
+      if (case, floor) in speed:
+        found[f'{case}: step time over {floor}'] = speed[case, floor] / zoo
+  for few, many in ((Case(*one), Case(*other)) for one, other in _COMPARED):
+    if (few, 'zoo') in speed and (many, 'zoo') in speed:
+      ratio = speed[few, 'zoo'] / speed[many, 'zoo']
+      found[f'step time of {many} over that of {few}'] = ratio
   return found
-
-
-# Pairs of cases whose cost should be almost the same.
-_COMPARED = (
-  (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
-  (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
-)
-
-
-def _case(model: str, heads: int, context_length: int) -> str:
-  return f'{model}, H = {heads}, C = {context_length}'
 
 
 def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
@@ -340,7 +271,7 @@ def table(found: dict[str, Any]) -> str:
   """The results of the benchmark as tables for a terminal."""
   speeds = []
   for row in found['rows']:
-    case = _case(row['model'], row['heads'], row['context_length'])
+    case = Case(row['model'], row['heads'], row['context_length'])
     speed = [
       f'{row["steps_per_second"][name]:.1f}' for name in ('min', 'median', 'max')
     ]
@@ -364,19 +295,30 @@ def table(found: dict[str, Any]) -> str:
 
 
 def scale(
-  cases: dict[str, list[tuple[int, Config]]], repeats: int, seconds: float
+  variant: str, repeats: int, seconds: float, num_sizes: int | None
 ) -> dict[str, Any]:
-  """The time of a compiled step by size, for each quantity that is varied."""
+  """The time of a compiled step by size, for each quantity that is varied; as JSON.
+
+  `num_sizes` is how many sizes are tried; None: all.
+  """
   found = {}
-  for label, sized_configs in cases.items():
-    entries = [(config, ('chunk',)) for _, config in sized_configs]
-    rows = compare(entries, repeats, seconds)
-    sizes = [size for size, _ in sized_configs]
-    speeds = [row.summary()['steps_per_second']['median'] for row in rows]
-    times = [1e3 / speed for speed in speeds]
+  for label, (field, sizes) in _SCALED.items():
+    sizes = sizes[:num_sizes]
+    entries = [
+      (config_of('multi_head_lsa', variant, {'model.num_heads': 11, field: size}), size)
+      for size in sizes
+    ]
+    contenders = [of_steps(f'{label}, {size}', Steps(one).run) for one, size in entries]
+    time_in_turns(contenders, repeats, seconds)
+    times = [1e3 / one.rates['median'] for one in contenders]
     exponent = growth(sizes, times)
-    found[label] = {'sizes': sizes, 'ms_per_step': times, 'exponent': exponent}
+    found[label] = {'sizes': list(sizes), 'ms_per_step': times, 'exponent': exponent}
   return found
+
+
+def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
+  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
+  return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
 
 
 @in_style()

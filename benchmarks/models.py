@@ -1,17 +1,14 @@
-"""The speed of training any model, compared with a plain program and the matmul peak.
+"""The speed of training any model, next to a plain program and the matmul peak.
 
-All contenders are timed in one process and in turns. `zoo` is the compiled steps that
-`launch.main` runs; `plain` is the same model trained by the usual Flax program, one
-compiled step at a time from a Python loop; `matmul` multiplies square matrices, which
-gives the peak of the machine.
+`zoo` is the compiled steps that `launch.main` runs; `plain` is the same model trained
+by the usual Flax program, one compiled step at a time from a Python loop; `matmul`
+multiplies square matrices, which gives the peak of the machine.
 """
 
 from __future__ import annotations
 
-import functools
-import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,78 +16,74 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import PyTree
-from zoo.benchmarks.linear import Timing, time_in_turns, time_steps
 
-from zoo.config.mesh import make_mesh, replicate
-from zoo.config.validation import Config, build_model, build_task, validate
+import zoo
+from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
+from benchmarks.linear import config_of
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, build_model, build_task
+from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
-from zoo.training.objective import make_objective, numbers_of
-from zoo.training.step import TRAIN_STREAM, init_state, stream_key
-from zoo.training.trainer import make_plan
+from zoo.training.objective import make_objective
 from zoo.training.utilisation import product_flops
 
-CONTENDERS = 'zoo', 'plain', 'matmul'
 _SIZE = 2048  # of the matrices of `matmul`
+_SIZES = 'gpt2_tiny', 'gpt2_small', 'gpt2'
+_OTHERS = 'deep_lsa', 'deep_set', 'gru', 'lstm', 'mlp', 'mlp_mixer'
 
 
-class ModelRow(NamedTuple):
-  """All runs of one contender for one config."""
+def model_config(name: str, smoke: bool) -> Any:
+  """The config of a size, a mixer or a model, in the setting of arXiv 2208.01066.
 
-  model: str
-  contender: str
-  tokens_per_step: int
-  flops_per_step: int  # of the products of matrices
-  timings: list[Timing]
+  Raises UserError for an unknown name.
+  """
+  mixers = zoo.list_mixers()
+  if name in _SIZES:
+    config = config_of('transformer', name, {})
+  elif name in mixers:
+    config = config_of('transformer', 'gpt2_tiny', {'model.mixer': name})
+  elif name in _OTHERS:
+    config = config_of(name, '', {})
+  else:
+    raise unknown_name('--models', name, [*_SIZES, *mixers, *_OTHERS])
+  d, c, b = (2, 3, 2) if smoke else (20, 40, 64)
+  fields = {'task.num_features': d, 'task.context_length': c, 'train.batch_size': b}
+  config.update_from_flattened_dict(fields)
+  return config
 
-  @property
-  def label(self) -> str:
-    return f'{self.model}, {self.contender}'
 
-  @property
-  def steps_per_second(self) -> float:
-    return statistics.median(timing.steps_per_second for timing in self.timings)
-
-
-class ModelContest:
-  """The contenders for one config, compiled and ready to be timed again and again."""
+class Contest:
+  """The programs of one config, compiled and ready to be timed again and again."""
 
   def __init__(self, config: Config):
-    validate(config)
-    self._config, self._mesh = config, make_mesh(config)
-    self._key = replicate(stream_key(config, TRAIN_STREAM), self._mesh)
-    with jax.set_mesh(self._mesh):
-      plan = make_plan([config], self._mesh)
-      self._state, self._steps = init_state(config, plan.layout), plan.train_steps
-      self._numbers = replicate(plan.numbers, self._mesh)
-      self._plain = _PlainProgram(config)
-      self.flops = product_flops(jax.make_jaxpr(self._plain.gradient)(self._key).jaxpr)
-    self.tokens = config.train.batch_size * _tokens_of(config)
-    self._matrix = replicate(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'), self._mesh)
+    self.steps, self.plain = Steps(config), PlainProgram(config)
+    with self.steps.computing():
+      jaxpr = jax.make_jaxpr(self.plain.gradient)(self.steps.key).jaxpr
+    self.flops = product_flops(jaxpr)  # of a step
+    self.tokens = config.train.batch_size * _tokens_of(config)  # of a step
+    self._matrix = replicate(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'), self.steps.mesh)
 
-  def time(self, contender: str, seconds: float) -> Timing:
-    """Runs a contender for about `seconds` and returns its speed."""
-    return time_steps(functools.partial(self.run, contender), seconds)
+  def contenders(self, name: str) -> dict[str, Contender]:
+    """The contenders, by name, for the model of that name."""
+    programs = {
+      'zoo': self.steps.run,
+      'plain': self.run_plain,
+      'matmul': self._multiply,
+    }
+    return {one: of_steps(f'{name}, {one}', run) for one, run in programs.items()}
 
-  def run(self, contender: str, steps: int) -> PyTree:
-    """Runs steps of a contender, waits for them to finish, and returns their result.
+  def run_plain(self, steps: int) -> jax.Array:
+    """Runs steps of the plain program; returns the loss of the last one."""
+    with self.steps.computing():
+      return jax.block_until_ready(self.plain.run(steps))
 
-    `zoo` and `plain` continue from the state of their last call.
-    """
-    precision = self._config.train.matmul_precision
-    with jax.set_mesh(self._mesh), jax.default_matmul_precision(precision):
-      if contender == 'zoo':
-        limits = (replicate(np.int32(step), self._mesh) for step in (0, steps))
-        self._state, _ = self._steps(self._state, self._key, *limits, self._numbers)
-        result = self._state
-      elif contender == 'plain':
-        result = self._plain.run(steps)
-      else:
-        result = _products(self._matrix, steps)
-      return jax.block_until_ready(result)
+  def _multiply(self, steps: int) -> jax.Array:
+    with self.steps.computing():
+      return jax.block_until_ready(_products(self._matrix, steps))
 
 
-class _PlainProgram:
+class PlainProgram:
   """A model trained as in Flax's tutorials: `nnx.jit` of one step, and a loop."""
 
   def __init__(self, config: Config):
@@ -101,7 +94,6 @@ class _PlainProgram:
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
     self._objective = make_objective(config, build_task(config), False)
-    self._numbers = numbers_of(build_task(config))
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 
@@ -110,7 +102,7 @@ class _PlainProgram:
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
-      return self._objective(nnx.merge(graph, weights, rest), key, self._numbers)
+      return self._objective(nnx.merge(graph, weights, rest), key, None)
 
     return jax.value_and_grad(loss)(weights)
 
@@ -124,7 +116,7 @@ class _PlainProgram:
     return loss
 
   def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
-    loss, grads = nnx.value_and_grad(self._objective)(model, key, self._numbers)
+    loss, grads = nnx.value_and_grad(self._objective)(model, key, None)
     optimizer.update(model, grads)
     return loss
 
@@ -147,44 +139,37 @@ def _tokens_of(config: Config) -> int:
   return nnx.eval_shape(tokens).shape[1]
 
 
-def compare(
-  configs: Mapping[str, Config], repeats: int, seconds: float
-) -> list[ModelRow]:
-  """Times the contenders of each config `repeats` times, in turns.
+def measure(
+  models: Mapping[str, Config], repeats: int, seconds: float
+) -> dict[str, dict[str, float]]:
+  """By model: steps and tokens per second, and ratios to the other contenders.
 
-  A timing takes about `seconds`. Shows a progress bar. Raises UserError for an invalid
-  config.
+  A timing takes about `seconds`. Raises UserError for an invalid config.
   """
-  pairs = []
-  for name, config in configs.items():
-    contest = ModelContest(config)
-    for contender in CONTENDERS:
-      flops = 2 * _SIZE**3 if contender == 'matmul' else contest.flops
-      row = ModelRow(name, contender, contest.tokens, flops, [])
-      pairs.append((contest, row))
-  time_in_turns(pairs, repeats, seconds)
-  return [row for _, row in pairs]
+  contests = {name: Contest(config) for name, config in models.items()}
+  contenders = {name: one.contenders(name) for name, one in contests.items()}
+  every = [one for of_model in contenders.values() for one in of_model.values()]
+  time_in_turns(every, repeats, seconds)
+  return {
+    name: summary(contenders[name], contest.tokens, contest.flops)
+    for name, contest in contests.items()
+  }
 
 
-def summarise(rows: Sequence[ModelRow]) -> dict[str, dict[str, float]]:
-  """By model: steps and tokens per second, and ratios to the other contenders."""
-  by_model: dict[str, dict[str, ModelRow]] = {}
-  for row in rows:
-    by_model.setdefault(row.model, {})[row.contender] = row
-  found = {}
-  for model, of in by_model.items():
-    zoo, matmul = of['zoo'], of['matmul']
-    flops = zoo.flops_per_step * zoo.steps_per_second
-    peak = matmul.flops_per_step * matmul.steps_per_second
-    found[model] = {
-      'steps_per_second': zoo.steps_per_second,
-      'tokens_per_second': zoo.tokens_per_step * zoo.steps_per_second,
-      'speed_over_plain': zoo.steps_per_second / of['plain'].steps_per_second,
-      'gflops_per_second': flops / 1e9,
-      'peak_gflops_per_second': peak / 1e9,
-      'share_of_peak': flops / peak,
-    }
-  return found
+def summary(
+  contenders: Mapping[str, Contender], tokens: int, flops: int
+) -> dict[str, float]:
+  """The speeds of a model, a step of which has so many tokens and operations."""
+  rates = {name: one.rates['median'] for name, one in contenders.items()}
+  speed, peak = flops * rates['zoo'], 2 * _SIZE**3 * rates['matmul']
+  return {
+    'steps_per_second': rates['zoo'],
+    'tokens_per_second': tokens * rates['zoo'],
+    'speed_over_plain': rates['zoo'] / rates['plain'],
+    'gflops_per_second': speed / 1e9,
+    'peak_gflops_per_second': peak / 1e9,
+    'share_of_peak': speed / peak,
+  }
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:

@@ -65,12 +65,10 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
   from zoo import estimators as estimators
   from zoo import evaluation_sets as evaluation_sets
-  from zoo import language_models as language_models
   from zoo import llm as llm
   from zoo import probing as probing
   from zoo import theory as theory
   from zoo import training as training
-  from zoo.benchmarks import linear as benchmark  # noqa: F401
   from zoo.measure.contracts import check_model as check_model
   from zoo.measure.contracts import check_task as check_task
   from zoo.measure.curves import curve as curve
@@ -81,9 +79,8 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
 
 _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
-  **{name: f'zoo.{name}' for name in ('language_models', 'probing', 'theory')},
+  **{name: f'zoo.{name}' for name in ('probing', 'theory')},
   'aot': 'zoo.plan.aot',
-  'benchmark': 'zoo.benchmarks.linear',
   'paper': 'zoo.studies.paper',
   'training': 'zoo.training',
 }

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from zoo.benchmarks import linear as benchmark
-from zoo.benchmarks.linear import Row, Timing
 
+from benchmarks import harness, linear
+from benchmarks.harness import Contender, Timing
+from benchmarks.linear import Case
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
 from zoo.config.validation import build_model, build_task
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_the_literal_program_trains_the_same_model(name):
   """Adam's first step is the learning rate, against the sign of the gradient."""
   config = small_config(name, optimizer__schedule='constant', model__init_scale=0.5)
-  step, state = benchmark.literal_step(config)
+  step, state = linear.literal_step(config)
   key = jax.random.key(3)
   after, _ = step(state, key)
   # The gradient on the same prompts, by the model's cheap prediction.
@@ -61,7 +62,7 @@ class Clock:
     self._wall, self._cpu = wall, cpu
     self.steps = []
 
-  def run(self, contender, steps):
+  def run(self, steps):
     self.steps.append(steps)
 
   def perf_counter(self):
@@ -71,11 +72,10 @@ class Clock:
     return self._cpu * sum(self.steps)
 
 
-def test_a_timing_is_of_the_steps_after_those_that_warm_up(contest, monkeypatch):
+def test_a_timing_is_of_the_steps_after_those_that_warm_up(monkeypatch):
   clock = Clock(wall=0.25, cpu=0.375)
-  monkeypatch.setattr(contest, 'run', clock.run)
-  monkeypatch.setattr(benchmark, 'time', clock)
-  assert contest.time('chunk', seconds=10.0) == Timing(4.0, 375.0)
+  monkeypatch.setattr(harness, 'time', clock)
+  assert harness.of_steps('a', clock.run).time(10.0) == Timing(4.0, 375.0)
   assert clock.steps == [2, 2, 40]  # as many as take so long
 
 
@@ -84,7 +84,7 @@ CONFIG = small_config(train__num_steps=3, optimizer__schedule='constant')
 
 @pytest.fixture(scope='module')
 def contest():
-  return benchmark.Contest(CONFIG)
+  return linear.Contest(CONFIG)
 
 
 def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
@@ -119,29 +119,27 @@ def test_what_is_drawn_is_what_the_last_step_would_see(contest, contender, kind)
 @pytest.mark.slow
 def test_the_loop_reports_its_own_speed():
   config = small_config(train__num_steps=8)
-  (row,) = benchmark.compare([(config, ('zoo',))], repeats=2, seconds=0.01)
-  assert row[:4] == ('yq_lsa', 1, 4, 'zoo')
-  assert len({timing.steps_per_second for timing in row.timings}) == 2  # of two runs
+  results = linear.compare([(config, ('zoo',))], repeats=2, seconds=0.01)
+  one = results[Case('yq_lsa', 1, 4), 'zoo']
+  assert len({timing.steps_per_second for timing in one.timings}) == 2  # of two runs
 
 
-def row(model, heads, context, contender, *rates):
-  return Row(model, heads, context, contender, [Timing(r, 1000 / r) for r in rates])
-
-
-ROWS = [
-  row('multi_head_lsa', 11, 10, 'literal', 4.0, 5.0, 6.0),
-  row('multi_head_lsa', 11, 10, 'zoo', 300.0, 400.0, 350.0),
-  row('multi_head_lsa', 11, 10, 'chunk', 385.0),
-  row('multi_head_lsa', 11, 10, 'draws', 700.0),
-  row('multi_head_lsa', 11, 10, 'examples', 1050.0),
-  row('multi_head_lsa', 64, 10, 'zoo', 280.0),
-  row('multi_head_lsa', 64, 10, 'chunk', 280.0),
-]
+def timed(*rates):
+  return Contender('', lambda _: Timing(1.0, 1.0), [Timing(r, 1000 / r) for r in rates])
 
 
 def test_ratios_are_of_medians():
-  eleven, many = (f'multi_head_lsa, H = {h}, C = 10' for h in (11, 64))
-  assert benchmark.ratios(ROWS) == pytest.approx(
+  eleven, many = (Case('multi_head_lsa', h, 10) for h in (11, 64))
+  results = {
+    (eleven, 'literal'): timed(4.0, 5.0, 6.0),
+    (eleven, 'zoo'): timed(300.0, 400.0, 350.0),
+    (eleven, 'chunk'): timed(385.0),
+    (eleven, 'draws'): timed(700.0),
+    (eleven, 'examples'): timed(1050.0),
+    (many, 'zoo'): timed(280.0),
+    (many, 'chunk'): timed(280.0),
+  }
+  assert linear.ratios(results) == pytest.approx(
     {
       f'{eleven}: speed over literal': 70.0,
       f'{eleven}: step time over draws': 2.0,
@@ -151,12 +149,13 @@ def test_ratios_are_of_medians():
       f'step time of {many} over that of {eleven}': 1.25,
     }
   )
-  summary = ROWS[1].summary()
-  assert summary['steps_per_second'] == {'min': 300.0, 'median': 350.0, 'max': 400.0}
-  assert summary['cpu_ms_per_step'] == pytest.approx(1000 / 350)
+  one = results[eleven, 'zoo']
+  assert one.rates == {'min': 300.0, 'median': 350.0, 'max': 400.0}
+  assert one.cpu_ms_per_step == pytest.approx(1000 / 350)
+  assert str(eleven) == 'multi_head_lsa, H = 11, C = 10'
 
 
 def test_growth_is_the_exponent():
   sizes = [1.0, 2.0, 4.0, 8.0]
   times = [3.0 * size**1.5 for size in sizes]
-  assert benchmark.growth(sizes, times) == pytest.approx(1.5)
+  assert linear.growth(sizes, times) == pytest.approx(1.5)

@@ -105,10 +105,6 @@ MISTAKES = {
     [TRANSFORMER, f'--config.model.num_loops={10**9}'],
     ['num_loops is 1000000000', 'from 1 to 1000'],
   ),
-  'a million wide': (
-    [TRANSFORMER, '--config.model.width=1000000'],
-    ['training needs about', 'config.model'],
-  ),
   'no heads': ([TRANSFORMER, '--config.model.num_heads=0'], ['num_heads is 0', '≥ 1']),
   'heads that are less than none': (
     [TRANSFORMER, '--config.model.num_heads=-2', '--config.model.mixer=mamba'],

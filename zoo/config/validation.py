@@ -31,9 +31,9 @@ def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
   Nothing is written, and no array is made except by a model of the user's own, which is
-  built and called once. The mesh and the memory must fit the devices of this machine;
-  if `num_devices` is given, only the mesh must fit that many devices, which need not
-  exist. Raises RunError if the memory is not even enough for these checks.
+  built and called once. The mesh must fit the devices of this machine, or `num_devices`
+  that need not exist. Raises RunError if the memory is not even enough for these
+  checks; whether it is enough for training is known once that is compiled.
   """
   validate_fields(config)
   config = complete(config)
@@ -58,8 +58,8 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'the data axis of the mesh, which is {data}{times}'
     )
   abstract = abstract_model(config)
-  if num_devices is None:  # the memory of other devices is unknown
-    memory.check(config, task, abstract, (data, model))
+  if num_devices is None:  # the memory of another machine is unknown
+    memory.check_reference(task)
   _check_model(config, task, abstract, model)
   check_forms(config, abstract, task)
   # These checks compute, so they are left out for devices that need not exist.

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Key, PyTree
 from zoo import theory
 from zoo.config.validation import Config, compute_dtype, num_parts, positions
 from zoo.core import draws
-from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
   FollowsRule,
@@ -147,7 +146,8 @@ def query_losses(
     predictions = predictor(batch).astype(batch.y_query.dtype)
     return task.loss(predictions, batch.y_query)
   assert moments is not None  # only tasks that exact theory covers have statistics
-  rule = predictor if isinstance(predictor, LearningRule) else _rule_of(predictor)
+  assert isinstance(predictor, FollowsRule)
+  rule = predictor.learning_rule()
   noise_std = jnp.sqrt(moments.noise_variance)
   return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
 
@@ -207,7 +207,8 @@ def make_objective(
       form = theory.exact_form(model)
       return theory.form_risk(form, theory.form_constants(form, task))
     assert numbers.moments is not None  # ensured by the validation of the config
-    return theory.population_risk(_rule_of(model), numbers.moments)
+    assert isinstance(model, FollowsRule)
+    return theory.population_risk(model.learning_rule(), numbers.moments)
 
   def low_variance(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
@@ -257,8 +258,3 @@ def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
     context_targets=prompt.targets[:, :-1],
   )
   return nnx.merge(graph, jax.tree.map(cast, state)), prompt
-
-
-def _rule_of(model: Predictor) -> LearningRule:
-  assert isinstance(model, FollowsRule)
-  return model.learning_rule()

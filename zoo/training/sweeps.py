@@ -17,14 +17,9 @@ import jax
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.config import memory
 from zoo.config.validation import (
   Config,
-  abstract_model,
-  build_task,
-  mesh_shape,
   minutes_of_patience,
-  num_heads,
   validate,
   validate_fields,
 )
@@ -250,14 +245,15 @@ def _train_stacked(
 ) -> list[pathlib.Path] | None:
   """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
-  _check_memory(configs)
+  program = make_program(configs)
+  program.compile()  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)
   unfinished.mkdir(parents=True, exist_ok=True)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
-    trainer = Trainer(make_program(configs), folders, checkpoints, interruption)
+    trainer = Trainer(program, folders, checkpoints, interruption)
     # Writing all lines of all points for TensorBoard would take longer than training.
     try:
       result = trainer.run(label, tensorboard=False)
@@ -280,13 +276,6 @@ def _train_stacked(
   delete_folder(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
-
-
-def _check_memory(configs: Sequence[Config]) -> None:
-  """Raises UserError unless the models of one program fit side by side."""
-  config = max(configs, key=num_heads)
-  model, shape = abstract_model(config), mesh_shape(config)
-  memory.check(config, build_task(config), model, shape, len(configs))
 
 
 def _write_point(

@@ -110,6 +110,8 @@ def train(
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
+  if not (workdir / 'config.json').exists():
+    program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
   patience = 60 * minutes_of_patience(config)
   try:
@@ -251,6 +253,40 @@ class Program:
   init: Callable[[], State]  # makes the state at step 0
   # Compares each model with the baselines of its task; None: no comparison.
   comparisons: Callable[[State], list[Comparison | None]] | None = None
+  # The compiled steps, and the floating-point operations in their products of matrices.
+  compiled: Callable[..., tuple[State, dict[str, Array]]] | None = None
+  flops_per_step: int = 0
+
+  def compile(self) -> None:
+    """Compiles everything, unless it is compiled.
+
+    Raises UserError if training needs more memory than there is.
+    """
+    if self.compiled is not None:
+      return
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must compile programs in the same order
+      with on_mesh(self.mesh, self.configs[0]):
+        traced = self.train_steps.trace(*self.arguments(self.layout.kept, 0, 0))
+        self.flops_per_step = product_flops(traced.jaxpr.jaxpr)
+        task = build_task(self.configs[0])
+        self.compiled = memory.compile_step(
+          traced.lower(), self.mesh, self.configs, task
+        )
+      compiling.result()
+
+  def _compile_evaluation(self) -> None:
+    with on_mesh(self.mesh, self.configs[0]):
+      self.evaluation.compile(self.layout.saved['model'])
+
+  def advance(
+    self, state: State, start: int, stop: int
+  ) -> tuple[State, dict[str, Array]]:
+    """Starts the steps after `start`, up to `stop`; donates the given state."""
+    assert self.compiled is not None, 'compile it first'
+    return self.compiled(*self.arguments(state, start, stop))
 
   def arguments(self, state: State, start: int, stop: int) -> tuple:
     """What `train_steps` takes for the steps after `start`, up to `stop`."""
@@ -421,30 +457,19 @@ class Trainer:
   def prepare(self, start: int) -> None:
     """Loads the state saved at a step, or makes the initial state, and compiles."""
     program = self._program
-    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
-      compiling = other_core.submit(self._compile_evaluation)
-      if processes.count() > 1:
-        compiling.result()  # all processes must start programs in the same order
-      if start:
-        logging.info('resuming at step %d of %d', start, self._config.train.num_steps)
-        saved = self._checkpoints.load(start, program.layout.saved)
-        state = program.layout.opened(saved)
-      else:
-        state = program.init()
-      # Compiles, without any step.
-      state, metrics = program.train_steps(*program.arguments(state, start, start))
-      compiling.result()
+    program.compile()
+    if start:
+      logging.info('resuming at step %d of %d', start, self._config.train.num_steps)
+      saved = self._checkpoints.load(start, program.layout.saved)
+      state = program.layout.opened(saved)
+    else:
+      state = program.init()
+    state, metrics = program.advance(state, start, start)
     self.step, self._saved, self.state, self.risks = start, start, state, []
     self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
-    # JAX keeps the trace, so that this costs nothing extra.
-    traced = program.train_steps.trace(*program.arguments(state, 0, 0))
-    self._flops = product_flops(traced.jaxpr.jaxpr)
+    self._flops = program.flops_per_step
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
-
-  def _compile_evaluation(self) -> None:
-    with on_mesh(self._program.mesh, self._config):
-      self._program.evaluation.compile(self._program.layout.saved['model'])
 
   def _loop(self, trace: Trace) -> None:
     """Advances, records and saves up to the last step, or to an interruption."""
@@ -471,8 +496,7 @@ class Trainer:
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
-    arguments = self._program.arguments(self.state, self.step, stop)
-    self.state, metrics = self._program.train_steps(*arguments)
+    self.state, metrics = self._program.advance(self.state, self.step, stop)
     at_end = stop == self._config.train.num_steps
     sampled = at_end or stop % self._config.eval.every == 0
     self.step = stop

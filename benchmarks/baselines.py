@@ -1,8 +1,8 @@
 """Measures the baselines of every task and compares them with known values.
 
-  python -m launch.baselines
-  python -m launch.baselines --task=sparse_regression --num_prompts=16384
-  python -m launch.baselines --out=docs/tasks.md   # writes the table into the page
+  python -m benchmarks.baselines
+  python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
+  python -m benchmarks.baselines --out=docs/tasks.md   # writes the table into the page
 
 The known values are in docs/baselines, with their sources.
 """

@@ -28,7 +28,7 @@ def values(tmp_path):
 def test_the_table_is_written_between_its_marks(call, tmp_path, values):
   page = tmp_path / 'page.md'
   page.write_text(f'Before.\n{_BEGIN}\nold\n{_END}\nAfter.\n')
-  answer = call('baselines', values(), '--num_prompts=40', f'--out={page}')
+  answer = call('benchmarks.baselines', values(), '--num_prompts=40', f'--out={page}')
   assert answer.code == 0, answer.err
   lines = answer.out.splitlines()
   assert lines[0].split()[:3] == ['task', 'baseline', 'k']
@@ -50,11 +50,15 @@ def test_the_table_is_written_between_its_marks(call, tmp_path, values):
 
 def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, values):
   folder = values(ols=0.9)
-  answer = call('baselines', folder, '--num_prompts=40', '--task=linear_regression')
+  answer = call(
+    'benchmarks.baselines', folder, '--num_prompts=40', '--task=linear_regression'
+  )
   assert answer.code == 1
   assert '1 values, 1 beyond 4 standard errors' in answer.out
   assert '1 values differ from the known ones' in answer.err
-  answer = call('baselines', folder, '--num_prompts=40', '--task=quadratic_regression')
+  answer = call(
+    'benchmarks.baselines', folder, '--num_prompts=40', '--task=quadratic_regression'
+  )
   assert answer.code == 0, answer.err
   assert 'linear_regression' not in answer.out
 
@@ -76,7 +80,9 @@ def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, va
 )
 def test_a_mistake_is_one_line(call, tmp_path, arguments, said):
   (tmp_path / 'page.md').write_text('No marks.')
-  answer = call('baselines', *(one.format(folder=tmp_path) for one in arguments))
+  answer = call(
+    'benchmarks.baselines', *(one.format(folder=tmp_path) for one in arguments)
+  )
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
   assert said in line
