@@ -80,7 +80,7 @@ def train(
     program_of(config).compile()
     return _train_in_bucket(config, str(workdir), profile)
   workdir = user_path(workdir)
-  if not (workdir / 'config.json').exists():
+  if not workdir.is_dir() or not any(workdir.iterdir()):
     program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
   try:

@@ -132,7 +132,8 @@ class Program:
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
     """Starts the steps after `start`, up to `stop`; donates the given state."""
-    assert self.compiled is not None, 'compile it first'
+    self.compile()
+    assert self.compiled is not None
     return self.compiled(*self._arguments(state, start, stop))
 
   def evaluate(self, state: State, sampled: bool) -> Measured:
