@@ -2,11 +2,14 @@
 
   python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/smollm2
   python -m launch.llm --config=configs/llm/smollm2.py:smoke --data=STSB
-  python -m launch.llm --config=configs/llm/smollm2.py --config.guess.model=cosine \\
-      --config.prompts.context_split=dev --out=runs/honest
+  python -m launch.llm --config=configs/llm/smollm2.py --data=STSB \\
+      --config.guess.model=cosine --config.prompts.context_split=dev --out=runs/honest
+  python -m launch.llm --config=configs/llm/smollm2.py --data=STSB --out=runs/llama \\
+      --config.model.weights=LLAMA --config.model.dtype=bfloat16
   python -m launch.llm --config=configs/llm/ablation.py --data=DATA --out=runs/ablation
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
+LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
 docs/llm.md has the other benchmarks. Rerun the same command to resume after an
 interruption.
 """
@@ -23,10 +26,8 @@ _CONFIG = cli.define_config('Config file of configs/llm, with an optional varian
 _DATA = flags.DEFINE_string(
   'data',
   None,
-  'Folder with the files of STS-B, SICK or TREC QA; not needed once the data set has '
-  'been built from them in the data folder of TFDS (TFDS_DATA_DIR, or '
-  '~/tensorflow_datasets). For your own benchmark, its folder of JSONL files; for the '
-  'ablation, a folder with the folders stsb, sick and trec_qa.',
+  'Folder with the files of STS-B, SICK or TREC QA, or for your own benchmark of its '
+  'JSONL files; for the ablation, a folder with the folders stsb, sick and trec_qa.',
 )
 _OUT = flags.DEFINE_string(
   'out',

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from tests import fuzz
 from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
@@ -243,3 +244,16 @@ def test_mistakes_are_named(tmp_path, data_dir):
   (tmp_path / 'file').write_text('')
   with pytest.raises(RunError, match='cannot be written'):
     evaluation_sets.load('table_1', tmp_path / 'file')
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_corrupted_metadata_are_told(tmp_path):
+  evaluation_sets.load('table_1', tmp_path)
+  (path,) = tmp_path.rglob('dataset_info.json')
+
+  def read():
+    evaluation_sets.load('table_1', tmp_path)
+
+  assert fuzz.check_all(path, read, fuzz.mutate_json) > 0.5

@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def config_of(name='multi_head_lsa', variant='', **fields):
-  config = configs.get_config(name, variant)
+  config: Any = configs.get_config(name, variant)
   config.mesh.data = 1
   config.update_from_flattened_dict(
     {field.replace('__', '.'): value for field, value in fields.items()}

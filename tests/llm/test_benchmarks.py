@@ -1,7 +1,4 @@
-"""Published benchmarks as TensorFlow Datasets without TensorFlow, and one's own."""
-
-import shutil
-import sys
+"""Published benchmarks and one's own, from their files."""
 
 import pytest
 
@@ -16,75 +13,25 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.core.errors import RunError
-from zoo.llm import benchmarks, datasets
-from zoo.llm.published import SOURCES
+from zoo.llm import benchmarks, published
 
 WRITE = {'stsb': write_stsb, 'sick': write_sick, 'trec_qa': write_trec_qa}
 BENCHMARK_OF = {'stsb': 'stsb', 'sick': 'sick_entailment', 'trec_qa': 'trec_qa'}
+
+
+def files_of(source):
+  return published.PUBLISHED[BENCHMARK_OF[source]].source.files
 
 
 def test_what_is_read_is_what_the_files_hold_in_their_order(tmp_path):
   folder = write_stsb(tmp_path / 'csv')
   header, row = 'sentence1,sentence2,similarity_score', '"A ""new"" roof,\nred",Rot –'
   (folder / 'stsb-en-dev.csv').write_text(f'{header}\n{row},3.333\n', 'utf-8')
-  built = datasets.load('stsb', folder, tmp_path / 'tfds')
+  read = published.load('stsb', folder)
   for split in ('train', 'test'):
-    assert [(*example.texts, example.label) for example in built.splits[split]] == PAIRS
-  (dev,) = built.splits['dev']
+    assert [(*example.texts, example.label) for example in read.splits[split]] == PAIRS
+  (dev,) = read.splits['dev']
   assert dev == benchmarks.Example(('A "new" roof,\nred', 'Rot –'), 3.333)
-  # Once built, the files are not needed; the folder is ArrayRecord.
-  again = datasets.load('stsb', None, tmp_path / 'tfds')
-  assert again == built
-  assert list((tmp_path / 'tfds').rglob('*.array_record*'))
-  assert 'tensorflow' not in sys.modules
-
-
-def test_other_files_than_those_it_was_built_from_are_refused(tmp_path):
-  datasets.load('stsb', write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
-  other = write_stsb(tmp_path / 'other', PAIRS[:5])
-  with refuses('was built from other files', str(other), 'TFDS_DATA_DIR'):
-    datasets.load('stsb', other, tmp_path / 'tfds')
-
-
-def test_a_damaged_build_is_told(tmp_path):
-  datasets.load('stsb', write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
-  for path in (tmp_path / 'tfds').rglob('*.array_record*'):
-    path.write_bytes(path.read_bytes()[:-700])
-  with pytest.raises(RunError, match=r'damaged.*delete its folder'):
-    datasets.load('stsb', None, tmp_path / 'tfds')
-
-
-@pytest.fixture(scope='module')
-def built(tmp_path_factory):
-  """A data folder of TFDS with the twelve pairs in it."""
-  base = tmp_path_factory.mktemp('built')
-  datasets.load('stsb', write_stsb(base / 'csv'), base / 'tfds')
-  return base / 'tfds'
-
-
-@pytest.mark.parametrize(
-  ('file', 'old', 'new'),
-  [
-    ('metadata.json', None, None),
-    ('metadata.json', 'sha256', 'md5'),
-    ('metadata.json', '"sha256": "', '"sha256": 7, "x": "'),
-    ('metadata.json', '{', '{' + 2**20 * ' '),
-    ('dataset_info.json', '"12"', f'"{10**12}"'),
-    ('dataset_info.json', '"12"', '"12", "0"'),
-    ('dataset_info.json', '"dev"', '"validation"'),
-    ('dataset_info.json', '{', 9999 * '['),
-  ],
-)
-def test_damaged_metadata_are_told(built, tmp_path, file, old, new):
-  folder = shutil.copytree(built, tmp_path / 'tfds')
-  (path,) = folder.rglob(file)
-  if old is None:
-    path.unlink()
-  else:
-    path.write_text(path.read_text().replace(old, new, 1))
-  with pytest.raises(RunError, match=r'damaged.*delete its folder'):
-    datasets.load('stsb', None, folder)
 
 
 # A good file of each source, and ten that are damaged, with what is said of each.
@@ -129,45 +76,42 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(('source', 'split', 'old', 'new', 'said'), DAMAGED)
-def test_a_damaged_file_is_one_line_and_nothing_is_built(
-  tmp_path, source, split, old, new, said
-):
+def test_a_damaged_file_is_one_line(tmp_path, source, split, old, new, said):
   assert sum(row[0] == source for row in DAMAGED) == 10
   folder = tmp_path / 'files'
   folder.mkdir()
-  for each, file in SOURCES[source].files.items():
+  for each, file in zip(benchmarks.SPLITS, files_of(source), strict=True):
     text = GOOD[source]
     if each == split:
       assert old in text
       text = text.replace(old, new)
     (folder / file).write_bytes(text.encode(errors='surrogateescape'))
   with refuses(*said):
-    datasets.load(BENCHMARK_OF[source], folder, tmp_path / 'tfds')
-  assert not list((tmp_path / 'tfds').rglob('*.array_record*'))
+    published.load(BENCHMARK_OF[source], folder)
 
 
-@pytest.mark.parametrize('source', SOURCES)
+@pytest.mark.parametrize('source', WRITE)
 def test_a_file_that_is_missing_is_told(tmp_path, source):
-  folder, names = tmp_path / 'files', [*SOURCES[source].files.values()]
+  folder, names = tmp_path / 'files', files_of(source)
   with refuses(f'the data folder {folder} does not exist'):
-    datasets.load(BENCHMARK_OF[source], folder, tmp_path / 'tfds')
+    published.load(BENCHMARK_OF[source], folder)
   WRITE[source](folder)
   for name in names:
     (folder / name).rename(folder / 'away')
     with refuses(f'has no {name}', ', '.join(names)):
-      datasets.load(BENCHMARK_OF[source], folder, tmp_path / 'tfds')
+      published.load(BENCHMARK_OF[source], folder)
     (folder / 'away').rename(folder / name)
-  with refuses(f'there is no {SOURCES[source].title}', '--data must name a folder'):
-    datasets.load(BENCHMARK_OF[source], None, tmp_path)
+  with refuses('--data is missing', *names):
+    published.load(BENCHMARK_OF[source], None)
 
 
-def test_sick_is_two_benchmarks_of_one_build(tmp_path):
+def test_sick_is_two_benchmarks(tmp_path):
   folder = write_sick(tmp_path / 'files')
   # A quotation mark is a character like any other.
   dev = f'{SICK_HEADER}\n7\tA "dog\tIt\'s wet\t3.333\tENTAILMENT\n'
   (folder / 'SICK_trial.txt').write_text(dev)
-  scores = datasets.load('sick_relatedness', folder, tmp_path / 'tfds')
-  classes = datasets.load('sick_entailment', None, tmp_path / 'tfds')
+  scores = published.load('sick_relatedness', folder)
+  classes = published.load('sick_entailment', folder)
   assert (scores.classes, scores.sha256) == ((), classes.sha256)
   assert classes.classes == ('contradiction', 'entailment', 'neutral')
   for split in ('train', 'test'):
@@ -188,8 +132,8 @@ def test_trec_qa_is_balanced_by_question(tmp_path):
     ('When ?', 'Here .', 0),
   ]
   folder = write_trec_qa(tmp_path / 'files', rows)
-  found = datasets.load('trec_qa', folder, tmp_path / 'tfds')
-  assert found == datasets.load('trec_qa', None, tmp_path / 'tfds')
+  found = published.load('trec_qa', folder)
+  assert found == published.load('trec_qa', folder)
   for split, examples in found.splits.items():
     shown = [(*e.texts, int(e.label == 'yes')) for e in examples]
     assert set(shown) <= set(rows)

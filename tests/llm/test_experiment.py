@@ -4,35 +4,28 @@ import contextlib
 import json
 import logging
 import shutil
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from safetensors.numpy import load_file
 
-import zoo.llm
 from tests.compare import refuses
-from tests.language_models.tiny import save_folder
 from tests.llm.pairs import (
   PAIRS,
-  TINY_BERT,
   Parrot,
+  asking,
   small_config,
   write_jsonl,
   write_stsb,
 )
 from zoo.core.errors import RunError
-from zoo.llm import datasets, experiment
+from zoo.llm import experiment
 from zoo.llm.config import FIELDS, validate
 from zoo.reports.plots import to_csv
 from zoo.studies.paper.language_model import read_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
-
-WEIGHTS = 'model.safetensors'
-LOAD = datasets.load
 
 
 @pytest.fixture(scope='module')
@@ -41,59 +34,29 @@ def csv(tmp_path_factory):
   return write_stsb(tmp_path_factory.mktemp('stsb') / 'csv')
 
 
-@pytest.fixture(scope='module')
-def data_dir(csv):
-  """A data folder of TFDS, with STS-B in it once a test has run."""
-  return csv.parent / 'tfds'
-
-
 @contextlib.contextmanager
-def reading_from(data_dir):
-  """TFDS itself reads TFDS_DATA_DIR when it is imported."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(datasets, 'load', lambda name, folder: LOAD(name, folder, data_dir))
-    yield
-
-
-@pytest.fixture(autouse=True)
-def tfds(data_dir):
-  with reading_from(data_dir):
-    yield
-
-
-@contextlib.contextmanager
-def asking(parrot):
-  """The parrot is the language model of every run."""
-
-  class Loader:
-    @staticmethod
-    def load(path, dtype, cache_length, mesh):
-      assert path == TINY_BERT
-      assert dtype == 'float32'
-      assert cache_length in (90, 1536)
-      assert dict(mesh.shape) == {'data': 1, 'model': 1}
-      return parrot
+def asked(parrot):
+  """The parrot is the language model of every run, and pictures are not drawn."""
 
   def write_csv(plot, out):
     (out / 'figure_6.csv').write_text(to_csv(plot))
 
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(zoo.language_models, 'LanguageModel', Loader, raising=False)
-    patch.setattr(experiment, 'write_plot', write_csv)  # pictures take time
+  with asking(parrot) as patch:
+    patch.setattr(experiment, 'write_plot', write_csv)
     yield parrot
 
 
 @pytest.fixture
 def parrot():
-  with asking(Parrot()) as parrot:
+  with asked(Parrot()) as parrot:
     yield parrot
 
 
 @pytest.fixture(scope='module')
-def finished(tmp_path_factory, csv, data_dir):
+def finished(tmp_path_factory, csv):
   """The folder of a finished run, for tests to copy."""
   out = tmp_path_factory.mktemp('finished') / 'out'
-  with reading_from(data_dir), asking(Parrot()):
+  with asked(Parrot()):
     assert run(parrot_config(), out, csv) is not None
   return out
 
@@ -103,13 +66,10 @@ def run(*arguments) -> Any:
 
 
 def parrot_config(**fields):
-  """Of twelve prompts; the parrot's weights are any folder that is there."""
-  defaults = {
-    'prompts__num_prompts': 12,
-    'model__weights': str(TINY_BERT),
-    'guess__model': 'constant',
-  }
-  return small_config(**{**defaults, **fields})
+  """Of twelve prompts."""
+  return small_config(
+    **{'prompts__num_prompts': 12, 'guess__model': 'constant', **fields}
+  )
 
 
 def read_lines(out):
@@ -156,10 +116,7 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
 def test_the_same_call_again_asks_nothing(tmp_path, csv, parrot):
   first = run(parrot_config(), tmp_path / 'out', csv)
   asked = len(parrot.asked)
-  # The mesh may be another one, and the files need not be there once they are built.
-  config = parrot_config()
-  config.mesh.data = 2
-  assert run(config, tmp_path / 'out') == first
+  assert run(parrot_config(), tmp_path / 'out', csv) == first
   assert len(parrot.asked) == asked
 
 
@@ -203,86 +160,39 @@ def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
   }
 
 
-def change(**fields):
-  """Changes fields of the fourth line: `free__value` is one of the arm with a guess."""
-
-  def changed(line):
-    for name, value in fields.items():
-      *path, leaf = name.split('__')
-      node = line['arms']['with_guess'] if path else line
-      for part in path:
-        node = node[part]
-      node[leaf] = value
-
-  return changed
-
-
-@pytest.mark.parametrize(
-  ('changed', 'said'),
-  [
-    (change(index=99), ['index', '99', 'from 0 to 11']),
-    (change(index='3'), ['index', "'3'"]),
-    (change(query=0, label=0), ['its query is not that of prompt 3']),
-    (change(guess=4.99), ['its guess is not that of prompt 3']),
-    (change(seconds='long'), ['seconds', "'long'"]),
-    (change(arms=[]), ['arms', 'an object']),
-    (change(arms={}), ["lacks 'answer'"]),
-    (change(free__value=99), ['not a label']),
-    (change(free__value='high'), ['not a label']),
-    (change(free__value=True), ['not a label']),
-    (change(forced__answer=None), ["lacks 'answer'"]),
-    (change(expected__value=None), ["lacks 'value'"]),
-    (change(expected__mass=7), ['mass', '7']),
-  ],
-)
-def test_a_line_of_another_form_is_told_and_kept(
-  finished, tmp_path, csv, parrot, changed, said
+@pytest.mark.parametrize('changed', [{'query': 0}, {'guess': 4.99}, {'index': 99}])
+def test_a_line_of_another_prompt_is_told_and_kept(
+  finished, tmp_path, csv, parrot, changed
 ):
   out = shutil.copytree(finished, tmp_path / 'out')
   lines = read_lines(out)
-  changed(lines[3])
+  lines[3].update(changed)
   text = ''.join(json.dumps(line) + '\n' for line in lines)
   (out / 'prompts.jsonl').write_text(text)
-  with pytest.raises(RunError) as info:
+  with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
     run(parrot_config(), out, csv)
-  assert f'line 4 of {out}/prompts.jsonl is damaged; delete' in str(info.value)
-  for part in said:
-    assert part in str(info.value)
   assert (out / 'prompts.jsonl').read_text() == text
 
 
-@pytest.mark.parametrize(
-  ('file', 'content'),
-  [
-    ('guesses.json', '{'),
-    ('guesses.json', '{}'),
-    ('guesses.json', '{"train": [1], "dev": [1], "test": [1]}'),
-    ('guesses.json', '[' * 10**5),
-    ('summary.json', '{'),
-    ('summary.json', '[]'),
-    ('summary.json', '{"model": 7}'),
-  ],
-)
+@pytest.mark.parametrize('file', ['guesses.json', 'summary.json'])
 def test_a_damaged_file_of_a_finished_run_is_told(
-  finished, tmp_path, csv, parrot, file, content
+  finished, tmp_path, csv, parrot, file
 ):
   out = shutil.copytree(finished, tmp_path / 'out')
-  (out / file).write_text(content)
+  (out / file).write_text('{')
   with pytest.raises(RunError, match=f'{file} is damaged; delete it'):
     run(parrot_config(), out, csv)
-  assert (out / file).read_text() == content
+  assert (out / file).read_text() == '{'
 
 
 def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
-  data_dir, out = tmp_path / 'tfds', tmp_path / 'out'
-  with reading_from(data_dir):
-    run(parrot_config(), out, csv)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with refuses('guess.bias (0.0 there, 1.0 here)'):
-      run(parrot_config(guess__bias=1.0), out, csv)
-    shutil.rmtree(data_dir / 'stsb')
-    with refuses('benchmark.sha256'):
-      run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
+  out = tmp_path / 'out'
+  run(parrot_config(), out, csv)
+  before = {path.name: path.read_bytes() for path in out.iterdir()}
+  with refuses('guess.bias (0.0 there, 1.0 here)'):
+    run(parrot_config(guess__bias=1.0), out, csv)
+  with refuses('benchmark.sha256'):
+    run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
   (tmp_path / 'used').mkdir()
   (tmp_path / 'used' / 'thesis.tex').write_text('mine')
   with refuses('is not empty and holds no run'):
@@ -298,7 +208,6 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
     ({'model__weights': 'package:numpy/x.gguf'}, ['numpy has no x.gguf']),
     ({'model__dtype': 'float16'}, ["'float16'", 'bfloat16, float32']),
     ({'model__batch_size': 0}, ['config.model.batch_size is 0']),
-    ({'model__cache_length': 90}, ['prompt 0 has', 'cache_length is 90', 'larger']),
     ({'prompts__num_examples': 21}, ['num_examples is 21', '≤ 20']),
     ({'prompts__num_examples': 13}, ['num_examples is 13', '≤ 12', "'train'"]),
     ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
@@ -326,13 +235,7 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
     ({'guess__bias': 1e300}, ['config.guess.bias is 1e+300', '≤ 1e+12']),
     ({'guess__num_epochs': 10**12}, ['config.guess.num_epochs is 1000000000000']),
     ({'readouts__grid_points': 10**12}, ['config.readouts.grid_points', '≤ 10001']),
-    (
-      {'readouts__max_new_tokens': 1536},
-      ['config.readouts.max_new_tokens is 1536', 'cache_length, which is 1536'],
-    ),
     ({'seed': 99999999999999999999}, ['config.seed is 99999999999999999999']),
-    ({'mesh__model': 99}, ['config.mesh', '99']),
-    ({'mesh__data': 8}, ['config.model.batch_size is 2', 'which is 8']),
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
@@ -354,7 +257,7 @@ def test_a_mistake_in_the_fields_themselves():
     del config.prompts.number, config.prompts.num_prompts
   with refuses("no field 'prompts.num_prompts'"):
     validate(config)
-  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == FIELDS
+  assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == set(FIELDS)
 
 
 def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
@@ -365,18 +268,12 @@ def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
   assert not parrot.asked
 
 
-def test_a_benchmark_of_ones_own_does_not_need_tfds(tmp_path, parrot, monkeypatch):
-  for name in [*sys.modules]:
-    if name in ('zoo.llm.datasets', 'zoo.evaluation_sets.builds'):
-      monkeypatch.delitem(sys.modules, name)
-  monkeypatch.setitem(sys.modules, 'tensorflow_datasets', None)
-  monkeypatch.delattr(zoo.llm, 'datasets')
-  rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
-  config = parrot_config(benchmark__name='jsonl')
-  summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'own', rows))
-  assert summary['num_prompts'] == 12
-  with refuses('tensorflow_datasets is not installed', "'icl-zoo[data]'"):
-    run(parrot_config(), tmp_path / 'stsb', tmp_path)
+def test_prompts_that_are_too_long_for_the_model_are_told(tmp_path, csv, parrot):
+  parrot.max_length = 90
+  with refuses('prompt 0 has', 'parrot takes 90', 'num_examples smaller'):
+    run(parrot_config(), tmp_path / 'out', csv)
+  assert not (tmp_path / 'out').exists()
+  assert not parrot.asked
 
 
 def test_no_examples_at_all(tmp_path, csv, parrot):
@@ -387,46 +284,6 @@ def test_no_examples_at_all(tmp_path, csv, parrot):
   assert summary['context_guess_loss'] is None
   baselines = summary['baselines']
   assert baselines['context_mean'] == baselines['constant']
-
-
-@pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-  """A folder with a language model of random weights."""
-  return save_folder('tied_llama', tmp_path_factory.mktemp('tiny') / 'model')
-
-
-@pytest.mark.slow
-def test_the_whole_pipeline_with_random_weights(tmp_path, csv, tiny):
-  out = tmp_path / 'out'
-  config = small_config(
-    model__weights=str(tiny), model__cache_length=2048, readouts__grid_points=11
-  )
-  summary = run(config, out, csv)
-  expected = summary['arms']['with_guess']['expected']
-  assert expected['parse_rate'] == 1
-  assert 0 < expected['mass'] < 1e-3
-  assert 0 <= expected['loss'] <= 25
-  for line in read_lines(out):
-    prompt = line['arms']['with_guess']['prompt']
-    assert prompt.startswith('<|start|><|user|>Rate how similar')
-    assert prompt.endswith('and nothing else.<|end|><|assistant|>')
-  for suffix in ('csv', 'svg', 'png'):
-    assert (out / f'figure_6.{suffix}').stat().st_size > 1000
-  # What is told of the model is what was counted; what was read is in the lines.
-  assert summary['num_params'] == sum(
-    w.size for w in load_file(tiny / WEIGHTS).values()
-  )
-  for arm in ('without_guess', 'with_guess'):
-    for readout in ('free', 'forced', 'expected'):
-      values = [line['arms'][arm][readout]['value'] for line in read_lines(out)]
-      errors = [
-        (value - line['label']) ** 2
-        for value, line in zip(values, read_lines(out), strict=True)
-        if value is not None
-      ]
-      found = summary['arms'][arm][readout]
-      assert found['num_parsed'] == len(errors)
-      assert found['loss'] == (pytest.approx(np.mean(errors)) if errors else None)
 
 
 def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, caplog):
@@ -443,16 +300,13 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
   assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
-@pytest.mark.full
-@pytest.mark.slow
-def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
+def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, parrot):
   moods = ('glad', 'sad')
   rows = [
     {'inputs': [pair[0]], 'label': moods[place % 3 == 0]}
     for place, pair in enumerate(PAIRS)
   ]
-  fields = {'model__weights': str(tiny), 'model__cache_length': 2048}
-  config = small_config('own_benchmark', **fields)
+  config = small_config('own_benchmark')
   summary = run(config, tmp_path / 'classes', write_jsonl(tmp_path / 'moods', rows))
   total = 0.0
   assert summary['metric'] == 'error rate'
@@ -482,16 +336,10 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
       ]
     )
   )
-  for damaged in ([], {'train': []}, {**guesses['probabilities'], 'test': [[2, 0]]}):
-    (tmp_path / 'classes' / 'guesses.json').write_text(
-      json.dumps({**guesses, 'probabilities': damaged})
-    )
-    with pytest.raises(RunError, match=r'guesses.json is damaged; delete it'):
-      run(config, tmp_path / 'classes', tmp_path / 'moods')
   rows = [
     {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
   ]
-  fields |= {
+  fields = {
     'benchmark__low': 0.0,
     'benchmark__high': 110.0,
     'guess__model': 'constant',
@@ -505,10 +353,7 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, tiny):
   assert set(line['guess'] for line in read_lines(tmp_path / 'numbers')) == {55.0}
 
 
-@pytest.mark.parametrize(
-  'name',
-  ['smollm2', 'qwen2_5_coder_1_5b', 'llama3_1_8b', 'qwen2_5_7b', 'own_benchmark'],
-)
+@pytest.mark.parametrize('name', ['smollm2', 'own_benchmark'])
 def test_the_shipped_configs_are_valid_and_locked(name):
   for variant in ('', 'smoke'):
     config = small_config(name, variant)

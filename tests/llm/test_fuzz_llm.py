@@ -1,14 +1,10 @@
-"""Corrupted data and corrupted files of a run are answered in one line."""
-
-import json
-from typing import Any
+"""Corrupted files of a benchmark are answered in one line."""
 
 import pytest
 
 from tests import fuzz
 from tests.llm.pairs import (
   PAIRS,
-  Parrot,
   small_config,
   write_jsonl,
   write_sick,
@@ -16,44 +12,22 @@ from tests.llm.pairs import (
   write_trec_qa,
 )
 from tests.marks import FULL
-from zoo import evaluation_sets
-from zoo.host.interruption import Interruption
-from zoo.llm import benchmarks, datasets, report
-from zoo.llm.config import wording_of
-from zoo.llm.guesses import Guesses
-from zoo.llm.prompts import Prompts
-from zoo.llm.published import SOURCES
-from zoo.llm.records import (
-  ask,
-  read_guesses,
-  read_lines,
-  read_model_facts,
-  write_guesses,
-)
-from zoo.llm.summary import summarise
+from zoo.llm import benchmarks
+from zoo.llm.experiment import wording_of
+from zoo.llm.published import PUBLISHED
 
-FACTS: Any = {
-  'model': 'parrot',
-  'num_params': 7,
-  'device_kind': 'cpu',
-  'num_devices': 1,
-  'jax_version': '0.10.2',
-  'num_examples': 2,
-  'context_split': 'train',
-  'guess': {'model': 'constant', 'bias': 0.0, 'noise': 0.0, 'shuffled': False},
-}
 pytestmark = [*FULL, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize(
-  ('source', 'write'),
-  [('stsb', write_stsb), ('sick', write_sick), ('trec_qa', write_trec_qa)],
+  ('name', 'write'),
+  [('stsb', write_stsb), ('sick_entailment', write_sick), ('trec_qa', write_trec_qa)],
 )
-def test_the_files_of_published_benchmarks(tmp_path, source, write):
-  path = write(tmp_path) / SOURCES[source].files['test']
+def test_the_files_of_published_benchmarks(tmp_path, name, write):
+  path = write(tmp_path) / PUBLISHED[name].source.files[2]
 
   def read():
-    list(SOURCES[source].rows(path))
+    PUBLISHED[name].read(tmp_path)
 
   assert fuzz.check_all(path, read, fuzz.mutate_bytes) > 0.5
 
@@ -67,82 +41,3 @@ def test_a_benchmark_of_ones_own(tmp_path, mutate):
     wording_of(small_config(benchmark__name='jsonl'), benchmarks.read_jsonl(folder))
 
   assert fuzz.check_all(folder / 'test.jsonl', read, mutate) > 0.5
-
-
-@pytest.mark.parametrize(
-  'file', ['dataset_info.json', 'metadata.json', 'features.json']
-)
-def test_the_metadata_of_stsb(tmp_path, file):
-  datasets.load('stsb', write_stsb(tmp_path / 'csv'), tmp_path / 'tfds')
-  (path,) = (tmp_path / 'tfds').rglob(file)
-
-  def read():
-    datasets.load('stsb', None, tmp_path / 'tfds')
-
-  # Of features.json TFDS reads little.
-  least = 0.1 if file == 'features.json' else 0.5
-  assert fuzz.check_all(path, read, fuzz.mutate_json) > least
-
-
-def test_the_metadata_of_an_evaluation_set(tmp_path):
-  evaluation_sets.load('table_1', tmp_path)
-  (path,) = tmp_path.rglob('dataset_info.json')
-
-  def read():
-    evaluation_sets.load('table_1', tmp_path)
-
-  assert fuzz.check_all(path, read, fuzz.mutate_json) > 0.5
-
-
-@pytest.fixture
-def run(tmp_path):
-  """The folder of a run, its benchmark and prompts: a parrot has answered them all."""
-  config = small_config(benchmark__name='jsonl', prompts__num_prompts=12)
-  rows = [{'inputs': [*pair[:2]], 'label': pair[2]} for pair in PAIRS]
-  benchmark = benchmarks.read_jsonl(write_jsonl(tmp_path, rows))
-  wording = wording_of(config, benchmark)
-  guesses = Guesses({split: [pair[2] for pair in PAIRS] for split in benchmark.splits})
-  write_guesses(guesses, tmp_path / 'guesses.json')
-  prompts = Prompts(
-    benchmark,
-    wording,
-    guesses,
-    seed=0,
-    num_prompts=12,
-    num_examples=2,
-    context_split='train',
-  )
-  path = tmp_path / 'prompts.jsonl'
-  assert ask(prompts, Parrot(), config.readouts, 4, path, Interruption()) is not None
-  return tmp_path, benchmark, prompts
-
-
-@pytest.mark.parametrize('mutate', [fuzz.mutate_lines, fuzz.mutate_bytes])
-def test_the_lines_of_a_run(run, mutate):
-  folder, _, prompts = run
-  path = folder / 'prompts.jsonl'
-
-  def read():
-    lines = [*read_lines(path, prompts).values()]
-    if len(lines) == len(prompts):
-      results = summarise(lines, prompts.wording.scale)
-      report.plot(results | FACTS, lines)
-      report.table(results | FACTS)
-
-  assert fuzz.check_all(path, read, mutate) > 0.5
-
-
-def test_the_guesses_of_a_run(run):
-  folder, benchmark, prompts = run
-  path = folder / 'guesses.json'
-
-  def read():
-    read_guesses(path, benchmark, prompts.wording.scale)
-
-  assert fuzz.check_all(path, read, fuzz.mutate_json) > 0.5
-
-
-def test_what_a_summary_says_of_the_model(tmp_path):
-  path = tmp_path / 'summary.json'
-  path.write_text(json.dumps(FACTS))
-  assert fuzz.check_all(path, lambda: read_model_facts(path), fuzz.mutate_json) > 0.5

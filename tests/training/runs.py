@@ -23,7 +23,7 @@ ARRAYS = 'origin/arrays.npz'
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
   """A config of d = 3, C = 4 and 12 steps; `changes` are `section__field=value`."""
-  config = configs.get_config(name, 'smoke')
+  config: Any = configs.get_config(name, 'smoke')
   config.task.num_features, config.task.context_length = 3, 4
   config.train.num_steps, config.train.batch_size, config.train.log_every = 12, 16, 4
   config.checkpoint.every, config.eval.every, config.eval.num_batches = 4, 6, 2

@@ -337,18 +337,18 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   class Suspended(Checkpoints):
     """After its first save the run is suspended, and another one takes over."""
 
-    def save(self, step, state, *rest):
+    def save(self, step, state, before_commit=lambda: None):
       if step == 8:
         self.wait()
-        (held,) = lease._held
+        ((held, patience),) = lease._held
         held._end.set()  # its thread ends
         time.sleep(0.7)
         held._end.clear()
         monkeypatch.setattr(trainer, 'Checkpoints', Checkpoints)
         lease._held.clear()
         train(small_config(), folder)
-        lease._held.append(held)
-      super().save(step, state, *rest)
+        lease._held.append((held, patience))
+      super().save(step, state, before_commit)
 
   monkeypatch.setattr(trainer, 'Checkpoints', Suspended)
   with pytest.raises(RunError, match='another program has taken over') as info:
@@ -370,12 +370,12 @@ def test_an_outage_longer_than_the_patience_names_the_last_good_step(
   folder, whole, faults, stop_at
 ):
   class Away(Checkpoints):
-    def save(self, step, state, *rest):
+    def save(self, step, state, before_commit=lambda: None):
       if step == 12:
         self.wait()
         faults(1.0)
         threading.Timer(4.0, faults, [0.0]).start()
-      super().save(step, state, *rest)
+      super().save(step, state, before_commit)
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(trainer, 'Checkpoints', Away)
@@ -433,7 +433,8 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     assert_same_bits(bucket_arrays(workdir, 12), saved_arrays(here, 12))
     assert lines_in(workdir / 'metrics.jsonl') == lines_in(here / 'metrics.jsonl')
     for name in WITHOUT_TIME:
-      row.pop(name), other.pop(name)
+      row.pop(name)
+      other.pop(name)
     assert row == other
     assert zoo.load(workdir).config == zoo.load(here).config
   made = {path.name for path in tmp_path.iterdir() if path.name[0] != '.'}

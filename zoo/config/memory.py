@@ -24,7 +24,8 @@ _STATE, _STEP, _REFERENCE = 'weights and optimizer state', 'a step', 'reference 
 # What a user can do to save each part of the memory.
 _ADVICE = {
   _STATE: 'reduce config.model and config.task.num_features',
-  _STEP: 'reduce config.train.batch_size, or raise config.train.num_parts',
+  _STEP: 'reduce config.train.batch_size or config.task, or raise '
+  'config.train.num_parts',
   _REFERENCE: 'reduce config.task.num_features',
 }
 

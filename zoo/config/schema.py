@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 import json
 from collections.abc import Mapping
@@ -238,7 +239,8 @@ class Field(NamedTuple):
 EMPTY = inspect.Parameter.empty
 
 
-def fields() -> dict[str, Field]:
+@functools.cache
+def fields() -> Mapping[str, Field]:
   """The fields outside of `model` and `task` by name, such as `train.num_steps`."""
   found = described(Top)
   for name, cls in SECTIONS.items():
@@ -370,7 +372,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   """The default of each field of a training run's config, as JSON holds it."""
   if not SECTIONS.keys() <= config.keys():
     return {}  # it is damaged, or of something else
-  found = fields()
+  found = dict(fields())
   for name, entries in CLASSES.items():
     chosen = config[name].get('name') if isinstance(config.get(name), dict) else None
     if chosen in entries.names():

@@ -26,8 +26,7 @@ except ModuleNotFoundError as error:
   if error.name is None or error.name.partition('.')[0] not in extra:
     raise
   raise UserError(
-    f'{error.name} is not installed; evaluation sets and benchmarks need pip '
-    "install 'icl-zoo[data]'"
+    f"{error.name} is not installed; evaluation sets need pip install 'icl-zoo[data]'"
   ) from None
 
 Example = Mapping[str, bytes | float | np.ndarray | np.generic]

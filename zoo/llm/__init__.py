@@ -1,1 +1,28 @@
-"""The language-model experiment: does a model refine an initial guess (Fig. 6)?"""
+"""The language-model experiment: does a model refine an initial guess (Fig. 6)?
+
+model = zoo.llm.load_model('SmolLM2-135M-Instruct.gguf')
+model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from zoo.llm.extra import needs_extra
+
+if TYPE_CHECKING:
+  from zoo.llm.language_model import LanguageModel
+
+
+def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
+  """Loads a GGUF file or a folder of Hugging Face, onto GPUs where there are some.
+
+  `dtype` is float32 or bfloat16. Nothing is downloaded, no pickle is read, and no code
+  beside the weights is run. Raises UserError for files that are damaged, incomplete or
+  do not fit each other, for a model that cannot be given masks, and without the extra
+  `llm`.
+  """
+  with needs_extra():
+    from zoo.llm.language_model import load
+  return load(path, dtype)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from absl import logging
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
 from zoo.core.errors import RunError, UserError, check_count, check_name, check_number
 from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
 from zoo.llm.ablation_results import Cell, Measured, Results, results
-from zoo.llm.config_types import AblationConfig, ExperimentConfig
 from zoo.llm.loaded import Loaded
 from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Answers
@@ -41,11 +41,11 @@ _OWN = {_CELLS, '.lock', *ablation_report.FILES}
 
 class _Planned(NamedTuple):
   cell: Cell
-  config: ExperimentConfig
+  config: ConfigDict
 
 
 def run(
-  config: AblationConfig,
+  config: ConfigDict,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Results | None:
@@ -85,7 +85,7 @@ def run(
   return found
 
 
-def plan(config: AblationConfig) -> Iterator[_Planned]:
+def plan(config: ConfigDict) -> Iterator[_Planned]:
   """The cells of an ablation, each with its config; raises UserError for bad fields."""
   _validate(config)
   section = config.ablation
@@ -102,7 +102,7 @@ def plan(config: AblationConfig) -> Iterator[_Planned]:
         yield _Planned(cell, _config_of(config, cell, of_guess))
 
 
-def guess_fields(config: AblationConfig, benchmark: str) -> dict[str, dict[str, Any]]:
+def guess_fields(config: ConfigDict, benchmark: str) -> dict[str, dict[str, Any]]:
   """The fields of the config section `guess` to change, for each guess by name."""
   section = config.ablation
   of_classes = config.benchmarks[benchmark].low is None
@@ -117,7 +117,7 @@ def guess_fields(config: AblationConfig, benchmark: str) -> dict[str, dict[str, 
   return fields
 
 
-def _validate(config: AblationConfig) -> None:
+def _validate(config: ConfigDict) -> None:
   if not hasattr(config, 'benchmarks'):
     raise UserError(
       "the config has no section 'benchmarks'; an ablation needs the wording of each"
@@ -151,9 +151,7 @@ def _validate(config: AblationConfig) -> None:
       raise UserError(f'config.ablation.num_examples has {number}; it must be ≤ 20')
 
 
-def _config_of(
-  config: AblationConfig, cell: Cell, of_guess: dict[str, Any]
-) -> ExperimentConfig:
+def _config_of(config: ConfigDict, cell: Cell, of_guess: dict[str, Any]) -> ConfigDict:
   """The config of one experiment."""
   changed: Any = copy.deepcopy(config)
   with changed.unlocked():
@@ -167,7 +165,7 @@ def _config_of(
 
 def _data_folder(data: pathlib.Path, benchmark: str) -> pathlib.Path:
   """The folder of a benchmark's files; raises UserError if there is none."""
-  name = PUBLISHED[benchmark].source if benchmark in PUBLISHED else benchmark
+  name = PUBLISHED[benchmark].source.name if benchmark in PUBLISHED else benchmark
   if not (data / name).is_dir():
     raise UserError(
       f'--data is {data}, which has no folder {name}; for the ablation it must have '

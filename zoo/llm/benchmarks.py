@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
+import re
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 from zoo.core.errors import UserError
-from zoo.core.fields import Fields
-from zoo.host.files import MIB, parse_json, read_bytes, read_text
+from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
+from zoo.llm.config import MAX_LABEL
 
 MAX_BYTES = 512 * MIB  # of a file
-MAX_LABEL = 1e12
 
 SPLITS = 'train', 'dev', 'test'
+_HALF = re.compile('[\ud800-\udfff]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,21 +86,24 @@ def files_of(
 
 
 def _example(line: str, source: str) -> Example:
-  try:
-    row = Fields(parse_json(line, source), source)
-    texts = tuple(row.texts('inputs'))
-    if isinstance(row.raw('label'), str):
-      label = row.text('label').strip()
-    else:
-      label = row.number('label', -MAX_LABEL, MAX_LABEL)
-    if texts and label != '':
-      return Example(texts, label)
-  except UserError:
-    pass
+  match parse_json(line, source):
+    case {'inputs': [_, *_] as texts, 'label': str(label)} if label.strip():
+      label = label.strip()
+    case {'inputs': [_, *_] as texts, 'label': label} if _is_number(label):
+      label = float(label)
+    case _:
+      texts, label = [None], ''
+  # JSON may spell half of a surrogate pair, which cannot be written.
+  if all(isinstance(text, str) and not _HALF.search(text) for text in texts):
+    return Example(tuple(texts), label)
   raise UserError(
     f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
     '3.5}, the label a number or the name of a class'
   )
+
+
+def _is_number(label: Any) -> TypeGuard[float]:
+  return is_finite_number(label) and abs(float(label)) <= MAX_LABEL
 
 
 def _benchmark(

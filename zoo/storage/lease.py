@@ -25,7 +25,7 @@ LOCK = 'lock'  # the object that names the holder
 
 _PARTS = 'locks'  # the folder of such objects for parts of the work in a folder
 
-_held: list[Lease] = []  # by this process
+_held: list[tuple[Lease, float]] = []  # by this process, and its patience
 
 
 class LostLease(RunError):
@@ -40,10 +40,8 @@ class Lease:
   that it has lost the lease.
   """
 
-  def __init__(self, folder: pathlib.Path, patience: float = 0.0, name: str = LOCK):
-    """A lease whose calls are tried again for `patience` seconds."""
+  def __init__(self, folder: pathlib.Path, name: str = LOCK):
     self.folder = folder
-    self._patience = patience
     self._name = name
     self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
     bucket, _, path = str(folder).removeprefix('gs://').partition('/')
@@ -89,12 +87,12 @@ class Lease:
       except Exception as error:  # the bucket is out of reach; the next may succeed
         logging.warning('%s: the lock was not renewed: %s', self.folder, _said(error))
 
-  def renew(self) -> None:
+  def renew(self, patience: float = 0.0) -> None:
     """Makes sure that this program holds the lease; raises LostLease if it does not.
 
-    Raises what TensorStore raises if the bucket cannot be reached.
+    It goes on trying for `patience` seconds, and then raises what TensorStore raises.
     """
-    deadline = time.monotonic() + self._patience
+    deadline = time.monotonic() + patience
     while True:
       try:
         with self._one_at_a_time:
@@ -173,7 +171,7 @@ def leased(
   a bucket out of reach are tried again for `patience` seconds. Raises InUseError if
   another program holds it, RunError if it cannot be taken.
   """
-  lease = Lease(folder, patience, LOCK if part is None else f'{_PARTS}/{part}')
+  lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}')
   with _one_line(folder):
     lease.acquire()
   threading.Thread(target=lease.keep, name='lease', daemon=True).start()
@@ -183,12 +181,12 @@ def leased(
       if part is None:
         others = [f'{_PARTS}/{name}' for name in names_below(folder / _PARTS)]
       with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
-        list(threads.map(lambda name: Lease(folder, name=name).wait_for_end(), others))
-    _held.append(lease)
+        list(threads.map(lambda name: Lease(folder, name).wait_for_end(), others))
+    _held.append((lease, patience))
     yield
   finally:
     with contextlib.suppress(ValueError):
-      _held.remove(lease)
+      _held.remove((lease, patience))
     with contextlib.suppress(Exception):
       lease.release()
 
@@ -199,10 +197,10 @@ def make_sure(path: pathlib.Path) -> None:
   Raises LostLease if another program has taken over, RunError if the bucket cannot be
   reached.
   """
-  for lease in [*_held]:
+  for lease, patience in [*_held]:
     if path.is_relative_to(lease.folder):
       with _one_line(path):
-        lease.renew()
+        lease.renew(patience)
 
 
 @contextlib.contextmanager

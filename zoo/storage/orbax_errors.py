@@ -11,6 +11,8 @@ import gc
 import logging
 import pathlib
 import re
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from zoo.core.errors import RunError, in_one_line
 
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 _NEVER_RETRIEVED = 'exception was never retrieved'
+_SECONDS_TO_END = 5.0  # for the rest of a save after one part has failed
 
 
 def one_line(error: BaseException) -> str:
@@ -70,11 +73,24 @@ def reading(folder: pathlib.Path) -> Iterator[None]:
       raise RunError(f'{folder} cannot be read: {one_line(reason)}') from error
 
 
-def forget_tasks(error: BaseException | None) -> None:
-  """Frees the tasks that an error holds; Python would warn of them later."""
-  with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
-    while error is not None:
-      traceback.clear_frames(error.__traceback__)
-      error = error.__cause__ or error.__context__
-    gc.collect(1)  # young objects only: a full collection takes long
+@contextlib.contextmanager
+def writing(earlier: set[threading.Thread]) -> Iterator[None]:
+  """If the block fails, waits until all of the save has ended, and frees its tasks.
+
+  `earlier` are the threads that ran before the save. The others might still write, and
+  of the tasks Python would warn later, since nothing has awaited them.
+  """
+  try:
+    yield
+  except Exception as error:
+    deadline = time.monotonic() + _SECONDS_TO_END
+    for thread in {*threading.enumerate()} - earlier - {threading.current_thread()}:
+      thread.join(max(deadline - time.monotonic(), 0.0))
+    with warnings.catch_warnings():
+      warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+      held: BaseException | None = error
+      while held is not None:
+        traceback.clear_frames(held.__traceback__)
+        held = held.__cause__ or held.__context__
+      gc.collect(1)  # young objects only: a full collection takes long
+    raise

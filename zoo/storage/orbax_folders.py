@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from orbax.checkpoint import v1 as ocp
 
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import MIB, read_json
-from zoo.storage.orbax_errors import forget_tasks, reading
+from zoo.storage.orbax_errors import reading, writing
 from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
@@ -62,15 +63,17 @@ def start_save(
   # Otherwise, if a folder cannot be created, the threads that write into it wait for
   # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
-  try:
-    with context:
-      response = ocp.save_checkpointables_async(
-        str(folder), {**items, METADATA_ITEM: dict(metadata)}
-      )
-  except Exception as error:
-    forget_tasks(error)
-    raise
-  return response.result
+  threads = {*threading.enumerate()}
+  with writing(threads), context:
+    response = ocp.save_checkpointables_async(
+      str(folder), {**items, METADATA_ITEM: dict(metadata)}
+    )
+
+  def wait() -> None:
+    with writing(threads):
+      response.result()
+
+  return wait
 
 
 def load_metadata(folder: pathlib.Path) -> object:

@@ -110,7 +110,7 @@ def train(
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
-  if not (workdir / 'config.json').exists():
+  if not workdir.is_dir() or not any(workdir.iterdir()):
     program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
   patience = 60 * minutes_of_patience(config)
@@ -285,7 +285,8 @@ class Program:
     self, state: State, start: int, stop: int
   ) -> tuple[State, dict[str, Array]]:
     """Starts the steps after `start`, up to `stop`; donates the given state."""
-    assert self.compiled is not None, 'compile it first'
+    self.compile()
+    assert self.compiled is not None
     return self.compiled(*self.arguments(state, start, stop))
 
   def arguments(self, state: State, start: int, stop: int) -> tuple:

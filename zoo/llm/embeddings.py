@@ -1,0 +1,89 @@
+"""Sentence embeddings by an encoder of `transformers`, such as all-MiniLM-L6-v2."""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from jaxtyping import Float
+from tqdm import tqdm
+
+from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.host.files import read_json, user_path
+
+_BATCH = 64  # sentences of similar length in one call
+
+
+@torch.inference_mode()
+def embed(
+  path: str | os.PathLike[str], texts: Sequence[str]
+) -> Float[np.ndarray, 'n w']:
+  """The mean of the last layer over each text's tokens, scaled to norm 1.
+
+  `path` is a folder of Hugging Face; `max_seq_length` of its
+  `sentence_bert_config.json`, if it exists, limits the tokens of a text. Raises
+  UserError if the folder cannot be read, and RunError if a number is not finite.
+  """
+  model, tokenizer = _load(user_path(path))
+  order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+  rows: dict[int, np.ndarray] = {}
+  with tqdm(
+    total=len(texts),
+    desc='embedding',
+    unit='text',
+    dynamic_ncols=True,
+    # A log file, unlike a terminal, would record every refresh.
+    mininterval=0.2 if sys.stderr.isatty() else 10.0,
+    disable=len(texts) <= _BATCH,
+  ) as bar:
+    for start in range(0, len(order), _BATCH):
+      batch = order[start : start + _BATCH]
+      found = tokenizer(
+        [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'
+      ).to(model.device)
+      states = model(**found).last_hidden_state
+      mask = found['attention_mask'][..., None].to(states.dtype)
+      means = (states * mask).sum(dim=1) / mask.sum(dim=1)
+      vectors = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
+      rows |= dict(zip(batch, vectors, strict=True))
+      bar.update(len(batch))
+  embedded = np.stack([rows[i] for i in range(len(texts))])
+  if not np.isfinite(embedded).all():
+    raise RunError('the sentence encoder gives numbers that are not finite')
+  return embedded
+
+
+def _load(path: os.PathLike[str]) -> tuple[Any, Any]:
+  """The encoder and its tokenizer."""
+  folder = user_path(path)
+  if not folder.is_dir():
+    raise UserError(f'the folder of the sentence encoder {folder} does not exist')
+  options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}
+  limit = folder / 'sentence_bert_config.json'
+  try:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+    model, info = transformers.AutoModel.from_pretrained(
+      folder,
+      dtype=torch.float32,
+      use_safetensors=True,
+      output_loading_info=True,
+      **options,
+    )
+    largest = [model.config.max_position_embeddings]
+    if limit.is_file():
+      largest.append(read_json(limit)['max_seq_length'])
+    tokenizer.model_max_length = min(largest)
+  except Exception as error:  # of any of the libraries that read files
+    raise UserError(
+      f'{folder} cannot be read as a sentence encoder: {in_one_line(error)}'
+    ) from error
+  if missing := sorted(info['missing_keys']):
+    raise UserError(f'{folder} lacks weights of its encoder, such as {missing[0]}')
+  return model.to('cuda' if torch.cuda.is_available() else 'cpu').eval(), tokenizer
