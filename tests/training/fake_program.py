@@ -268,10 +268,9 @@ class _Evaluation(Evaluation):
     self.num_prompts = self._sizes[0] * self._sizes[1]
     self._numbers = [_Numbers(one) for one in configs]
     optima = [1 / one.task.get('context_length', 1) for one in configs]
-    nothing: Any = None  # of what real evaluations compute the risks from
-    self.references = References(
-      nothing, nothing, [2 * optimum for optimum in optima], optima
-    )
+    nothing: Any = None  # of what only real programs compute
+    risks = [2 * optimum for optimum in optima]
+    self.references = References(nothing, nothing, risks, optima)
 
   def compile(self, abstract_model: Any) -> None:
     pass
