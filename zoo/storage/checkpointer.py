@@ -89,6 +89,7 @@ class Checkpoints:
     self._keep = keep
     self._saving: concurrent.futures.Future[None] | None = None
     self._quiet = contextlib.ExitStack()
+    self._known: list[int] = []  # the steps that this launch has seen, on process 0
     self.set_aside = self._open()  # whether a step was damaged
 
   def __enter__(self) -> Checkpoints:
@@ -180,6 +181,7 @@ class Checkpoints:
       reason = next(filter(None, reasons), None)
       if reason is None:
         processes.run_on_main(lambda name=name: self._check_own(self._folder / name))
+        self._known = [step_of(self._folder / name)]
         break
       found = True
       processes.run_on_main(
@@ -252,7 +254,9 @@ class Checkpoints:
     self._delete_oldest()
 
   def _delete_oldest(self) -> None:
-    for old in step_folders(self._folder)[self._keep :]:
+    folders = step_folders(self._folder)
+    self._known = sorted(map(step_of, folders[: self._keep]))
+    for old in folders[self._keep :]:
       if self._in_bucket:
         (old / MANIFEST).unlink(missing_ok=True)  # without it the rest is no step
         delete_folder(old)
@@ -270,11 +274,10 @@ class Checkpoints:
   def _failure(self, error: Exception) -> RunError:
     if isinstance(error, lease.LostLease):
       return error
-    try:
+    steps = self._known
+    with contextlib.suppress(OSError):  # such as of a bucket that is out of reach
       steps = sorted(map(step_of, step_folders(self._folder)))
-      saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
-    except OSError:
-      saved = 'the folder cannot be read'
+    saved = f'there are good ones at steps {steps}' if steps else 'there is none yet'
     return RunError(
       f'a checkpoint could not be written to {self._folder}; {saved}; the reason: '
       f'{one_line(error)}'

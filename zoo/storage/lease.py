@@ -134,7 +134,7 @@ class Lease:
   def _write(self, text: str) -> bytes:
     """The new generation of the object; b'' if it is not the one last seen."""
     writing = self._store.write(self._name, text.encode(), if_equal=self._generation)
-    return writing.result(timeout=SECONDS / 3).generation
+    return _result(writing).generation
 
   def _holder(self) -> str | None:
     """Who holds the lease, if anyone; a damaged lock counts as held."""
@@ -144,7 +144,7 @@ class Lease:
 
   def _read(self) -> dict[str, Any]:
     """What the object says; nothing if it is damaged."""
-    found = self._store.read(self._name).result(timeout=SECONDS / 3)
+    found = _result(self._store.read(self._name))
     self._generation = found.stamp.generation
     if found.state == 'missing':
       return {'holder': None}
@@ -159,6 +159,15 @@ class Lease:
       f'{self.folder} is in use: another process is training in it ({holder}); wait '
       'for it, or give another folder'
     )
+
+
+def _result(call: Any) -> Any:
+  """The result of a call of TensorStore, which is not carried out much later."""
+  try:
+    return call.result(timeout=SECONDS / 3)
+  except TimeoutError:
+    call.cancel()
+    raise
 
 
 @contextlib.contextmanager
