@@ -32,6 +32,7 @@ from zoo.measure.curves import sample_losses
 from zoo.storage.saved_models import load
 from zoo.tasks.baselines import HostBaseline
 from zoo.tasks.linear_regression import covers
+from zoo.theory.exact import known_risk
 
 NUM_PROMPTS = 4096  # many, so that only the seeds make an interval wide
 # Fractions of the context length; the model is compiled for each.
@@ -122,10 +123,8 @@ def _exact_baseline(name: str, config: Config, length: int) -> float:
 
 
 def _exact_risk(subject: Predictor, task: Task | None) -> float:
-  try:
-    return math.nan if task is None else float(theory.exact_risk(subject, task))
-  except UserError:
-    return math.nan
+  risk = None if task is None else known_risk(subject, task)
+  return math.nan if risk is None else risk
 
 
 def lowest_known(config: Config) -> float | None:

@@ -84,7 +84,7 @@ def losses(results: Sequence[Result]) -> Figure:
   figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
   marks = [_Mark(one.cell.model, _guess(one), one.loss) for one in results]
-  _rows(axes, models, marks, _colours(map(_guess, results)), apart=0.0)
+  _rows(axes, models, marks, _colours(map(_guess, results)), apart=0.0, alpha=0.75)
   most = max(one.loss.mean for one in results)
   for name, style in _STYLES.items():
     if name in results[0].baselines and results[0].baseline(name) < 1.5 * most:
@@ -193,6 +193,7 @@ def _rows(
   marks: Sequence[_Mark],
   colours: Mapping[str, str],
   apart: float,
+  alpha: float = 1.0,
 ) -> None:
   """A row per model from the top down, in which marks of labels are so far apart."""
   labels = [label for label in colours if any(one.label == label for one in marks)]
@@ -205,11 +206,12 @@ def _rows(
       xerr=_bars(one.interval for one in of),
       fmt=MARKERS[colours[label]],
       color=colours[label],
-      alpha=0.75,
+      alpha=alpha,
       label=label,
     )
   axes.set_yticks(range(len(models)), models)
-  axes.set_ylim(len(models) - 0.5, -0.5)
+  if not axes.yaxis_inverted():  # panels share it
+    axes.invert_yaxis()
 
 
 def _colours(labels: Iterable[str]) -> dict[str, str]:
