@@ -44,8 +44,8 @@ def main() -> None:
         f'--out is {_OUT.value!r}, which has no line {BEGIN!r} before a line {END!r}'
       )
   # Imported here so that a mistyped flag is reported at once.
+  from benchmarks import reference_values
   from zoo.core.tables import format_table
-  from zoo.studies import reference_values
 
   references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})

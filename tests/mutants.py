@@ -234,7 +234,7 @@ attention maps of linear attention are key by query
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it
-  zoo/studies/paper/claims/claim.py: paper/test_claims.py
+  zoo/studies/paper/setting.py: paper/test_claims.py
   - return abs(one / other - 1) <= share
   + return one / other - 1 <= share
 the excess of a model is a share of the whole loss, not of the learnable one
@@ -246,7 +246,7 @@ losses that were measured for another config are read again
   - if str(file['config']) == text:
   + if 'config' in file:
 the best of several runs is that with the greatest loss
-  zoo/studies/headlines/trainer.py: headlines/test_run.py
+  zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=
   + return max(known or rows, key=
 a report obeys the HTML in the texts that it shows

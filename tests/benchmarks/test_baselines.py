@@ -2,7 +2,7 @@
 
 import pytest
 
-from zoo.studies.reference_values import Reference
+from benchmarks.reference_values import Reference
 
 _ARGUMENTS = '"{""num_features"": 2, ""context_length"": 3}"'
 _BEGIN, _END = '<!-- begin of the table -->', '<!-- end of the table -->'

@@ -21,9 +21,11 @@ from tests.test_plots import assert_drawn
 from zoo.host.parts import Part
 from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
-from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.claim import judge
+from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import plot
-from zoo.studies.paper.training import Runs, Study, point, train_all
+from zoo.studies.paper.training import Recipe, Runs, point, train_all
+from zoo.studies.runner import Trainer
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """
@@ -220,10 +222,9 @@ def test_what_is_trained_is_not_trained_again(made, training):
   points = [at for name in MADE for at in FIGURES[name].points]
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}
   assert len(before) == len(set(points))
-  bar, runs = tqdm(disable=True), out / 'runs' / 'exact'
-  again = train_all(points, 1, 'exact', get_config, runs, bar)
+  train = Trainer(out / 'runs' / 'exact', get_config)
+  again = train_all(points, 1, 'exact', train, tqdm(disable=True))
   assert {path: path.stat().st_mtime_ns for path in before} == before
-  assert again is not None
   assert plot('4', again) == read(out, '4')
 
 
@@ -231,24 +232,22 @@ def test_what_is_trained_is_not_trained_again(made, training):
 @pytest.mark.full
 def test_processes_divide_the_runs(tmp_path, training):
   """Both a sweep and runs with checkpoints."""
-  study = Study('yq_lsa', '')
-  points = [point(study, task__prior_mean=float(mean)) for mean in range(4)]
-  points.append(point(study._replace(checkpoints=4)))
+  recipe = Recipe('yq_lsa', '')
+  points = [point(recipe, task__prior_mean=float(mean)) for mean in range(4)]
+  points.append(point(recipe._replace(checkpoints=4)))
 
   def train(folder, part=None):
-    bar = tqdm(disable=True)
-    return train_all(points, 2, 'exact', get_config, tmp_path / folder, bar, part)
+    trainer = Trainer(tmp_path / folder, get_config)
+    return train_all(points, 2, 'exact', trainer, tqdm(disable=True), part)
 
   alone = train('one')
   for i in 1, 2:
-    assert train('two', Part(i, 2)) is not None
+    train('two', Part(i, 2))
   summaries = sorted((tmp_path / 'two').glob('**/summary.json'))
   written = [path.stat().st_mtime_ns for path in summaries]
   assert len(summaries) == 10
   runs = train('two')
   assert [path.stat().st_mtime_ns for path in summaries] == written
-  assert alone is not None
-  assert runs is not None
   for at in points:
     # In programs of half the points sums are added in another order.
     assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)

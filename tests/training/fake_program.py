@@ -29,7 +29,7 @@ from zoo.storage import checkpointer
 from zoo.storage.orbax_folders import METADATA_FILE
 from zoo.training import sweeps, trainer
 from zoo.training.comparison import num_prompts
-from zoo.training.evaluation import Evaluation
+from zoo.training.evaluation import Evaluation, References
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Numbers
 from zoo.training.population import stack_abstract
@@ -268,9 +268,9 @@ class _Evaluation(Evaluation):
     self.num_prompts = self._sizes[0] * self._sizes[1]
     self._numbers = [_Numbers(one) for one in configs]
     optima = [1 / one.task.get('context_length', 1) for one in configs]
-    self.references: Any = types.SimpleNamespace(
-      gd_risks=[2 * optimum for optimum in optima], optimal_risks=optima
-    )
+    nothing: Any = None  # of what only real programs compute
+    risks = [2 * optimum for optimum in optima]
+    self.references = References(nothing, nothing, risks, optima)
 
   def compile(self, abstract_model: Any) -> None:
     pass

@@ -16,9 +16,13 @@ import shutil
 import socket
 import stat
 import sys
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from zoo.core.errors import RunError, UserError
+
+_Kind = TypeVar('_Kind')
 
 MIB = 2**20
 MAX_JSON_DEPTH = 64  # of nested lists and objects
@@ -138,6 +142,22 @@ def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
 def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
   """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
   return parse_json(read_text(path, max_bytes), str(path))
+
+
+def read_as(path: pathlib.Path, kind: type[_Kind], max_bytes: int = 64 * MIB) -> _Kind:
+  """The value in a JSON file as a type; raises UnreadableFile if it does not fit.
+
+  The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
+  """
+  return parse_as(read_bytes(path, max_bytes), kind, str(path))
+
+
+def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
+  """As `read_as`, of JSON text that `source` names in messages."""
+  try:
+    return msgspec.json.decode(text, type=kind)
+  except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    raise UnreadableFile(f'{source} cannot be read: {error}') from error
 
 
 def parse_json(text: str | bytes, source: str) -> Any:

@@ -102,8 +102,8 @@ def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
   _config(workdir)  # raises UserError for a folder that holds no run
   summary = read_summary(workdir / SUMMARY)
-  if summary is not None and summary['comparison']:
-    return summary['comparison']
+  if summary is not None and (comparison := summary.get('comparison')):
+    return comparison
   lines = read_lines(workdir / _METRICS)
   curves = [line['curve'] for line in lines if line['curve'] is not None]
   if not curves:

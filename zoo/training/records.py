@@ -10,10 +10,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 from absl import logging
+from msgspec import Meta
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
@@ -23,9 +24,8 @@ from zoo.core.errors import RunError
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
-  is_finite_number,
   is_url,
-  parse_json,
+  parse_as,
   read_bytes,
   upload,
   write_atomically,
@@ -34,15 +34,24 @@ from zoo.storage import lease
 
 event_pb2: Any = _event_pb2  # its names are created at run time
 
-# The fields of a line besides its step.
-_FIELDS = (
-  *('loss', 'eval_risk', 'exact_risk', 'grad_norm', 'steps_per_second', 'wall_time'),
-)
-# The loss after 0, 1, …, C examples; only for models that predict all in one pass.
 _CURVE = 'curve'
 _METRICS = 'metrics.jsonl'
 _THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
+
+
+class _Line(TypedDict):
+  """A line of `metrics.jsonl`; what is unknown or overflows is None."""
+
+  step: Annotated[int, Meta(ge=0)]
+  loss: NotRequired[float | None]
+  eval_risk: NotRequired[float | None]
+  exact_risk: NotRequired[float | None]
+  # The loss after 0, 1, …, C examples; only for models that predict all in one pass.
+  curve: NotRequired[Annotated[list[float | None], Meta(min_length=1)] | None]
+  grad_norm: NotRequired[float | None]
+  steps_per_second: NotRequired[float | None]
+  wall_time: float
 
 
 class Progress:
@@ -224,21 +233,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 def _parsed(text: str) -> dict[str, Any] | None:
   """A line with all its fields; None if it is damaged."""
   try:
-    line = parse_json(text, 'a line')
+    line = parse_as(text, _Line, 'a line')
   except UnreadableFile:
     return None
-  if not isinstance(line, dict):
-    return None
-  line |= {name: None for name in _FIELDS if name not in line}
-  values = [line[name] for name in _FIELDS if line[name] is not None]
-  curve = line.setdefault(_CURVE, None)
-  if curve is not None and not (isinstance(curve, list) and curve):
-    return None
-  values += [value for value in curve or [] if value is not None]
-  if (
-    not (isinstance(line.get('step'), int) and line['step'] >= 0)
-    or line['wall_time'] is None
-    or not all(map(is_finite_number, [line['step'], *values]))
-  ):
-    return None
-  return line
+  missing = [name for name in _Line.__annotations__ if name not in line]
+  return {**line, **dict.fromkeys(missing)}

@@ -17,7 +17,14 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo import estimators, theory
-from zoo.config.validation import AnyConfig, Config, Section, build_task, to_json
+from zoo.config.validation import (
+  AnyConfig,
+  Config,
+  Section,
+  build_task,
+  num_heads,
+  to_json,
+)
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.host.files import write_atomically
@@ -119,6 +126,23 @@ def _exact_risk(subject: Predictor, task: Task | None) -> float:
     return math.nan if task is None else float(theory.exact_risk(subject, task))
   except UserError:
     return math.nan
+
+
+def lowest_known(config: Config) -> float | None:
+  """The lowest known exact risk of the linear attention of a config.
+
+  It is the infimum with a learned guess, and with d heads or more if labels have no
+  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
+  is taken to be the prior mean. That is the best guess wherever the result is the
+  optimum of the linear family, as for the priors of the shipped models. None if theory
+  does not cover the task.
+  """
+  task = build_task(config)
+  if not covers(task):
+    return None
+  guess = config.model.get('initial_guess', task.prior_mean)
+  bias = config.model.get('initial_bias', 0.0)
+  return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 
 
 def kept(

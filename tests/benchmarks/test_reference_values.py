@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from benchmarks import reference_values
+from benchmarks.reference_values import Reference, Row, measure, read_references
 from tests.compare import refuses
 from tests.launch.processes import ROOT
-from zoo.studies import reference_values
-from zoo.studies.reference_values import Reference, Row, measure, read_references
 
 _REFERENCES = read_references(ROOT / 'docs' / 'baselines')
 _TASKS = list(dict.fromkeys((one.task, one.arguments) for one in _REFERENCES))
