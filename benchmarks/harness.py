@@ -89,7 +89,7 @@ class Steps:
   """The compiled steps of a config as `launch.main` runs them, ready to be run."""
 
   def __init__(self, config: Config):
-    validate(config)
+    config = validate(config)
     self.config, self.mesh, self.task = config, make_mesh(config), build_task(config)
     self.key = replicate(stream_key(config, TRAIN_STREAM), self.mesh)
     with self.computing():

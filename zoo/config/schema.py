@@ -332,6 +332,8 @@ def complete(config: Config) -> Config:
   with whole.unlocked():
     for name, (default, _) in lacking.items():
       section, _, field = name.rpartition('.')
+      if section and section not in whole:
+        whole[section] = ConfigDict()
       holder = whole[section] if section else whole
       holder[field] = default
   return whole

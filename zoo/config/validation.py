@@ -17,8 +17,8 @@ from zoo.config.building import check_forms
 from zoo.config.schema import AnyConfig as AnyConfig
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
-from zoo.config.schema import check_fields as validate_fields
-from zoo.config.schema import complete
+from zoo.config.schema import check_fields as check_fields
+from zoo.config.schema import complete as complete
 from zoo.config.schema import differences as differences
 from zoo.config.schema import to_json as to_json
 from zoo.core.errors import UserError
@@ -27,18 +27,21 @@ from zoo.measure import contracts
 from zoo.tasks.linear_regression import require_covered
 
 
-def validate(config: Config, num_devices: int | None = None) -> None:
+def validate(config: Config, num_devices: int | None = None) -> Config:
   """Checks a whole config; raises UserError at the first field that is wrong.
+
+  Returns it with the defaults of the fields that it lacks.
 
   Nothing is written, and no array is made except by a model of the user's own, which is
   built and called once. The mesh must fit the devices of this machine, or `num_devices`
   that need not exist. Raises RunError if the memory is not even enough for these
   checks; whether it is enough for training is known once that is compiled.
   """
-  validate_fields(config)
+  check_fields(config)
   config = complete(config)
   with memory.in_config(config):
     _validate_whole(config, num_devices)
+  return config
 
 
 def _validate_whole(config: Config, num_devices: int | None) -> None:
@@ -68,36 +71,6 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
   if num_devices is None and not theory.is_ours(abstract):
     made = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
     contracts.check_before_training(made, task)
-
-
-def positions(config: Config) -> str:
-  """The examples whose loss is trained on: `query` or `every`."""
-  return complete(config).objective.positions
-
-
-def num_parts(config: Config) -> int:
-  """The parts of a batch whose gradients are computed one after the other."""
-  return complete(config).train.num_parts
-
-
-def compute_dtype(config: Config) -> str:
-  """The type in which models are computed while they train."""
-  return complete(config).train.compute_dtype
-
-
-def minutes_between_saves(config: Config) -> float | None:
-  """The longest time in minutes between two checkpoints; None: no such limit."""
-  return complete(config).checkpoint.every_minutes
-
-
-def minutes_of_patience(config: Config) -> float:
-  """For how many minutes calls to a bucket out of reach are retried."""
-  return complete(config).checkpoint.patience
-
-
-def num_compared(config: Config) -> int:
-  """The number of prompts on which the baselines are compared with the model."""
-  return complete(config).eval.num_compared
 
 
 def num_heads(config: Config) -> int:

@@ -280,7 +280,7 @@ def _gpus(chip: str, number: int, slices: int) -> list[Any]:
 
 def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
   """The step of training, lowered for the devices, and the abstract state it takes."""
-  validate(config, len(devices))
+  config = validate(config, len(devices))
   mesh = make_mesh(config, devices)
   whole = NamedSharding(mesh, P())
 

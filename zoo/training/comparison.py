@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config.validation import Config, num_compared
+from zoo.config.validation import Config
 from zoo.core.protocols import Task
 from zoo.host import processes
 from zoo.measure.comparison import Comparison, compare_all
@@ -79,14 +79,16 @@ def compare_members(
 
 def num_prompts(config: Config) -> int:
   """The prompts to compare on: as many as wanted, but no more than are held out."""
-  return min(num_compared(config), config.eval.num_batches * config.train.batch_size)
+  return min(
+    config.eval.num_compared, config.eval.num_batches * config.train.batch_size
+  )
 
 
 def log_fewer_prompts(config: Config) -> None:
   """Logs that the model is compared on fewer prompts than the config wants."""
-  if (found := num_prompts(config)) < num_compared(config):
+  if (found := num_prompts(config)) < config.eval.num_compared:
     logging.info(
       'config.eval.num_compared is %d; the comparison with the baselines has at most '
       'as many prompts as are held out, eval.num_batches times train.batch_size: %d',
-      *(num_compared(config), found),
+      *(config.eval.num_compared, found),
     )

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
-from zoo.config.validation import Config, compute_dtype, num_parts, positions
+from zoo.config.validation import Config
 from zoo.core import draws
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
@@ -198,7 +198,7 @@ def make_objective(
   are computed at the same time. Prompts are those of the task among the step's numbers;
   `task` itself gives the constants of exact forms.
   """
-  every, dtype = positions(config) == 'every', compute_dtype(config)
+  every, dtype = config.objective.positions == 'every', config.train.compute_dtype
 
   def exact(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
@@ -226,7 +226,7 @@ def make_objective(
   ) -> Float[Array, '']:
     drawn, moments, _ = numbers
     batch = sample(drawn, key, config.train.batch_size, statistics)
-    if (parts := num_parts(config)) * num_lanes > 1:
+    if (parts := config.train.num_parts) * num_lanes > 1:
 
       def loss(model: Any, batch: Any) -> Float[Array, '']:
         model, batch = _in_type(model, batch, dtype)

@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config.validation import Config, num_parts
+from zoo.config.validation import Config
 from zoo.core.protocols import Predictor, Task
 
 # From a model and a batch to the mean loss over the batch.
@@ -38,7 +38,7 @@ def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
   """
   if mesh.size > 1 or mesh.devices.flat[0].platform != 'cpu':
     return 1
-  part = config.train.batch_size // num_parts(config)
+  part = config.train.batch_size // config.train.num_parts
   sizes = (math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
   work = sum(sizes) * config.train.batch_size * (task.context_length + 1)
   return _NUM_LANES if work >= _LEAST_WORK and part % _NUM_LANES == 0 else 1

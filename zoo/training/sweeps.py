@@ -19,9 +19,9 @@ from flax.traverse_util import flatten_dict
 
 from zoo.config.validation import (
   Config,
-  minutes_of_patience,
+  check_fields,
+  complete,
   validate,
-  validate_fields,
 )
 from zoo.core import tables
 from zoo.core.errors import RunError, UserError, check_name
@@ -87,6 +87,8 @@ def sweep(
       f'the processes of a sweep must not be connected, and this is one of '
       f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
+  check_fields(config)
+  config = complete(config)
   configs = _check_points(config, points)
   return _sweep(workdir_path(workdir), config, points, configs, part)
 
@@ -102,7 +104,7 @@ def _sweep(
     own = points_of(part, configs)
     points, configs = [points[i] for i in own], [configs[i] for i in own]
   folders = [workdir / POINTS / _name(point) for point in points]
-  patience = 60 * minutes_of_patience(config)
+  patience = 60 * config.checkpoint.patience
   open_workdir(workdir, config, 'sweep')
   lock = locked(workdir, patience)
   if part is not None:
@@ -138,9 +140,7 @@ def grid(axes: Mapping[str, Sequence[object]]) -> list[Point]:
 
 def at_point(config: Config, point: Point) -> Config:
   """The validated config with the fields of a point; raises UserError."""
-  config = _with_fields(config, point)
-  validate(config)
-  return config
+  return validate(_with_fields(config, point))
 
 
 def _with_fields(config: Config, point: Point) -> Config:
@@ -177,7 +177,7 @@ def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:
     # A whole validation builds the model, for which these two fields do not matter.
     others = {name: value for name, value in point.items() if name not in _PLAIN}
     text = json.dumps(others, default=repr)
-    (validate_fields if text in validated else validate)(one)
+    (check_fields if text in validated else validate)(one)
     validated.add(text)
   if not points:
     raise UserError('there is no point to train; at least one is needed')

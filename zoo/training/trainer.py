@@ -30,13 +30,8 @@ from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import (
   Config,
   build_task,
-  compute_dtype,
   differences,
-  minutes_between_saves,
-  minutes_of_patience,
   num_heads,
-  num_parts,
-  positions,
   to_json,
   validate,
 )
@@ -106,14 +101,14 @@ def train(
   each must make the same call, with a workdir that they share; process 0 writes the
   records.
   """
-  _validate_everywhere(config)
+  config = _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
   if not workdir.is_dir() or not any(workdir.iterdir()):
     program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
-  patience = 60 * minutes_of_patience(config)
+  patience = 60 * config.checkpoint.patience
   try:
     with locked(workdir, patience), Interruption() as interruption:
       open_workdir(workdir, config)  # another program may have taken it just before
@@ -146,15 +141,15 @@ def train_locked(
   return summary
 
 
-def _validate_everywhere(config: Config) -> None:
-  """Checks the config in every process, and that all processes have the same one."""
+def _validate_everywhere(config: Config) -> Config:
+  """The config, checked in every process; all must have the same one."""
   if jax.process_count() > 1 and not jax.distributed.is_initialized():
     raise UserError(
       f'this is one of {jax.process_count()} processes, which are not connected; '
       '--distributed is missing (in Python: jax.distributed.initialize)'
     )
   with processes.propagate_errors():
-    validate(config)
+    config = validate(config)
     make_mesh(config)  # raises UserError if the devices cannot form it
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
@@ -163,6 +158,7 @@ def _validate_everywhere(config: Config) -> None:
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
+  return config
 
 
 def _finished_summary(
@@ -205,8 +201,8 @@ def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
     abstract = stack_abstract(abstract, len(configs), axis)
   layout = Layout(abstract, config.mesh.fsdp)
   # Statistics can be computed neither in parts nor in another type.
-  plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
-  at_query = positions(config) == 'query'
+  plain = config.train.num_parts == 1 and config.train.compute_dtype == 'float32'
+  at_query = config.objective.positions == 'query'
   statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
   lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
   objective = make_objective(config, tasks[0], statistics, lanes)
@@ -536,7 +532,7 @@ class Trainer:
 
     All processes of a run must call this at the same step; process 0 has the clock.
     """
-    minutes = minutes_between_saves(self._config)
+    minutes = self._config.checkpoint.every_minutes
     if minutes is None:
       return False
     return processes.run_on_main(
