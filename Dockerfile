@@ -7,7 +7,7 @@
 #
 # EXTRA is cpu, tpu or cuda13; for GPUs add --gpus=all, on a TPU VM --privileged
 # --network=host. A workdir may also be in a bucket: --workdir=gs://bucket/runs/yq_lsa.
-# launch/cluster/gke_jobset.yaml runs it on a slice of a GKE cluster.
+# `xpk workload create` runs it on slices of a GKE cluster: docs/scaling.md has the command.
 FROM python:3.11-slim
 ARG EXTRA=cpu
 WORKDIR /icl-zoo

@@ -16,7 +16,7 @@ import tempfile
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
   parser.add_argument('--pytorch', required=True, help='a Python that has PyTorch')
   parser.add_argument('--sizes', default='gpt2_tiny,gpt2_small')
   parser.add_argument('--repeats', type=int, default=3)

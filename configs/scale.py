@@ -29,13 +29,13 @@ No power of two divides an axis of the arrays (513 = 27 · 19), so `fsdp` pads t
 with zeros, to the same number on each device.
 """
 
-from configs import multi_head_lsa
-from zoo.config.types import Config
+from configs import models
+from zoo.config.schema import Config
 
 
 def get_config() -> Config:
   """The config of multi_head_lsa at d = 512."""
-  config = multi_head_lsa.get_config()
+  config = models.get_config('multi_head_lsa')
   config.task.num_features = config.task.context_length = 512
   config.model.num_heads = 513
   config.model.init_scale = 0.0085  # 0.1 (10 / d)^(5/8)

@@ -26,7 +26,7 @@ PAGES = pathlib.Path(__file__).resolve().parent / 'generated' / 'api'
 # Of these modules all names are public that they define; of packages what their
 # `__init__.py` imports.
 MODULES = (
-  *('zoo.plan.aot', 'zoo.benchmarks.linear', 'zoo.core.losses', 'zoo.reports.plots'),
+  *('zoo.plan.aot', 'zoo.core.losses', 'zoo.reports.plots'),
   *('zoo.core.values', 'zoo.tasks.base', 'zoo.tasks.baselines'),
   *('zoo.theory.constructions', 'zoo.theory.labels', 'zoo.theory.sequential'),
 )

@@ -13,7 +13,6 @@ COMMANDS = {
   'atlas': 'train many architectures on many tasks, and compare them',
   'headlines': 'measure the numbers that an implementation must reproduce',
   'llm': 'ask a language model for labels',
-  'baselines': 'measure the baselines of every task and compare with known values',
   'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',
   'aot': 'compile training for a TPU slice, and check whether it fits',
   'benchmark': 'measure the speed of training',

@@ -8,7 +8,8 @@
 
 The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
 resume after an interruption, or name more models, tasks or guesses to add their cells.
-N processes divide the cells if each is started with this command and --num_processes=N.
+N processes divide the cells if each is started with --part=I/N, I = 1, …, N; afterwards
+the command without --part writes the report.
 """
 
 from __future__ import annotations
@@ -59,12 +60,7 @@ _RATES = flags.DEFINE_list(
 _STEPS = flags.DEFINE_integer(
   'steps', None, 'Training steps. Default: those of the scale.'
 )
-_PROCESSES = flags.DEFINE_integer(
-  'num_processes',
-  1,
-  'Number of processes started with this command, on machines that share the folder; '
-  'they divide the cells.',
-)
+_PART = cli.define_part('cells')
 _OUT = flags.DEFINE_string(
   'out',
   'checkpoints/runs/atlas',
@@ -83,7 +79,7 @@ def main() -> None:
   rates = scale.learning_rates
   if _RATES.value is not None:
     rates = [_rate(text) for text in _RATES.value]
-  num_processes = check_count('--num_processes', _PROCESSES.value)
+  part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import atlas
@@ -97,9 +93,11 @@ def main() -> None:
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, num_seeds, rates, num_steps)
-  found = atlas.run(grid, get_config, out, _command(grid), num_processes)
+  found = atlas.run(grid, get_config, out, _command(grid), part)
   if found is None:
     cli.end_stopped(out)
+  if part is not None:
+    return cli.print_part(part)
   print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')
 
 

@@ -13,34 +13,31 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
-from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import placeholder
 
 import configs
 import zoo
-import zoo.core.registry
 from launch import start
 from launch.compiled import keep_compiled_programs
 from zoo.core.errors import (
   InUseError,
   RunError,
   UserError,
-  check_name,
   in_one_line,
   nearest,
   printable,
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import or_shipped, user_path
-from zoo.storage.buckets import is_url
+from zoo.host.files import is_url, or_shipped, user_path
+from zoo.host.parts import Part, parse_part
 
 FLAGS = flags.FLAGS
 
@@ -104,12 +101,12 @@ def parse(argv: list[str]) -> list[str]:
   try:
     for name in _modules(argv):
       _import(name)
-    return FLAGS(_without_nones(argv))
+    return FLAGS(argv)
   except SystemExit:  # absl treats --help as a failure
     sys.exit(0)
   except Exception as error:
     cause = error.__context__  # absl replaces the message
-    _exit(2, cause if isinstance(cause, UserError) else _unknown_field(argv) or error)
+    _exit(2, cause if isinstance(cause, UserError) else error)
 
 
 def call(main: Main, arguments: list[str]) -> None:
@@ -159,6 +156,31 @@ def define_config(help_text: str) -> flags.FlagHolder[ConfigDict]:
   )
   FLAGS['config'].parser = _ConfigFile()
   return holder
+
+
+def define_part(things: str) -> flags.FlagHolder[str | None]:
+  """Defines --part, by which processes divide the `things` that a command trains."""
+  return flags.DEFINE_string(
+    'part',
+    None,
+    f'I/N: train only the I-th of N parts of the {things}, and write no table or '
+    'report. The parts may be trained at the same time, by processes that share only '
+    'the folder; one that was stopped or killed is started again with the same '
+    'command. After all parts the command without --part writes the results.',
+  )
+
+
+def part_of(flag: flags.FlagHolder[str | None]) -> Part | None:
+  """The part that a flag of `define_part` names; raises UserError."""
+  return None if flag.value is None else parse_part(flag.value)
+
+
+def print_part(part: Part) -> None:
+  """Reports that a part is done."""
+  print(
+    f'part {part.index} of {part.number} is done; after all parts the same command '
+    'without --part writes the results'
+  )
 
 
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
@@ -260,129 +282,110 @@ def _import(name: str) -> None:
     ) from error
 
 
-def _without_nones(argv: list[str]) -> list[str]:
-  """The arguments without fields set to None, which `_ConfigFile` sets instead.
+class _OrNone(flags.ArgumentParser):
+  """Parses the value of a field, or None, which turns an optional field off."""
 
-  The flag of a number would read None as a number.
-  """
-  if 'config' not in FLAGS or not isinstance(FLAGS['config'].parser, _ConfigFile):
-    return argv
-  last, kept = {}, []
-  for argument in argv:
-    found = re.match(r'--?config\.([\w.]+)(?:=(None$)?|$)', argument)
-    if found:
-      last[found[1]] = found[2]
-    if not (found and found[2]):
-      kept.append(argument)
-  nones = [field for field, value in last.items() if value]
-  earlier = tuple(f'config.{field}=' for field in nones)
-  kept = [argument for argument in kept if not argument.lstrip('-').startswith(earlier)]
-  FLAGS['config'].parser.nones = nones
-  if argv == sys.argv:  # which the flags of fields are read from
-    sys.argv = kept
-  return kept
+  def __init__(self, parser: flags.ArgumentParser):
+    self._parser = parser
+
+  def parse(self, argument: Any) -> Any:
+    return None if argument == 'None' else self._parser.parse(argument)
+
+  def flag_type(self) -> str:
+    return self._parser.flag_type()
+
+
+for _type, _parser in (
+  (bool, flags.BooleanParser()),
+  (int, flags.IntegerParser()),
+  (float, flags.FloatParser()),
+):
+  config_flags.register_flag_parser_for_type(_type, _OrNone(_parser))
 
 
 class _ConfigFile(flags.ArgumentParser):
   """Loads `FILE` or `FILE:VARIANT`, and locks the result of its `get_config`."""
 
-  config: ConfigDict | None = None  # the last one loaded
-  nones: Sequence[str] = ()  # the fields that the command line sets to None
-
   def parse(self, argument: str) -> ConfigDict:
-    path, *variant = argument.split(':', 1)
-    config = _get_config(_config_file(path), variant)
+    name, *variant = argument.split(':', 1)
+    config = _get_config(name, variant)
     if not isinstance(config, ConfigDict):
       raise UserError(
-        f'get_config() of {path} returned {config!r}; it must return a ConfigDict'
+        f'get_config() of {name} returned {config!r}; it must return a ConfigDict'
       )
     _check_keys(config.to_dict(), 'config')
-    self.config = config.lock()
-    _add_options(config, sys.argv)
-    for field in self.nones:
-      _set_to_none(config, field)
+    config.lock()
+    for argument in FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False):
+      if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
+        _check_field(config, found[1])
     return config
 
 
-def _add_options(config: ConfigDict, argv: list[str]) -> None:
-  """Adds the fields of `model.mixer_options` that the command line sets."""
-  model: Any = config.get('model', {})
-  section = model.get('mixer_options')
-  for argument in argv:
-    found = re.match(r'--?config\.model\.mixer_options\.(\w+)', argument)
-    if found and isinstance(section, ConfigDict) and found[1] not in section:
-      with section.unlocked():
-        section[found[1]] = placeholder(object)
+def _check_field(config: ConfigDict, field: str) -> None:
+  """Raises UserError for a field that a config lacks, and adds an option of mixers."""
+  node: Any = config
+  _, *names = field.split('.')
+  for i, name in enumerate(names):
+    holder = '.'.join(('config', *names[:i]))
+    if not isinstance(node, ConfigDict):
+      raise UserError(f'unknown field {field!r}: {holder} has no fields')
+    if name not in node:
+      if holder != 'config.model.mixer_options':
+        raise unknown_name('field', field, (f'{holder}.{key}' for key in node))
+      with node.unlocked():
+        node[name] = placeholder(object)
+    node = node[name]
 
 
-def _set_to_none(config: ConfigDict, field: str) -> None:
-  """Sets a field to None; raises UserError if that is not allowed.
-
-  In other sections than `model` and `task` validation finds what must not be None.
-  """
-  known = flatten_dict(config.to_dict(), sep='.')
-  check_name('field', f'config.{field}', [f'config.{name}' for name in known])
-  section, _, name = field.rpartition('.')
-  holder: Any = config
-  for key in field.split('.')[:-1]:
-    holder = holder[key]
-  registries = {'model': zoo.core.registry.models, 'task': zoo.core.registry.tasks}
-  if isinstance(known[field], str):
-    holder[name] = 'None'
-  elif section not in registries or known[field] is None:
-    holder[name] = None
-  else:
-    entries, owner = registries[section], holder['name']
-    parameters = entries.parameters(owner) if owner in entries.names() else {}
-    if name not in parameters or parameters[name].default is not None:
-      raise UserError(f'config.{field} cannot be None; it is {known[field]!r}')
-    holder[name] = None
-
-
-def _config_file(name: str) -> pathlib.Path:
-  """The config file; `configs/NAME.py`, or just NAME, may be an installed config."""
-  if not name:
-    raise UserError('--config is empty; try --config=configs/yq_lsa.py')
-  path = user_path(name)
-  installed = pathlib.Path(configs.__file__).parent
-  candidates = [path]
-  if path.parts[0] == 'configs':
-    candidates.append(installed.parent / path)
-  elif not path.suffix and not path.is_absolute():
-    candidates.append(installed / f'{path}.py')
+def _get_config(name: str, variant: list[str]) -> object:
+  """What the `get_config` of a file returns, or of a config of the library."""
+  get_config = _found(name)
   try:
-    for candidate in candidates:
-      if candidate.is_file():
-        return candidate
-    lacks_suffix = any(pathlib.Path(f'{one}.py').is_file() for one in candidates)
-    what = 'is not a file' if path.exists() else 'does not exist'
-  except OSError as error:
-    raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  names = [one.stem for one in installed.glob('*.py')]
-  names = [name for name in names if name not in ('__init__', 'defaults')]
-  near = f'{path}.py' if lacks_suffix else nearest(path.stem, names)
-  hint = f'; did you mean {near}?' if near else ''
-  raise UserError(f'the config file {path} {what}{hint}')
-
-
-def _get_config(path: pathlib.Path, variant: list[str]) -> object:
-  try:
-    loader = importlib.machinery.SourceFileLoader('config', str(path))
-    module = importlib.util.module_from_spec(
-      importlib.machinery.ModuleSpec('config', loader, origin=str(path))
-    )
-    loader.exec_module(module)
-    return module.get_config(*variant)
+    return get_config(*variant)
   except (UserError, KeyboardInterrupt):
     raise
   except SystemExit:
     raise UserError(
-      f'the config file {path} called sys.exit(); it must return a config instead'
+      f'the config file {name} called sys.exit(); it must return a config instead'
     ) from None
   except BaseException as error:
     raise UserError(
-      f'the config file {path} failed: {type(error).__name__}: {error}'
+      f'the config file {name} failed: {type(error).__name__}: {error}'
     ) from error
+
+
+def _found(name: str) -> Callable[..., object]:
+  """The `get_config` of a file; `configs/NAME.py` or NAME may be of the library."""
+  if not name:
+    raise UserError('--config is empty; try --config=configs/yq_lsa.py')
+  path = user_path(name)
+  try:
+    if path.is_file():
+      return functools.partial(_run_file, path)
+    lacks_suffix = pathlib.Path(f'{path}.py').is_file()
+    what = 'is not a file' if path.exists() else 'does not exist'
+  except OSError as error:
+    raise UserError(f'the config file cannot be read: {error.strerror}') from error
+  in_configs = path.parts[0] == 'configs'
+  own = pathlib.Path(*path.parts[in_configs:]).as_posix().removesuffix('.py')
+  known = configs.names()
+  if own in known and in_configs == (path.suffix == '.py'):
+    return functools.partial(configs.get_config, own)
+  near = f'{path}.py' if lacks_suffix or (own in known and in_configs) else None
+  near = near or nearest(own, known)
+  raise UserError(
+    f'the config file {path} {what}{f"; did you mean {near}?" if near else ""}'
+  )
+
+
+def _run_file(path: pathlib.Path, *variant: str) -> object:
+  """Runs a file, of which nothing is left in the folder, and its `get_config`."""
+  loader = importlib.machinery.SourceFileLoader('config', str(path))
+  module = importlib.util.module_from_spec(
+    importlib.machinery.ModuleSpec('config', loader, origin=str(path))
+  )
+  loader.exec_module(module)
+  return module.get_config(*variant)
 
 
 def _check_keys(section: dict, name: str) -> None:
@@ -391,24 +394,6 @@ def _check_keys(section: dict, name: str) -> None:
       raise UserError(f'{name} has the field {key!r}; its name must be a string')
     if isinstance(value, dict):
       _check_keys(value, f'{name}.{key}')
-
-
-def _unknown_field(argv: list[str]) -> UserError | None:
-  """The error for the first --config.section.field that the config lacks."""
-  parser = FLAGS['config'].parser if 'config' in FLAGS else None
-  if not isinstance(parser, _ConfigFile) or parser.config is None:
-    return None
-  for argument in argv[1:]:
-    if found := re.match(r'--?(?:no)?(config\.[^=]*)', argument):
-      node, known = parser.config.to_dict(), 'config'
-      for part in found.group(1).split('.')[1:]:
-        if not isinstance(node, dict):
-          return UserError(f'unknown field {found.group(1)!r}: {known} has no fields')
-        if part not in node:
-          fields = (f'{known}.{key}' for key in node)
-          return unknown_name('field', found.group(1), fields)
-        node, known = node[part], f'{known}.{part}'
-  return None
 
 
 def _no_device() -> str | None:

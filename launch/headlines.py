@@ -1,11 +1,12 @@
 """Measures the numbers that an implementation of in-context learning must reproduce.
 
-  python -m launch.headlines                    # all that a CPU can do: 45 minutes
+  python -m launch.headlines                    # 45 minutes on two cores
   python -m launch.headlines --list             # names and minutes
   python -m launch.headlines one_step markov_phases --out=runs/headlines
 
 Rerun the same command to resume after an interruption, or with other names to add them
-to the report.
+to the report. N processes divide the headlines if each is started with --part=I/N,
+I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ _OUT = flags.DEFINE_string(
   'checkpoints/runs/headlines',
   'Folder for the runs, the figures (PNG, SVG, CSV), headlines.json and report.html.',
 )
+_PART = cli.define_part('headlines')
 
 
 def main(names: list[str]) -> None:
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import headlines
+  from zoo.studies.study import table
 
   known = headlines.HEADLINES
   for name in names:
@@ -36,14 +39,16 @@ def main(names: list[str]) -> None:
   wanted = [known[name] for name in dict.fromkeys(names or known)]
   if _LIST.value:
     for one in wanted:
-      where = 'accelerator' if one.needs_accelerator else '2 cores'
-      print(f'{one.name:<16}{one.minutes:>5g} min, {where:<14}{one.statement}')
+      print(f'{one.name:<16}{one.minutes:>5g} min  {one.statement}')
     return
-  out = cli.folder_of(_OUT, _OUT.default)
-  found = headlines.run(wanted, [*known.values()], configs.get_config, out)
+  part = cli.part_of(_PART)
+  out = cli.workdir_of(_OUT, _OUT.default)
+  found = headlines.run(wanted, configs.get_config, out, part)
   if found is None:
     cli.end_stopped(out)
-  print(f'{headlines.table(found)}\n\nthe report is {out}/report.html')
+  if part is not None:
+    return cli.print_part(part)
+  print(f'{table(found)}\n\nthe report is {out}/report.html')
 
 
 if __name__ == '__main__':

@@ -25,7 +25,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.host import processes
 
 if TYPE_CHECKING:  # slow to import
-  from zoo.config.validation import Config
+  from zoo.config.schema import Config
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -82,12 +82,12 @@ def _join(config: Config) -> None:
     return
   if address is not None and _DISTRIBUTED.value is False:
     raise UserError('--nodistributed contradicts --coordinator; give one of the two')
-  from zoo.config.validation import validate_fields
+  from zoo.config.schema import check_fields, complete
 
   # Checks that do not need the other processes.
-  validate_fields(config, several_processes=True)
+  check_fields(config)
   coordinator, number, this = address or (None, None, None)
-  mesh = config.mesh
+  mesh = complete(config).mesh
   timeouts = mesh.heartbeat_timeout, mesh.start_timeout
   processes.join(*timeouts, coordinator, number, this)
   # A process that loses the others prints its own message, not a C++ stack trace.

@@ -6,7 +6,8 @@
   python -m launch.paper --llm=runs/smollm2       # with figure 6, by launch.llm
 
 Rerun the same command to resume after an interruption. N processes divide the runs if
-each is started with this command and --num_processes=N.
+each is started with --part=I/N, I = 1, …, N; afterwards the command without --part
+writes the report.
 """
 
 from __future__ import annotations
@@ -38,12 +39,7 @@ _OUT = flags.DEFINE_string(
   'checkpoints/runs/paper',
   'Folder for the runs, the figures (PNG, SVG, CSV), claims.json and report.html.',
 )
-_PROCESSES = flags.DEFINE_integer(
-  'num_processes',
-  1,
-  'Number of processes started with this command, on machines that share the folder; '
-  'they divide the runs.',
-)
+_PART = cli.define_part('runs')
 _LLM = flags.DEFINE_string(
   'llm',
   None,
@@ -54,7 +50,7 @@ _SMOKE = flags.DEFINE_bool('smoke', False, 'Tiny training: fast, but not meaning
 
 def main() -> None:
   num_seeds = check_count('--seeds', _SEEDS.value)
-  num_processes = check_count('--num_processes', _PROCESSES.value)
+  part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import paper
@@ -62,10 +58,12 @@ def main() -> None:
   figures = list(paper.FIGURES) if _FIGURES.value is None else _FIGURES.value
   llm_run = None if _LLM.value is None else cli.folder_of(_LLM, '')
   judged = paper.reproduce(
-    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, num_processes
+    out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, part
   )
   if judged is None:
     cli.end_stopped(out)
+  if part is not None:
+    return cli.print_part(part)
   rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
   print(f'{format_table(rows)}\n\nthe report is {out}/report.html')
 

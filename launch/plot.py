@@ -5,15 +5,11 @@ python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
 """
 
-import io
-import pathlib
-
 from absl import flags
 
 from launch import cli
 from zoo.core.errors import UserError
-from zoo.host.files import user_path
-from zoo.storage.buckets import is_url, open_folder
+from zoo.host.files import user_path, workdir_path
 
 flags.adopt_module_key_flags(cli)
 _WORKDIRS = flags.DEFINE_multi_string(
@@ -38,11 +34,8 @@ def main() -> None:
   if not _WORKDIRS.value:
     raise UserError('--workdir is missing; try --workdir=checkpoints/runs/yq_lsa')
   name = 'risk.png' if _AGAINST.value == 'step' else 'examples.png'
-  into_bucket = _OUT.value is None and is_url(_WORKDIRS.value[0])
-  if into_bucket:
-    out = pathlib.PurePath(name)
-  elif _OUT.value is None:
-    out = user_path(_WORKDIRS.value[0]) / name
+  if _OUT.value is None:
+    out = workdir_path(_WORKDIRS.value[0]) / name
   else:
     out = user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
@@ -52,17 +45,10 @@ def main() -> None:
 
   plot = plot_risk if _AGAINST.value == 'step' else plot_examples
   figure = plot(_WORKDIRS.value)
-  if into_bucket:
-    content = io.BytesIO()
-    figure.savefig(content)
-    folder = open_folder(_WORKDIRS.value[0])
-    folder.write(name, content.getvalue())
-    print(f'{folder}/{name}')
-    return
   try:
     figure.savefig(out)
   except OSError as error:
-    raise UserError(f'{out} cannot be written: {error.strerror}') from error
+    raise UserError(f'{out} cannot be written: {error.strerror or error}') from error
   print(out)
 
 

@@ -16,8 +16,7 @@ from absl import flags
 
 from launch import cli
 from zoo.core.errors import UserError
-from zoo.host.files import user_path, write_atomically
-from zoo.storage.buckets import is_url
+from zoo.host.files import is_url, user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task

@@ -10,9 +10,11 @@ scale share one program, unless the model uses the scale for more than its first
 weights. Rerun the same command to resume after an interruption, or with more values to
 add points.
 
-N processes divide the points if each is started with this command and
---num_processes=N. They share the folder and nothing else; if one is lost, the others
-train its points.
+N processes divide the points if each is started with --part=I/N, I = 1, …, N; they
+share only the folder. Afterwards the command without --part writes the table:
+
+  sbatch --array=1-4 --requeue --wrap \
+      'python -m launch.sweep --config=… --sweep=… --part=$SLURM_ARRAY_TASK_ID/4'
 """
 
 import json
@@ -24,7 +26,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from launch import cli
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError
 
 flags.adopt_module_key_flags(cli)
 _CONFIG = cli.define_config(
@@ -41,15 +43,7 @@ _WORKDIR = flags.DEFINE_string(
   None,
   'Folder of the sweep. Default: checkpoints/runs/sweep- and the name of the config.',
 )
-
-
-_PROCESSES = flags.DEFINE_integer(
-  'num_processes',
-  1,
-  'Number of processes started with this command, on machines that share the folder; '
-  'they divide the points.',
-)
-
+_PART = cli.define_part('points')
 _MAX_POINTS = 100_000  # each has its own folder
 
 
@@ -63,16 +57,18 @@ def main() -> None:
     if field in axes:
       raise UserError(f'--sweep gives {field} twice')
     axes[field] = values
-  num_processes = check_count('--num_processes', _PROCESSES.value)
+  part = cli.part_of(_PART)
   _check_number(math.prod(map(len, axes.values())))
   default = pathlib.Path('checkpoints/runs', f'sweep-{cli.run_name(_CONFIG)}')
   workdir = cli.workdir_of(_WORKDIR, default)
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training import sweeps
 
-  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, num_processes)
+  rows = sweeps.sweep(config, sweeps.grid(axes), workdir, part)
   if rows is None:
     cli.end_stopped(workdir)
+  if part is not None:
+    return cli.print_part(part)
   print(f'\n{sweeps.format_table(rows, list(axes))}')
   print(f'\nthe table is in {workdir}/table.csv')
 

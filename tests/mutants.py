@@ -54,7 +54,7 @@ the query of a prefix has the noisy label as its target
   - y_query=self.y[:, k] if targets is None else targets[:, k],
   + y_query=self.y[:, k],
 held-out prompts are drawn from the stream of the training prompts
-  zoo/core/draws.py: test_draws.py training/test_step.py training/test_loop.py
+  zoo/core/draws.py: test_draws.py training/test_step.py training/test_trainer.py
   - EVAL_STREAM, CURVE_STREAM = range(4)
   + EVAL_STREAM, CURVE_STREAM = 0, 1, 1, 3
 chi variables are accepted by the words that proposed them
@@ -185,12 +185,12 @@ sampled errors have the variance of the noise as its standard deviation
   zoo/training/objective.py: training/test_objective.py
   - noise_std = jnp.sqrt(moments.noise_variance)
   + noise_std = moments.noise_variance
-the loss at every example is summed over examples
+each example is trained on the target of the query
   zoo/training/objective.py: training/test_objective.py
-  - jnp.mean(losses_at_all(model, task, batch))
-  + jnp.mean(jnp.sum(losses_at_all(model, task, batch), axis=1))
+  - targets = batch.targets if every else batch.targets[:, -1:]
+  + targets = batch.targets[:, -1:]
 a class that is registered anew is trained by the program of the old one
-  zoo/training/program.py: training/test_program.py
+  zoo/training/trainer.py: training/test_program.py
   - key = (to_json(config), classes, *jax.devices(),
   + key = (to_json(config), *jax.devices(),
 the cosine does not end with the training
@@ -202,7 +202,7 @@ what Adam makes of a gradient is clipped, not the gradient
   - optax.chain(clip, optimizer)
   + optax.chain(optimizer, clip)
 all steps of a call are trained on the same prompts
-  zoo/training/step.py: training/test_step.py training/test_loop.py
+  zoo/training/step.py: training/test_step.py training/test_trainer.py
   - _fold_in(key, step), numbers)
   + _fold_in(key, start), numbers)
 all held-out batches have the same prompts
@@ -210,13 +210,13 @@ all held-out batches have the same prompts
   - stream = jax.random.fold_in(key, index)
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
-  zoo/training/records.py: training/test_records.py training/test_loop.py
+  zoo/training/records.py: training/test_records.py training/test_trainer.py
   - if number <= step]
   + if number < step]
 losses of points side by side come back in the order of another permutation
-  zoo/training/stacking.py: training/test_evaluation.py training/test_sweeps.py
-  - back = np.argsort(np.concatenate([*groups.values()]))
-  + back = np.concatenate([*groups.values()])
+  zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
+  - back = np.argsort(np.concatenate([*groups]))
+  + back = np.concatenate([*groups])
 an array that is fully sharded is split where it needs the most padding
   zoo/training/layout.py: training/test_layout.py
   - chosen = min(
@@ -234,7 +234,7 @@ attention maps of linear attention are key by query
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value
   + maps[layer] = value
 a number far below another is within a share of it
-  zoo/studies/paper/claims/claim.py: paper/test_claims.py
+  zoo/studies/paper/setting.py: paper/test_claims.py
   - return abs(one / other - 1) <= share
   + return one / other - 1 <= share
 the excess of a model is a share of the whole loss, not of the learnable one
@@ -246,7 +246,7 @@ losses that were measured for another config are read again
   - if str(file['config']) == text:
   + if 'config' in file:
 the best of several runs is that with the greatest loss
-  zoo/studies/headlines/trainer.py: headlines/test_run.py
+  zoo/studies/runner.py: headlines/test_run.py
   - return min(known or rows, key=
   + return max(known or rows, key=
 a report obeys the HTML in the texts that it shows
@@ -254,8 +254,8 @@ a report obeys the HTML in the texts that it shows
   - autoescape=True
   + autoescape=False
 the newest checkpoint is the last by its digits, so that 90 is after 100
-  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_loop.py
-  - key=lambda path: int(path.name), reverse=True
+  zoo/storage/steps.py: checkpoints/test_checkpointer.py training/test_trainer.py
+  - key=lambda path: (step_of(path), path.name), reverse=True
   + key=lambda path: path.name, reverse=True
 a saved model forgets for how many steps it was trained
   zoo/storage/saving.py: checkpoints/test_saving.py checkpoints/test_saved_models.py
@@ -265,10 +265,10 @@ two runs may train in one folder at the same time
   zoo/storage/workdir.py: test_workdir.py
   - mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
   + mode = fcntl.LOCK_SH
-a config of an earlier version means the loss at every example
-  zoo/config/validation.py: test_config.py checkpoints/test_saved_models.py
-  - 'objective.positions': 'query',
-  + 'objective.positions': 'every',
+a field that a config of an earlier version lacks is a difference
+  zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
+  - if not SECTIONS.keys() <= config.keys():
+  + if SECTIONS.keys() <= config.keys():
 Holm's adjusted p values may fall
   zoo/llm/inference.py: llm/test_inference.py
   - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -94,7 +94,7 @@ def test_data_parallel_steps_reduce_one_gradient_and_gather_nothing(
   assert answer.returncode == 0, answer.stderr
   assert found['fits']
   assert found['num_devices'] == found['mesh']['data']
-  assert found['lost_donations'] == []
+  assert found['donated_bytes'] >= found['state_bytes']
   # The gradient once, with the loss: of the rule's coefficients for each entry of the
   # prompts' statistics, (d + 1)(d + 2)/2 and, where the guess is trained, 1 for what is
   # constant, in each of d + 1 rows. No prompt leaves its device.
@@ -114,7 +114,7 @@ def test_heads_over_model_share_weights_and_moments(report):
   share = 3 * parameter_bytes(512, 10) // 4
   assert 0 <= found['state_bytes'] - share < 200  # the guess, the bias, the counts
   assert found['unsharded_bytes'] == found['state_bytes'] - share
-  assert found['lost_donations'] == []
+  assert found['donated_bytes'] >= found['state_bytes']
   # Flattened between steps, and not gathered for it.
   assert 'all-gather' not in found['collectives']
 
@@ -125,7 +125,7 @@ def test_with_fsdp_each_device_has_heads_of_its_own(report):
   found, _ = report('multi_head_lsa', 'v5e:4x4', *HEADS, FSDP)
   # Each of 16 devices has 32 heads, and computes what they add to the learning rule.
   assert 0 <= found['state_bytes'] - 3 * parameter_bytes(512, 10) // 16 < 200
-  assert found['lost_donations'] == []
+  assert found['donated_bytes'] >= found['state_bytes']
   assert 'all-gather' not in found['collectives']
 
 
@@ -191,7 +191,7 @@ def test_the_memory_plan_of_scale_holds(report):
   # else there is are the guess, the bias and the counts.
   share = 3 * 4 * 4 * 544 * 513 * 513 // 32
   assert 0 <= found['state_bytes'] - share < 1000
-  assert found['lost_donations'] == []
+  assert found['donated_bytes'] >= found['state_bytes']
   # Over `data` A_h and b_h of a device's 136 heads, but no weights, which are four
   # times as much; over `model` 256 prompts of 512 examples and a query, but no target.
   heads = 136 * (513 + 1) * 513
@@ -199,11 +199,9 @@ def test_the_memory_plan_of_scale_holds(report):
   assert found['collectives']['all-gather']['bytes'] == 4 * (heads + prompts)
   # What is added up over `data` is their gradient; a TPU stores it in tiles.
   assert found['collectives']['all-reduce']['bytes'] < 1.3 * 4 * heads
-  # As libtpu 0.0.42.1 compiles it; another version may plan otherwise. When each device
-  # repeated the learning rule, it was 103 million cycles.
+  # As libtpu 0.0.42.1 compiles it; another version may plan otherwise.
   if importlib.metadata.version('libtpu') == '0.0.42.1':
     assert found['peak_bytes'] == 989_180_928
-    assert found['estimated_cycles'] < 16e6
 
 
 @pytest.mark.full
@@ -263,11 +261,11 @@ MISTAKES = [
 ]
 ASK = """
 import json, sys
-from configs import lsa
+import configs
 from zoo import UserError
 from zoo.plan import aot
 for topology, fields, _ in json.loads(sys.argv[1]):
-  config = lsa.get_config()
+  config = configs.get_config('lsa')
   config.update_from_flattened_dict(fields)
   try:
     aot.report(config, topology)
@@ -313,29 +311,25 @@ def test_gpus_are_in_one_slice(unchecked):
 @needs_cuda
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [1, 8])
-def test_gpus_launch_few_kernels_and_reduce_one_gradient(report, number):
+def test_gpus_reduce_one_gradient(report, number):
   found, answer = report('multi_head_lsa', f'h200:{number}')
   assert answer.returncode == 0, answer.stderr
   assert (found['device_kind'], found['num_devices']) == ('NVIDIA H200', number)
   assert found['mesh'] == {'data': number, 'model': 1, 'fsdp': False}
   # Four matrices and two moments of each; a guess, a bias and counts.
   assert 0 <= found['state_bytes'] - 3 * parameter_bytes(11, 10) < 200
-  assert found['lost_donations'] == []
-  assert found['estimated_cycles'] is None
-  # As XLA of jaxlib 0.10.2 compiles it: 41 on one and 45 on each of eight. Each is of
-  # a few microseconds, so twice as many would be half the speed.
-  assert 20 < found['kernels'] < 60
+  assert found['donated_bytes'] >= found['state_bytes']
   # The gradient and the loss, as on TPUs.
   gradient = {'all-reduce': {'count': 1, 'bytes': 4 * 11 * 66 + 4}}
   assert found['collectives'] == (gradient if number > 1 else {})
 
 
 MESHES = """
-from configs import multi_head_lsa
+import configs
 from zoo.plan import aot
 from zoo.config.mesh import make_mesh
 
-config = multi_head_lsa.get_config()
+config = configs.get_config('multi_head_lsa')
 for chip, shapes in aot.SLICES.items():
   for shape in shapes:
     devices = aot._devices(f'{chip}:{shape}')
@@ -353,3 +347,60 @@ def test_every_listed_slice_takes_heads_on_up_to_four_chips(cache):
   assert answer.returncode == 0, answer.stderr
   sizes = [2**n for n in range(2, 9)]
   assert sorted(map(int, answer.stdout.split())) == sorted(4 * 3 * sizes)
+
+
+STEP = """HloModule steps, input_output_alias={{ {{0}}: (0, {{}}, must-alias) }}
+
+%summed (p: f32[]) -> f32[] {{
+  {line}
+}}
+
+%body (p: f32[]) -> f32[] {{
+  %c = f32[] call(%p), to_apply=%summed
+  %d = f32[] all-gather-done(%c)
+}}
+
+ENTRY %main (p: f32[]) -> f32[] {{
+  %w = f32[] while(%p), condition=%condition, body=%body
+  %last = f32[8]{{0}} all-reduce(%w)
+}}
+"""
+SENT = 'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}'
+
+
+@pytest.mark.parametrize(
+  ('line', 'kind', 'size'),
+  [
+    ('%a = f32[11,66]{1,0:T(8,128)} all-reduce(%x), channel_id=1', 'all-reduce', 2904),
+    (
+      '%a = (f32[5]{0}, pred[]{:T(128)}) all-reduce(%x, %y), to_apply=%s',
+      'all-reduce',
+      21,
+    ),
+    (
+      '%a = (bf16[4,8]{1,0}, bf16[32,8]{1,0}) all-gather-start(%x), dimensions={0}',
+      'all-gather',
+      512,
+    ),
+    (
+      f'%a = (f32[1,8,128]{{2,1,0}}, u32[], token[]) send(%x), channel_id=2, {SENT}',
+      'between slices',
+      4096,
+    ),
+  ],
+)
+def test_collectives_of_a_step_are_counted_with_the_bytes_of_their_results(
+  line, kind, size
+):
+  found = aot.collectives(STEP.format(line=line))
+  assert found == {kind: {'count': 1, 'bytes': size}}
+
+
+def test_a_collective_in_several_parts_is_counted_once():
+  parts = """%s.1 = f32[8]{0} all-gather-start(%w), channel_id=3
+  %s.2 = f32[8]{0} all-gather-done(%s.1), channel_id=3
+  %s.3 = f32[8]{0} all-gather(%w), channel_id=4
+  %s.4 = f32[8]{0} send(%w), channel_id=5
+  ROOT %s.5 = f32[8]{0} all-gather(%w), channel_id=4"""
+  found = aot.collectives(STEP.format(line=parts))
+  assert found == {'all-gather': {'count': 2, 'bytes': 64}}

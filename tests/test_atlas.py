@@ -15,8 +15,8 @@ from tests.marks import mostly_full
 from tests.training import fake_program
 from zoo.config.validation import build_task
 from zoo.core.errors import UserError
+from zoo.host.files import names_below, workdir_path
 from zoo.measure.curves import curve
-from zoo.storage.buckets import open_folder
 from zoo.studies import atlas
 from zoo.studies.atlas import Cell, Grid, Result, measure, pictures, report, training
 from zoo.studies.atlas import results as results_
@@ -255,11 +255,11 @@ def test_a_guess_is_compared_with_the_guess_zero():
   alone = cell_of('lstm', 'residual', [1, 1])
   first, second = results_.changes([other, zero, yq_lsa, alone, lsa])
   assert (first.result, first.reference) == (other, zero)
-  assert first.guess == 'residual'
+  assert first.label == 'guess: residual'
   assert first.loss == (-1.5, -math.inf, math.inf)  # one seed has no interval
   assert first.share == (-0.25, -math.inf, math.inf)
   assert (second.result, second.reference) == (yq_lsa, lsa)
-  assert second.guess == 'linear'
+  assert second.label == 'guess: linear'
   row = ['gru,prior,residual', '6.0000', '-1.5000 (one seed)', '-25.0 (one seed)']
   assert results_.row_of_change(first) == row
   found = {one.cell: one for one in (zero, other)}
@@ -270,15 +270,15 @@ def test_a_guess_is_compared_with_the_guess_zero():
 
 def test_the_lowest_known_risk_of_linear_attention_is_found():
   lowest = [
-    training._lowest_known(cells.get_config(model, 'prior', guess, 10))
-    for model, guess in (('yq_lsa', None), ('lsa', None), ('gru', 'zero'))
+    measure.lowest_known(cells.get_config(model, 'prior', None, 10))
+    for model in ('yq_lsa', 'lsa')
   ]
   assert lowest[0] == pytest.approx(5 * 6 / 16)  # docs/theory.md, section 3
   # The search over one angle; w* has the norm √20.
   one_head = isotropic_head_limit(5, 10, 1, math.sqrt(20))
   assert lowest[1] == pytest.approx(one_head, rel=1e-6)
-  assert lowest[2] is None
-  assert training._lowest_known(cells.get_config('yq_lsa', 'quadratic_prior')) is None
+  config = cells.get_config('yq_lsa', 'quadratic_prior', None)
+  assert measure.lowest_known(config) is None
 
 
 def test_models_are_drawn_by_the_context_length_of_training():
@@ -400,8 +400,8 @@ def test_in_a_bucket_are_the_same_files(trained, bucket):
   assert again is not None
   (cell,) = again
   np.testing.assert_array_equal(_losses(again, cell), _losses(found, cell))
-  names = open_folder(bucket).list()
-  assert {'atlas.csv', 'report.html'} < names.keys()
+  names = names_below(workdir_path(bucket))
+  assert {'atlas.csv', 'report.html', 'atlas.png', 'atlas.svg'} < {*names}
   points = {path.name for path in (folder / 'cells' / cell.name / 'points').iterdir()}
   assert {name.split('/')[3] for name in names if '/points/' in name} == points
 

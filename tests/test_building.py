@@ -1,6 +1,7 @@
 """What an abstract model is, and which of them are kept."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 from flax import nnx
 
@@ -56,11 +57,14 @@ def test_one_of_other_fields_is_another(builds, changes):
 
 
 def test_one_of_a_class_of_ones_own_is_built_each_time(builds, register):
-  class Own(zoo.models.MultiHeadLSA):
+  class Own(zoo.models.LinearAttention):
     num = 1
 
     def __init__(self, num_features, *, rngs):
-      super().__init__(num_features, num_heads=self.num, rngs=rngs)
+      super().__init__(num_features, self.num, 0.1, rngs=rngs)
+
+    def initial_guess(self):
+      return jnp.zeros(self.num_features), jnp.zeros(())
 
   register('own')(Own)
   config = small_config(model={'name': 'own'})
@@ -72,7 +76,14 @@ def test_one_of_a_class_of_ones_own_is_built_each_time(builds, register):
 
 
 def test_a_mixer_of_ones_own_too(builds, register):
-  zoo.register_mixer('own')(type('Own', (zoo.mixers.SoftmaxAttention,), {}))
+  @zoo.register_mixer('own')
+  class Own(zoo.mixers.Mixer):
+    def __init__(self, width, num_heads, *, rngs):
+      pass
+
+    def __call__(self, tokens):
+      return tokens
+
   for _ in range(2):
     abstract_model(small_config('transformer', model__mixer='own'))
   assert len(builds) == 2

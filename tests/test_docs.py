@@ -19,7 +19,9 @@ import pytest
 from flax import nnx
 from matplotlib.figure import Figure
 
+import configs
 import zoo
+from launch import fields
 from tests.launch.processes import ROOT, launch
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
@@ -48,9 +50,13 @@ def test_the_code_of_the_readme_runs(monkeypatch, unchecked):
 
 
 @pytest.mark.parametrize('name', CONFIGS)
-def test_each_config_tells_its_command(name):
-  text = (ROOT / 'configs' / f'{name}.py').read_text()
-  assert f'python -m launch.main --config=configs/{name}.py' in text.split('"""')[1]
+def test_each_config_says_what_it_trains(name):
+  assert configs.about(name).splitlines()[0].endswith('.')
+
+
+def test_the_page_of_fields_is_what_the_code_says():
+  page = (ROOT / 'docs' / 'fields.md').read_text()
+  assert fields.page() == page, 'run python -m launch.catalog --fields=docs/fields.md'
 
 
 def test_links_in_documents_lead_somewhere():

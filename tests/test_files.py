@@ -11,6 +11,7 @@ from zoo.host.files import (
   read_bytes,
   read_json,
   read_text,
+  temporary_name,
   user_path,
   write_atomically,
 )
@@ -51,7 +52,8 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
   monkeypatch.setattr(os, 'fsync', note)
   monkeypatch.setattr(pathlib.Path, 'replace', renamed)
   write_atomically(tmp_path / 'one.json', '{}')
-  assert calls == [f'{tmp_path}/.one.json.tmp', 'renamed', f'{tmp_path}']
+  temporary = tmp_path / temporary_name(tmp_path / 'one.json')
+  assert calls == [f'{temporary}', 'renamed', f'{tmp_path}']
 
 
 def test_a_large_file_is_not_read(tmp_path):

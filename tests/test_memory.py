@@ -1,24 +1,27 @@
-"""Memory is estimated before anything is built, near to what was measured."""
+"""What does not fit is refused before anything is written, by XLA's own plan."""
 
-import importlib
+import contextlib
+import types
+from typing import Any
 
 import jax
 import pytest
-from flax import nnx
 
+import configs
 from tests.compare import refuses
 from zoo.config import memory
-from zoo.config.validation import build_model, build_task, validate
+from zoo.config.validation import build_task, validate
 from zoo.core.errors import RunError, UserError
-from zoo.training import sweep
+from zoo.training import sweep, train
+from zoo.training.trainer import program_of
 
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 GIB = 2**30
 MIB = 2**20
 
 
 def config_of(name='multi_head_lsa', variant='', **fields):
-  get_config = importlib.import_module(f'configs.{name}').get_config
-  config = get_config(variant) if variant else get_config()
+  config: Any = configs.get_config(name, variant)
   config.mesh.data = 1
   config.update_from_flattened_dict(
     {field.replace('__', '.'): value for field, value in fields.items()}
@@ -26,10 +29,9 @@ def config_of(name='multi_head_lsa', variant='', **fields):
   return config
 
 
-def estimate(config, mesh_shape=(1, 1), num_points=1):
-  task = build_task(config)
-  model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
-  return memory.estimate(config, task, model, mesh_shape, num_points)
+def compile_step(config):
+  """Compiles its training; raises UserError if there is too little memory."""
+  program_of(config).compile()
 
 
 # Peaks of whole processes in MiB, by getrusage, jax 0.10.2, one CPU device.
@@ -70,93 +72,100 @@ MEASURED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('measured', 'name', 'variant', 'fields'), MEASURED)
-def test_what_was_measured_is_between_what_is_estimated_and_its_double(
+def test_what_was_measured_is_between_what_is_planned_and_its_double(
   measured, name, variant, fields, monkeypatch
 ):
   config = config_of(name, variant, **fields)
-  devices = jax.local_devices()[:1]
-  monkeypatch.setattr(jax, 'local_devices', lambda: devices)
   # It is trained where there is as much, and refused where there is half of it.
-  monkeypatch.setattr(memory, 'host_bytes', lambda: measured * MIB)
-  validate(config)
   monkeypatch.setattr(memory, 'host_bytes', lambda: measured * MIB // 2)
   with refuses('training needs about'):
-    validate(config)
+    compile_step(config)
+  monkeypatch.setattr(memory, 'host_bytes', lambda: measured * MIB)
+  compile_step(config)
 
 
 @pytest.mark.parametrize(
-  ('field', 'value', 'part', 'reduce'),
+  ('field', 'value', 'part', 'advice'),
   [
-    ('train__batch_size', 10**11, 'prompts of a batch', 'config.train.batch_size'),
-    ('eval__num_batches', 2 * 10**9, 'held-out batches', 'config.eval.num_batches'),
-    ('task__num_features', 10**6, 'exact reference', 'config.task.num_features'),
-    ('model__num_heads', 10**6, 'weights and', 'config.model and config.task'),
+    ('train__batch_size', 10**11, 'a step', 'reduce config.train.batch_size'),
+    ('model__num_heads', 10**7, 'weights and', 'reduce config.model'),
   ],
 )
 def test_what_asks_for_too_much_is_refused_with_the_number(
-  field, value, part, reduce, monkeypatch
+  tmp_path, field, value, part, advice, monkeypatch
 ):
   monkeypatch.setattr(memory, 'host_bytes', lambda: 16 * GIB)
-  with refuses('GiB of memory, more than the 16.0 GiB', f'for {part}', reduce):
-    validate(config_of('multi_head_lsa', 'smoke', **{field: value}))
+  config = config_of('multi_head_lsa', 'smoke', **{field: value})
+  with refuses('GiB of memory, more than the 16.0 GiB', f'for {part}', advice):
+    train(config, tmp_path / 'run')
+  assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize('name', ['lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'])
-@pytest.mark.parametrize('variant', ['', 'paper', 'smoke'])
-def test_the_shipped_configs_are_trained_where_there_is_a_gibibyte(
-  name, variant, monkeypatch
-):
+def test_too_many_features_are_refused_before_anything_is_built(monkeypatch):
+  monkeypatch.setattr(memory, 'host_bytes', lambda: 16 * GIB)
+  with refuses('for reference risks: reduce config.task.num_features'):
+    validate(config_of('multi_head_lsa', 'smoke', task__num_features=10**6))
+
+
+def test_where_there_is_a_gibibyte_a_shipped_config_is_trained(monkeypatch):
   monkeypatch.setattr(memory, 'host_bytes', lambda: GIB)
-  validate(config_of(name, variant))
+  compile_step(config_of('multi_head_lsa', 'smoke'))
 
 
-class Chip:
-  """A device with memory of its own."""
+class Step:
+  """A step that XLA has planned, on devices that need not exist."""
 
-  platform, device_kind = 'tpu', 'TPU v5 lite'
+  def __init__(self, platform, **sizes):
+    device = types.SimpleNamespace(
+      platform=platform,
+      device_kind='TPU v5 lite',
+      memory_stats=lambda: {'bytes_limit': 4 * GIB},
+    )
+    self.mesh: Any = types.SimpleNamespace(local_devices=[device] * 8)
+    self._sizes = {f'{name}_size_in_bytes': size for name, size in sizes.items()}
 
-  def __init__(self, num_bytes):
-    self._statistics = {'bytes_limit': num_bytes}
+  def compile(self):
+    return self
 
-  def memory_stats(self):
-    return self._statistics
-
-
-@pytest.mark.parametrize('mesh_shape', [(1, 4), (8, 4), (64, 4)])
-def test_the_config_of_scale_goes_on_slices_on_which_it_fits(mesh_shape, monkeypatch):
-  """launch.aot, which has the compiler plan it, tells of 7.3 GiB on v5e:2x2."""
-  config = config_of('scale')
-  task, model = (
-    build_task(config),
-    nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0))),
-  )
-  monkeypatch.setattr(jax, 'local_devices', lambda: [Chip(int(15.75 * GIB))])
-  memory.check(config, task, model, mesh_shape)
-  monkeypatch.setattr(jax, 'local_devices', lambda: [Chip(GIB // 8)])
-  with refuses('of a TPU v5 lite'):
-    memory.check(config, task, model, mesh_shape)
+  def memory_analysis(self):
+    return types.SimpleNamespace(peak_memory_in_bytes=5 * GIB, **self._sizes)
 
 
-def test_the_state_is_shared_as_the_mesh_says():
-  config = config_of(model__num_heads=512)
-  whole = estimate(config)['weights and optimizer state']
-  assert whole == 4 * 4 * 4 * 512 * 11**2  # weights, two moments, gradient
-  assert estimate(config, (2, 4))['weights and optimizer state'] == whole / 4
-  config.mesh.fsdp = True
-  assert estimate(config, (2, 4))['weights and optimizer state'] == whole / 8
-  assert estimate(config, num_points=3)['weights and optimizer state'] == 3 * whole / 1
-  config.optimizer.name = 'sgd'
-  assert estimate(config)['weights and optimizer state'] == whole / 2
+_SIZES = {'argument': GIB, 'output': GIB, 'alias': GIB, 'temp': GIB // 2}
 
 
-def test_the_devices_of_this_machine_share_its_memory(monkeypatch):
-  config = config_of(model__num_heads=100_000)
-  monkeypatch.setattr(memory, 'host_bytes', lambda: 4 * GIB)
-  validate(config)
-  config.mesh.data = 8
-  with refuses('more than the 4.0 GiB available on this machine'):
-    validate(config)
+@pytest.mark.parametrize(
+  ('available', 'every', 'fits'),
+  [(12, 10**9, False), (13, 10**9, True), (28, 10, False), (29, 10, True)],
+)
+def test_the_cpus_of_this_machine_share_its_memory(
+  available, every, fits, monkeypatch, unchecked
+):
+  """Eight devices of 1.5 GiB, half a GiB for all, and two copies to be saved."""
+  monkeypatch.setattr(memory, 'host_bytes', lambda: available * GIB)
+  config, step = config_of(checkpoint__every=every), Step('cpu', **_SIZES)
+  refused = refuses('more than the', 'GiB available on this machine')
+  with contextlib.nullcontext() if fits else refused:
+    memory.compile_step(step, step.mesh, [config], build_task(config))
+
+
+def test_a_device_with_memory_of_its_own_has_a_limit(unchecked):
+  config, step = config_of(), Step('tpu', **_SIZES)
+  with refuses('needs about 5.0 GiB', 'the 4.0 GiB of a TPU v5 lite'):
+    memory.compile_step(step, step.mesh, [config], build_task(config))
+
+
+def test_what_a_compiler_refuses_is_one_line(unchecked):
+  config, step = config_of(), Step('tpu', **_SIZES)
+
+  def fail():
+    raise exhausted('RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.')
+
+  step.compile = fail
+  with refuses('does not fit on a TPU v5 lite', 'Ran out of memory', 'batch_size'):
+    memory.compile_step(step, step.mesh, [config], build_task(config))
 
 
 def test_the_memory_of_imagined_devices_is_not_that_of_this_machine(monkeypatch):
@@ -200,7 +209,7 @@ def test_the_limit_is_that_of_the_own_control_group(tmp_path, groups, limits, ex
 
 def test_where_it_is_unknown_nothing_is_refused(monkeypatch):
   monkeypatch.setattr(memory, 'host_bytes', lambda: None)
-  validate(config_of(train__batch_size=10**11))
+  compile_step(config_of(train__batch_size=10**11))
 
 
 def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):
@@ -239,9 +248,6 @@ def test_other_errors_are_left_as_they_are():
 
 def test_a_sweep_counts_the_states_of_all_its_points(tmp_path, monkeypatch):
   config = config_of('multi_head_lsa', 'smoke', model__num_heads=20_000)
-  devices = jax.local_devices()[:1]
-  monkeypatch.setattr(jax, 'local_devices', lambda: devices)
-  monkeypatch.setattr(memory, 'host_bytes', lambda: GIB)
-  validate(config)
-  with refuses('training 9 points at once needs', '1.0 GiB', 'train fewer points'):
+  monkeypatch.setattr(memory, 'host_bytes', lambda: 2 * GIB)
+  with refuses('training 9 points at once needs', '2.0 GiB', 'train fewer points'):
     sweep(config, [{'task.prior_mean': float(i)} for i in range(9)], tmp_path / 'a')

@@ -227,7 +227,7 @@ def test_config_files_are_read_without_what_builds_and_trains():
   program = """
 import sys
 import launch.cli
-import configs.atlas, configs.llm.smollm2, configs.yq_lsa
+import configs.atlas, configs.llm.smollm2
 configs.get_config('transformer', 'task=parity')
 heavy = 'zoo.config.validation', 'zoo.llm.guesses', 'zoo.theory', 'zoo.training'
 print([module for module in heavy if module in sys.modules])

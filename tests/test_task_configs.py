@@ -4,22 +4,23 @@ import numpy as np
 import pytest
 
 import zoo
-from configs import defaults, tasks
+from configs import defaults
 from tests.compare import refuses
+from zoo.config import schema
 from zoo.config.validation import build_task
 from zoo.core import registry
 
 
 @pytest.mark.parametrize('name', zoo.core.registry.tasks.names())
 def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
-  section = tasks.get_config(name).to_dict()
+  section = schema.section('task', name).to_dict()
   assert section.pop('name') == name
   assert section.keys() == registry.tasks.parameters(name).keys()
   config = defaults.get_config(f'smoke,task={name}')
-  assert build_task(config) == zoo.create_task(name, **section)
   # Table 1 of the paper has a prior mean of 2, which is no default of the task.
   mean = {'prior_mean': 2.0} if name == 'linear_regression' else {}
-  assert build_task(config) == zoo.create_task(name, **mean)
+  assert build_task(config) == zoo.create_task(name, **section | mean)
+  assert zoo.create_task(name, **section) == zoo.create_task(name)
 
 
 def test_a_vector_may_be_given_for_a_number():
@@ -43,7 +44,7 @@ def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
     def sample_one(self, key):
       raise NotImplementedError
 
-  fields = tasks.get_config('own').to_dict()
+  fields = schema.section('task', 'own').to_dict()
   assert fields == {
     'name': 'own',
     'num_features': None,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.host.files import write_atomically
+from zoo.host.files import temporary_name, write_atomically
 from zoo.storage import workdir
 from zoo.storage.workdir import locked, open_workdir
 from zoo.training.records import Records, read_lines
@@ -62,7 +62,7 @@ def test_checkpoints_without_a_config_are_refused(tmp_path):
 
 
 def test_a_workdir_whose_making_was_killed_can_be_made_again(tmp_path):
-  (tmp_path / '.config.json.tmp').write_text('{"se')
+  (tmp_path / '.config.json.other-host-17.tmp').write_text('{"se')
   open_workdir(tmp_path, small_config())
 
 
@@ -150,7 +150,10 @@ def test_who_holds_a_folder_is_on_the_disk_before_another_host_looks(
   assert str(os.getpid()).encode() in synced[0]
 
 
-@pytest.mark.parametrize('name', ['.lock', '.config.json.tmp'])
+_TEMPORARY = temporary_name(pathlib.Path('config.json'))
+
+
+@pytest.mark.parametrize('name', ['.lock', _TEMPORARY], ids=['lock', 'temporary'])
 def test_nothing_is_written_through_a_symbolic_link(tmp_path, name):
   target, folder = tmp_path / 'target', tmp_path / 'run'
   target.write_text('do not touch')

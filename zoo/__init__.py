@@ -69,7 +69,6 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo import probing as probing
   from zoo import theory as theory
   from zoo import training as training
-  from zoo.benchmarks import linear as benchmark  # noqa: F401
   from zoo.measure.contracts import check_model as check_model
   from zoo.measure.contracts import check_task as check_task
   from zoo.measure.curves import curve as curve
@@ -82,7 +81,6 @@ _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
   **{name: f'zoo.{name}' for name in ('probing', 'theory')},
   'aot': 'zoo.plan.aot',
-  'benchmark': 'zoo.benchmarks.linear',
   'paper': 'zoo.studies.paper',
   'training': 'zoo.training',
 }

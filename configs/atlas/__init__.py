@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
-from zoo.config.types import Config
+from zoo.config.schema import Config
 from zoo.core.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'

@@ -19,6 +19,7 @@ from tests.checkpoints.states import (
   save,
 )
 from tests.marks import FULL
+from zoo.host.files import temporary_name
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.steps import MANIFEST, find_corruption
 
@@ -123,9 +124,8 @@ def test_an_older_step_is_deleted_when_the_new_one_is_on_the_disk(
   assert str(folder) in calls[named:deleted]
   # All files of the step, and its manifest, before it gets its name.
   before = {path for path in calls[:named] if isinstance(path, str)}
-  assert {
-    f'{folder}/.saving.2/{name}' for name in [MANIFEST, *files_of(folder / '2')]
-  } <= before
+  names = [temporary_name(folder / MANIFEST), *files_of(folder / '2')]
+  assert {f'{folder}/.saving.2/{name}' for name in names} <= before
 
 
 @pytest.mark.parametrize('make', [pathlib.Path.touch, 'link'])
@@ -202,3 +202,27 @@ def test_a_manifest_that_is_none_or_lists_too_little_is_damaged(tmp_path):
   for length in range(1, len(lines)):
     (folder / MANIFEST).write_text(''.join(lines[:length]))
     assert 'is not in' in str(find_corruption(folder))
+
+
+def test_a_step_whose_manifest_has_md5_as_earlier_ones_in_buckets_opens(tmp_path):
+  save(tmp_path, 1, 2)
+  folder = tmp_path / 'checkpoints' / '2'
+  names = [line.split('  ')[1] for line in (folder / MANIFEST).read_text().splitlines()]
+  sums = [hashlib.md5((folder / name).read_bytes()).hexdigest() for name in names]
+  lines = [f'{one}  {name}\n' for one, name in zip(sums, names, strict=True)]
+  (folder / 'MD5SUMS').write_text(''.join(lines))
+  (folder / MANIFEST).unlink()
+  assert find_corruption(folder) is None
+  assert load_latest(tmp_path) == 2
+  flip(folder / 'origin' / 'data.json')
+  assert 'data.json is not as it was written' in str(find_corruption(folder))
+
+
+def test_several_processes_each_compare_a_share_of_the_files(tmp_path):
+  save(tmp_path, 1)
+  folder = tmp_path / 'checkpoints' / '1'
+  damaged = files_of(folder)[3]
+  flip(folder / damaged)
+  found = [find_corruption(folder, share, 3) for share in range(3)]
+  assert found.count(None) == 2
+  assert any(damaged in reason for reason in found if reason)

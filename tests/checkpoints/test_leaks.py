@@ -3,16 +3,13 @@
 import gc
 import os
 import pathlib
-import subprocess
-import sys
 import threading
 
-import jax.numpy as jnp
 import pytest
 
 import zoo
 from tests.checkpoints.states import ABSTRACT, METADATA, disk, save, state_at
-from tests.launch.processes import ROOT, environment
+from tests.launch.processes import ROOT
 from zoo.storage.checkpointer import Checkpoints
 
 pytestmark = [
@@ -77,39 +74,3 @@ def test_saves_that_fail(tmp_path):
 
 def test_models_that_are_opened():
   check_flat(lambda: zoo.load(ROOT / 'checkpoints' / 'lsa'), 10)
-
-
-# Of 256 files that may be open, one left open by each save would be too many.
-MANY = 5000 if 'ZOO_FULL_TESTS' in os.environ else 1000
-
-
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_thousands_of_saves_with_few_files_allowed(tmp_path, cache):
-  program = 'from tests.checkpoints.test_leaks import save_many; save_many()'
-  answer = subprocess.run(
-    ['bash', '-c', f'ulimit -n 256; exec {sys.executable} -c "{program}"'],
-    cwd=ROOT,
-    env={**environment(cache), 'WORKDIR': str(tmp_path)},
-    capture_output=True,
-    text=True,
-    timeout=1400,
-    check=False,
-  )
-  assert answer.returncode == 0, answer.stderr
-  first, last = (
-    [int(one) for one in line.split()] for line in answer.stdout.splitlines()
-  )
-  assert last[0] < first[0] + 20  # files
-  assert last[1] < first[1] + 20  # threads
-
-
-def save_many() -> None:
-  state = {'model': {'w': jnp.arange(100.0)}}
-  with Checkpoints(pathlib.Path(os.environ['WORKDIR']), 2, METADATA) as checkpoints:
-    for step in range(1, MANY + 1):
-      checkpoints.save(step, state)
-      checkpoints.wait()
-      if step in (10, MANY):
-        print(*count())

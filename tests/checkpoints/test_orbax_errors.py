@@ -1,7 +1,5 @@
 """What Orbax raises is one line, and what it leaves behind is not printed."""
 
-import asyncio
-import gc
 import logging
 import pathlib
 import sys
@@ -12,83 +10,8 @@ import pytest
 from zoo.core.errors import RunError
 from zoo.storage.orbax_errors import one_line, quiet_orbax, reading
 
-pytestmark = pytest.mark.usefixtures('few_to_collect')
-
 PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 OURS, ORBAXS = str(pathlib.Path(__file__)), str(PACKAGE / 'some' / 'file.py')
-
-# One fails; one fails when it is thrown away while it waits.
-SOURCE = """
-class Wait:
-  def __await__(self):
-    yield
-async def fail():
-  raise ValueError('it failed')
-async def fail_at_the_end():
-  try:
-    await Wait()
-  except BaseException:
-    raise ValueError('it was thrown away')
-"""
-
-
-def functions_in(file: str) -> dict:
-  names: dict = {}
-  exec(compile(SOURCE, file, 'exec'), names)
-  return names
-
-
-def test_a_task_that_failed_unseen_is_logged_unless_orbax_works(caplog):
-  def leave_behind():
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(functions_in(ORBAXS)['fail']())
-    loop.run_until_complete(asyncio.sleep(0))
-    assert task.done()
-    del task
-    gc.collect()
-    loop.close()
-
-  with quiet_orbax():
-    leave_behind()
-  assert 'never retrieved' not in caplog.text
-  leave_behind()
-  assert 'never retrieved' in caplog.text
-
-
-@pytest.mark.parametrize('file', [OURS, ORBAXS], ids=['ours', 'orbaxs'])
-def test_a_coroutine_that_fails_when_collected_is_told_unless_it_is_orbaxs(
-  file, monkeypatch
-):
-  told = []
-  monkeypatch.setattr(sys, 'unraisablehook', told.append)
-
-  def throw_away():
-    coroutine = functions_in(file)['fail_at_the_end']()
-    coroutine.send(None)
-    del coroutine
-    gc.collect()
-
-  with quiet_orbax():
-    throw_away()
-  assert bool(told) == (file == OURS)
-  told.clear()
-  throw_away()
-  assert told
-
-
-def test_what_python_prints_is_as_before_when_the_last_block_has_ended(monkeypatch):
-  before = [].append
-  monkeypatch.setattr(sys, 'unraisablehook', before)
-  logger = logging.getLogger('asyncio')
-  filters = [*logger.filters]
-  first, second = quiet_orbax(), quiet_orbax()
-  first.__enter__()
-  second.__enter__()
-  first.__exit__(None, None, None)  # in threads blocks may end in any order
-  assert sys.unraisablehook is not before
-  second.__exit__(None, None, None)
-  assert sys.unraisablehook is before
-  assert logger.filters == filters
 
 
 def test_an_import_changes_nothing_of_pythons():

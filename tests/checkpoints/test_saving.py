@@ -227,11 +227,12 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     (tmp_path / 'file').touch()
     zoo.save(model, tmp_path, TASK)
 
-  class Unknown(zoo.models.YqLSA):
-    pass
+  class Unknown(zoo.models.LinearAttention):
+    def initial_guess(self):
+      return jnp.zeros(self.num_features), jnp.zeros(())
 
   with refuses('Unknown is not registered as a model'):
-    zoo.save(Unknown(3, rngs=nnx.Rngs(0)), tmp_path / 'new', TASK)
+    zoo.save(Unknown(3, 1, 0.1, rngs=nnx.Rngs(0)), tmp_path / 'new', TASK)
   with refuses('the config makes another model', 'w_k (1, 5, 5)', 'w_k (1, 4, 4)'):
     zoo.save(model, tmp_path / 'new', isotropic(4, 4))
   with refuses('step is -1'):

@@ -16,7 +16,6 @@ from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
 from zoo.core.learning_rule import LearningRule
 from zoo.core.registry import arguments_of
-from zoo.models import YqLSA
 from zoo.tasks.baselines import LeastSquares
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
@@ -74,7 +73,7 @@ class _Random(Linear):
     return jnp.where(keep, super().__call__(prompt), 0)
 
 
-class _OtherRule(YqLSA):
+class _OtherRule(Linear):
   def learning_rule(self):
     return LearningRule.gradient_descent(jnp.ones(D), 0.5)
 
@@ -150,14 +149,11 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
     lambda: _model(lambda self, prompt, f: f + prompt.y[:, C - 1]),
     ['Own(prompt) of 0 examples failed: IndexError'],
   ),
-  'loops that are not those of the predictions': (
-    lambda: _model(
-      predictions=_every,
-      loop_predictions=lambda self, prompt: (
-        _every(self, prompt)[None].at[0, :, 1].add(1)
-      ),
-    ),
-    ['Own.loop_predictions(prompt) of the last loop are not the predictions'],
+  'outputs of another shape': (
+    lambda: type(
+      'Own', (zoo.models.TokenModel,), {'body': lambda self, tokens, at: tokens}
+    )(D, rngs=nnx.Rngs(0)),
+    ['Own.body(tokens, slice(-1, None, None)) has shape (8, 9, 4); it must be'],
   ),
   'a gradient that is NaN': (
     lambda: _model(lambda self, prompt, f: f + jnp.sqrt(0 * self.a[...])),
@@ -171,7 +167,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   ),
   'state that is lost': (_lost, ['_Lost(prompt) changes after nnx.split']),
   'a wrong rule': (
-    lambda: _OtherRule(num_features=D, rngs=nnx.Rngs(0)),
+    lambda: _OtherRule(rngs=nnx.Rngs(0)),
     ['_OtherRule.learning_rule() does not predict the same'],
   ),
   'a rule that fails': (

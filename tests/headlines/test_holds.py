@@ -4,8 +4,8 @@ import pytest
 
 from configs import get_config
 from zoo.studies.headlines import HEADLINES
-from zoo.studies.headlines.headline import HOLDS, verdict
-from zoo.studies.headlines.trainer import Trainer
+from zoo.studies.runner import Trainer
+from zoo.studies.study import HOLDS, verdict
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 

@@ -7,13 +7,12 @@ import pytest
 from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases
-from zoo.studies.headlines.trainer import Trainer
+from zoo.studies.runner import Trainer
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 TRAINED = [name for name in HEADLINES if name != 'pool_lines']
 SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy'
-ON_A_CPU = [name for name in TRAINED if not HEADLINES[name].needs_accelerator]
 
 
 class Checked(Exception):
@@ -23,7 +22,7 @@ class Checked(Exception):
 class OnlyChecks(Trainer):
   """Validates the first configs instead of training them."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},)):
+  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
     file, _, variant = config.partition(':')
     whole = sweeps.at_point(get_config(file, variant), fields)
     for point in points:
@@ -40,7 +39,7 @@ def test_every_headline_has_a_valid_config(name, tmp_path):
 class Short(Trainer):
   """Trains four steps instead of thousands."""
 
-  def __call__(self, name, config, fields, points=({'seed': 0},)):
+  def __call__(self, name, config, fields, points=({'seed': 0},), part=None):
     short = {
       'train.num_steps': 4,
       'train.batch_size': 8,
@@ -51,14 +50,14 @@ class Short(Trainer):
       'eval.every': 2,
       'eval.num_batches': 2,
     }
-    return super().__call__(name, config, {**fields, **short}, points)
+    return super().__call__(name, config, {**fields, **short}, points, part)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
   'name',
-  [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in ON_A_CPU],
+  [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in TRAINED],
 )
 def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})

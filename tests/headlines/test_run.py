@@ -1,6 +1,5 @@
 """Headlines are judged by their ranges, measured once, and reported whole or not."""
 
-import dataclasses
 import json
 import math
 import re
@@ -9,25 +8,33 @@ from collections import Counter
 
 import pytest
 
-from configs import deep_set
+import configs
+from tests.launch.processes import ROOT
+from tests.training import fake_program
 from zoo.core.errors import UserError
+from zoo.host.parts import Part
 from zoo.reports.plots import Panel, series, to_csv
 from zoo.reports.style import BLUE
 from zoo.studies import headlines
-from zoo.studies.headlines.headline import (
+from zoo.studies.runner import best, history, load
+from zoo.studies.study import (
   FAILS,
   HOLDS,
+  MEASURED,
   NOT_RUN,
+  About,
   Found,
-  Headline,
+  Result,
+  Study,
   at_least,
   at_most,
   near,
+  page,
   rule,
+  run,
+  table,
   verdict,
 )
-from zoo.studies.headlines.run import Result, page, run, table
-from zoo.studies.headlines.trainer import best, history, load
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -39,7 +46,7 @@ def headline(name='tiny', measure=None, **expected):
   def constant(train):
     return Found(dict.fromkeys(expected, 2.0), picture())
 
-  return Headline(
+  return Study(
     name=name,
     statement=f'Two is <2 & {name}.',
     setting='None.',
@@ -90,7 +97,7 @@ def no_config(file, variant):
 
 def judged(one, out, get_config=no_config):
   """The only headline, measured and judged."""
-  found = run([one], [one], get_config, out)
+  found = run([one], get_config, out)
   assert found is not None
   return found[0]
 
@@ -100,10 +107,10 @@ def test_what_was_not_run_has_no_number(tmp_path):
     headline('ran', n=near(2, 0, 'theory')),
     headline('left', n=at_most(1, '')),
   )
-  found = run([ran], [ran, left], no_config, tmp_path)
+  found = run([ran], no_config, tmp_path, known=[ran, left])
   assert found is not None
   assert [one.verdict for one in found] == [HOLDS, NOT_RUN]
-  first, second = json.loads((tmp_path / 'headlines.json').read_text())
+  first, second = json.loads((tmp_path / 'studies.json').read_text())
   assert first['measured'] == {'n': 2.0}
   assert first['expected'] == {'n': {'expected': '2', 'from': 'theory'}}
   assert (second['measured'], second['minutes'], second['verdict']) == (
@@ -119,14 +126,14 @@ def test_what_was_not_run_has_no_number(tmp_path):
   assert 'not run here: 1' in report
   assert 'calls' not in report
   assert {path.name for path in tmp_path.iterdir()} == {
-    *('headlines.json', 'report.html', 'ran'),
+    *('studies.json', 'report.html', 'ran'),
     *(f'figure_ran.{suffix}' for suffix in ('csv', 'png', 'svg')),
   }
 
 
 def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
-  module = sys.modules['zoo.studies.headlines.run']
-  monkeypatch.setattr(module, 'page', lambda results: '')
+  module = sys.modules['zoo.studies.study']
+  monkeypatch.setattr(module, 'page', lambda results, about: '')
   monkeypatch.setattr(  # the numbers alone; pictures take long
     module,
     'write_plot',
@@ -136,7 +143,7 @@ def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
 
   def measure(train):
     calls['n'] += 1
-    return Found({'n': 1.0, 'other': 0.0}, picture())
+    return Found({'n': 1.0, **({'other': 0.0} if calls['n'] > 1 else {})}, picture())
 
   one = headline(measure=measure, n=at_most(1, ''))
   first, again = judged(one, tmp_path), judged(one, tmp_path)
@@ -158,13 +165,31 @@ def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
     assert calls['n'] == 3 + number
 
 
-def test_what_needs_an_accelerator_is_not_run_on_a_cpu(tmp_path):
+def test_a_study_without_expectations_is_measured(tmp_path):
   def measure(train):
-    raise AssertionError('it was run')
+    return Found({'n': 1.5}, picture())
 
-  one = headline(measure=measure, n=at_most(1, ''))
-  one = dataclasses.replace(one, needs_accelerator=True)
-  assert judged(one, tmp_path).verdict == NOT_RUN
+  own = Study('own', 'It has a number.', measure)
+  found = run([own], no_config, tmp_path)
+  assert found is not None
+  assert found[0].verdict == MEASURED
+  assert found[0].numbers == {'n': 1.5}
+  assert re.search(r'own +n +1.5 +measured', table(found))
+  assert run([own], no_config, tmp_path) == found
+
+
+def test_each_part_measures_its_own_and_the_whole_reports(tmp_path):
+  studies = [headline(name, n=at_most(2, '')) for name in ('one', 'two', 'three')]
+  for i in 1, 2:
+    run(studies, no_config, tmp_path, Part(i, 2))
+    assert not (tmp_path / 'report.html').exists()
+  assert (tmp_path / 'two' / 'result.json').exists()
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('*/result.json')}
+  assert len(before) == 3
+  found = run(studies, no_config, tmp_path)
+  assert found is not None
+  assert [one.verdict for one in found] == [HOLDS] * 3
+  assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
@@ -176,13 +201,13 @@ def test_what_stops_in_training_has_no_result(tmp_path, monkeypatch):
 
   one = headline(measure=measure, n=at_most(1, ''))
   monkeypatch.setattr(sweeps, 'sweep', lambda *_: None)
-  assert run([one], [one], small, tmp_path) is None
+  assert run([one], small, tmp_path) is None
   assert not [*tmp_path.iterdir()]
 
 
 def small(file, variant):
   assert file == 'deep_set'
-  config = deep_set.get_config('smoke')
+  config = configs.get_config('deep_set', 'smoke')
   config.task.num_features, config.task.context_length = 2, 3
   config.train.batch_size, config.train.log_every = 8, 2
   config.eval.num_batches, config.eval.num_compared = 2, 0
@@ -205,7 +230,7 @@ def test_an_interrupted_headline_goes_on(tmp_path, monkeypatch):
   one = headline(measure=measure, risk=at_least(0, ''), num=near(2, 0, ''))
   stacked = sweeps._train_stacked
   monkeypatch.setattr(sweeps, '_train_stacked', lambda *_: None)
-  assert run([one], [one], small, tmp_path) is None
+  assert run([one], small, tmp_path) is None
   assert not (tmp_path / 'report.html').exists()
   monkeypatch.setattr(sweeps, '_train_stacked', stacked)
   monkeypatch.setattr(sweeps, '_train_alone', lambda *_: pytest.fail('trained again'))
@@ -222,7 +247,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path):
   (tmp_path / 'mine').write_text('mine')
   one = headline(n=at_most(1, ''))
   with pytest.raises(UserError, match='cannot be the output folder'):
-    run([one], [one], no_config, tmp_path / 'mine')
+    run([one], no_config, tmp_path / 'mine')
 
 
 @pytest.mark.parametrize('one', headlines.HEADLINES.values(), ids=lambda one: one.name)
@@ -234,4 +259,17 @@ def test_every_headline_says_what_it_expects_and_why(one):
     assert name.isidentifier()
     assert expected.low <= expected.high
     assert expected.source
-  assert 'not run here: 1' in page([Result(one, None, None, None)])
+  assert 'not run here: 1' in page([Result(one, None, None, None)], About())
+
+
+def test_the_study_of_the_page_runs(tmp_path, monkeypatch, capsys):
+  text = (ROOT / 'docs' / 'headlines.md').read_text()
+  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  monkeypatch.chdir(tmp_path)
+  fake_program.patch(monkeypatch)
+  exec(compile(code, 'headlines.md', 'exec'), {})
+  assert re.search(
+    r'^heads +risk_of_4 +≤ 50 +[0-9.]+ +holds', capsys.readouterr().out, re.M
+  )
+  names = {path.name for path in (tmp_path / 'runs' / 'heads_study').iterdir()}
+  assert names >= {'figure_heads.csv', 'studies.json', 'report.html', 'heads'}

@@ -22,12 +22,12 @@ class Answer(NamedTuple):
 
 @pytest.fixture
 def call(monkeypatch, capsys, unchecked):
-  """Calls a command of `launch`, with its flags alone defined: `call('main', …)`."""
+  """Calls a command, of `launch` if no package is named, with its flags alone."""
   verbosity = absl_logging.get_verbosity()
 
   def call(name: str, *arguments: str) -> Answer:
     _forget_commands()
-    command = importlib.import_module(f'launch.{name}')
+    command = importlib.import_module(name if '.' in name else f'launch.{name}')
     # The tests have their own cache of programs.
     argv = [f'launch.{name}', '--nocompilation_cache', *arguments]
     monkeypatch.setattr(sys, 'argv', argv)
@@ -48,7 +48,7 @@ def call(monkeypatch, capsys, unchecked):
 def _forget_commands() -> None:
   """Lets the next command define its flags, as in a process of its own."""
   for name, defined in flags.FLAGS.flags_by_module_dict().items():
-    if name.startswith('launch.') and name != 'launch.cli':
+    if name.startswith(('launch.', 'benchmarks.')) and name != 'launch.cli':
       sys.modules.pop(name, None)
       for flag in [*defined]:
         delattr(flags.FLAGS, flag.name)

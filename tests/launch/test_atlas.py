@@ -15,6 +15,7 @@ from zoo.studies import atlas
     (['--context_lengths=10,0'], "--context_lengths has '0'"),
     (['--context_lengths=ten'], "--context_lengths has 'ten'"),
     (['--context_lengths='], '--context_lengths is empty'),
+    (['--part=5/4'], "the part is '5/4'"),
     (['--seeds=0'], '--seeds is 0'),
     (['--steps=0'], '--steps is 0'),
     (['--learning_rates=fast'], "--learning_rates has 'fast'"),

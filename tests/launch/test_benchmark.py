@@ -1,10 +1,11 @@
 """The benchmark's command line."""
 
 import json
+import pathlib
 
 import pytest
 
-from tests.launch.processes import launch
+from tests.launch.processes import ROOT, launch
 
 
 @pytest.mark.full
@@ -69,3 +70,11 @@ def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
   assert said in line
+
+
+def test_without_the_repository_it_is_one_line(call, monkeypatch):
+  monkeypatch.setattr(pathlib.Path, 'is_file', lambda path: False)
+  answer = call('benchmark')
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
+  assert f'{ROOT} has no folder benchmarks' in line

@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import subprocess
 import time
 
 import pytest
@@ -12,7 +11,8 @@ from tests.launch.processes import finish, start_together
 from tests.launch.test_processes import SMALL
 from tests.marks import FULL
 from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
-from zoo.storage.buckets import open_folder
+from zoo.host.files import workdir_path
+from zoo.storage.steps import step_folders, step_of
 
 pytestmark = [*FULL, pytest.mark.timeout(1500)]
 
@@ -36,9 +36,7 @@ def start(url, cache, number, *flags):
 
 def steps_in(folder):
   """The complete steps, the newest first."""
-  names = [name.split('/', 2) for name in folder.list('checkpoints/')]
-  steps = [int(name.split('-')[0]) for _, name, file in names if file == 'MD5SUMS']
-  return sorted(steps, reverse=True)
+  return [*map(step_of, step_folders(folder / 'checkpoints'))]
 
 
 def wait_for_save(processes, folder):
@@ -59,10 +57,8 @@ def lines_in(text):
 
 def assert_ended_as(url, whole, num_steps):
   """Fails unless the run has the bits and the lines of an uninterrupted local one."""
-  found = open_folder(url).read('metrics.jsonl')
-  assert found is not None
   expected = lines_in((whole / 'metrics.jsonl').read_text())
-  lines = lines_in(found.data.decode())
+  lines = lines_in((workdir_path(url) / 'metrics.jsonl').read_text())
   # Where a run was stopped it has logged one step more, if that is no multiple of 10.
   assert [line for line in lines if line['step'] % 10 == 0] == expected
   steps = [line['step'] for line in lines]
@@ -84,7 +80,7 @@ def test_killed_and_stopped_at_random_it_ends_as_a_local_run(
   dice = random.Random(many)
   faults = [signal.SIGKILL] * kills + [signal.SIGTERM] * stops
   dice.shuffle(faults)
-  folder = open_folder(bucket)
+  folder = workdir_path(bucket)
   for number in faults:
     processes = start(bucket, cache, many, num_steps)
     try:
@@ -112,8 +108,8 @@ def test_killed_and_stopped_at_random_it_ends_as_a_local_run(
 def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
   dice = random.Random(0)
   for count in range(20 if full else 1):
-    folder = open_folder(f'{bucket}/{count}')
-    endless = folder.url, cache, 1, '--config.train.num_steps=1000000'
+    folder = workdir_path(f'{bucket}/{count}')
+    endless = str(folder), cache, 1, '--config.train.num_steps=1000000'
     (first,) = start(*endless)
     time.sleep(dice.uniform(0, 12))
     (second,) = start(*endless)
@@ -135,10 +131,10 @@ def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
 
 
 def test_an_outage_of_the_bucket_changes_nothing(
-  tmp_path, bucket, cache, emulator, faults
+  tmp_path, bucket, cache, emulator, faults, full
 ):
   num_steps = '--config.train.num_steps=1500'
-  folder = open_folder(bucket)
+  folder = workdir_path(bucket)
   processes = start(bucket, cache, 1, num_steps)
   try:
     wait_for_save(processes, folder)
@@ -146,34 +142,12 @@ def test_an_outage_of_the_bucket_changes_nothing(
     wait_for_save(processes, folder)
     faults(0.0)
     emulator.send_signal(signal.SIGSTOP)
-    time.sleep(20)
+    time.sleep(180 if full else 20)
   finally:
     emulator.send_signal(signal.SIGCONT)
     ended = finish(processes)
   assert [code for code, _ in ended] == [0], ended
+  assert 'lock was not renewed' in ended[0][1]
   ended = finish(start(tmp_path / 'whole', cache, 1, num_steps))
   assert [code for code, _ in ended] == [0], ended
   assert_ended_as(bucket, tmp_path / 'whole', 1500)
-
-
-@pytest.mark.parametrize('status', [503, 401])
-def test_without_patience_left_the_run_ends_and_names_the_last_good_step(
-  bucket, cache, faults, status
-):
-  flags = '--config.train.num_steps=1000000', '--config.checkpoint.patience=0.1'
-  processes = start(bucket, cache, 1, *flags)
-  folder = open_folder(bucket)
-  try:
-    wait_for_save(processes, folder)
-    faults(1.0, status)
-    processes[0].wait(timeout=240)
-  except subprocess.TimeoutExpired:
-    pass
-  finally:
-    faults(0.0)
-    ((code, said),) = finish(processes)
-  assert code == 1, said
-  *_, line = said.splitlines()
-  assert 'error: no checkpoint can be written to gs://' in line
-  assert f'good ones at steps {steps_in(folder)[::-1]}' in line
-  assert 'Traceback' not in said

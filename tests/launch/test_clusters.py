@@ -1,5 +1,6 @@
 """Launchers that a cluster brings along, run for real on this machine."""
 
+import functools
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import time
 
 import pytest
 
+from configs import multi_head_lsa
 from tests.launch.processes import (
   ROOT,
   bound,
@@ -20,6 +22,8 @@ from tests.launch.processes import (
   run,
 )
 from tests.launch.test_processes import SMALL, wait_for_progress
+from zoo.host.parts import Part
+from zoo.training import sweeps
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +35,7 @@ def needs(*programs):
   return pytest.mark.skipif(bool(missing), reason=reason)
 
 
-PACKAGES = 'slurmctld slurmd slurm-client munge openmpi-bin'
+PACKAGES = 'slurmctld slurmd slurm-client munge openmpi-bin parallel'
 PATH = f'{os.environ.get("PATH", "")}:/usr/sbin'  # where daemons are
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason='slurmd must run as root')
 
@@ -187,3 +191,78 @@ def test_open_mpi_is_detected(tmp_path, cache):
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert (summary['num_processes'], summary['num_devices']) == (2, 2)
   assert answer.stdout.count('after step 20') == 1
+
+
+SWEEP = (
+  '--config=configs/multi_head_lsa.py:smoke',
+  '--config.train.num_steps=20',
+  '--sweep=task.prior_mean=0,1,2,3',
+)
+OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
+
+
+def table(workdir: pathlib.Path, cache: pathlib.Path) -> list[dict[str, object]]:
+  """The table that the command without --part writes, without what depends on time."""
+  before = {path: path.stat().st_mtime_ns for path in workdir.glob('points/*/*.jsonl')}
+  words = command(*SWEEP, f'--workdir={workdir}', module='launch.sweep')
+  answer = run(words, cache)
+  assert answer.returncode == 0, answer.stderr
+  assert {path: path.stat().st_mtime_ns for path in before} == before
+  assert len(before) in (0, 4), 'a part has not trained its points'
+  rows = json.loads((workdir / 'table.json').read_text())
+  return [
+    {name: value for name, value in row.items() if name not in OF_THE_LAUNCH}
+    for row in rows
+  ]
+
+
+def part(workdir: pathlib.Path, index: object) -> list[str]:
+  flags = *SWEEP, f'--workdir={workdir}', f'--part={index}/2'
+  return command(*flags, module='launch.sweep')
+
+
+@pytest.fixture(scope='module')
+def by_hand(tmp_path_factory, cache) -> list[dict[str, object]]:
+  """The table of a sweep in two parts, one after the other."""
+  workdir = tmp_path_factory.mktemp('by_hand') / 'sweep'
+  for index in 1, 2:
+    answer = run(part(workdir, index), cache)
+    assert answer.returncode == 0, answer.stderr
+    assert f'part {index} of 2 is done' in answer.stdout
+  return table(workdir, cache)
+
+
+@needs('slurmctld', 'slurmd', 'sinfo', 'sbatch', 'munged')
+@ROOT_ONLY
+def test_a_slurm_array_trains_the_parts_of_a_sweep(tmp_path, cache, slurm, by_hand):
+  words = ' '.join(part(tmp_path / 'sweep', '$SLURM_ARRAY_TASK_ID'))
+  submit = ['sbatch', '--array=1-2', '--wait', f'--chdir={ROOT}']
+  submit += [f'--output={tmp_path}/log', '--open-mode=append', '--wrap', words]
+  done = subprocess.run(
+    submit, env={**environment(cache), **slurm}, timeout=300, check=False
+  )
+  assert done.returncode == 0, (tmp_path / 'log').read_text()
+  assert table(tmp_path / 'sweep', cache) == by_hand
+
+
+@needs('parallel')
+def test_gnu_parallel_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand):
+  words = part(tmp_path / 'sweep', '{}')
+  answer = run(['parallel', '--will-cite', *words, ':::', '1', '2'], cache)
+  assert answer.returncode == 0, answer.stderr
+  assert table(tmp_path / 'sweep', cache) == by_hand
+
+
+def test_submitit_trains_the_parts_of_a_sweep(tmp_path, cache, by_hand, monkeypatch):
+  submitit = pytest.importorskip('submitit')
+  for name, value in environment(cache).items():
+    monkeypatch.setenv(name, value)
+  config = multi_head_lsa.get_config('smoke')
+  config.train.num_steps = 20
+  points = sweeps.grid({'task.prior_mean': [0, 1, 2, 3]})
+  train = functools.partial(sweeps.sweep, config, points, tmp_path / 'sweep')
+  executor = submitit.LocalExecutor(tmp_path / 'log')
+  executor.update_parameters(timeout_min=5)
+  for job in executor.map_array(train, [Part(1, 2), Part(2, 2)]):
+    assert len(job.result()) == 2
+  assert table(tmp_path / 'sweep', cache) == by_hand

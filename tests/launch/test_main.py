@@ -57,18 +57,9 @@ MISTAKES = {
     [YQ, '--config.task.name=linear_regresion'],
     ["unknown task 'linear_regresion'", "did you mean 'linear_regression'"],
   ),
-  'unknown optimizer': (
-    [YQ, '--config.optimizer.name=adma'],
-    ["'adma'", "did you mean 'adam'"],
-  ),
   'prior mean of the wrong length': (
     [YQ, '--config.task.prior_mean=(1.0,2.0)'],
     ['prior_mean has shape (2,)', 'length 10'],
-  ),
-  'noise beyond float32': ([YQ, '--config.task.noise_std=1e300'], ['noise_std is 1e']),
-  'context beyond int32': (
-    [YQ, '--config.task.context_length=1000000000000'],
-    ['context_length is 1000000000000', 'from 1 to 2147483647'],
   ),
   'heads over the model axis': (
     [
@@ -83,37 +74,12 @@ MISTAKES = {
     ['config.train.batch_size is 3', 'which is 2'],
   ),
   'mesh too large': ([YQ, '--config.mesh.data=64'], ['64 devices', 'there are 8']),
-  'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', '≥ 1']),
-  'negative steps': ([YQ, '--config.train.num_steps=-3'], ['num_steps is -3']),
+  'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
   'too large a batch': (
     [YQ, '--config.train.batch_size=100000000000'],
     ['training needs about', 'GiB', 'config.train.batch_size'],
   ),
-  'a million layers': (
-    [TRANSFORMER, '--config.model.num_layers=1000000'],
-    ['num_layers is 1000000; it must be an integer from 1 to 1000'],
-  ),
-  'a billion layers that share weights': (
-    [
-      '--config=deep_lsa',
-      f'--config.model.num_layers={10**9}',
-      '--config.model.shared',
-    ],
-    ['num_layers is 1000000000', 'from 1 to 1000'],
-  ),
-  'a billion loops': (
-    [TRANSFORMER, f'--config.model.num_loops={10**9}'],
-    ['num_loops is 1000000000', 'from 1 to 1000'],
-  ),
-  'a million wide': (
-    [TRANSFORMER, '--config.model.width=1000000'],
-    ['training needs about', 'config.model'],
-  ),
   'no heads': ([TRANSFORMER, '--config.model.num_heads=0'], ['num_heads is 0', '≥ 1']),
-  'heads that are less than none': (
-    [TRANSFORMER, '--config.model.num_heads=-2', '--config.model.mixer=mamba'],
-    ['num_heads is -2', '≥ 1'],
-  ),
   'no section of that name': (
     ['--config=lsa', '--config.optimizer.weight_decay=1'],
     ["unknown field 'config.optimizer.weight_decay'", 'clip_norm'],
@@ -129,11 +95,11 @@ MISTAKES = {
   ),
   'None for a number of steps': (
     [YQ, '--config.train.num_steps=None'],
-    ['config.train.num_steps is None', '≥ 1'],
+    ['config.train.num_steps is None', 'from 1'],
   ),
   'None for a truth': (
     [TRANSFORMER, '--config.model.causal=None'],
-    ['config.model.causal cannot be None; it is True'],
+    ['config.model: causal is None; it must be True or False'],
   ),
   'None for no field': (
     [YQ, '--config.optimizer.clipnorm=None'],
@@ -144,10 +110,6 @@ MISTAKES = {
     ["must be 'query' for 'transformer'", "tokens are 'joint'"],
   ),
   'a workdir with a zero byte': ([YQ, '--workdir=a\0b'], ['zero byte']),
-  'a scale beyond float32': (
-    [YQ, '--config.model.init_scale=1e300'],
-    ['init_scale is 1e+300', '≤ 1e+30'],
-  ),
   'workdir under a file': ([YQ, '--workdir=number.py/x'], ['cannot be written']),
   'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
   'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
@@ -194,6 +156,7 @@ def folder(tmp_path, monkeypatch):
   return tmp_path
 
 
+@pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.mark.parametrize('mistake', MISTAKES)
 def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
   call, folder, mistake
@@ -211,19 +174,18 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_too_little_memory_is_one_line_with_exit_code_1(call, folder):
+def test_too_long_a_context_is_refused_before_anything_is_written(call, folder):
   length = 10**6  # the scores of a batch take 10¹⁴ bytes, more than can be addressed
   answer = call(
     *('main', '--config=deep_lsa:smoke', '--config.task.num_features=2'),
     *('--config.train.batch_size=8', f'--config.task.context_length={length}'),
-    *('--config.eval.num_batches=0', '--config.mesh.data=1'),
+    *('--config.eval.num_batches=0', '--config.mesh.data=1', '--workdir=run'),
   )
-  assert answer.code == 1, answer.err
-  *_, line = answer.err.splitlines()
-  assert line.startswith('error: the memory is not enough: ')
-  for said in 'batch_size (8)', 'context_length (1,000,000)', 'num_parts (1)':
-    assert said in line
-  assert 'Traceback' not in answer.err
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
+  assert line.startswith('error: training needs about ')
+  assert 'reduce config.train.batch_size or config.task' in line
+  assert not (folder / 'run').exists()
 
 
 @pytest.mark.slow  # processes, as JAX must not have been used before

@@ -25,9 +25,11 @@ class LongModel(OwnModel):
     super().__init__(num_features, rngs=rngs)
 
 @zoo.register_model('linear_model')
-class LinearModel(zoo.models.YqLSA):
+class LinearModel(zoo.models.LinearAttention):
   def __init__(self, num_features, *, rngs):
-    super().__init__(num_features, rngs=rngs)
+    super().__init__(num_features, 1, 0.1, rngs=rngs)
+  def initial_guess(self):
+    return jnp.zeros(self.num_features), jnp.zeros(())
 
 @zoo.register_task('two_outputs')
 class TwoOutputs(zoo.tasks.FunctionClass):
@@ -79,7 +81,7 @@ MISTAKES = {
   ),
   'another word for positions': (
     ['--config=configs/yq_lsa.py:smoke', '--config.objective.positions=all'],
-    ["unknown positions in config.objective.positions: 'all'"],
+    ["unknown config.objective.positions 'all'; known: every, query"],
   ),
   'unknown task in a variant': (
     ['--config=configs/yq_lsa.py:smoke,task=paritty'],
@@ -108,6 +110,13 @@ MISTAKES = {
   'no module': (
     ['--import=no_such_module_here', '--config=configs/yq_lsa.py:smoke'],
     ['--import=no_such_module_here: there is no module of this name'],
+  ),
+  'no config file': (
+    [
+      *('--import=own_classes_under_test', '--config=own_model:smoke'),
+      '--config.train.num_steps=0',
+    ],
+    ['config.train.num_steps is 0'],
   ),
   'a broken module': (
     ['--import=broken_under_test', '--config=configs/yq_lsa.py:smoke'],

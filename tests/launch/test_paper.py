@@ -18,6 +18,7 @@ ARGUMENTS = '--smoke', '--figures=2', '--seeds=2', '--objective=sampled'
     (['--figures=contxt'], "did you mean 'context'?"),
     (['--figures='], 'no figure is named'),
     (['--seeds=0'], '--seeds is 0'),
+    (['--part=0/4'], "the part is '0/4'"),
     (['--seeds=two'], "'two'"),
     (['--objective=exakt'], "did you mean 'exact'?"),
     (['--out='], '--out is empty'),

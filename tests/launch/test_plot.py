@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from configs import tasks
 from tests import fuzz
 from tests.training.runs import small_config
+from zoo.config import schema
 from zoo.config.validation import to_json
-from zoo.storage.buckets import open_folder
+from zoo.host.files import workdir_path
 from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
 from zoo.training.summary import read_summary
 
@@ -134,7 +134,7 @@ def test_runs_of_one_config_are_named_by_their_folders(runs):
 
 
 def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, runs):
-  a, b = runs(a={}, b={'task': tasks.get_config('logistic_regression').to_dict()})
+  a, b = runs(a={}, b={'task': schema.section('task', 'logistic_regression').to_dict()})
   answer = call('plot', f'--workdir={a}', f'--workdir={b}')
   assert answer.code == 2
   said = f'error: {a} has the squared error as its loss and {b} another one; plot them'
@@ -268,9 +268,8 @@ def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax
   assert call('main', *flags, f'--workdir={bucket}').code == 0
   answer = call('plot', f'--workdir={bucket}')
   assert (answer.code, answer.out) == (0, f'{bucket}/risk.png\n')
-  picture = open_folder(bucket).read('risk.png')
-  assert picture is not None
-  assert picture.data.startswith(b'\x89PNG')
+  picture = workdir_path(bucket) / 'risk.png'
+  assert picture.read_bytes().startswith(b'\x89PNG')
   answer = call('plot', f'--workdir={bucket}', '--against=examples')
   assert answer.code == 2
   assert f'{bucket} has no loss by number of examples yet' in answer.err

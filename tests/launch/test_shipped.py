@@ -26,11 +26,16 @@ def test_a_config_is_found_by_its_name(call, name):
 
 
 def test_a_file_of_the_folder_comes_first(tmp_path):
-  assert cli._config_file('llm/smollm2') == ROOT / 'configs/llm/smollm2.py'
+  found: Any = cli._ConfigFile().parse
+  assert found('llm/smollm2').prompts.num_prompts == 100
   (tmp_path / 'yq_lsa').mkdir()  # which is no file
-  assert cli._config_file('yq_lsa') == ROOT / 'configs/yq_lsa.py'
-  (tmp_path / 'lsa').write_text('')
-  assert cli._config_file('lsa') == pathlib.Path('lsa')
+  assert found('yq_lsa').model.name == 'yq_lsa'
+  (tmp_path / 'lsa').write_text("""
+import configs
+def get_config():
+  return configs.get_config('ltb')
+""")
+  assert found('lsa').model.name == 'ltb'
 
 
 def flag_of(value: str) -> Any:

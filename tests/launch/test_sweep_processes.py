@@ -9,9 +9,8 @@ import pytest
 
 from tests.launch.processes import ROOT, command, environment
 from tests.marks import FULL
-from tests.training.runs import assert_same_bits, saved_arrays
-from zoo.storage.buckets import open_folder
-from zoo.storage.mirror import mirrored
+from tests.training.runs import assert_same_bits, bucket_arrays, saved_arrays
+from zoo.host.files import workdir_path
 
 pytestmark = [*FULL]
 
@@ -19,20 +18,21 @@ _STEPS = 200
 _NUM_POINTS = 64
 
 
-def _start(workdir, number, cache, num_steps=_STEPS, module='launch.sweep'):
-  return _launch(module, cache, *_arguments(workdir, number, num_steps))
-
-
-def _arguments(workdir, number, num_steps):
-  return (
+def _start(workdir, cache, part=None):
+  """Starts a sweep, or one of four parts of it."""
+  part = [] if part is None else [f'--part={part}/4']
+  return _launch(
+    'tests.launch.short_lease',
+    cache,
+    'sweep',
     '--config=configs/multi_head_lsa.py:smoke',
-    f'--config.train.num_steps={num_steps}',
+    f'--config.train.num_steps={_STEPS}',
     '--config.checkpoint.every=20',
     '--config.checkpoint.keep=1',
     '--config.train.log_every=20',
     f'--sweep=task.prior_mean={",".join(str(i / 16) for i in range(_NUM_POINTS))}',
     f'--workdir={workdir}',
-    f'--num_processes={number}',
+    *part,
   )
 
 
@@ -59,59 +59,46 @@ def _table(workdir):
   return {row['task.prior_mean']: row for row in rows}
 
 
-@pytest.mark.timeout(1800)
-def test_four_processes_killed_and_gone_on_with_by_two(tmp_path, cache):
-  whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
-  _finish(*(_start(whole, 4, cache) for _ in range(4)))
-  processes = [_start(killed, 4, cache) for _ in range(4)]
+def _wait_until(ready, processes):
   end = time.monotonic() + 600
-  # One has saved, so that it resumes in the middle; the others may still start.
-  while not any(killed.glob('unfinished/*/checkpoints/[0-9]*')):
-    assert time.monotonic() < end
-    time.sleep(0.05)
-  for process in processes:
-    process.kill()
-    process.communicate()
-  assert not (killed / 'table.json').exists(), 'it was killed too late'
-  _finish(*(_start(killed, 2, cache) for _ in range(2)))
-  _finish(_start(one, 1, cache))
-  expected, found, alone = map(_table, (whole, killed, one))
-  for value, row in expected.items():
-    assert found[value]['exact_risk'] == row['exact_risk']
-    arrays = saved_arrays(whole / row['workdir'], _STEPS)
-    assert_same_bits(saved_arrays(killed / row['workdir'], _STEPS), arrays)
-    # In a program of 64 points sums are added in another order.
-    assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(('number', 'then'), [(2, 1), (1, 1), (4, 2)])
-def test_killed_in_a_bucket_it_ends_as_a_local_one(
-  tmp_path, bucket, cache, number, then
-):
-  folder, whole, num_steps = open_folder(bucket), tmp_path / 'whole', 1000
-
-  def start(number):
-    return _start(bucket, number, cache, num_steps, 'tests.launch.short_lease_sweep')
-
-  processes = [start(number) for _ in range(number)]
-  end = time.monotonic() + 600
-  while not any(name.startswith('unfinished/') for name in folder.list()):
+  while not ready():
     assert all(process.poll() is None for process in processes)
     assert time.monotonic() < end
     time.sleep(0.05)
+
+
+def _kill(*processes):
   for process in processes:
     process.kill()
     process.communicate()
-  assert 'table.json' not in folder.list(), 'it was killed too late'
-  _finish(*(start(then) for _ in range(then)))
-  _finish(*(_start(whole, number, cache, num_steps) for _ in range(number)))
-  with mirrored(bucket) as copy:
-    expected, found = _table(whole), _table(copy)
-    for value, row in expected.items():
-      assert found[value]['exact_risk'] == row['exact_risk']
-      arrays = saved_arrays(whole / row['workdir'], num_steps)
-      assert_same_bits(saved_arrays(copy / row['workdir'], num_steps), arrays)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize('place', ['folder', 'bucket'])
+def test_four_parts_of_which_two_are_killed_and_run_again(
+  tmp_path, cache, place, request
+):
+  whole, killed, one = tmp_path / 'whole', tmp_path / 'killed', tmp_path / 'one'
+  if place == 'bucket':
+    killed = workdir_path(request.getfixturevalue('bucket'))
+  _finish(*(_start(whole, cache, part) for part in (1, 2, 3, 4)))
+  processes = [_start(killed, cache, part) for part in (1, 2, 3, 4)]
+  saved = '*/checkpoints/*/SHA256SUMS'
+  _wait_until(lambda: len([*killed.glob(f'unfinished/{saved}')]) >= 2, processes)
+  _kill(*processes[:2])
+  _finish(*processes[2:])
+  assert len([*killed.glob(f'points/{saved}')]) < _NUM_POINTS, 'killed too late'
+  _finish(*(_start(killed, cache, part) for part in (1, 2)))
+  _finish(*(_start(folder, cache) for folder in (whole, killed, one)))
+  expected, found, alone = map(_table, (whole, killed, one))
+  read = bucket_arrays if place == 'bucket' else saved_arrays
+  for value, row in expected.items():
+    assert found[value]['exact_risk'] == row['exact_risk']
+    assert found[value]['eval_risk'] == row['eval_risk']
+    arrays = saved_arrays(whole / row['workdir'], _STEPS)
+    assert_same_bits(read(killed / row['workdir'], _STEPS), arrays)
+    # In a program of 64 points sums are added in another order.
+    assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
 
 
 _ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20'
@@ -122,14 +109,16 @@ _ATLAS += ('--learning_rates=0.001,0.01',)
 def test_processes_divide_the_cells_of_an_atlas(tmp_path, cache):
   one, two = tmp_path / 'one', tmp_path / 'two'
   _finish(_launch('launch.atlas', cache, *_ATLAS, f'--out={one}'))
-  arguments = *_ATLAS, f'--out={two}', '--num_processes=2'
-  _finish(*(_launch('launch.atlas', cache, *arguments) for _ in range(2)))
+  arguments = 'launch.atlas', cache, *_ATLAS, f'--out={two}'
+  _finish(*(_launch(*arguments, f'--part={i}/2') for i in (1, 2)))
+  assert not (two / 'report.html').exists()
+  _finish(_launch(*arguments))
   tables = []
   for folder in one, two:
     with (folder / 'atlas.csv').open() as file:
       tables.append([{**row, 'seconds': None} for row in csv.DictReader(file)])
   assert len(tables[0]) == 3
-  assert tables[0] == tables[1]  # a cell is trained by one process, as before
+  assert tables[0] == tables[1]
   assert (two / 'report.html').stat().st_size > 10_000
   workers = {path.read_text().split()[1] for path in two.glob('cells/*/.lock')}
-  assert len(workers) == 2, 'one process has trained all'
+  assert len(workers) == 1, 'a cell that was done is trained again'

@@ -16,6 +16,7 @@ from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
 from tests.weights import drawn
+from zoo.models.linear_attention import LinearLayer
 
 _FORMS = 'dense', 'sparse', 'gd_plus_plus'
 # Sums of some hundred products in float64, in another order.
@@ -34,14 +35,14 @@ def _drawn(scale: float = 0.5, **given: Any) -> Any:
 
 def _heads(layer: Any, outputs: int) -> list[oracle.Head]:
   """The four matrices of each head of a layer of any form."""
-  if hasattr(layer, 'w_p'):
+  if isinstance(layer, LinearLayer):
     matrices = (layer.w_p, layer.w_v, layer.w_k, layer.w_q)
     return [oracle.Head(*one) for one in zip(*map(np.asarray, matrices), strict=True)]
   e, found = D + outputs, []
   for h, a in enumerate(np.asarray(layer.a)):
     p, q = np.zeros((e, e)), np.zeros((e, e))
     p[D:, D:] = np.eye(outputs)
-    if hasattr(layer, 'b'):
+    if layer.b is not None:
       p[:D, :D] = np.asarray(layer.b)[h]
     q[:D, :D] = -a
     found.append(oracle.Head(p, np.eye(e), np.eye(e), q))

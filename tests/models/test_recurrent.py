@@ -132,7 +132,7 @@ def test_a_cell_in_bfloat16_keeps_its_state_in_float32(name):
   graph, weights, rest = nnx.split(model, nnx.Param, ...)
 
   def loss(weights, tokens):
-    outputs = nnx.merge(graph, weights, rest).body(tokens)
+    outputs = nnx.merge(graph, weights, rest).body(tokens, slice(None))
     assert outputs.dtype == jnp.bfloat16
     return jnp.square(outputs).sum()
 

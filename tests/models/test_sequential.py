@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
+import configs
 import zoo
-from configs import sequential as sequential_config
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict_all
 from tests.marks import mostly_full
@@ -32,7 +32,7 @@ def _model(rule: str = 'delta', guess: str = 'linear') -> SequentialLearner:
 def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Decay, erase and write of each example, by the names of the rules."""
   write, ones = np.asarray(model.write[...]), np.ones(C)
-  decay = np.exp(model.log_decay[...]) if 'log_decay' in vars(model) else ones
+  decay = np.exp(model.log_decay[...]) if model.decays else ones
   erase = {'linear': 0 * ones, 'retention': 0 * ones, 'delta': write}
   return decay, erase.get(rule, decay * write), write
 
@@ -44,7 +44,8 @@ def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]
   ),
 )
 def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
-  model, prompt = drawn(lambda: _model(rule, guess)), bodies.prompt()
+  model: Any = drawn(lambda: _model(rule, guess))
+  prompt = bodies.prompt()
   decay, erase, write = _numbers(model, rule)
   start = np.asarray(model.start[...]) if guess == 'linear' else np.zeros(D)
 
@@ -67,7 +68,7 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
 @pytest.mark.parametrize('rule', mostly_full(['gated_delta'], RULES))
 def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
-  model = drawn(lambda: _model(rule), 0.2)
+  model: Any = drawn(lambda: _model(rule), 0.2)
   curve = theory.exact_curve(model, task)
   expected = sequential.curve(task, *_numbers(model, rule), start=model.start[...])
   np.testing.assert_allclose(curve, expected, rtol=1e-12)
@@ -152,7 +153,7 @@ def test_too_many_examples_are_refused():
 
 
 def test_without_theory_it_is_trained_on_samples():
-  config = sequential_config.get_config('task=sinusoid')
+  config = configs.get_config('sequential', 'task=sinusoid')
   assert config.objective.name == 'sampled'
   validate(config)
   config.objective.name = 'exact'

@@ -119,8 +119,8 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
   """f(X, y, x_q) = g(x_q) + f_0(X, y − g(X), x_q), of a body that is a sum."""
 
   class Sum(zoo.models.TokenModel):
-    def body(self, tokens):
-      return jnp.cumsum(jnp.sum(tokens, axis=-1, keepdims=True), axis=1)
+    def body(self, tokens, at):
+      return jnp.cumsum(jnp.sum(tokens, axis=-1, keepdims=True), axis=1)[:, at]
 
   with jax.enable_x64(True):
     model, without = (
@@ -142,8 +142,8 @@ def test_a_guess_outside_of_the_model_is_taken_from_the_labels_and_added(kind, l
 
 def test_a_residual_guess_that_overflows_leaves_no_nan_in_the_tokens():
   class Sees(zoo.models.TokenModel):
-    def body(self, tokens):
-      return tokens[..., -1:]
+    def body(self, tokens, at):
+      return tokens[:, at, -1:]
 
   @jax.jit
   def run(prompt):

@@ -1,7 +1,6 @@
 """Short training, and a made-up figure 6."""
 
-import importlib
-
+import configs
 from zoo.reports.plots import Panel, Plot, Series
 from zoo.reports.style import BLUE
 
@@ -11,7 +10,7 @@ MADE = '1', '2', '3', '4', '5', 'covariance', 'shift'
 
 def get_config(name, variant):
   """The smoke variant of a config, whichever was asked for, on one device."""
-  config = importlib.import_module(f'configs.{name}').get_config('smoke')
+  config = configs.get_config(name, 'smoke')
   config.mesh.data = 1
   return config
 

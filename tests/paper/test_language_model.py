@@ -1,17 +1,15 @@
-"""Figure 6, read from a folder that may be anybody's."""
+"""Figure 6, read from the folder of a run of launch.llm."""
 
-import copy
 import json
 
 import pytest
 
-from tests import fuzz
 from tests.compare import refuses
 from tests.paper.settings import figure_6
-from zoo.reports.plots import render_figure, to_csv
-from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.reports.plots import to_csv
+from zoo.studies.paper.claim import judge
+from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.language_model import read_run
-from zoo.studies.paper.report import page
 
 PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone': 1.0})
 
@@ -19,15 +17,22 @@ PLOT = figure_6(**{'with − without guess': -0.4, 'with guess − guess alone':
 def _summary():
   pair = {'num': 12, 'difference': -1.0, 'stderr': 0.3, 'low': -1.6, 'high': -0.4}
   arm = {'num_parsed': 12, 'parse_rate': 0.5, 'loss': 2.0, 'stderr': None}
+  arm |= {'low': None, 'high': None}
   readouts = 'free', 'forced', 'expected'
   return {
-    'model': 'parrot',
+    **{'model': 'parrot', 'num_params': 3, 'device_kind': 'cpu', 'num_devices': 1},
+    **{'jax_version': '0.10.2', 'data_sha256': '', 'seed': 0, 'seconds': 1.0},
+    **{'context_split': 'train', 'guess_loss_by_split': {}, 'log_losses': None},
+    'context_guess_loss': None,
     'num_prompts': 12,
     'num_examples': 2,
     'benchmark': 'stsb',
     'guess': {'model': 'network', 'bias': 0.0, 'shuffled': False},
     'metric': 'mean squared error',
-    'baselines': {'guess': {'loss': 1.5, 'stderr': 0.2}, 'constant': {'loss': None}},
+    'baselines': {
+      'guess': {'loss': 1.5, 'stderr': 0.2},
+      'constant': {'loss': None, 'stderr': None},
+    },
     'arms': {
       'without_guess': dict.fromkeys(readouts, arm),
       'with_guess': {
@@ -71,42 +76,25 @@ def test_a_run_is_its_figure_and_its_numbers_in_words(folder):
 
 
 @pytest.mark.parametrize(
-  ('path', 'value', 'said'),
+  ('name', 'value', 'said'),
   [
-    (('model',), 3, "model is 3; it must be at most 200 printable characters"),
-    (('model',), 'a\nb', 'model is'),
-    (('benchmark',), 'x' * 201, 'benchmark is'),
-    (('num_prompts',), -1, 'num_prompts is -1; it must be an integer ≥ 0'),
-    (('num_prompts',), True, 'num_prompts is True'),
-    (('guess',), 'network', "guess is 'network'; it must be an object"),
-    (('baselines', 'guess', 'loss'), '1', "loss is '1'; it must be a finite number"),
-    (('baselines', 'guess', 'loss'), 1e308, '1e+308; its absolute value must be at'),
-    (('baselines', 'guess', 'loss'), float('nan'), 'loss is nan'),
-    (('arms', 'with_guess'), [], 'with_guess is []; it must be an object'),
-    (('arms', 'with_guess', 'free', 'parse_rate'), [0.5], 'parse_rate is [0.5]'),
-    (('arms', 'x\0'), {}, 'with printable names'),
-    (('paired', 'free', 'num'), None, 'num is None'),
-    (('paired', 'free'), None, "paired: free is None; it must be an object"),
-    ((), [], 'summary.json is []; it must be an object'),
+    ('model', 3, 'Expected `str`, got `int`'),
+    ('num_prompts', '12', 'Expected `int`, got `str`'),
+    ('paired', {'free': None}, 'Expected `object`, got `null`'),
+    ('guess', {}, "'model'"),
   ],
-)  # fmt: skip
-def test_a_summary_with_another_type_is_refused(folder, path, value, said):
-  changed = {'': copy.deepcopy(_summary())}
-  node, key = changed, ''
-  for name in path:
-    node, key = node[key], name
-  node[key] = value
-  (folder / 'summary.json').write_text(json.dumps(changed['']))
+)
+def test_a_summary_with_another_type_is_refused(folder, name, value, said):
+  (folder / 'summary.json').write_text(json.dumps({**_summary(), name: value}))
   with refuses(f'{folder} holds no finished run of launch.llm', said):
     read_run(folder)
 
 
-@pytest.mark.parametrize('name', sorted(_summary()))
-def test_a_summary_without_a_field_is_refused(folder, name):
+def test_a_summary_without_a_field_is_refused(folder):
   summary = _summary()
-  del summary[name]
+  del summary['arms']
   (folder / 'summary.json').write_text(json.dumps(summary))
-  with refuses('holds no finished run', f'has no field {name!r}'):
+  with refuses('holds no finished run', 'missing required field `arms`'):
     read_run(folder)
 
 
@@ -128,55 +116,3 @@ def test_a_figure_without_differences_leaves_the_claims_open(folder):
     judge(claim, figures)['verdict'] for claim in CLAIMS if claim.figures == ('6',)
   }
   assert verdicts == {None}
-
-
-def shown(folder):
-  """The page of a run, with the claims on it."""
-  found = read_run(folder)
-  figures = {'6': found.plot}
-  claims = [judge(claim, figures) for claim in CLAIMS if claim.figures == ('6',)]
-  return page([('Figure 6', found.caption, found.plot)], claims, {'6': found.facts})
-
-
-@pytest.mark.filterwarnings('ignore:Glyph')
-def test_no_script_gets_into_the_page(folder):
-  script = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
-  summary = _summary()
-  for name in ('model', 'benchmark', 'metric'):
-    summary[name] = script
-  summary['guess']['model'] = script
-  summary['baselines'][script] = {'loss': 1.0}
-  text = to_csv(PLOT).replace(
-    'readout,linear', '"' + script.replace('"', '""') + '",linear'
-  )
-  assert script.replace('"', '""') in text
-  (folder / 'summary.json').write_text(json.dumps(summary))
-  (folder / 'figure_6.csv').write_text(text)
-  html = shown(folder)
-  assert '&lt;script&gt;' in html
-  assert '<script' not in html
-  assert '<img' not in html
-  # In the panel's key, which was part of an id, it is refused.
-  bad = to_csv(PLOT).replace('\nb,', '\n"b""><script>",')
-  (folder / 'figure_6.csv').write_text(bad)
-  with refuses('panel is', 'a letter from a to z'):
-    read_run(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.filterwarnings('ignore:Glyph')  # of characters that the font has not
-@pytest.mark.parametrize(
-  ('name', 'mutate'),
-  [('figure_6.csv', fuzz.mutate_bytes), ('summary.json', fuzz.mutate_json)],
-)
-def test_corrupted_files_are_shown_or_refused(folder, name, mutate):
-  def read():
-    found = read_run(folder)
-    for claim in CLAIMS:
-      if claim.figures == ('6',):
-        judge(claim, {'6': found.plot})
-    if name == 'figure_6.csv':
-      render_figure(found.plot.panels)
-
-  assert 0.2 < fuzz.check_all(folder / name, read, mutate) < 1

@@ -1,7 +1,6 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
 import collections
-import concurrent.futures
 import contextlib
 import errno
 import importlib
@@ -19,12 +18,14 @@ from tests.compare import refuses
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
+from zoo.host.parts import Part
 from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
-from zoo.studies.paper.claims import CLAIMS, judge
+from zoo.studies.paper.claim import judge
+from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import plot
-from zoo.studies.paper.training import Runs, Study, point, train_all
-from zoo.training.division import shared_folder
+from zoo.studies.paper.training import Recipe, Runs, point, train_all
+from zoo.studies.runner import Trainer
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
 _FIGURES = """
@@ -221,38 +222,35 @@ def test_what_is_trained_is_not_trained_again(made, training):
   points = [at for name in MADE for at in FIGURES[name].points]
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}
   assert len(before) == len(set(points))
-  bar = tqdm(disable=True)
-  with shared_folder(out, 1) as (_, alone):
-    runs = out / 'runs' / 'exact'
-    again = train_all(points, 1, 'exact', get_config, runs, bar, alone)
+  train = Trainer(out / 'runs' / 'exact', get_config)
+  again = train_all(points, 1, 'exact', train, tqdm(disable=True))
   assert {path: path.stat().st_mtime_ns for path in before} == before
-  assert again is not None
   assert plot('4', again) == read(out, '4')
 
 
 @pytest.mark.slow
 @pytest.mark.full
 def test_processes_divide_the_runs(tmp_path, training):
-  """Threads stand for processes, which divide a sweep and runs with checkpoints."""
-  study = Study('yq_lsa', '')
-  points = [point(study, task__prior_mean=float(mean)) for mean in range(4)]
-  points.append(point(study._replace(checkpoints=4)))
+  """Both a sweep and runs with checkpoints."""
+  recipe = Recipe('yq_lsa', '')
+  points = [point(recipe, task__prior_mean=float(mean)) for mean in range(4)]
+  points.append(point(recipe._replace(checkpoints=4)))
 
-  def train(folder, number):
-    bar = tqdm(disable=True)
-    with shared_folder(tmp_path / folder, number) as (runs, workers):
-      return train_all(points, 2, 'exact', get_config, runs, bar, workers)
+  def train(folder, part=None):
+    trainer = Trainer(tmp_path / folder, get_config)
+    return train_all(points, 2, 'exact', trainer, tqdm(disable=True), part)
 
-  alone = train('one', 1)
-  with concurrent.futures.ThreadPoolExecutor(2) as threads:
-    both = [threads.submit(train, 'two', 2) for _ in range(2)]
-  assert alone is not None
-  for runs in (call.result() for call in both):
-    assert runs is not None
-    for at in points:
-      # In programs of half the points sums are added in another order.
-      assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
-      assert all(tmp_path / 'two' in row['workdir'].parents for row in runs[at])
+  alone = train('one')
+  for i in 1, 2:
+    train('two', Part(i, 2))
+  summaries = sorted((tmp_path / 'two').glob('**/summary.json'))
+  written = [path.stat().st_mtime_ns for path in summaries]
+  assert len(summaries) == 10
+  runs = train('two')
+  assert [path.stat().st_mtime_ns for path in summaries] == written
+  for at in points:
+    # In programs of half the points sums are added in another order.
+    assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
-from configs import defaults, tasks
+from configs import defaults
 from tests.marks import mostly_full
+from zoo.config import schema
 from zoo.config.validation import build_task
 from zoo.measure.contracts import tasks as contracts
 
@@ -25,7 +26,7 @@ _NAMES = zoo.core.registry.tasks.names()
 
 @functools.cache
 def _task(name: str) -> Any:
-  section = tasks.get_config(name).to_dict()
+  section = schema.section('task', name).to_dict()
   del section['name']
   small = {field: value for field, value in _SMALL.items() if field in section}
   return zoo.create_task(name, **section | small)

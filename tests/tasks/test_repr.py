@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import configs
 import zoo
-from configs import yq_lsa
 from zoo.config.validation import build_model
 from zoo.storage.saved_models import SavedModel
 
@@ -49,7 +49,7 @@ def test_a_saved_model_is_shown_in_a_line():
   task = zoo.create_task(
     'linear_regression', num_features=3, context_length=4, prior_mean=0.5
   )
-  config = yq_lsa.get_config('smoke')
+  config = configs.get_config('yq_lsa', 'smoke')
   model = nnx.eval_shape(lambda: build_model(config, nnx.Rngs(0)))
   shown = repr(SavedModel(model, task, config, step=0))
   assert shown == f'SavedModel(model=YqLSA(…), task={task!r}, step=0)'

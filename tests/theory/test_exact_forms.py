@@ -23,7 +23,7 @@ from zoo.core.exact_forms import DeepRule
 from zoo.models import DeepLSA
 from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum
 from zoo.training import train
-from zoo.training.objective import make_objective, moments_of
+from zoo.training.objective import make_objective, numbers_of
 
 _D = 3
 _risk = jax.jit(deep_rule_risk)
@@ -112,11 +112,11 @@ def _objective(task, name, batch_size=256):
 
 def _draws(task, name, model, count, batch_size=256):
   """The losses and gradients of batches, `[count, 1 + number of weights]`."""
-  objective, moments = _objective(task, name, batch_size), moments_of(task)
+  objective, numbers = _objective(task, name, batch_size), numbers_of(task)
   graph, state = nnx.split(model)
 
   def loss_of(state, key):
-    return objective(nnx.merge(graph, state), key, moments)
+    return objective(nnx.merge(graph, state), key, numbers)
 
   def one(seed):
     loss, gradient = jax.value_and_grad(loss_of)(state, jax.random.key(seed))
@@ -228,11 +228,17 @@ def test_the_low_variance_objective_is_that_of_deep_lsa():
     validate(small_config('yq_lsa', objective__name='low_variance'))
 
 
-def test_an_inherited_form_is_not_believed():
-  class Other(DeepLSA):
-    def __call__(self, prompt):
-      return 2 * super().__call__(prompt)
+def test_the_form_of_a_class_of_ones_own_is_not_believed():
+  class Other(nnx.Module):
+    def __init__(self):
+      self.inner = DeepLSA(_D, form='scalar', rngs=nnx.Rngs(0))
 
-  model = Other(_D, form='scalar', rngs=nnx.Rngs(0))
+    def exact_form(self):
+      return self.inner.exact_form()
+
+    def __call__(self, prompt):
+      return 2 * self.inner(prompt)
+
+  model = Other()
   with refuses('Other is not a class of the library'):
     theory.exact_risk(model, isotropic(_D, 4))

@@ -1,6 +1,7 @@
 """A learning rule is relied on only if the model predicts what it says."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,94 +10,107 @@ import pytest
 from flax import nnx
 
 import zoo
-from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
 from zoo import theory
+from zoo.config import schema
 from zoo.core import registry
 from zoo.measure.comparison import compare
 from zoo.measure.curves import sample_losses
-from zoo.models import LTB, MultiHeadLSA, YqLSA
+from zoo.models import LTB, LinearAttention, MultiHeadLSA, YqLSA
 from zoo.tasks import QuadraticRegression
 from zoo.theory.trust import changed_weights, check_rule
 from zoo.training import train, validate
 
 
-class OtherScores(MultiHeadLSA):
-  """Changes the paper's equation alone; `__call__` still follows the inherited rule."""
+class Same(nnx.Module):
+  """A model of one's own that predicts as the multi-head LSA that it holds."""
 
-  def scores(self, tokens):
-    return jnp.tanh(super().scores(tokens))
+  def __init__(self, num_features, num_heads=2, *, rngs, **given):
+    self.inner = MultiHeadLSA(num_features, num_heads, **given, rngs=rngs)
 
+  def __call__(self, prompt):
+    return self.inner(prompt)
 
-class OtherTokens(YqLSA):
+  def embed(self, prompt):
+    return self.inner.embed(prompt)
+
   def forward_tokens(self, tokens):
-    return 2 * super().forward_tokens(tokens)
+    return self.inner.forward_tokens(tokens)
+
+  def learning_rule(self) -> Any:
+    return self.inner.learning_rule()
 
 
-class OtherCall(LTB):
+class OtherTokens(Same):
+  """Changes the paper's equation alone; `__call__` still follows the rule."""
+
+  def forward_tokens(self, tokens):
+    return tokens + jnp.tanh(self.inner.update(tokens))
+
+
+class OtherCall(Same):
   def __call__(self, prompt):
     return super().__call__(prompt) + 0.1
 
 
-class Same(MultiHeadLSA):
-  """A subclass that changes nothing that is predicted."""
-
-  def update(self, tokens):
-    return super().update(tokens)
-
-
-class OtherUpdate(MultiHeadLSA):
-  def update(self, tokens):
-    return jnp.tanh(super().update(tokens))
-
-
-class OtherGuess(MultiHeadLSA):
+class OtherGuess(LinearAttention):
   """Both paths and the rule follow."""
 
   def initial_guess(self):
     return jnp.full(self.num_features, 0.7), jnp.asarray(0.3)
 
 
-class OtherReadout(MultiHeadLSA):
+class OtherReadout(LinearAttention):
   """The rule and `__call__` follow, and the token's last entry does not."""
+
+  def initial_guess(self):
+    return jnp.zeros(self.num_features), jnp.zeros(())
 
   def readout(self):
     return 2 * super().readout()
 
 
-class OtherPredictions(YqLSA):
+class OtherPredictions(Same):
   def predictions(self, prompt):
     return 2 * self.learning_rule().predictions(prompt)
 
 
-class OptedOut(OtherScores):
+class OptedOut(OtherTokens):
   learning_rule = None  # pyright: ignore[reportAssignmentType]
 
   def __call__(self, prompt):
     return self.forward_tokens(self.embed(prompt))[:, -1, -1]
 
 
+def test_what_a_linear_attention_model_computes_cannot_be_changed_in_part():
+  for method in ('scores', 'update', '__call__', 'learning_rule'):
+    with refuses(f'Own defines {method}', 'it must define initial_guess alone'):
+      type('Own', (LinearAttention,), {method: lambda self, *given: None})
+  with refuses('Own is a subclass of YqLSA, which is a model'):
+    type('Own', (YqLSA,), {})
+
+
 @functools.cache
 def _make(cls):
-  heads = {'num_heads': 2} if issubclass(cls, MultiHeadLSA) else {}
-  return built(lambda: cls(num_features=3, init_scale=0.0, rngs=nnx.Rngs(0), **heads))
+  given = {'num_features': 3, 'init_scale': 0.0}
+  if issubclass(cls, LinearAttention | Same) and cls is not YqLSA:
+    given['num_heads'] = 2
+  return built(lambda: cls(**given, rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.parametrize(
   ('cls', 'method'),
   [
-    (OtherScores, 'forward_tokens'),
     (OtherTokens, 'forward_tokens'),
-    (OtherUpdate, 'forward_tokens'),
     (OtherReadout, 'forward_tokens'),
     (OtherCall, '__call__'),
   ],
 )
-def test_a_subclass_that_predicts_otherwise_is_named(cls, method):
+def test_a_class_that_predicts_otherwise_is_named(cls, method):
   with refuses(f'{cls.__name__}.learning_rule()', f'{cls.__name__}.{method}()'):
     check_rule(_make(cls))
 
@@ -136,12 +150,12 @@ def test_no_exact_number_trusts_it(ask, subject):
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-  monkeypatch.setitem(registry.models._classes, 'other_scores', OtherScores)
+  monkeypatch.setitem(registry.models._classes, 'other_scores', OtherTokens)
   config = small_config('multi_head_lsa')
   config.model.name = 'other_scores'
-  with refuses('OtherScores.learning_rule()'):
+  with refuses('OtherTokens.learning_rule()'):
     validate(config)
-  with refuses('OtherScores.learning_rule()'):
+  with refuses('OtherTokens.learning_rule()'):
     train(config, tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
@@ -161,7 +175,7 @@ def test_a_model_without_its_inherited_rule_is_measured_by_sampling(
 
 
 @pytest.mark.parametrize(
-  'subject', [_make(OtherScores), _make(OtherReadout), _make(OtherCall), Halved()]
+  'subject', [_make(OtherTokens), _make(OtherReadout), _make(OtherCall), Halved()]
 )
 @pytest.mark.parametrize('measure', [zoo.curve, compare])
 def test_no_curve_trusts_it(measure, subject):
@@ -195,10 +209,10 @@ def _randomized(cls):
 
 @pytest.mark.parametrize('positions', mostly_full(['every'], ['query']))
 def test_it_is_refused_on_a_task_that_theory_does_not_cover(positions, monkeypatch):
-  monkeypatch.setitem(registry.models._classes, 'other_scores', OtherScores)
+  monkeypatch.setitem(registry.models._classes, 'other_scores', OtherTokens)
   config = small_config('multi_head_lsa', objective__positions=positions)
   config.model.name = 'other_scores'
   with config.unlocked():
-    config.task = tasks.get_config('quadratic_regression')
-  with refuses('OtherScores.learning_rule()'):
+    config.task = schema.section('task', 'quadratic_regression')
+  with refuses('OtherTokens.learning_rule()'):
     validate(config)

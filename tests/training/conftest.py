@@ -1,7 +1,7 @@
 import pytest
 
 from tests.training import fake_program
-from zoo.training import loop
+from zoo.training import trainer
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +18,9 @@ def fake(monkeypatch):
 @pytest.fixture
 def stop_at(monkeypatch):
   """Makes runs end at a step as if a signal had come there; call with None to undo."""
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
-  class Stopped(loop.Interruption):
+  class Stopped(trainer.Interruption):
     at: int | None = None
     reached: int | None = 0
 
@@ -33,8 +33,8 @@ def stop_at(monkeypatch):
       Stopped.reached = min(Stopped.reached, Stopped.at)
     return Stopped.reached
 
-  monkeypatch.setattr(loop, 'Interruption', Stopped)
-  monkeypatch.setattr(loop, '_next_stop', watched)
+  monkeypatch.setattr(trainer, 'Interruption', Stopped)
+  monkeypatch.setattr(trainer, '_next_stop', watched)
 
   def set_step(step):
     Stopped.at, Stopped.reached = step, 0

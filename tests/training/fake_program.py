@@ -22,18 +22,19 @@ import numpy as np
 
 from tests.training.runs import ARRAYS
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import Config, num_heads, to_json
+from zoo.config.validation import Config, build_task, num_heads, to_json
 from zoo.core.learning_rule import LearningRule
 from zoo.measure.comparison import Comparison, without_errors
 from zoo.storage import checkpointer
 from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.training import loop, sweeps
+from zoo.training import sweeps, trainer
 from zoo.training.comparison import num_prompts
-from zoo.training.evaluation import Evaluation
+from zoo.training.evaluation import Evaluation, References
 from zoo.training.layout import Layout, State
-from zoo.training.program import Program, on_mesh
-from zoo.training.stacking import stack_abstract
-from zoo.training.step import Numbers, abstract_state
+from zoo.training.objective import Numbers
+from zoo.training.population import stack_abstract
+from zoo.training.step import abstract_state
+from zoo.training.trainer import Program, on_mesh
 
 _KEPT: dict[str, State] = {}
 
@@ -52,7 +53,7 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
   compared = None
   if num_prompts(config) >= 2:
     compared = functools.partial(_compare, [*configs])
-  numbers = Numbers(None)
+  numbers = Numbers(build_task(config), None)
   return Program(
     [*configs],
     *(mesh, layout, steps, _key(), numbers, evaluation, steps.init, compared),
@@ -61,9 +62,8 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
 
 def patch(monkeypatch, orbax: bool = False) -> None:
   """Lets runs and sweeps train with fake programs, and save with NumPy or `orbax`."""
-  monkeypatch.setattr(loop, 'program_of', lambda config: make_fake([config], False))
-  monkeypatch.setattr(sweeps, 'make_stacked_program', make_fake)
-  monkeypatch.setattr(sweeps, 'make_population', make_fake)
+  monkeypatch.setattr(trainer, 'program_of', lambda config: make_fake([config], False))
+  monkeypatch.setattr(sweeps, 'make_program', make_fake)
   if not orbax:
     patch_saves(monkeypatch)
 
@@ -172,10 +172,17 @@ class _Steps:
 
   def trace(self, *given: Any) -> Any:
     """With a product of matrices, which is counted."""
-    return types.SimpleNamespace(jaxpr=_traced())
+    return types.SimpleNamespace(jaxpr=_traced(), lower=self.lower)
 
   def lower(self, *given: Any) -> Any:
-    raise NotImplementedError
+    return self
+
+  def compile(self) -> Any:
+    return self
+
+  def memory_analysis(self) -> Any:
+    sizes = 'argument_size_in_bytes', 'output_size_in_bytes', 'temp_size_in_bytes'
+    return types.SimpleNamespace(alias_size_in_bytes=0, **{name: 0 for name in sizes})
 
   def _models(self):
     return zip(self._numbers, self._parts, strict=True)
@@ -261,9 +268,9 @@ class _Evaluation(Evaluation):
     self.num_prompts = self._sizes[0] * self._sizes[1]
     self._numbers = [_Numbers(one) for one in configs]
     optima = [1 / one.task.get('context_length', 1) for one in configs]
-    self.references: Any = types.SimpleNamespace(
-      gd_risks=[2 * optimum for optimum in optima], optimal_risks=optima
-    )
+    nothing: Any = None  # of what only real programs compute
+    risks = [2 * optimum for optimum in optima]
+    self.references = References(nothing, nothing, risks, optima)
 
   def compile(self, abstract_model: Any) -> None:
     pass

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib
 import pathlib
 from typing import Any
 
@@ -13,14 +12,10 @@ from orbax.checkpoint import v1 as ocp
 
 import configs
 from zoo.config.validation import to_json
-from zoo.storage.buckets import open_folder
-from zoo.training import stacking, step
+from zoo.host.files import workdir_path
+from zoo.training import population, step
 
-CONFIGS = sorted(
-  path.stem
-  for path in pathlib.Path(configs.__path__[0]).glob('*.py')
-  if path.stem not in ('__init__', 'defaults')
-)
+CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
 
 # The arrays of a step that a fake program has saved.
 ARRAYS = 'origin/arrays.npz'
@@ -28,7 +23,7 @@ ARRAYS = 'origin/arrays.npz'
 
 def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
   """A config of d = 3, C = 4 and 12 steps; `changes` are `section__field=value`."""
-  config = importlib.import_module(f'configs.{name}').get_config('smoke')
+  config: Any = configs.get_config(name, 'smoke')
   config.task.num_features, config.task.context_length = 3, 4
   config.train.num_steps, config.train.batch_size, config.train.log_every = 12, 16, 4
   config.checkpoint.every, config.eval.every, config.eval.num_batches = 4, 6, 2
@@ -52,7 +47,7 @@ def compile_init(monkeypatch: Any) -> None:
       made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
     return made[text](key)
 
-  monkeypatch.setattr(stacking, 'create', create)
+  monkeypatch.setattr(population, 'create', create)
 
 
 def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
@@ -77,21 +72,17 @@ def saved_arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
 
 def bucket_arrays(url: str, step: int) -> dict[str, np.ndarray]:
   """As `saved_arrays`, of a run in a bucket."""
-  folder = open_folder(url)
-  (path,) = {
-    '/'.join(name.split('/')[:2])
-    for name in folder.list(f'checkpoints/{step}-')
-    if name.endswith('/MD5SUMS')
-  }
+  (manifest,) = workdir_path(url).glob(f'checkpoints/{step}*/SHA256SUMS')
+  path = str(manifest.parent)
   here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = {
     item: jax.tree.map(
       lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here),
-      ocp.metadata(f'{url}/{path}', checkpointable_name=item).metadata,
+      ocp.metadata(path, checkpointable_name=item).metadata,
     )
     for item in ('model', 'optimizer')
   }
-  items = ocp.load_checkpointables(f'{url}/{path}', abstract)
+  items = ocp.load_checkpointables(path, abstract)
   leaves, _ = jax.tree_util.tree_flatten_with_path(items)
   return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+import configs
 import zoo
-from configs import transformer
 from tests.marks import mostly_full
 from tests.training import fake_program
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays, small_config
@@ -70,7 +70,7 @@ def test_a_transformer_of_another_mixer_is_trained_and_opened(mixer, tmp_path):
 
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
   fake_program.patch(monkeypatch, orbax=True)
-  config = transformer.get_config('smoke')
+  config = configs.get_config('transformer', 'smoke')
   with config.unlocked():
     config.model.mixer_options = {'state_size': 4}
     config.model.mixer = 'mamba2,softmax'

@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 import zoo
-from configs import tasks
 from tests.compare import assert_close, refuses
 from tests.training.runs import small_config
+from zoo.config import schema
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import to_json, validate
 from zoo.core import registry
@@ -20,7 +20,12 @@ from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
 from zoo.training.curves import plot_examples
-from zoo.training.objective import losses_at_all, make_objective, query_losses
+from zoo.training.objective import (
+  losses_at_all,
+  make_objective,
+  numbers_of,
+  query_losses,
+)
 from zoo.training.records import event_pb2, read_lines
 from zoo.training.summary import read_summary
 
@@ -48,7 +53,7 @@ def _config(task='quadratic_regression', **changes) -> Any:
   config = small_config(train__num_steps=4, eval__every=4, checkpoint__every=4)
   with config.unlocked():
     del config.model['num_heads'], config.model['init_scale']
-    config.task = tasks.get_config(task)
+    config.task = schema.section('task', task)
     config.task.num_features, config.task.context_length = 3, 4
     config.task.noise_std = 0.5
   config.model.name = 'causal'
@@ -76,7 +81,7 @@ def _gradient(positions: str, model: Any) -> tuple[float, Any]:
   graph, state = nnx.split(model)
 
   def loss(state):
-    return objective(nnx.merge(graph, state), jax.random.key(3), None)
+    return objective(nnx.merge(graph, state), jax.random.key(3), numbers_of(task))
 
   with jax.set_mesh(make_mesh(config)):
     value, gradient = jax.jit(jax.value_and_grad(loss))(state)

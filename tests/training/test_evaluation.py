@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from tests.training.runs import small_config
-from zoo.training.program import on_mesh, program_of
-from zoo.training.stacking import make_stacked_program
+from zoo.training.trainer import make_program, on_mesh, program_of
 
 
 def mean_losses(program):
@@ -28,7 +27,7 @@ def test_models_side_by_side_keep_their_order():
   configs = [
     small_config(objective__name='exact', task__context_length=c) for c in lengths
   ]
-  means = mean_losses(make_stacked_program(configs)).mean(axis=1)
+  means = mean_losses(make_program(configs)).mean(axis=1)
   # Equal models on the same prompts, up to sums in another order.
   assert means == pytest.approx(means[[3, 2, 1, 0]], rel=1e-5)
   assert abs(means[0] - means[1]) > 1e-3 * means[0]

@@ -16,12 +16,12 @@ from tests.wrapped import Wrapped
 from zoo.config.mesh import make_mesh
 from zoo.training.objective import (
   make_objective,
-  moments_of,
+  numbers_of,
   query_losses,
   sample,
   uses_statistics,
 )
-from zoo.training.program import make_program
+from zoo.training.trainer import make_program
 
 _AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
 
@@ -63,7 +63,7 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
 def test_errors_are_the_same_either_way(name):
   config = small_config(name, model__init_scale=0.7, task__noise_std=0.4)
   task = zoo.create_task('linear_regression', **_without_name(config.task))
-  moments = moments_of(task)
+  moments = numbers_of(task).moments
 
   @jax.jit
   def losses(key):
@@ -87,71 +87,54 @@ def test_the_log_says_that_long_contexts_are_drawn_as_second_moments(monkeypatch
   said = []
   monkeypatch.setattr(logging, 'info', lambda text, *values: said.append(str(text)))
   for length in (4, 6):
-    make_program(small_config(task__context_length=length))
+    make_program([small_config(task__context_length=length)])
     assert any('Bartlett' in line for line in said) == (length == 6)
 
 
-class _Body(zoo.models.Transformer):
-  def body(self, tokens):
-    return 100 + super().body(tokens)
+class _Loops(zoo.models.TokenModel):
+  """Two loops of one matrix, the last of which counts four times as much."""
 
+  def __init__(self, num_features, num_loops, *, rngs):
+    super().__init__(num_features, rngs=rngs)
+    self.num_loops = num_loops
+    start = jax.random.normal(rngs.params(), (self.token_width, self.token_width))
+    self.matrix = nnx.Param(start)
 
-class _Mixed:
-  def body(self, tokens):
-    return 100 + zoo.models.Transformer.body(self, tokens)  # pyright: ignore
-
-
-class _FromMixed(_Mixed, zoo.models.Transformer):  # pyright: ignore
-  """The body of a class that is no model."""
-
-
-class _Own(zoo.models.Transformer):
-  def predictions(self, prompt):
-    return 2 * super().predictions(prompt)
-
-
-class _Call(_Own):
-  def __call__(self, prompt):
-    return 2 * super().__call__(prompt)
-
-
-class _Loops(_Body):
-  def loop_predictions(self, prompt):
-    """Another loop, of the same predictions."""
-    return jax.numpy.stack([self.predictions(prompt)] * 2)
+  def body(self, tokens, at):
+    each, sums = [], jax.numpy.cumsum(tokens, axis=1)
+    for _ in range(self.num_loops):
+      sums = jax.numpy.tanh(sums @ self.matrix[...])
+      each.append(sums[:, at, :1])
+    return jax.numpy.stack(each) if self.num_loops > 1 else each[0]
 
 
 @pytest.mark.parametrize(
-  ('cls', 'positions', 'num_loops'),
+  ('make', 'positions'),
   [
-    pytest.param(zoo.models.Transformer, 'query', 1, marks=FULL),
-    pytest.param(zoo.models.Transformer, 'every', 1, marks=FULL),
-    (zoo.models.Transformer, 'query', 2),
-    pytest.param(_Body, 'query', 1, marks=FULL),
-    (_Body, 'every', 2),
-    (_FromMixed, 'query', 2),
-    (_Own, 'every', 2),
-    (_Call, 'query', 2),
-    (_Loops, 'query', 1),
+    pytest.param(lambda: _transformer(1), 'query', marks=FULL),
+    pytest.param(lambda: _transformer(1), 'every', marks=FULL),
+    (lambda: _transformer(2), 'query'),
+    (lambda: _Loops(3, 1, rngs=_RNGS), 'every'),
+    (lambda: _Loops(3, 2, rngs=_RNGS), 'query'),
   ],
 )
-def test_what_is_trained_is_what_the_model_predicts(cls, positions, num_loops):
+def test_what_is_trained_is_what_the_model_predicts(make, positions):
   task = isotropic(3, 4)
   config = small_config('transformer', objective__positions=positions)
   objective = make_objective(config, task, statistics=False)
-  model = cls(
-    *(3, 4), num_layers=1, width=4, num_loops=num_loops, num_trained_loops=1, rngs=_RNGS
-  )
-  graph, state = nnx.split(model)
+  graph, state = nnx.split(make())
 
   def trained(state):
-    return objective(nnx.merge(graph, state), jax.random.key(1), None)
+    return objective(nnx.merge(graph, state), jax.random.key(1), numbers_of(task))
 
   def predicted(state):
     model, prompt = nnx.merge(graph, state), task.sample(jax.random.key(1), 16)
-    if positions == 'every':
-      return jax.numpy.mean((model.predictions(prompt) - prompt.targets) ** 2)
-    return jax.numpy.mean((model(prompt) - prompt.y_query) ** 2)
+    loops = model.loop_predictions(prompt, every=positions == 'every')
+    last = model.predictions(prompt) if positions == 'every' else model(prompt)[:, None]
+    targets = prompt.targets if positions == 'every' else prompt.y_query[:, None]
+    # The last loop is the prediction; the others are trained beside it.
+    each = [*list(loops)[:-1], last]
+    return sum(jax.numpy.mean((one - targets) ** 2) for one in each) / len(each)
 
   @jax.jit
   def both(state):
@@ -164,6 +147,11 @@ def test_what_is_trained_is_what_the_model_predicts(cls, positions, num_loops):
   largest = max(abs(leaf).max() for leaf in jax.tree.leaves(expected_slope))
   for one, other in zip(*map(jax.tree.leaves, (slope, expected_slope)), strict=True):
     assert abs(one - other).max() <= 1e-4 * largest
+
+
+def _transformer(num_loops):
+  given = {'num_loops': num_loops, 'num_trained_loops': 1}
+  return zoo.models.Transformer(3, 4, num_layers=1, width=4, rngs=_RNGS, **given)
 
 
 def test_a_transformer_trained_at_the_query_computes_that_alone():
@@ -182,7 +170,10 @@ def test_a_transformer_trained_at_the_query_computes_that_alone():
 
   sampling = operations(lambda: task.sample(jax.random.key(0), 16))
   trained = operations(
-    lambda state: objective(nnx.merge(graph, state), jax.random.key(0), None), state
+    lambda state: objective(
+      nnx.merge(graph, state), jax.random.key(0), numbers_of(task)
+    ),
+    state,
   )
   alone = operations(
     lambda state, prompt: nnx.merge(graph, state)(prompt), state, prompt

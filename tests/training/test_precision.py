@@ -13,7 +13,7 @@ from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task
 from zoo.training import train, validate
-from zoo.training.objective import make_objective
+from zoo.training.objective import make_objective, numbers_of
 from zoo.training.parts import num_lanes
 
 
@@ -29,12 +29,13 @@ def _gradient(changes, num_lanes=1, make_config=_config):
 @functools.cache
 def _gradients(changes, num_lanes, make_config):
   config = make_config(**dict(changes))
-  objective = make_objective(config, build_task(config), False, num_lanes)
+  task = build_task(config)
+  objective = make_objective(config, task, False, num_lanes)
 
   @jax.jit
   def gradient(key):  # weights and all in one program
     model = build_model(config, nnx.Rngs(0))
-    loss, found = nnx.value_and_grad(objective)(model, key, None)
+    loss, found = nnx.value_and_grad(objective)(model, key, numbers_of(task))
     return loss, nnx.to_pure_dict(found)
 
   with jax.set_mesh(make_mesh(config)):
@@ -95,7 +96,7 @@ def test_large_steps_on_a_cpu_are_computed_in_parts_at_the_same_time(
 ):
   config = _config(**{'train__batch_size': 64, 'task__context_length': 40, **changes})
   weights = [jax.ShapeDtypeStruct((num_models, 10**5), 'float32')]
-  assert num_lanes(config, make_mesh(config), weights) == lanes
+  assert num_lanes(config, build_task(config), make_mesh(config), weights) == lanes
 
 
 def test_gradients_of_linear_attention_in_parts_are_the_same():

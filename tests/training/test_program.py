@@ -6,7 +6,7 @@ import pytest
 from tests.training.fake_program import make_fake
 from tests.training.runs import small_config
 from zoo import training
-from zoo.training import program
+from zoo.training import trainer
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -38,9 +38,11 @@ def test_the_same_config_trained_again_compiles_nothing(tmp_path, compiled):
 @pytest.fixture
 def made(monkeypatch):
   """Programs that nothing is compiled for, made as `program_of` asks for them."""
-  monkeypatch.setattr(program, '_KEPT', {})
-  monkeypatch.setattr(program, 'make_program', lambda one: make_fake([one], False))
-  return program.program_of
+  monkeypatch.setattr(trainer, '_KEPT', {})
+  monkeypatch.setattr(
+    trainer, 'make_program', lambda configs: make_fake(configs, False)
+  )
+  return trainer.program_of
 
 
 def test_another_config_has_a_program_of_its_own(made):

@@ -14,9 +14,8 @@ from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
 from zoo.core.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
-from zoo.training.objective import moments_of
-from zoo.training.program import make_plan
-from zoo.training.step import Numbers, init_state, stream_key
+from zoo.training.step import init_state, stream_key
+from zoo.training.trainer import make_plan
 
 
 class Run:
@@ -25,10 +24,10 @@ class Run:
   def __init__(self, config):
     self.mesh = make_mesh(config)
     with jax.set_mesh(self.mesh):
-      plan = make_plan(config, self.mesh)
+      plan = make_plan([config], self.mesh)
       self.layout, self.steps = plan.layout, plan.train_steps
       self.state = init_state(config, self.layout)
-      self.numbers = self.put(Numbers(moments_of(plan.task)))
+      self.numbers = self.put(plan.numbers)
       self.key = self.put(stream_key(config, TRAIN_STREAM))
 
   def put(self, value):

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from configs import tasks
 from tests.compare import refuses
 from tests.marks import FULL, mostly_full
 from tests.training import fake_program
@@ -24,8 +23,9 @@ from tests.training.runs import (
   saved_arrays,
   small_config,
 )
+from zoo.config import schema
 from zoo.core.errors import RunError
-from zoo.training import grid, loop, sweeps, train
+from zoo.training import grid, sweeps, train, trainer
 
 _POINTS = [
   {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 0},
@@ -61,14 +61,9 @@ def trained(monkeypatch) -> list[int]:
 
 
 def _count_points(monkeypatch) -> list[int]:
-  sizes = []
-  run = loop.run
+  sizes, make = [], sweeps.make_program
   monkeypatch.setattr(
-    sweeps,
-    'run',
-    lambda program, *rest, **more: (
-      sizes.append(len(program.configs)) or run(program, *rest, **more)
-    ),
+    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
   )
   return sizes
 
@@ -92,11 +87,13 @@ def all_points(tmp_path_factory):
   @functools.cache
   def run(objective):
     config = _config(objective__name=objective, optimizer__name='adamw')
-    ended, run = [], loop.run
+    ended, run = [], trainer.Trainer.run
     with pytest.MonkeyPatch.context() as patch:
       compile_init(patch)
       patch.setattr(
-        sweeps, 'run', lambda *a, **named: ended.append(run(*a, **named)) or ended[-1]
+        trainer.Trainer,
+        'run',
+        lambda *a, **named: ended.append(run(*a, **named)) or ended[-1],
       )
       rows = sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
     (result,) = ended
@@ -171,7 +168,7 @@ def test_points_side_by_side_are_kept_apart(tmp_path, fake, trained):
   """Programs of NumPy compute the same bits in any number: only a mix-up differs."""
   config, points = _config(), [_OTHER_SEED, *_POINTS]
   rows = sweep(config, points, tmp_path / 'sweep')
-  assert trained == [4]
+  assert trained == [5]
   for point, row in zip(points, rows, strict=True):
     assert {name: row[name] for name in point} == point
     folder = tmp_path / row['workdir'].name
@@ -245,7 +242,7 @@ def test_the_table_is_there_as_json_and_csv(tmp_path, fake):
   assert f'{rows[0]["exact_risk"]:.6f}' in shown
 
 
-def test_points_that_are_done_are_not_trained_again(tmp_path, trained, fake):
+def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
   first = sweep(_config(), _POINTS[:2], tmp_path)
   trained.clear()
   again = sweep(_config(), _POINTS[:2], tmp_path)
@@ -264,7 +261,7 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, trained, fake):
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, number, three, fake
 ):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -272,7 +269,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     if number == signal.SIGINT:
       with pytest.raises(KeyboardInterrupt):
         sweep(_config(), _POINTS[:3], tmp_path)
@@ -296,7 +293,7 @@ def no_step(monkeypatch):
   def refuse(*given):
     raise AssertionError('it is trained again')
 
-  return lambda: monkeypatch.setattr(loop.Training, 'advance', refuse)
+  return lambda: monkeypatch.setattr(trainer.Trainer, 'advance', refuse)
 
 
 def _assert_same_results(rows, others):
@@ -367,7 +364,7 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
   tmp_path, monkeypatch, caplog, three, fake
 ):
-  next_stop = loop._next_stop
+  next_stop = trainer._next_stop
 
   def interrupt(step, config):
     if step == 4:
@@ -375,7 +372,7 @@ def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
     return next_stop(step, config)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, '_next_stop', interrupt)
+    patch.setattr(trainer, '_next_stop', interrupt)
     assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
   caplog.set_level('INFO', 'absl')
   changed = _config(checkpoint__every_minutes=30.0, eval__num_compared=1)
@@ -405,10 +402,10 @@ def test_a_field_that_a_model_reads_when_it_is_called_is_that_of_each_point(
     config.model = {'name': 'scaled', 'init_scale': 1.0}
   config.objective.positions = 'query'
   together = []
-  make = sweeps.make_population
+  make = sweeps.make_program
   monkeypatch.setattr(
     sweeps,
-    'make_population',
+    'make_program',
     lambda configs: together.append([*configs]) or make(configs),
   )
   monkeypatch.setattr('zoo.measure.contracts.check_before_training', lambda *_: None)
@@ -474,7 +471,7 @@ def _strict(path):
   ids=['overflows', 'one prompt'],
 )
 def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
-  tmp_path, trained, changes, unknown, fake
+  tmp_path, fake, trained, changes, unknown
 ):
   config = _config(**changes)
   rows = sweep(config, _POINTS[1:3], tmp_path)
@@ -575,7 +572,7 @@ def test_a_sweep_opens_no_file_for_each_of_its_points(
   """More points than a process may have open files."""
   saved = []
   monkeypatch.setattr(  # which takes long
-    sweeps.Checkpoints, 'save', lambda self, step, state: saved.append(step)
+    sweeps.Checkpoints, 'save', lambda self, step, *rest: saved.append(step)
   )
   # Seeds are not validated one by one.
   config = _config(objective__name='exact', train__num_steps=4)
@@ -585,7 +582,7 @@ def test_a_sweep_opens_no_file_for_each_of_its_points(
 
 def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with refuses('must not be connected', 'one of 2', 'num_processes'):
+  with refuses('must not be connected', 'one of 2', 'part'):
     sweeps.sweep(_config(), [{'seed': 0}], tmp_path / 'sweep')
   assert not (tmp_path / 'sweep').exists()
 
@@ -593,7 +590,7 @@ def test_a_sweep_of_connected_processes_is_refused_untouched(tmp_path, monkeypat
 def test_points_of_another_task_have_the_losses_of_its_baselines(tmp_path, fake):
   config = small_config('yq_lsa', eval__num_compared=16)
   with config.unlocked():
-    config.task = tasks.get_config('quadratic_regression')
+    config.task = schema.section('task', 'quadratic_regression')
   config.task.num_features, config.task.context_length = 2, 3
   rows = sweep(config, [{'task.noise_std': 0.0}, {'task.noise_std': 1.0}], tmp_path)
   with (tmp_path / 'table.csv').open(newline='') as file:

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 
 from zoo import theory
-from zoo.config.types import Config
+from zoo.config.schema import Config
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task

@@ -1,85 +1,112 @@
-"""Estimates the memory that a config needs, and reports when there is too little.
-
-The estimate is a lower bound: activations, gradients of activations and what baselines
-compute are not counted.
-"""
+"""The memory that training needs, as XLA plans it, and what this machine has."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import os
 import pathlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
-import numpy as np
-from flax import nnx
+from jax.sharding import Mesh
 
 from zoo import theory
-from zoo.config.optimizers import OPTIMIZERS
+from zoo.config.schema import Config
 from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.core.protocols import Model, Task
-
-if TYPE_CHECKING:
-  from zoo.config.validation import Config
-else:  # `zoo.config.validation` imports this module
-  from ml_collections import ConfigDict as Config
+from zoo.core.protocols import Task
 
 GIB = 2**30
-FLOAT = 4  # bytes
 # Memory of a process that has imported and compiled everything.
 _PROGRAM = GIB // 2
 
-# The fields that a user can reduce to save each part of the memory.
-_FIELDS = {
-  'weights and optimizer state': 'config.model and config.task.num_features',
-  'prompts of a batch': 'config.train.batch_size and config.task',
-  'held-out batches': 'config.eval.num_batches',
-  'exact reference risks': 'config.task.num_features',
+_STATE, _STEP, _REFERENCE = 'weights and optimizer state', 'a step', 'reference risks'
+# What a user can do to save each part of the memory.
+_ADVICE = {
+  _STATE: 'reduce config.model and config.task.num_features',
+  _STEP: 'reduce config.train.batch_size or config.task, or raise '
+  'config.train.num_parts',
+  _REFERENCE: 'reduce config.task.num_features',
 }
 
 
-def check(
-  config: Config,
-  task: Task,
-  model: Model,
-  mesh_shape: tuple[int, int],
+def compile_step(
+  lowered: Any, mesh: Mesh, configs: Sequence[Config], task: Task
+) -> Any:
+  """Compiles the step, a `jax.stages.Lowered`, that trains the models of some configs.
+
+  Raises UserError if it needs more memory than a device has, or than this machine has
+  if the devices are its CPUs.
+  """
+  device, number = mesh.local_devices[0], len(mesh.local_devices)
+  try:
+    compiled = lowered.compile()
+  except jax.errors.JaxRuntimeError as error:
+    if not is_exhausted(error):
+      raise
+    raise UserError(
+      f'training does not fit on a {device.device_kind}: {in_one_line(error)}; '
+      f'{_ADVICE[_STEP]}'
+    ) from error
+  memory = compiled.memory_analysis()
+  state = memory.alias_size_in_bytes  # which is donated
+  if device.platform == 'cpu':
+    others = memory.argument_size_in_bytes + memory.output_size_in_bytes - 2 * state
+    parts = {
+      _STATE: number * state,
+      _STEP: number * (others + memory.temp_size_in_bytes),
+      _REFERENCE: reference_bytes(task, len(configs)),
+    }
+    if configs[0].checkpoint.every < configs[0].train.num_steps:
+      # A checkpoint is encoded and written from a copy while training continues.
+      parts[_STATE] *= 3
+    _check(parts, _PROGRAM, host_bytes(), 'available on this machine', len(configs))
+  else:
+    parts = {_STATE: state, _STEP: memory.peak_memory_in_bytes - state}
+    limit = (device.memory_stats() or {}).get('bytes_limit')
+    _check(parts, 0, limit, f'of a {device.device_kind}', len(configs))
+  return compiled
+
+
+def check_reference(task: Task) -> None:
+  """Raises UserError unless this machine has the memory for the reference risks."""
+  parts = {_REFERENCE: reference_bytes(task)}
+  _check(parts, 0, host_bytes(), 'available on this machine')
+
+
+def reference_bytes(task: Task, num_points: int = 1) -> int:
+  """Bytes of host memory that the exact risks of the best rules take (float64).
+
+  They take 4.5 arrays of the size of a learning rule's update, `[d, d + 1, d + 1]`, and
+  one more for each further point of a sweep.
+  """
+  if not theory.covers(task):
+    return 0
+  d = task.num_features
+  return (7 + 2 * num_points) * 4 * d * (d + 1) ** 2
+
+
+def _check(
+  parts: Mapping[str, int],
+  more: int,
+  available: int | None,
+  where: str,
   num_points: int = 1,
 ) -> None:
-  """Raises UserError if training a config needs more memory than is available.
-
-  The memory is that of a device, or of this machine if the devices are its CPUs.
-  `model` may be abstract, and `mesh_shape` has the sizes of the axes `data` and
-  `model`. Models that are trained side by side, as in a sweep, have `num_points` states
-  on each device.
-  """
-  parts = estimate(config, task, model, mesh_shape, num_points)
-  device = jax.local_devices()[0]
-  if device.platform == 'cpu':
-    available, where = host_bytes(), 'available on this machine'
-    devices = math.prod(mesh_shape) // jax.process_count()
-    parts = {name: devices * size for name, size in parts.items()}
-    if config.checkpoint.every < config.train.num_steps:
-      # A checkpoint is encoded and written from a copy while training continues.
-      parts['weights and optimizer state'] += 2 * state_bytes(config, model, num_points)
-    parts['exact reference risks'] = reference_bytes(task, num_points)
-    total = _PROGRAM + sum(parts.values())
-  else:
-    statistics = device.memory_stats() or {}
-    available, where = statistics.get('bytes_limit'), f'of a {device.device_kind}'
-    total = sum(parts.values())
-  if available is not None and total > available:
-    largest = max(parts, key=lambda name: parts[name])
-    what = 'training' if num_points == 1 else f'training {num_points} points at once'
-    fewer = '' if num_points == 1 else ', or train fewer points in one sweep'
-    raise UserError(
-      f'{what} needs about {total / GIB:,.1f} GiB of memory, more than the '
-      f'{available / GIB:,.1f} GiB {where}; {parts[largest] / GIB:,.1f} GiB are for '
-      f'{largest}: reduce {_FIELDS[largest]}{fewer}'
-    )
+  """Raises UserError if the parts, and more, are more than is available."""
+  needed = more + sum(parts.values())
+  if available is None or needed <= available:
+    return
+  largest = max(parts, key=lambda name: parts[name])
+  what, fewer = 'training', ''
+  if num_points > 1:
+    what = f'training {num_points} points at once'
+    fewer = ', or train fewer points in one sweep'
+  raise UserError(
+    f'{what} needs about {needed / GIB:,.1f} GiB of memory, more than the '
+    f'{available / GIB:,.1f} GiB {where}; {parts[largest] / GIB:,.1f} GiB are for '
+    f'{largest}: {_ADVICE[largest]}{fewer}'
+  )
 
 
 @contextlib.contextmanager
@@ -96,7 +123,7 @@ def in_config(config: Config) -> Iterator[None]:
     raise RunError(
       f'the memory is not enough: {in_one_line(reason, 200)}; reduce '
       f'config.train.batch_size ({config.train.batch_size:,}){of_task}, or raise '
-      f'config.train.num_parts ({config.train.get("num_parts", 1):,})'
+      f'config.train.num_parts ({config.train.num_parts:,})'
     ) from error
 
 
@@ -106,59 +133,6 @@ def is_exhausted(error: BaseException) -> bool:
     isinstance(error, jax.errors.JaxRuntimeError)
     and any(said in str(error) for said in ('RESOURCE_EXHAUSTED', 'Out of memory'))
   )
-
-
-def estimate(
-  config: Config,
-  task: Task,
-  model: Model,
-  mesh_shape: tuple[int, int],
-  num_points: int = 1,
-) -> dict[str, float]:
-  """Bytes that training needs on each device, part by part.
-
-  Only the indispensable parts count: the state and the gradient; each prompt twice, as
-  random words and as numbers, and its second moment, from which gradient descent
-  predicts; the risk of each held-out batch.
-  """
-  data, _ = mesh_shape
-  d = task.num_features
-  c = task.context_length
-  prompt = (c + 1) * (d + 1)
-  held_out = config.eval.num_batches
-  if getattr(task, 'has_long_context', False) and hasattr(model, 'learning_rule'):
-    prompt = (d + 1) * (d + 2) // 2 + d + 1  # its statistics: see zoo.core.statistics
-  if held_out and theory.covers(task):
-    prompt += (d + 1) ** 2 / 2
-  sampled = held_out or config.objective.name != 'exact'
-  share = _share(model, mesh_shape, config.mesh.fsdp)
-  gradient = FLOAT * num_points * _num_parameters(model)
-  return {
-    'weights and optimizer state': share
-    * (state_bytes(config, model, num_points) + gradient),
-    'prompts of a batch': 2 * FLOAT * prompt * config.train.batch_size / data
-    if sampled
-    else 0.0,
-    # Mean and mean square for the model, gradient descent, and their difference.
-    'held-out batches': 6 * FLOAT * num_points * held_out,
-  }
-
-
-def state_bytes(config: Config, model: Model, num_points: int = 1) -> int:
-  """Bytes of the weights and the optimizer state, which a checkpoint holds."""
-  moments = _num_moments(config.optimizer.name)
-  return num_points * (1 + moments) * FLOAT * _num_parameters(model)
-
-
-def reference_bytes(task: Task, num_points: int = 1) -> float:
-  """Bytes of host memory that the exact risks of the best rules take (float64).
-
-  They take 4.5 arrays of the size of a learning rule's update, `[d, d + 1, d + 1]`, and
-  one more for each further point of a sweep.
-  """
-  if not theory.covers(task):
-    return 0.0
-  return (3.5 + num_points) * 8 * task.num_features * (task.num_features + 1) ** 2
 
 
 def host_bytes() -> int | None:
@@ -195,26 +169,3 @@ def _cgroup_limits(root: pathlib.Path) -> list[int]:
       if limit.is_file() and (text := limit.read_text().strip()) != 'max':
         limits.append(int(text))
   return limits
-
-
-@functools.cache
-def _num_moments(optimizer: str) -> int:
-  """How many numbers an optimizer stores for each weight."""
-  weights = jax.ShapeDtypeStruct((2,), np.float32)
-  state = jax.eval_shape(OPTIMIZERS[optimizer](1.0).init, weights)
-  return sum(leaf.shape == weights.shape for leaf in jax.tree.leaves(state))
-
-
-def _num_parameters(model: Model) -> int:
-  return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-
-
-def _share(model: Model, mesh_shape: tuple[int, int], fsdp: bool) -> float:
-  """The fraction of the weights that each device holds."""
-  data, heads = mesh_shape
-  here = 0.0
-  for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-    axes = variable.get_metadata().get('out_sharding') or ()
-    parts = (heads if 'model' in axes else 1) * (data if fsdp else 1)
-    here += variable.get_value().size / parts
-  return here / max(_num_parameters(model), 1)

@@ -1,24 +1,18 @@
 """Builds the optax optimizer that a config names."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
 from jaxtyping import PyTree
 
+if TYPE_CHECKING:  # it imports this module
+  from zoo.config.schema import Optimizer as OptimizerConfig
+else:
+  from ml_collections import ConfigDict as OptimizerConfig
+
 OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
 SCHEDULES = ('constant', 'cosine')
-
-
-@runtime_checkable
-class OptimizerConfig(Protocol):
-  """A section `optimizer` of a config."""
-
-  name: str
-  learning_rate: float
-  schedule: str
-  warmup_steps: int
-  clip_norm: float | None
 
 
 def build_optimizer(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.traverse_util import flatten_dict
 
 from zoo import theory
 from zoo.config import memory
@@ -18,127 +14,29 @@ from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
-from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
-from zoo.config.types import AnyConfig as AnyConfig
-from zoo.config.types import Config as Config
-from zoo.config.types import Section as Section
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_name,
-  check_number,
-  check_truth,
-)
+from zoo.config.schema import AnyConfig as AnyConfig
+from zoo.config.schema import Config as Config
+from zoo.config.schema import Section as Section
+from zoo.config.schema import check_fields as validate_fields
+from zoo.config.schema import complete
+from zoo.config.schema import differences as differences
+from zoo.config.schema import to_json as to_json
+from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.measure import contracts
 from zoo.tasks.linear_regression import require_covered
-
-Check = Callable[[str, Any], Any]
-
-
-def _count(minimum: int, below: int = sys.maxsize) -> Check:
-  def check(name: str, value: Any) -> None:
-    if check_count(name, value, minimum) >= below:
-      raise UserError(f'{name} is {value}; it must be below {below}')
-
-  return check
-
-
-def _positive(name: str, value: Any) -> float:
-  return check_number(name, value, above=0.0)
-
-
-def _optional(check: Check) -> Check:
-  return lambda name, value: None if value is None else check(name, value)
-
-
-def _one_of(kind: str, *allowed: str) -> Check:
-  def check(name: str, value: Any) -> None:
-    check_name(f'{kind} in {name}:', value, allowed)
-
-  return check
-
-
-def _axis_size(name: str, value: Any) -> None:
-  if value != -1:
-    check_count(f'{name} (-1 for all devices left)', value)
-
-
-# The sections `model` and `task` are checked by what they build.
-_CHECKS: dict[str, Check] = {
-  'seed': _count(0, below=2**32),  # a larger one would be cut to 32 bits
-  'objective.name': _one_of('objective', 'sampled', 'exact', 'low_variance'),
-  'objective.positions': _one_of('positions', 'query', 'every'),
-  'optimizer.name': _one_of('optimizer', *OPTIMIZERS),
-  'optimizer.learning_rate': _positive,
-  'optimizer.schedule': _one_of('schedule', *SCHEDULES),
-  'optimizer.warmup_steps': _count(0),
-  'optimizer.clip_norm': _optional(_positive),
-  'train.num_steps': _count(1, below=2**31),  # steps are counted in int32
-  'train.batch_size': _count(1),
-  'train.log_every': _count(1),
-  'train.num_parts': _count(1),
-  'train.compute_dtype': _one_of('type', 'float32', 'bfloat16'),
-  'train.matmul_precision': _one_of('matmul precision', 'default', 'high', 'highest'),
-  'mesh.data': _axis_size,
-  'mesh.model': _count(1),
-  'mesh.slices': _count(1),
-  'mesh.heartbeat_timeout': _count(1),
-  'mesh.start_timeout': _count(1),
-  'mesh.fsdp': check_truth,
-  'checkpoint.every': _count(1),
-  'checkpoint.every_minutes': _optional(_positive),
-  'checkpoint.keep': _count(1),
-  'checkpoint.patience': _positive,
-  'eval.every': _count(1),
-  'eval.num_batches': _count(0),
-  'eval.num_compared': _count(0),
-}
-
-# Needed by several processes only. The configs in older checkpoints lack them.
-_OF_PROCESSES = {'mesh.heartbeat_timeout', 'mesh.start_timeout'}
-# Configs of earlier versions lack these fields, and then mean these values.
-_ADDED = {
-  'objective.positions': 'query',
-  'train.num_parts': 1,
-  'train.compute_dtype': 'float32',
-  'mesh.slices': 1,
-  'checkpoint.every_minutes': None,
-  'checkpoint.patience': 10.0,
-  'eval.num_compared': 0,
-}
-# The same for fields of models, which only some models have.
-_ADDED_TO_MODELS = {
-  'model.guess_weights': 0.0,
-  'model.guess_bias': 0.0,
-  'model.hidden_features': None,
-  'model.num_trained_loops': None,
-}
-# Fields that may change when a run is resumed, besides the section `mesh`.
-_CHANGE_NO_TRAINING = (
-  *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
-)
-
-
-def validate_fields(config: Config, several_processes: bool = False) -> None:
-  """Checks each field by itself, as `validate` does, and starts no JAX backend."""
-  fields = flatten_dict(config.to_dict(), sep='.')
-  optional = set() if several_processes else _OF_PROCESSES
-  _check_names(set(fields), optional | _ADDED.keys())
-  for field, check in _CHECKS.items():
-    if field in fields:
-      check(f'config.{field}', fields[field])
 
 
 def validate(config: Config, num_devices: int | None = None) -> None:
   """Checks a whole config; raises UserError at the first field that is wrong.
 
   Nothing is written, and no array is made except by a model of the user's own, which is
-  built and called once. The mesh and the memory must fit the devices of this machine;
-  if `num_devices` is given, only the mesh must fit that many devices, which need not
-  exist. Raises RunError if the memory is not even enough for these checks.
+  built and called once. The mesh must fit the devices of this machine, or `num_devices`
+  that need not exist. Raises RunError if the memory is not even enough for these
+  checks; whether it is enough for training is known once that is compiled.
   """
   validate_fields(config)
+  config = complete(config)
   with memory.in_config(config):
     _validate_whole(config, num_devices)
 
@@ -152,7 +50,7 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
     )
   task = build_task(config)
   data, model = mesh_shape(config, num_devices)
-  parts = num_parts(config)
+  parts = config.train.num_parts
   if config.train.batch_size % (data * parts):
     times = f' times train.num_parts, which is {parts}' if parts > 1 else ''
     raise UserError(
@@ -160,8 +58,8 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
       f'the data axis of the mesh, which is {data}{times}'
     )
   abstract = abstract_model(config)
-  if num_devices is None:  # the memory of other devices is unknown
-    memory.check(config, task, abstract, (data, model))
+  if num_devices is None:  # the memory of another machine is unknown
+    memory.check_reference(task)
   _check_model(config, task, abstract, model)
   check_forms(config, abstract, task)
   # These checks compute, so they are left out for devices that need not exist.
@@ -174,32 +72,32 @@ def _validate_whole(config: Config, num_devices: int | None) -> None:
 
 def positions(config: Config) -> str:
   """The examples whose loss is trained on: `query` or `every`."""
-  return config.objective.get('positions', _ADDED['objective.positions'])
+  return complete(config).objective.positions
 
 
 def num_parts(config: Config) -> int:
   """The parts of a batch whose gradients are computed one after the other."""
-  return config.train.get('num_parts', _ADDED['train.num_parts'])
+  return complete(config).train.num_parts
 
 
 def compute_dtype(config: Config) -> str:
   """The type in which models are computed while they train."""
-  return config.train.get('compute_dtype', _ADDED['train.compute_dtype'])
+  return complete(config).train.compute_dtype
 
 
 def minutes_between_saves(config: Config) -> float | None:
   """The longest time in minutes between two checkpoints; None: no such limit."""
-  return config.checkpoint.get('every_minutes', _ADDED['checkpoint.every_minutes'])
+  return complete(config).checkpoint.every_minutes
 
 
 def minutes_of_patience(config: Config) -> float:
   """For how many minutes calls to a bucket out of reach are retried."""
-  return config.checkpoint.get('patience', _ADDED['checkpoint.patience'])
+  return complete(config).checkpoint.patience
 
 
 def num_compared(config: Config) -> int:
   """The number of prompts on which the baselines are compared with the model."""
-  return config.eval.get('num_compared', _ADDED['eval.num_compared'])
+  return complete(config).eval.num_compared
 
 
 def num_heads(config: Config) -> int:
@@ -208,8 +106,9 @@ def num_heads(config: Config) -> int:
 
 
 def num_slices(config: AnyConfig) -> int:
-  """The slices of devices, with a slow network between them, that share the batch."""
-  return config.mesh.get('slices', _ADDED['mesh.slices'])
+  """The slices of devices, with a slow network between them; 1 if it does not say."""
+  mesh: Any = config.mesh
+  return mesh.get('slices', 1)
 
 
 def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, int]:
@@ -244,51 +143,16 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
   return data, model
 
 
-def to_json(config: AnyConfig | Section) -> str:
-  """The config as JSON text; tuples become lists."""
-  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
-
-
-def differences(saved: Mapping[str, object], config: AnyConfig) -> list[str]:
-  """The fields in which a config differs from a saved one, with both values.
-
-  Fields that do not change training are left out, so that a resumed run may change
-  them: the mesh, the minutes between checkpoints and of patience, and the number of
-  prompts to compare on.
-  """
-  old, new = (
-    flatten_dict(fields, sep='.') for fields in (saved, json.loads(to_json(config)))
-  )
-  if 'objective.name' in old:  # a training run
-    old = _ADDED | old
-
-  def value(fields: Mapping[str, object], name: str) -> object:
-    return fields.get(name, _ADDED_TO_MODELS.get(name, 'absent'))
-
-  return [
-    f'{field} ({value(old, field)!r} there, {value(new, field)!r} here)'
-    for field in sorted(old.keys() | new.keys())
-    if not field.startswith('mesh.')
-    and field not in _CHANGE_NO_TRAINING
-    and value(old, field) != value(new, field)
-  ]
-
-
-def _check_names(given: set[str], optional: set[str]) -> None:
-  own = {field for field in given if field.startswith(('model.', 'task.'))}
-  wanted = {*_CHECKS, 'model.name', 'task.name'}
-  for field in sorted(wanted - given - optional):
-    raise UserError(f'the config has no field {field!r}; it is needed')
-  for field in sorted(given - own - wanted):
-    check_name('field of the config', field, wanted)
-
-
 def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
   _check_positions(config, model)
   if config.objective.name != 'sampled':
     _check_objective(config, task, model)
-    for field, wanted in (('num_parts', 1), ('compute_dtype', 'float32')):
-      if (found := config.train.get(field, wanted)) != wanted:
+    train = config.train
+    for field, found, wanted in (
+      ('num_parts', train.num_parts, 1),
+      ('compute_dtype', train.compute_dtype, 'float32'),
+    ):
+      if found != wanted:
         raise UserError(
           f'config.train.{field} is {found!r}; it must be {wanted!r} for the objective '
           f'{config.objective.name!r}, which has no batch of prompts'
@@ -338,7 +202,7 @@ def _made(model: Model) -> Any:
 
 def _check_positions(config: Config, model: Model) -> None:
   """Raises UserError unless the model predicts all examples that are trained on."""
-  if positions(config) == 'query':
+  if config.objective.positions == 'query':
     return
   if config.objective.name != 'sampled':
     raise UserError(
@@ -355,7 +219,3 @@ def _check_positions(config: Config, model: Model) -> None:
       f"config.objective.positions is 'every'; it must be 'query' for "
       f'{config.model.name!r}, {why}'
     )
-
-
-def _plain(value: Any) -> Any:
-  return value.tolist()  # NumPy arrays and scalars, as a covariance in a config may be

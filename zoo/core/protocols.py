@@ -29,32 +29,23 @@ class PredictsAll(Predictor, Protocol):
     ...
 
 
+@runtime_checkable
+class MayPredictAll(PredictsAll, Protocol):
+  """A predictor whose class has `predictions`, but not all of whose objects do."""
+
+  predicts_all: bool
+
+
 def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
-  """Whether a predictor has `predictions`, which its class or it may set to None."""
-  # isinstance() looks at the class alone before Python 3.12.
-  return getattr(subject, 'predictions', None) is not None and callable(subject)
+  """Whether a predictor has `predictions`, and can give them if it says so."""
+  if isinstance(subject, MayPredictAll):
+    return subject.predicts_all
+  return isinstance(subject, PredictsAll)
 
 
 @runtime_checkable
 class Model(Predictor, Protocol):
   """A predictor with parameters: an NNX module. Its class defines everything else."""
-
-
-@runtime_checkable
-class Looped(Predictor, Protocol):
-  """A predictor that applies the same layers again and again (arXiv 2311.12424)."""
-
-  def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
-    """The predictions after each trained loop; the last equal `predictions`.
-
-    Without `predictions`, those before the query may be missing or meaningless.
-    """
-    ...
-
-
-def is_looped(subject: object) -> TypeGuard[Looped]:
-  """Whether a predictor has `loop_predictions`, which may be None as above."""
-  return getattr(subject, 'loop_predictions', None) is not None and callable(subject)
 
 
 @runtime_checkable
@@ -69,17 +60,6 @@ class Layered(Predictor, Protocol):
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
     """The predictions of the readout from the tokens of any layer."""
-    ...
-
-
-@runtime_checkable
-class SplitsHeads(Predictor, Protocol):
-  """A model with independent heads, to which heads of zeros may be added."""
-
-  num_heads: int
-
-  def split_heads(self, *axes: str) -> None:
-    """Splits the weights of the heads over these axes of the mesh."""
     ...
 
 

@@ -76,9 +76,9 @@ class Registry:
     """A class decorator that registers the class under `name`.
 
     New objects of the class record their constructor arguments, which values have as
-    fields. Raises UserError when
-    another class has the name already. A new definition of the same class, as by a
-    notebook cell that is run twice, replaces the old one.
+    fields, and those that are described by their annotations are checked. Raises
+    UserError when another class has the name already. A new definition of the same
+    class, as by a notebook cell that is run twice, replaces the old one.
     """
 
     def enter(cls: _Class) -> _Class:
@@ -107,10 +107,7 @@ class Registry:
 
   def parameters(self, name: str) -> dict[str, inspect.Parameter]:
     """The parameters of the constructor under `name`; raises UserError as `get`."""
-    # Taken from `__init__`, which the signature of NNX's metaclass hides.
-    _, *signature = inspect.signature(self.get(name).__init__).parameters.values()
-    variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    return {p.name: p for p in signature if p.kind not in variadic}
+    return parameters(self.get(name))
 
   def create(self, name: str, **hyperparameters: object) -> Any:
     """Builds the class under `name`.
@@ -134,39 +131,49 @@ class Registry:
     return cls(**hyperparameters)
 
 
+def parameters(cls: type) -> dict[str, inspect.Parameter]:
+  """The parameters of the constructor of a class, by name."""
+  # Taken from `__init__`, which the signature of NNX's metaclass hides.
+  _, *signature = inspect.signature(cls.__init__).parameters.values()
+  variadic = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+  return {p.name: p for p in signature if p.kind not in variadic}
+
+
 def _full_name(cls: type) -> str:
   return f'{cls.__module__}.{cls.__qualname__}'
 
 
 def _record_arguments(cls: type) -> None:
-  """Makes the class's own `__init__` record its arguments in each new object."""
+  """Makes the class's own `__init__` check and record its arguments."""
   init = cls.__init__
   # The fields of a value are its arguments. Without a constructor there are none.
   if values.is_value_class(cls) or init is object.__init__:
     return
   signature = inspect.signature(init)
+  described = functools.cache(lambda: values.kinds(cls))
 
   @functools.wraps(init)
   def recording_init(self: object, *args: object, **kwargs: object) -> None:
+    try:
+      bound = signature.bind(self, *args, **kwargs)
+    except TypeError:  # the constructor raises a better error
+      return init(self, *args, **kwargs)
+    for name, kind in described().items():
+      if name in bound.arguments and kind.check is not None:
+        given = bound.arguments[name]
+        if given is not None or signature.parameters[name].default is not None:
+          bound.arguments[name] = kind.check(None, name, given)
     # A subclass records the arguments of its own constructor. They are read before the
     # constructor runs, which may change a list that it was given.
-    arguments = None
-    if type(self) is cls:
-      arguments = _bind(signature, (self, *args), kwargs)
-    init(self, *args, **kwargs)
+    arguments = _recorded(signature, bound) if type(self) is cls else None
+    init(*bound.args, **bound.kwargs)
     if arguments is not None:
       _set_attribute(self, _ARGUMENTS, arguments)
 
   cls.__init__ = recording_init
 
 
-def _bind(
-  signature: inspect.Signature, args: tuple, kwargs: dict[str, object]
-) -> Arguments | None:
-  try:
-    bound = signature.bind(*args, **kwargs)
-  except TypeError:
-    return None  # the constructor raises a better error
+def _recorded(signature: inspect.Signature, bound: inspect.BoundArguments) -> Arguments:
   _, *parameters = signature.parameters.values()
   given: dict[str, object] = {}
   for p in parameters:

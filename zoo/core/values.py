@@ -1,4 +1,7 @@
-"""Values: frozen dataclasses of checked fields, which JAX maps over as pytrees.
+"""Values: frozen dataclasses of described fields, which JAX maps over as pytrees.
+
+A field is described once: its type, default, range and meaning. The same descriptions
+stand in `typing.Annotated` for arguments of constructors, and in sections of configs.
 
 Numbers and arrays are leaves, so that a compiled program takes them as arguments, and
 tasks that differ only in them share it; sizes and names are part of its structure. A
@@ -13,7 +16,17 @@ import math
 import reprlib
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
+from typing import (
+  Annotated,
+  Any,
+  Literal,
+  TypeAlias,
+  TypeVar,
+  dataclass_transform,
+  get_args,
+  get_origin,
+  get_type_hints,
+)
 
 import jax
 import numpy as np
@@ -24,6 +37,7 @@ from zoo.core.errors import (
   check_covariance,
   check_name,
   check_number,
+  check_truth,
   check_vector,
 )
 
@@ -39,18 +53,23 @@ Matrix: TypeAlias = Any  # `[d, d]`, or None for the identity
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class Kind:
+  """What a field, or an argument of a constructor, may hold and means."""
+
   is_leaf: bool
-  check: _Check | None = None
+  check: _Check | None = None  # raises UserError for what is not allowed
   is_array: bool = False
+  holds: type = object  # the type of what a config has for it
+  allowed: str = ''  # the range in words
+  about: str = ''  # what it means, with its unit
 
 
 # Of fields that are declared by their annotations alone.
-_NUMBER = _Kind(True, lambda _, name, given: check_number(name, given))
-_STATIC = _Kind(False)
+_NUMBER = Kind(True, lambda _, name, given: check_number(name, given), holds=float)
+_STATIC = Kind(False)
 
 
-def _field(kind: _Kind, default: object, init: bool = True) -> Any:
+def _field(kind: Kind, default: object, init: bool = True) -> Any:
   metadata = {'kind': kind}
   if default is dataclasses.MISSING:
     return dataclasses.field(init=init, metadata=metadata)
@@ -58,75 +77,138 @@ def _field(kind: _Kind, default: object, init: bool = True) -> Any:
 
 
 def size(
-  *, default: Any = dataclasses.MISSING, minimum: int = 1, maximum: int | None = None
+  *,
+  default: Any = dataclasses.MISSING,
+  minimum: int = 1,
+  maximum: int | None = None,
+  about: str = '',
 ) -> Any:
   """An integer in a range. If the default is None, so may be the value."""
-
-  def check(_: object, name: str, given: object) -> object:
-    optional = default is None and given is None
-    return None if optional else check_count(name, given, minimum, maximum)
-
-  return _field(_Kind(False, check), default)
+  allowed = f'≥ {minimum}' if maximum is None else f'{minimum} to {maximum}'
+  return _field(
+    Kind(
+      is_leaf=False,
+      check=lambda _, name, given: check_count(name, given, minimum, maximum),
+      holds=int,
+      allowed=allowed,
+      about=about,
+    ),
+    default,
+  )
 
 
 def number(
   *,
   default: Any = dataclasses.MISSING,
   minimum: float = -math.inf,
+  above: float = -math.inf,
   maximum: float = math.inf,
+  about: str = '',
 ) -> Any:
   """A finite number in a range, a leaf. If the default is None, so may be the value."""
-
-  def check(_: object, name: str, given: object) -> object:
-    optional = default is None and given is None
-    return None if optional else check_number(name, given, minimum, maximum=maximum)
-
-  return _field(_Kind(True, check), default)
-
-
-def choice(names: Collection[str], *, default: str) -> Any:
-  """One of a few names."""
+  bounds = (('≥', minimum), ('>', above), ('≤', maximum))
+  allowed = ' and '.join(
+    f'{sign} {one:g}' for sign, one in bounds if math.isfinite(one)
+  )
   return _field(
-    _Kind(False, lambda _, name, given: check_name(name, given, names)), default
+    Kind(
+      is_leaf=True,
+      check=lambda _, name, given: check_number(name, given, minimum, above, maximum),
+      holds=float,
+      allowed=allowed or 'a number',
+      about=about,
+    ),
+    default,
   )
 
 
-def static(*, default: Any = dataclasses.MISSING, check: _Check | None = None) -> Any:
+def choice(
+  names: Collection[str], *, default: Any = dataclasses.MISSING, about: str = ''
+) -> Any:
+  """One of a few names."""
+  return _field(
+    Kind(
+      is_leaf=False,
+      check=lambda _, name, given: check_name(name, given, names),
+      holds=str,
+      allowed=', '.join(names),
+      about=about,
+    ),
+    default,
+  )
+
+
+def truth(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
+  """True or False."""
+  return _field(
+    Kind(
+      is_leaf=False,
+      check=lambda _, name, given: check_truth(name, given),
+      holds=bool,
+      allowed='True or False',
+      about=about,
+    ),
+    default,
+  )
+
+
+def static(
+  *,
+  default: Any = dataclasses.MISSING,
+  check: _Check | None = None,
+  holds: type = object,
+  allowed: str = '',
+  about: str = '',
+) -> Any:
   """A hashable object that is part of the structure, such as a pair of numbers."""
-  return _field(_Kind(False, check), default)
+  return _field(Kind(False, check, holds=holds, allowed=allowed, about=about), default)
 
 
-def vector(*, default: Any = dataclasses.MISSING) -> Any:
-  """Finite numbers `[d]`, with d the object's `num_features`; a leaf."""
+def options(*, about: str = '') -> Any:
+  """Arguments by name, which are handed on; only for constructors."""
+  return _field(Kind(False, holds=dict, about=about), dataclasses.MISSING)
 
-  def check(owner: Any, name: str, given: object) -> np.ndarray:
+
+def vector(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
+  """Finite numbers `[d]`, with d the object's `num_features`; a leaf.
+
+  As an argument of a constructor, which checks its length itself, it is described only.
+  """
+
+  def check(owner: Any, name: str, given: object) -> object:
+    if owner is None:
+      return given
     return check_vector(name, given, owner.num_features).copy()
 
-  return _field(_Kind(True, check, is_array=True), default)
+  allowed = 'a number, or one for each feature'
+  kind = Kind(True, check, is_array=True, allowed=allowed, about=about)
+  return _field(kind, default)
 
 
-def covariance(*, default: None) -> Any:
+def covariance(*, default: None, about: str = '') -> Any:
   """A covariance `[d, d]`, or None for the identity; a leaf."""
 
   def check(owner: Any, name: str, given: object) -> np.ndarray | None:
     return check_covariance(name, given, owner.num_features)
 
-  return _field(_Kind(True, check, is_array=True), default)
+  allowed = 'a d × d matrix; None: the identity'
+  kind = Kind(True, check, is_array=True, allowed=allowed, about=about)
+  return _field(kind, default)
 
 
 def leaf(*, default: Any = dataclasses.MISSING) -> Any:
   """An array, or another value whose leaves are those of this one."""
-  return _field(_Kind(True), default)
+  return _field(Kind(True), default)
 
 
 def derived(*, init: Literal[False] = False) -> Any:
   """A leaf that `__post_init__` computes from the other fields, by `set_field`."""
-  return _field(_Kind(True), None, init)
+  return _field(Kind(True), None, init)
 
 
 def derived_size(*, init: Literal[False] = False) -> Any:
   """An integer that `__post_init__` computes from the other fields, by `set_field`."""
-  return _field(_Kind(False), None, init)
+  return _field(Kind(False), None, init)
 
 
 @dataclass_transform(
@@ -136,6 +218,7 @@ def derived_size(*, init: Literal[False] = False) -> Any:
     size,
     number,
     choice,
+    truth,
     static,
     vector,
     covariance,
@@ -248,16 +331,32 @@ def arguments(owner: Any) -> dict[str, Any]:
   return {each.name: getattr(owner, each.name) for each in _fields(owner) if each.init}
 
 
-def array_fields(cls: type) -> set[str]:
-  """The names of a class's fields that hold arrays, for which numbers may stand."""
-  return {each.name for each in _fields(cls) if _kind(each).is_array}
+def kinds(cls: type) -> dict[str, Kind]:
+  """The kinds of a dataclass's fields, or of a constructor's described arguments.
+
+  None of a constructor with an annotation that cannot be read at run time, such as a
+  name that is imported for type checkers alone.
+  """
+  if dataclasses.is_dataclass(cls):
+    return {each.name: _kind(each) for each in _fields(cls) if each.init}
+  try:
+    annotations = get_type_hints(cls.__init__, include_extras=True)
+  except NameError:
+    return {}
+  return {
+    name: _kind(each)
+    for name, annotation in annotations.items()
+    if get_origin(annotation) is Annotated
+    for each in get_args(annotation)[1:]
+    if isinstance(each, dataclasses.Field)
+  }
 
 
 def _fields(owner: Any) -> tuple[dataclasses.Field, ...]:
   return dataclasses.fields(owner)
 
 
-def _kind(field: dataclasses.Field) -> _Kind:
+def _kind(field: dataclasses.Field) -> Kind:
   plain = _NUMBER if field.type in (float, 'float') else _STATIC
   return field.metadata.get('kind', plain)
 
@@ -267,6 +366,8 @@ def _check_fields(owner: Any) -> None:
     if not field.init:
       continue
     kind, content = _kind(field), getattr(owner, field.name)
+    if content is None and field.default is None:
+      continue
     if kind.check is not None:
       content = kind.check(owner, field.name, content)
     elif not kind.is_leaf:

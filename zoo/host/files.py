@@ -6,16 +6,23 @@ read, and the depth of JSON is bounded.
 
 import contextlib
 import errno
+import importlib
 import json
 import math
 import os
 import pathlib
 import re
+import shutil
+import socket
 import stat
 import sys
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from zoo.core.errors import UserError
+import msgspec
+
+from zoo.core.errors import RunError, UserError
+
+_Kind = TypeVar('_Kind')
 
 MIB = 2**20
 MAX_JSON_DEPTH = 64  # of nested lists and objects
@@ -33,6 +40,32 @@ def refuse_url(path: str | os.PathLike[str]) -> None:
       f'{str(path)!r} begins with {scheme[1]}:, which cannot be read or written here; '
       'give a local folder or file'
     )
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+  """Whether a path names a folder in a bucket: gs://bucket/folder."""
+  return os.fspath(path).startswith('gs:/')  # a Path drops the other slash
+
+
+def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """As `user_path`; a folder in a bucket becomes a path, too.
+
+  Raises UserError for a bucket that cannot be used, or if the extra `gcs` is missing.
+  """
+  if not is_url(path):
+    return user_path(path)
+  return _gcs().bucket_path(os.fspath(path))
+
+
+def _gcs() -> Any:
+  """The module for buckets, whose packages are imported when one is used."""
+  try:
+    return importlib.import_module('zoo.host.gcs')
+  except ModuleNotFoundError as error:
+    name = str(error.name).partition('.')[0]
+    raise UserError(
+      f"{name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
+    ) from error
 
 
 def user_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -66,26 +99,36 @@ def shipped_checkpoints() -> pathlib.Path:
 
 
 def read_bytes(path: pathlib.Path, max_bytes: int = 64 * MIB) -> bytes:
-  """The content of a regular file of at most `max_bytes`; raises UnreadableFile."""
+  """The content of a regular file of at most `max_bytes`; raises UnreadableFile.
+
+  Raises RunError if it is in a bucket that cannot be reached.
+  """
+  in_bucket = is_url(path)
   try:
-    status = path.stat()
-  except OSError as error:
-    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
-  except ValueError as error:  # a path with a zero byte
-    raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
-  if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
-    raise UnreadableFile(f'{path} is not a regular file')
-  try:
+    size = 0
+    if not in_bucket:
+      status = path.stat()
+      if not stat.S_ISREG(status.st_mode):  # a FIFO or a device may never end
+        raise UnreadableFile(f'{path} is not a regular file')
+      size = status.st_size
     with path.open('rb') as file:
       content = file.read(max_bytes + 1)
   except OSError as error:
-    raise UnreadableFile(f'{path} cannot be read: {error.strerror or error}') from error
+    kind = RunError if in_bucket and not _is_missing(error) else UnreadableFile
+    raise kind(f'{path} cannot be read: {error.strerror or error}') from error
+  except UnreadableFile:
+    raise
+  except ValueError as error:  # a path with a zero byte
+    raise UnreadableFile(f'{str(path)!r} cannot be read: {error}') from error
   if len(content) > max_bytes:
     raise UnreadableFile(
-      f'{path} has {max(status.st_size, len(content))} bytes; it may have at most '
-      f'{max_bytes}'
+      f'{path} has {max(size, len(content))} bytes; it may have at most {max_bytes}'
     )
   return content
+
+
+def _is_missing(error: OSError) -> bool:
+  return isinstance(error, FileNotFoundError | IsADirectoryError)
 
 
 def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
@@ -99,6 +142,22 @@ def read_text(path: pathlib.Path, max_bytes: int = 64 * MIB) -> str:
 def read_json(path: pathlib.Path, max_bytes: int = 64 * MIB) -> Any:
   """The value in a JSON file of at most `max_bytes`; raises UnreadableFile."""
   return parse_json(read_text(path, max_bytes), str(path))
+
+
+def read_as(path: pathlib.Path, kind: type[_Kind], max_bytes: int = 64 * MIB) -> _Kind:
+  """The value in a JSON file as a type; raises UnreadableFile if it does not fit.
+
+  The type may be a TypedDict, a NamedTuple, a dataclass or a container of these.
+  """
+  return parse_as(read_bytes(path, max_bytes), kind, str(path))
+
+
+def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
+  """As `read_as`, of JSON text that `source` names in messages."""
+  try:
+    return msgspec.json.decode(text, type=kind)
+  except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    raise UnreadableFile(f'{source} cannot be read: {error}') from error
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
@@ -144,16 +203,20 @@ def _too_deep(source: str) -> str:
   return f'{source} nests lists or objects more than {MAX_JSON_DEPTH} deep'
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a whole UTF-8 file, or leaves the old one as it was; raises OSError.
+def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
+  """Writes a whole file, or leaves the old one as it was; raises OSError.
 
   The file is on the disk when this returns, so that it also outlives a power cut.
   """
+  data = content.encode() if isinstance(content, str) else content
+  if is_url(path):  # an object is written whole or not at all
+    path.write_bytes(data)
+    return
   temporary = path.with_name(temporary_name(path))
   try:
     number = open_to_write(temporary, os.O_WRONLY | os.O_TRUNC)
-    with os.fdopen(number, 'w', encoding='utf-8') as file:
-      file.write(text)
+    with os.fdopen(number, 'wb') as file:
+      file.write(data)
       file.flush()
       os.fsync(number)
     temporary.replace(path)
@@ -161,6 +224,62 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
     temporary.unlink(missing_ok=True)
     raise
   sync_folder(path.parent)
+
+
+def patient(seconds: float) -> contextlib.AbstractContextManager[None]:
+  """Calls to buckets in the block are tried again for so many seconds."""
+  return _gcs().patient(seconds)
+
+
+def entries(folder: pathlib.Path) -> list[pathlib.Path]:
+  """What is in a folder; nothing if it does not exist. Raises OSError."""
+  try:
+    return [*folder.iterdir()]
+  except FileNotFoundError:
+    return []
+
+
+def names_below(folder: pathlib.Path) -> list[str]:
+  """All files below a folder, relative to it and sorted; raises OSError."""
+  if is_url(folder):
+    return _gcs().names_below(folder)
+
+  def fail(error: OSError) -> None:
+    raise error
+
+  return sorted(
+    pathlib.Path(parent, name).relative_to(folder).as_posix()
+    for parent, _, names in os.walk(folder, onerror=fail)
+    for name in names
+  )
+
+
+def delete_folder(folder: pathlib.Path) -> None:
+  """Deletes a folder, if it exists, and all in it; raises OSError."""
+  with contextlib.suppress(FileNotFoundError):
+    if is_url(folder):
+      cast(Any, folder).rmtree()
+    else:
+      shutil.rmtree(folder)
+
+
+def move_folder(folder: pathlib.Path, target: pathlib.Path) -> None:
+  """Gives a folder another name, which nothing has; raises OSError."""
+  if is_url(folder):
+    _gcs().move(folder, target)
+    return
+  target.parent.mkdir(exist_ok=True)
+  folder.rename(target)
+
+
+def upload(folder: pathlib.Path, target: pathlib.Path, last: str = '') -> None:
+  """Copies a local folder into a bucket, the file `last` at the end; raises OSError."""
+  _gcs().upload(folder, target, last)
+
+
+def download(folder: pathlib.Path, names: list[str], target: pathlib.Path) -> None:
+  """Copies objects of a folder in a bucket into a local one; raises OSError."""
+  _gcs().download(folder, names, target)
 
 
 def open_to_write(path: pathlib.Path, flags: int) -> int:
@@ -192,5 +311,5 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def temporary_name(path: pathlib.Path) -> str:
-  """The name of a file while `write_atomically` writes it."""
-  return f'.{path.name}.tmp'
+  """The name of a file while this process writes it; it begins with `.NAME.`."""
+  return f'.{path.name}.{socket.gethostname()}-{os.getpid()}.tmp'

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from absl import logging
@@ -13,7 +13,6 @@ from jaxtyping import Float
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
-from zoo.host.files import is_finite_number
 from zoo.measure.curves import one_pass, sample_losses, summarise
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.exact import known_risk
@@ -235,31 +234,3 @@ def without_errors(curve: Sequence[float | None]) -> Measured:
     'difference_stderr': None,
     'exact': None,
   }
-
-
-def is_comparison(content: object) -> bool:
-  """Whether JSON from a file has the form of a comparison."""
-  if not isinstance(content, dict):
-    return False
-  return MODEL in content and all(
-    isinstance(one, dict) and _is_measured(one) for one in content.values()
-  )
-
-
-def _is_measured(one: Mapping[str, Any]) -> bool:
-  if one.keys() != Measured.__annotations__.keys():
-    return False
-  series = [one[name] for name in ('num_examples', 'mean', 'standard_error', 'median')]
-  numbers = [one[name] for name in ('difference', 'difference_stderr', 'exact')]
-  if not all(isinstance(values, list) for values in series):
-    return False
-  optional = [value for values in series[1:] for value in values] + numbers
-  return bool(
-    len({len(values) for values in series}) == 1
-    and series[0]
-    and all(
-      isinstance(count, int) and is_finite_number(count)
-      for count in [one['num_prompts'], *one['num_examples']]
-    )
-    and all(value is None or is_finite_number(value) for value in optional)
-  )

@@ -103,6 +103,24 @@ def sample_losses(
   return {name: np.concatenate(values) for name, values in found.items()}
 
 
+def sample_predictions(
+  predictors: Mapping[str, Predictor], task: Task, num_prompts: int, seed: int = 1
+) -> dict[str, Float[np.ndarray, 'p t *k']]:
+  """The predictions of every example of the same prompts, and their `target`.
+
+  Every predictor must predict all examples in one pass.
+  """
+  statics, arrays = zip(*map(split, predictors.values()), strict=True)
+  parts = [
+    jax.device_get(_predictions(statics, arrays, prompt))
+    for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE)
+  ]
+  return {
+    name: np.concatenate(values)
+    for name, *values in zip(['target', *predictors], *parts, strict=True)
+  }
+
+
 def sample_batches(
   task: Task, seed: int, num_prompts: int, batch_size: int
 ) -> Iterator[Prompt]:
@@ -175,6 +193,19 @@ def _losses(
   static: Static, arrays: PyTree, loss: Loss, prompt: Prompt
 ) -> Float[Array, ' b']:
   return loss(merge(static, arrays)(prompt), prompt.y_query)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _predictions(
+  statics: tuple[Static, ...], arrays: tuple[PyTree, ...], prompt: Prompt
+) -> list[Array]:
+  """The targets, and the predictions of each predictor, given in parts by `split`."""
+  found = [prompt.targets]
+  for static, array in zip(statics, arrays, strict=True):
+    predict = one_pass(merge(static, array))
+    assert predict is not None, 'it has no predictions'
+    found.append(predict(prompt))
+  return found
 
 
 def one_pass(

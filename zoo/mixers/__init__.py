@@ -4,7 +4,7 @@ from zoo.mixers.attention import ReLUAttention as ReLUAttention
 from zoo.mixers.attention import SoftmaxAttention as SoftmaxAttention
 from zoo.mixers.convolution import Hyena as Hyena
 from zoo.mixers.decay import GatedLinearAttention as GatedLinearAttention
-from zoo.mixers.decay import LinearAttention as LinearAttention
+from zoo.mixers.decay import LinearMixer as LinearMixer
 from zoo.mixers.decay import Mamba2 as Mamba2
 from zoo.mixers.decay import Retention as Retention
 from zoo.mixers.delta import Delta as Delta

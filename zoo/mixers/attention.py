@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,6 +72,7 @@ class _Attention(Mixer):
     weights, totals = self._weigh(tokens, slice(None))
     return weights / totals
 
+  @abc.abstractmethod
   def weigh(
     self, scores: Float[Array, 'b h t n'], at: slice
   ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
@@ -77,7 +80,6 @@ class _Attention(Mixer):
 
     The scores are `q·k / √s`, query by key; the queries are those of the tokens `at`.
     """
-    raise NotImplementedError(f'{type(self).__name__} has no weigh')
 
   def _attend(self, tokens: Float[Array, 'b n w'], at: slice) -> Float[Array, 'b t w']:
     weights, totals = self._weigh(tokens, at)

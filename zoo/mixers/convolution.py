@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import check_number
+from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.mixer import (
   Init,
@@ -26,6 +27,13 @@ from zoo.mixers.short_convolution import PAST, ShortConvolution
 
 _BANDS = 8  # frequencies of the features of a position
 _HIDDEN = 64  # hidden features of the network that gives the filters
+
+Horizon = Annotated[
+  float,
+  values.number(
+    above=0.0, about='T in tokens; the sequence length in the code of the authors.'
+  ),
+]
 
 
 @mixers.register('hyena')
@@ -47,16 +55,12 @@ class Hyena(Mixer):
     self,
     width: int,
     num_heads: int,
-    horizon: float = 128.0,
+    horizon: Horizon = 128.0,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
-    """`horizon` is T in tokens, the sequence length in the authors' code.
-
-    Raises UserError unless `horizon` is > 0.
-    """
-    self.width, self.horizon = width, check_number('horizon', horizon, above=0.0)
+    self.width, self.horizon = width, horizon
     self.projections = nnx.List(
       [project(width, width, init, rngs=rngs) for _ in range(3)]
     )

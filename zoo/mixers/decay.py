@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
@@ -18,6 +18,7 @@ from zoo.mixers.mixer import (
   Init,
   Linear,
   RMSNorm,
+  StateSize,
   for_heads,
   head_size,
   in_heads,
@@ -32,7 +33,7 @@ from zoo.mixers.short_convolution import ShortConvolution
 
 
 @mixers.register('linear')
-class LinearAttention(HeadState):
+class LinearMixer(HeadState):
   """Linear attention (arXiv 2512.04268, eq. 3).
 
   o_t = (1/n_t) q_t Σ_i k_iᵀ v_i over the n_t tokens i ≤ t if causal, else over the n_t
@@ -178,22 +179,21 @@ class Mamba2(LinearState):
     self,
     width: int,
     num_heads: int,
-    state_size: int = 64,
+    state_size: StateSize = 64,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
-    size = check_count('state_size', state_size)
     inner = 2 * width
     super().__init__(
-      num_heads, size, 2 * head_size(width, num_heads), [inner, 2 * size]
+      num_heads, state_size, 2 * head_size(width, num_heads), [inner, 2 * state_size]
     )
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
-    self.key_query = Linear(width, 2 * size, kernel_init=init.kernel(), rngs=rngs)
+    self.key_query = Linear(width, 2 * state_size, kernel_init=init.kernel(), rngs=rngs)
     self.convolve_value = ShortConvolution(inner, rngs=rngs)
-    self.convolve_key_query = ShortConvolution(2 * size, rngs=rngs)
+    self.convolve_key_query = ShortConvolution(2 * state_size, rngs=rngs)
     self.rate = Rate(width, num_heads, rngs=rngs)
     self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.norm = RMSNorm(inner)

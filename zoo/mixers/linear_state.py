@@ -13,6 +13,7 @@ size of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of a chu
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -228,11 +229,11 @@ class LinearState(Mixer):
     self.convolved = tuple(convolved)
     self.out: Linear
 
+  @abc.abstractmethod
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Any, tuple[Array, ...]]:
     """The inputs of the recurrence, and the next `state.past`."""
-    raise NotImplementedError(f'{type(self).__name__} has no inputs')
 
   def outputs(
     self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']

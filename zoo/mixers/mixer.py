@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, PyTree
 
+from zoo.core import values
+from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_init_scale
 
 _Module = TypeVar('_Module', bound=nnx.Module)
+
+StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
 
 class Mixer(nnx.Module):
@@ -33,15 +38,15 @@ class Mixer(nnx.Module):
   outputs cost less than all.
   """
 
-  def __init_subclass__(cls, **given: Any) -> None:
+  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
+    """With `final=False` the class may extend a mixer, as one that records calls."""
     super().__init_subclass__(**given)
-    # The outputs_at of a parent would not agree with a new __call__.
-    if '__call__' in vars(cls) and 'outputs_at' not in vars(cls):
-      cls.outputs_at = Mixer.outputs_at
+    if final:
+      check_subclass(cls, Mixer, 'mixer', ('outputs_at',))
 
+  @abc.abstractmethod
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
     """The output for each token, which a model adds to the token."""
-    raise NotImplementedError(f'{type(self).__name__} has no __call__')
 
   def outputs_at(
     self, tokens: Float[Array, 'b n w'], at: slice

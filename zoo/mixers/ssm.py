@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count
+from zoo.core import values
+from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
@@ -21,6 +23,7 @@ from zoo.mixers.mixer import (
   Init,
   Linear,
   Mixer,
+  StateSize,
   merge_heads,
   project,
   project_back,
@@ -57,21 +60,19 @@ class _Channels(LinearState):
     self,
     width: int,
     num_heads: int,
-    state_size: int = 16,
+    state_size: StateSize = 16,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless `state_size`, N in the paper, is ≥ 1."""
-    size = check_count('state_size', state_size)
     inner, rank = 2 * width, math.ceil(width / 16)
-    super().__init__(inner, size, 1, [inner])
+    super().__init__(inner, state_size, 1, [inner])
     kernel_init = init.kernel()
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.convolution = ShortConvolution(inner, rngs=rngs)
     self.key_query = Linear(
-      inner, 2 * size, use_bias=False, kernel_init=kernel_init, rngs=rngs
+      inner, 2 * state_size, use_bias=False, kernel_init=kernel_init, rngs=rngs
     )
     self.rate_in = Linear(
       inner, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs
@@ -81,21 +82,21 @@ class _Channels(LinearState):
     self.skip = nnx.Param(jnp.ones(inner), **split('model'))
     self.out = project_back(inner, width, init, rngs=rngs)
 
+  @abc.abstractmethod
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
     """The initial bias of the rates."""
-    raise NotImplementedError(f'{type(self).__name__} has no first_rates')
 
+  @abc.abstractmethod
   def strength(
     self, rate: Float[Array, 'b n h'], key: Float[Array, 'b n k']
   ) -> Float[Array, 'b n h']:
     """The write strength β; `rate` is any real number."""
-    raise NotImplementedError(f'{type(self).__name__} has no strength')
 
+  @abc.abstractmethod
   def decay(
     self, write: Float[Array, 'b h'], key: Float[Array, 'b k']
   ) -> Float[Array, 'b k h']:
     """The factor of the state of each channel, e^g, from one token's β and key."""
-    raise NotImplementedError(f'{type(self).__name__} has no decay')
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State
@@ -155,7 +156,7 @@ class Mamba(_Channels):
     self,
     width: int,
     num_heads: int,
-    state_size: int = 16,
+    state_size: StateSize = 16,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
@@ -203,6 +204,12 @@ class Longhorn(_Channels):
     return 1 - write[:, None] * jnp.square(key)[..., None]
 
 
+EvenSize = Annotated[
+  int,
+  values.size(minimum=2, maximum=10**6, about='N, an even number of states.'),
+]
+
+
 class _Diagonal(NamedTuple):
   """A complex number for each channel and state, as real and imaginary parts."""
 
@@ -229,19 +236,18 @@ class S4D(Mixer):
     self,
     width: int,
     num_heads: int,
-    state_size: int = 64,
+    state_size: EvenSize = 64,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless `state_size`, N in the paper, is even, from 2 to 10⁶."""
-    size = check_count('state_size', state_size, minimum=2, maximum=10**6)
-    if size % 2:
-      raise UserError(f'state_size is {size}; it must be even')
-    shape, by_channel = (width, size // 2), split('model', None)
+    """Raises UserError unless `state_size`, N in the paper, is even."""
+    if state_size % 2:
+      raise UserError(f'state_size is {state_size}; it must be even')
+    shape, by_channel = (width, state_size // 2), split('model', None)
     self.log_rate = nnx.Param(log_rates(width, rngs), **split('model'))
     self.log_real = nnx.Param(jnp.full(shape, math.log(0.5)), **by_channel)
-    frequencies = jnp.asarray(np.pi * np.arange(size // 2), float)[None]
+    frequencies = jnp.asarray(np.pi * np.arange(state_size // 2), float)[None]
     self.frequency = nnx.Param(jnp.broadcast_to(frequencies, shape), **by_channel)
     self.read_real, self.read_imaginary = (
       nnx.Param(math.sqrt(0.5) * jax.random.normal(rngs.params(), shape), **by_channel)

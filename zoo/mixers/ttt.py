@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from zoo.core.errors import check_count
+from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.linear_state import Inputs, chunkwise, in_chunks, joined, update
 from zoo.mixers.mixer import (
@@ -24,6 +24,10 @@ from zoo.mixers.mixer import (
   split,
   widen,
 )
+
+MiniBatchSize = Annotated[
+  int, values.size(about='Tokens whose gradients are taken at the same weights.')
+]
 
 
 class State(NamedTuple):
@@ -70,7 +74,7 @@ class TTT(Mixer):
     self,
     width: int,
     num_heads: int,
-    mini_batch_size: int = 16,
+    mini_batch_size: MiniBatchSize = 16,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
@@ -78,7 +82,7 @@ class TTT(Mixer):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
     size = head_size(width, num_heads)
     self.num_heads = num_heads
-    self.mini_batch_size = check_count('mini_batch_size', mini_batch_size)
+    self.mini_batch_size = mini_batch_size
     self.query = project(width, width, init, rngs=rngs)
     self.key = project(width, width, init, rngs=rngs)
     self.value = project(width, width, init, rngs=rngs)

@@ -2,16 +2,16 @@
 
 from zoo.models.deep_lsa import DeepLSA as DeepLSA
 from zoo.models.deep_set import DeepSet as DeepSet
+from zoo.models.linear_attention import LSA as LSA
+from zoo.models.linear_attention import LTB as LTB
 from zoo.models.linear_attention import Constant as Constant
 from zoo.models.linear_attention import LinearAttention as LinearAttention
-from zoo.models.lsa import LSA as LSA
-from zoo.models.ltb import LTB as LTB
+from zoo.models.linear_attention import MultiHeadLSA as MultiHeadLSA
+from zoo.models.linear_attention import YqLSA as YqLSA
 from zoo.models.mlp import MLP as MLP
 from zoo.models.mlp import MLPMixer as MLPMixer
-from zoo.models.multi_head_lsa import MultiHeadLSA as MultiHeadLSA
 from zoo.models.recurrent import GRU as GRU
 from zoo.models.recurrent import LSTM as LSTM
 from zoo.models.sequential import SequentialLearner as SequentialLearner
 from zoo.models.token_model import TokenModel as TokenModel
 from zoo.models.transformer import Transformer as Transformer
-from zoo.models.yq_lsa import YqLSA as YqLSA

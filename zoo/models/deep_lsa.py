@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import (
-  UserError,
-  check_count,
-  check_init_scale,
-  check_name,
-  check_truth,
-)
+from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
-from zoo.models.linear_attention import LinearAttention
-from zoo.models.token_model import MAX_LAYERS, TokenModel
+from zoo.core.values import choice, truth
+from zoo.models.arguments import InitScale, NumHeads, NumLayers
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
+from zoo.models.linear_attention import LinearLayer
+from zoo.models.token_model import TokenModel
 
 FORMS = 'dense', 'sparse', 'gd_plus_plus', 'scalar'
 READOUTS = 'last', 'linear'
+
+Shared = Annotated[bool, truth(about='Whether all layers have the same weights.')]
+Form = Annotated[str, choice(FORMS, about='The form of a layer.')]
+Readout = Annotated[
+  str,
+  choice(
+    READOUTS,
+    about="What is read of the query's token: its last entry, or a linear map.",
+  ),
+]
 
 
 @models.register('deep_lsa')
@@ -47,15 +54,15 @@ class DeepLSA(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 3,
-    num_heads: int = 1,
-    shared: bool = False,
-    form: str = 'dense',
-    readout: str = 'last',
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
-    init_scale: float = 0.1,
+    num_layers: NumLayers = 3,
+    num_heads: NumHeads = 1,
+    shared: Shared = False,
+    form: Form = 'dense',
+    readout: Readout = 'last',
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
@@ -63,31 +70,26 @@ class DeepLSA(TokenModel):
 
     The prediction is the label entry of the query's token after the last layer; with
     `readout='linear'` it is a trained linear map of that token, which starts by reading
-    that entry. Raises UserError naming the argument that is out of its range.
+    that entry.
     """
     super().__init__(
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
-    self.num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    self.num_heads = check_count('num_heads', num_heads)
-    init_scale = check_init_scale(init_scale)
-    check_name('form', form, FORMS)
-    check_name('readout', readout, READOUTS)
+    self.num_layers, self.num_heads = num_layers, num_heads
 
-    def layer() -> LinearAttention | SparseLayer:
+    def layer() -> LinearLayer | SparseLayer:
       if form == 'dense':
-        features = self.token_width - 1  # LinearAttention adds one
-        return LinearAttention(features, num_heads, init_scale, rngs=rngs)
+        features = self.token_width - 1  # LinearLayer adds one
+        return LinearLayer(features, num_heads, init_scale, rngs=rngs)
       return SparseLayer(num_features, num_heads, init_scale, form, rngs=rngs)
 
-    num_made = 1 if check_truth('shared', shared) else num_layers
+    num_made = 1 if shared else num_layers
     self.layers = nnx.List([layer() for _ in range(num_made)])
     self.form, self.sign = form, 1 if form == 'dense' else -1
-    if readout == 'linear':
-      start = jnp.eye(self.token_width)[:, num_features:]
-      self.read_out = nnx.Param(self.sign * start)
+    start = self.sign * jnp.eye(self.token_width)[:, num_features:]
+    self.read_out = nnx.Param(start) if readout == 'linear' else None
 
-  def body(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b 1 k']:
+  def body(self, tokens: Float[Array, 'b n e'], at: slice) -> Float[Array, 'b 1 k']:
     return self._read(self._layers(tokens)[-1])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b t e']]:
@@ -98,7 +100,7 @@ class DeepLSA(TokenModel):
     self, tokens: Float[Array, 'b t e'], prompt: Prompt
   ) -> Float[Array, 'b 1 *k']:
     """The readout's prediction for the query, from the tokens of any layer."""
-    return self._finish(self._read(tokens), prompt)
+    return self.finish(self._read(tokens)[None], prompt)[0]
 
   def exact_form(self) -> DeepRule:
     """The exact form of a `scalar` model, from which `zoo.theory` computes its risk.
@@ -120,12 +122,14 @@ class DeepLSA(TokenModel):
       )
     layers = [self.layers[i % len(self.layers)] for i in range(self.num_layers)]
     a = [layer.a[...] for layer in layers if isinstance(layer, SparseLayer)]
-    b = [layer.b[...] for layer in layers if isinstance(layer, SparseLayer)]
+    b = [
+      one.b[...] for one in layers if isinstance(one, SparseLayer) and one.b is not None
+    ]
     steps = jnp.stack([-jnp.sum(one) for one in a])
     moves = jnp.stack([-jnp.sum(one * two) for one, two in zip(a, b, strict=True)])
     d, zeros = self.num_features, jnp.zeros(self.num_features, steps.dtype)
     read = jnp.append(zeros, jnp.asarray(self.sign, steps.dtype))
-    if hasattr(self, 'read_out'):
+    if self.read_out is not None:
       read = self.read_out[...][:, 0]
     guess, bias = self.guess.affine()
     residual = self.guess.is_residual
@@ -147,7 +151,7 @@ class DeepLSA(TokenModel):
 
   def _read(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b 1 k']:
     query = tokens[:, -1:]
-    if hasattr(self, 'read_out'):
+    if self.read_out is not None:
       return query @ self.read_out[...]
     return self.sign * query[..., self.num_features :]
 
@@ -186,12 +190,11 @@ class SparseLayer(nnx.Module):
       return nnx.Param(init_scale * normal, out_sharding=axes, eager_sharding=False)
 
     self.a = matrices()
-    if form != 'sparse':
-      self.b = matrices()
+    self.b = None if form == 'sparse' else matrices()
 
-  def matrices(self, name: str) -> Float[Array, 'h d d']:
+  def matrices(self, parameter: nnx.Param) -> Float[Array, 'h d d']:
     """The parameter `a` or `b` as matrices, also in the form `scalar`."""
-    value = getattr(self, name)[...]
+    value = parameter[...]
     if value.ndim == 3:
       return value
     return value[:, None, None] * jnp.eye(self.num_features, dtype=value.dtype)[None]
@@ -200,15 +203,15 @@ class SparseLayer(nnx.Module):
     """`(1/C) Zᵀ Q_h Z`, key by query; the query's token is not a key."""
     d, c = self.num_features, tokens.shape[1] - 1
     x, keys = tokens[..., :d], tokens[:, :-1, :d]
-    return -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices('a'), x) / max(c, 1)
+    return -jnp.einsum('bci,hij,btj->bhct', keys, self.matrices(self.a), x) / max(c, 1)
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
     """The tokens after this layer."""
     d, scores = self.num_features, self.scores(tokens)
     x, keys, labels = tokens[..., :d], tokens[:, :-1, :d], tokens[:, :-1, d:]
     labels = jnp.einsum('bck,bhct->btk', labels, scores)
-    if hasattr(self, 'b'):
-      moves = jnp.einsum('hij,bcj,bhct->bti', self.matrices('b'), keys, scores)
+    if self.b is not None:
+      moves = jnp.einsum('hij,bcj,bhct->bti', self.matrices(self.b), keys, scores)
     else:
       moves = jnp.zeros_like(x)
     return tokens + jnp.concatenate([moves, labels], axis=-1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from zoo.core.registry import models
 from zoo.mixers.mixer import widen
+from zoo.models.arguments import NumLayers, Width
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.mlp import GELULayers
 from zoo.models.token_model import TokenModel
 
@@ -30,11 +30,11 @@ class DeepSet(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
-    width: int = 64,
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
+    num_layers: NumLayers = 2,
+    width: Width = 64,
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
@@ -48,7 +48,7 @@ class DeepSet(TokenModel):
     self.rho = GELULayers(width + d + k, width, num_layers, rngs=rngs)
     self.read_out = nnx.Linear(width, k, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b t m']) -> Float[Array, 'b t k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
     x, y_before, guess = jnp.split(
       tokens, (self.num_features, self.num_features + self.num_outputs), axis=-1
     )
@@ -58,4 +58,4 @@ class DeepSet(TokenModel):
     means = (sums / counts[None, :, None]).astype(x.dtype)
     means = jnp.pad(means, ((0, 0), (1, 0), (0, 0)))
     asked = jnp.concatenate([means, x, guess], axis=-1)
-    return self.read_out(self.rho(asked))
+    return self.read_out(self.rho(asked[:, at]))

@@ -1,35 +1,43 @@
-"""The common base of linear attention models: four matrices per head."""
+"""The linear family: LSA, multi-head LSA, yq-LSA and the linear transformer block."""
 
+from __future__ import annotations
+
+import abc
 import math
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from zoo.core.errors import check_count, check_init_scale
+from zoo.core.classes import check_subclass
+from zoo.core.errors import check_count, check_init_scale, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt
+from zoo.core.registry import models
+from zoo.core.values import size
+from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
+
+Hidden = Annotated[
+  int | None, size(about='Width f of the MLP, at least d + 1; None: d + 1.')
+]
 
 
 class Constant(nnx.Variable):
   """A value that belongs to the model and its checkpoints but is not trained."""
 
 
-class LinearAttention(nnx.Module):
-  """One layer of linear attention over the embedding matrix E, without its readout.
+class FourMatrices(nnx.Module):
+  """The four matrices of each head, and the layer of linear attention that they make.
 
   E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E   (arXiv 2512.04268, eqs. 3, 5 and 6)
 
-  Tokens are columns in the paper and rows here. A subclass defines `initial_guess`, the
-  label entry of the query's token, and may override `readout`, the linear map from the
-  query's updated token to the prediction.
+  Tokens are columns in the paper and rows here. It is a base of LinearLayer and
+  LinearAttention, and not used alone.
   """
-
-  order_invariant = True  # the order of the examples does not matter
-  nested_heads = True  # for one key, fewer heads are the first ones of a larger model
 
   def __init__(
     self, num_features: int, num_heads: int, init_scale: float, *, rngs: nnx.Rngs
@@ -63,25 +71,6 @@ class LinearAttention(nnx.Module):
     for matrices in (self.w_k, self.w_q, self.w_v, self.w_p):
       matrices.set_metadata(out_sharding=(axes, None, None))
 
-  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
-    """`(g, β)` of the initial guess `y_q = g·x_q + β`."""
-    raise NotImplementedError
-
-  def readout(self) -> Float[Array, ' e']:
-    """`r`: the prediction is r · (the query's updated token), here its last entry."""
-    return jnp.zeros(self.num_features + 1, self.w_k.dtype).at[-1].set(1)
-
-  # The paper's equation, literally.
-
-  def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
-    """The embedding matrix E (eq. 2) with this model's initial guess in it.
-
-    Raises UserError for a prompt with the wrong number of features.
-    """
-    prompt.check_features('model', self.num_features)
-    guess, bias = self.initial_guess()
-    return prompt.tokens(prompt.x_query @ guess + bias)
-
   def keys(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b h t e']:
     """`W_K E`."""
     return jnp.einsum('hij,btj->bhti', self.w_k[...], tokens)
@@ -108,8 +97,48 @@ class LinearAttention(nnx.Module):
     return jnp.einsum('bhki,bhkq->bqi', self.values(tokens), self.scores(tokens))
 
   def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
-    """The whole updated embedding matrix; the prediction is its last entry."""
+    """The tokens after the layer."""
     return tokens + self.update(tokens)
+
+
+class LinearLayer(FourMatrices):
+  """One of several layers, of a model that reads out its prediction itself."""
+
+
+class LinearAttention(FourMatrices):
+  """A model of one layer of linear attention over the embedding matrix E.
+
+  A subclass defines `initial_guess`, the label entry of the query's token, and may
+  define `readout`, the linear map from the query's updated token to the prediction,
+  which by default is its last entry, with the `forward_tokens` that agrees with it. A
+  subclass that defines `initial_guess` is final.
+  """
+
+  order_invariant = True  # the order of the examples does not matter
+  nested_heads = True  # for one key, fewer heads are the first ones of a larger model
+
+  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
+    """With `final=False` the class may extend a model, as one that records calls."""
+    super().__init_subclass__(**given)
+    if final:
+      check_subclass(cls, LinearAttention, 'model', ('readout', 'forward_tokens'))
+
+  @abc.abstractmethod
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    """`(g, β)` of the initial guess `y_q = g·x_q + β`."""
+
+  def readout(self) -> Float[Array, ' e']:
+    """`r`: the prediction is r · (the query's updated token), here its last entry."""
+    return jnp.zeros(self.num_features + 1, self.w_k.dtype).at[-1].set(1)
+
+  def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
+    """The embedding matrix E (eq. 2) with this model's initial guess in it.
+
+    Raises UserError for a prompt with the wrong number of features.
+    """
+    prompt.check_features('model', self.num_features)
+    guess, bias = self.initial_guess()
+    return prompt.tokens(prompt.x_query @ guess + bias)
 
   # The same prediction, computed without the parts that do not affect it.
 
@@ -157,6 +186,132 @@ class LinearAttention(nnx.Module):
       bias=readout[-1] * bias,
       bias_update=bias * moves[-1],
     )
+
+
+@models.register('multi_head_lsa')
+class MultiHeadLSA(LinearAttention):
+  """Multi-head LSA (arXiv 2512.04268, eqs. 5 and 6).
+
+  f = [E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
+
+  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`.
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    num_heads: NumHeads,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    super().__init__(num_features, num_heads, init_scale, rngs=rngs)
+    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    return self.guess[...], self.bias[...]
+
+
+@models.register('lsa')
+class LSA(LinearAttention):
+  """LSA (arXiv 2512.04268, eq. 3): multi-head LSA with one head.
+
+  f = [E + (1/C) W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = g·x_q + β fixed
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    initial_guess: InitialGuess = 0.0,
+    initial_bias: InitialBias = 0.0,
+    init_scale: InitScale = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Takes the arguments of MultiHeadLSA except `num_heads`."""
+    super().__init__(num_features, 1, init_scale, rngs=rngs)
+    self.guess, self.bias = _fixed_guess(num_features, initial_guess, initial_bias)
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    return self.guess[...], self.bias[...]
+
+
+@models.register('yq_lsa')
+class YqLSA(LinearAttention):
+  """yq-LSA (arXiv 2512.04268, Definition 3): the initial guess `w` is trained.
+
+  f = [E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E]_(-1,-1),  y_q = w·x_q
+
+  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, and `w [d]`, which starts at 0. The paper
+  has one head; more heads do not lower the least risk.
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    num_heads: NumHeads = 1,
+    init_scale: InitScale = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    super().__init__(num_features, num_heads, init_scale, rngs=rngs)
+    self.w = nnx.Param(jnp.zeros(num_features, self.w_k.dtype))
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    return self.w[...], jnp.zeros((), self.w.dtype)
+
+
+@models.register('ltb')
+class LTB(LinearAttention):
+  """LTB (Zhang, Wu & Bartlett, arXiv 2402.14951; arXiv 2512.04268, eq. 30).
+
+  f = [W_2ᵀ W_1 (E + (1/C) Σ_h W_P W_V E W_M Eᵀ W_Kᵀ W_Q E)]_(-1,-1),  y_q = 0
+
+  Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, `w_1, w_2 [f, e]`.
+  """
+
+  def __init__(
+    self,
+    num_features: int,
+    num_heads: NumHeads = 1,
+    hidden_features: Hidden = None,
+    init_scale: InitScale = 0.1,
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """All six matrices start from N(0, init_scale²)."""
+    super().__init__(num_features, num_heads, init_scale, rngs=rngs)
+    e = num_features + 1
+    f = (
+      e
+      if hidden_features is None
+      else check_count('hidden_features', hidden_features, minimum=e)
+    )
+    self.hidden_features = f
+    self.w_1 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
+    self.w_2 = nnx.Param(init_scale * jax.random.normal(rngs.params(), (f, e)))
+
+  def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
+    dtype = self.w_k.dtype
+    return jnp.zeros(self.num_features, dtype), jnp.zeros((), dtype)
+
+  def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
+    block = super().forward_tokens(tokens)
+    return jnp.einsum('fi,fj,btj->bti', self.w_2[...], self.w_1[...], block)
+
+  def readout(self) -> Float[Array, ' e']:
+    """The last row of `W_2ᵀ W_1`."""
+    return self.w_2[:, -1] @ self.w_1[...]
+
+
+def _fixed_guess(
+  num_features: int, guess: ArrayLike | Sequence[float], bias: float
+) -> tuple[Constant, Constant]:
+  """The guess `g`, `[d]`, and its bias β, which are not trained."""
+  checked = check_vector('initial_guess', guess, num_features)
+  return Constant(jnp.asarray(checked, float)), Constant(jnp.asarray(bias, float))
 
 
 def _split_heads(

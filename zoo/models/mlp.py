@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from zoo.core.errors import check_count
 from zoo.core.registry import models
 from zoo.mixers.mixer import Linear, project
-from zoo.models.token_model import MAX_LAYERS, TokenModel
+from zoo.models.arguments import NumLayers, Width
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
+from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens
 from zoo.models.transformer import FeedForward
 
@@ -24,9 +25,6 @@ class GELULayers(nnx.Module):
   """Layers `z ← gelu(W z + b)`."""
 
   def __init__(self, inputs: int, width: int, num_layers: int, *, rngs: nnx.Rngs):
-    """Raises UserError for fewer than one layer, or a width below 1."""
-    width = check_count('width', width)
-    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     sizes = [inputs] + [width] * (num_layers - 1)
     self.layers = nnx.List([project(size, width, rngs=rngs) for size in sizes])
 
@@ -69,11 +67,11 @@ class MLP(_FixedLength):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
-    width: int = 256,
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
+    num_layers: NumLayers = 2,
+    width: Width = 256,
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
@@ -86,7 +84,7 @@ class MLP(_FixedLength):
     self.network = GELULayers(inputs, width, num_layers, rngs=rngs)
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     side_by_side = self.padded(tokens).reshape(len(tokens), -1)
     return self.read_out(self.network(side_by_side))[:, None]
 
@@ -108,11 +106,11 @@ class MLPMixer(_FixedLength):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
-    width: int = 64,
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
+    num_layers: NumLayers = 2,
+    width: Width = 64,
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
@@ -121,15 +119,13 @@ class MLPMixer(_FixedLength):
       num_features, num_outputs, 'joint', guess, guess_weights, guess_bias, rngs=rngs
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
-    width = check_count('width', width)
-    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
     self.read_in = Linear(self.token_width, width, rngs=rngs)
     layers = [_MixerLayer(self.places, width, rngs=rngs) for _ in range(num_layers)]
     self.layers = nnx.List(layers)
     self.norm = _norm(width, rngs=rngs)
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b 1 k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b 1 k']:
     tokens = self.read_in(self.padded(tokens))
     for layer in self.layers:
       tokens = layer(tokens)

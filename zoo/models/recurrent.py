@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import abc
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import check_count
 from zoo.core.registry import models
 from zoo.mixers.mixer import Linear, widen, widened
-from zoo.models.token_model import MAX_LAYERS, TokenModel
+from zoo.models.arguments import NumLayers, Tokens, Width
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
+from zoo.models.token_model import TokenModel
 
 
 class _Recurrent(TokenModel):
@@ -23,12 +24,12 @@ class _Recurrent(TokenModel):
     self,
     num_features: int,
     num_outputs: int = 1,
-    num_layers: int = 2,
-    width: int = 64,
-    tokens: str = 'shifted',
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
+    num_layers: NumLayers = 2,
+    width: Width = 64,
+    tokens: Tokens = 'shifted',
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
     *,
     rngs: nnx.Rngs,
   ):
@@ -39,26 +40,25 @@ class _Recurrent(TokenModel):
     super().__init__(
       num_features, num_outputs, tokens, guess, guess_weights, guess_bias, rngs=rngs
     )
-    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    self.width = check_count('width', width)
+    self.width = width
     inputs = [self.token_width] + [width] * (num_layers - 1)
     self.layers = nnx.List([self.cell(size, rngs) for size in inputs])
     self.read_out = Linear(width, num_outputs, rngs=rngs)
 
+  @abc.abstractmethod
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     """A new cell for one layer with this many inputs."""
-    raise NotImplementedError(f'{type(self).__name__} has no cell')
 
+  @abc.abstractmethod
   def start(self, zeros: Float[Array, 'b w']) -> Array | tuple[Array, Array]:
-    """The carry of the cell before the first token."""
-    return zeros
+    """The carry of the cell before the first token, from zeros."""
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'b t k']:
     states = jnp.swapaxes(widen(tokens), 0, 1)
     start = self.start(jnp.zeros((len(tokens), self.width), states.dtype))
     for cell in self.layers:
       _, states = jax.lax.scan(widened(cell), start, states)
-    return self.read_out(jnp.swapaxes(states, 0, 1).astype(tokens.dtype))
+    return self.read_out(jnp.swapaxes(states, 0, 1)[:, at].astype(tokens.dtype))
 
   def carries(self, tokens: Float[Array, 'b n m']) -> list[list[Float[Array, 'b n w']]]:
     """The carry of each layer after each token, as arrays; the last is the output."""
@@ -102,3 +102,6 @@ class GRU(_Recurrent):
 
   def cell(self, inputs: int, rngs: nnx.Rngs) -> nnx.RNNCellBase:
     return nnx.GRUCell(inputs, self.width, rngs=rngs)
+
+  def start(self, zeros: Float[Array, 'b w']) -> Array:
+    return zeros

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count, check_init_scale, check_name
+from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
+from zoo.core.values import choice
 from zoo.mixers.linear_state import Inputs, chunkwise
+from zoo.models.arguments import InitScale
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
 # step erases what the weights predicted before it (H ≠ 0).
@@ -22,6 +26,11 @@ RULES = {
   'gated_delta': (True, True),  # gated DeltaNet (arXiv 2412.06464): H = αK
 }
 GUESSES = 'zero', 'linear'
+
+Rule = Annotated[str, choice(RULES, about='How a step changes the weights.')]
+Start = Annotated[
+  str, choice(GUESSES, about='The first weights: 0, or trained from 0.')
+]
 
 
 @models.register('sequential')
@@ -43,27 +52,21 @@ class SequentialLearner(nnx.Module):
     self,
     num_features: int,
     context_length: int,
-    rule: str = 'delta',
-    guess: str = 'linear',
-    init_scale: float = 0.1,
+    rule: Rule = 'delta',
+    guess: Start = 'linear',
+    init_scale: InitScale = 0.1,
     *,
     rngs: nnx.Rngs,
   ):
-    """The writes start from N(0, init_scale²).
-
-    Raises UserError naming the argument that is out of its range.
-    """
+    """The writes start from N(0, init_scale²)."""
     self.num_features = check_count('num_features', num_features)
     self.context_length = check_count('context_length', context_length)
-    self.decays, self.erases = RULES[check_name('rule', rule, RULES)]
-    check_name('guess', guess, GUESSES)
-    scale = check_init_scale(init_scale)
+    self.decays, self.erases = RULES[rule]
     normal = jax.random.normal(rngs.params(), (context_length,))
-    self.write = nnx.Param(scale * normal)
-    if self.decays:
-      self.log_decay = nnx.Param(jnp.zeros(context_length))
-    if guess == 'linear':
-      self.start = nnx.Param(jnp.zeros(num_features))
+    self.write = nnx.Param(init_scale * normal)
+    self.log_decay = nnx.Param(jnp.zeros(context_length)) if self.decays else None
+    linear = guess == 'linear'
+    self.start = nnx.Param(jnp.zeros(num_features)) if linear else None
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query; UserError as in `predictions`."""
@@ -80,14 +83,16 @@ class SequentialLearner(nnx.Module):
       raise UserError(
         f'the prompt has {c} examples; the model is for at most {self.context_length}'
       )
-    write = self.write[:c]
+    write, decay = self.write[:c], None
+    if self.log_decay is not None:
+      decay = _for_tokens(self.log_decay[:c], b)[..., None]
     # A token reads after it has written. The first token writes nothing; each later one
     # writes an example and reads with the features of the next.
     inputs = Inputs(
       query=prompt.features[:, :, None],
       key=jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
       value=jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
-      log_decay=_for_tokens(self.log_decay[:c], b)[..., None] if self.decays else None,
+      log_decay=decay,
       write=_for_tokens(write, b),
       # The mixer erases after the decay, so this gives H = αK.
       erase=_for_tokens(write, b) if self.erases else None,
@@ -98,12 +103,14 @@ class SequentialLearner(nnx.Module):
   def exact_form(self) -> Recurrence:
     """The exact form from which `zoo.theory` computes the risk."""
     write = self.write[...]
-    decay = jnp.exp(self.log_decay[...]) if self.decays else jnp.ones_like(write)
+    decay = jnp.ones_like(write)
+    if self.log_decay is not None:
+      decay = jnp.exp(self.log_decay[...])
     erase = decay * write if self.erases else jnp.zeros_like(write)
     return Recurrence(self._start(), decay, erase, write)
 
   def _start(self) -> Float[Array, ' d']:
-    if hasattr(self, 'start'):
+    if self.start is not None:
       return self.start[...]
     return jnp.zeros(self.num_features, self.write.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, ArrayLike, Float
 
+from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_name, check_truth
 from zoo.core.prompt import Prompt
 from zoo.models.initial_guess import InitialGuess
@@ -21,17 +23,15 @@ from zoo.models.tokens import (
   token_width,
 )
 
-# Python makes and traces layers and loops one by one.
-MAX_LAYERS = MAX_LOOPS = 1000
-
 
 class TokenModel(nnx.Module):
-  """A model whose subclass defines `body`, from a prompt's tokens to outputs at each.
+  """A model whose subclass defines `body`, from a prompt's tokens to outputs at some.
 
   This class adds the rest: the tokens, in one of `zoo.models.tokens.LAYOUTS`; their
-  initial guess of the labels, one of `zoo.models.initial_guess.GUESSES`; and, if the
-  body is causal and the layout is not `joint`, the predictions for all examples in one
-  pass.
+  initial guess of the labels, one of `zoo.models.initial_guess.GUESSES`; and all
+  predictions, trained or not, which are the outputs of `body`. If the body is causal
+  and the layout is not `joint`, they are for all examples in one pass. A subclass that
+  defines `body` is final.
   """
 
   def __init__(
@@ -54,32 +54,24 @@ class TokenModel(nnx.Module):
       guess, num_features, num_outputs, guess_weights, guess_bias, rngs=rngs
     )
     self.token_width = token_width(tokens, num_features, num_outputs)
-    if tokens == 'joint' or not check_truth('causal', causal):
-      # The outputs at examples would depend on their own labels.
-      self.predictions = None  # pyright: ignore[reportAttributeAccessIssue]
+    # Otherwise the outputs at examples would depend on their own labels.
+    self.predicts_all = check_truth('causal', causal) and tokens != 'joint'
 
-  def __init_subclass__(cls, **given: Any) -> None:
+  def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
+    """With `final=False` the class may extend a model, as one that records calls."""
     super().__init_subclass__(**given)
-    # What a parent computes beside its predictions would not agree with new ones.
-    if _redefines(cls, ('body',), than='outputs_at'):
-      cls.outputs_at = TokenModel.outputs_at
-    for name in ('loop_predictions', 'layer_tokens'):
-      if _redefines(cls, ('body', 'outputs_at', 'predictions', '__call__'), than=name):
-        setattr(cls, name, None)
+    if final:
+      check_subclass(cls, TokenModel, 'model')
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    """The outputs at each token, of which only those at features are read.
+  @abc.abstractmethod
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:
+    """The outputs at the tokens `at`, `[b, t, k]`.
 
-    With `joint` tokens it may return the query's output alone.
+    A looped model returns `[l, b, t, k]`, the outputs after each of l trained loops;
+    the last are the prediction, and the loss is the mean over all. At examples the
+    outputs may depend on no later token. A model that is not causal, or whose tokens
+    are `joint`, is asked for the last token alone, `t` = 1.
     """
-    raise NotImplementedError(f'{type(self).__name__} has no body')
-
-  def outputs_at(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:
-    """The outputs `[b, t, k]` at some tokens, those of `body` but for rounding.
-
-    A subclass may compute them faster than all outputs.
-    """
-    return self.body(tokens)[:, at]
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b n m']:
     """The tokens of prompts, with this model's guess of each label.
@@ -99,20 +91,42 @@ class TokenModel(nnx.Module):
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query; raises UserError as `embed` does."""
-    outputs = self.outputs_at(self.embed(prompt), slice(-1, None))
-    return self._finish(outputs, prompt)[:, 0]
+    return self.loop_predictions(prompt, every=False)[-1, :, 0]
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
-    """The prediction for each example from those before it, that for the query last."""
-    outputs = self.outputs_at(self.embed(prompt), at_examples(self.layout))
-    return self._finish(outputs, prompt)
+    """The prediction for each example from those before it, that for the query last.
 
-  def _finish(
-    self, outputs: Float[Array, 'b t k'], prompt: Prompt
-  ) -> Float[Array, 'b t *k']:
+    Raises UserError for a model that predicts the query alone, and as `embed` does.
+    """
+    return self.loop_predictions(prompt, every=True)[-1]
+
+  def loop_predictions(self, prompt: Prompt, every: bool) -> Float[Array, 'l b t *k']:
+    """The predictions after each trained loop, for every example or the query alone.
+
+    l is 1 for a model without loops. Raises UserError as `predictions` does.
+    """
+    if every and not self.predicts_all:
+      raise UserError(
+        f'{type(self).__name__} predicts the query alone: its tokens are '
+        f'{self.layout!r}, or it is not causal'
+      )
+    at = at_examples(self.layout) if every else slice(-1, None)
+    outputs = self.body(self.embed(prompt), at)
+    length = len(prompt.x[0]) + 1 if every else 1
+    shape = len(prompt.x), length, self.num_outputs
+    if outputs.ndim not in (3, 4) or outputs.shape[-3:] != shape:
+      raise UserError(
+        f'{type(self).__name__}.body(tokens, {at}) has shape {outputs.shape}; it must '
+        f'be {shape}, with an axis of loops before it or without'
+      )
+    return self.finish(outputs.reshape(-1, *shape), prompt)
+
+  def finish(
+    self, outputs: Float[Array, 'l b t k'], prompt: Prompt
+  ) -> Float[Array, 'l b t *k']:
     """The predictions from the outputs at the last t examples."""
     if self.guess.is_residual:
-      outputs += self.guess(prompt.features[:, -outputs.shape[1] :])
+      outputs += self.guess(prompt.features[:, -outputs.shape[2] :])[None]
     return outputs if self.num_outputs > 1 else outputs[..., 0]
 
   def check_length(self, prompt_tokens: int, context_length: int) -> None:
@@ -122,13 +136,3 @@ class TokenModel(nnx.Module):
         f'the prompt has {prompt_tokens} tokens; the model has places for '
         f'{num_tokens(self.layout, context_length)}, those of {context_length} examples'
       )
-
-
-def _redefines(kind: type, names: tuple[str, ...], than: str) -> bool:
-  """Whether a class has one of the methods from a subclass of the owner of `than`."""
-
-  def place(name: str) -> int:
-    owners = (i for i, cls in enumerate(kind.__mro__) if vars(cls).get(name))
-    return next(owners, len(kind.__mro__))
-
-  return min(map(place, names)) < place(than) < len(kind.__mro__)

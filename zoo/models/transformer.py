@@ -5,22 +5,70 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
-from zoo.core.errors import UserError, check_count, check_name, check_truth
+from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.registry import mixers, models
+from zoo.core.values import choice, number, options, size, static, truth
 from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
-from zoo.models.token_model import MAX_LAYERS, MAX_LOOPS, TokenModel
+from zoo.models.arguments import MAX_LOOPS, NumHeads, NumLayers, Tokens, Width
+from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
+from zoo.models.token_model import TokenModel
 from zoo.models.tokens import at_examples, num_tokens
 
 NORMS = 'none', 'layer', 'rms'
 FEED_FORWARDS = 'none', 'linear', 'gelu', 'swiglu'
 POSITIONS = 'none', 'learned', 'rotary'
+
+MixerNames = Annotated[
+  str | Sequence[str],
+  static(
+    holds=str,
+    allowed='names of mixers',
+    about='Mixers; several, joined by commas, alternate from layer to layer.',
+  ),
+]
+MixerOptions = Annotated[
+  Mapping[str, object] | None,
+  options(about='Each goes to every mixer that has an argument of that name.'),
+]
+Positions = Annotated[str, choice(POSITIONS, about='How a token knows its place.')]
+Causal = Annotated[
+  bool,
+  truth(about='False: every token sees the whole context, but not the query.'),
+]
+FeedForwardName = Annotated[
+  str, choice(FEED_FORWARDS, about='The network after each mixer.')
+]
+HiddenFeatures = Annotated[
+  int | None, size(about='Hidden entries of that network; None: 4 · width.')
+]
+Norm = Annotated[str, choice(NORMS, about='The norm before each mixer and network.')]
+NumLoops = Annotated[
+  int, size(maximum=MAX_LOOPS, about='How often the layers are applied.')
+]
+NumTrainedLoops = Annotated[
+  int | None,
+  size(about='The last loops, after each of which the loss is taken; None: all.'),
+]
+KernelScale = Annotated[
+  float | None,
+  number(
+    minimum=0.0,
+    maximum=1e30,
+    about='Standard deviation of the initial kernels, 0.02 in GPT-2; None: 1/√inputs.',
+  ),
+]
+Remat = Annotated[
+  bool,
+  truth(about='Whether the backward pass computes the layers again, to save memory.'),
+]
 
 
 @models.register('transformer')
@@ -37,58 +85,48 @@ class Transformer(TokenModel):
     num_features: int,
     context_length: int,
     num_outputs: int = 1,
-    num_layers: int = 3,
-    num_heads: int = 2,
-    width: int = 64,
-    mixer: str | Sequence[str] = 'softmax',
-    mixer_options: Mapping[str, object] | None = None,
-    tokens: str = 'interleaved',
-    guess: str = 'zero',
-    guess_weights: ArrayLike | Sequence[float] = 0.0,
-    guess_bias: float = 0.0,
-    positions: str = 'learned',
-    causal: bool = True,
-    feed_forward: str = 'gelu',
-    hidden_features: int | None = None,
-    norm: str = 'layer',
-    num_loops: int = 1,
-    num_trained_loops: int | None = None,
-    init_scale: float | None = None,
-    remat: bool = False,
+    num_layers: NumLayers = 3,
+    num_heads: NumHeads = 2,
+    width: Width = 64,
+    mixer: MixerNames = 'softmax',
+    mixer_options: MixerOptions = None,
+    tokens: Tokens = 'interleaved',
+    guess: Guess = 'zero',
+    guess_weights: GuessWeights = 0.0,
+    guess_bias: GuessBias = 0.0,
+    positions: Positions = 'learned',
+    causal: Causal = True,
+    feed_forward: FeedForwardName = 'gelu',
+    hidden_features: HiddenFeatures = None,
+    norm: Norm = 'layer',
+    num_loops: NumLoops = 1,
+    num_trained_loops: NumTrainedLoops = None,
+    init_scale: KernelScale = None,
+    remat: Remat = False,
     *,
     rngs: nnx.Rngs,
   ):
-    """Several mixers, in a list or joined by commas, alternate from layer to layer.
+    """Kernels start from N(0, init_scale²), or N(0, 1/inputs) if that is None.
 
-    Each of `mixer_options` goes to every mixer that has an argument of that name.
-    `hidden_features` is 4 · width if None. The loss is taken after each of the last
-    `num_trained_loops` loops, or after all if None. Kernels start from
-    N(0, init_scale²), or N(0, 1/inputs) if None; kernels whose outputs are added to the
-    tokens are divided by √(2 · num_layers), as in GPT-2. With `remat` the backward pass
-    computes each layer again, which saves memory. Raises UserError naming the argument
-    that is out of its range.
+    Kernels whose outputs are added to the tokens are divided by √(2 · num_layers), as
+    in GPT-2. Raises UserError for arguments that contradict one another.
     """
     super().__init__(
       *(num_features, num_outputs, tokens, guess, guess_weights, guess_bias, causal),
       rngs=rngs,
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
-    self.remat = check_truth('remat', remat)
-    self.num_loops = check_count('num_loops', num_loops, maximum=MAX_LOOPS)
-    if num_loops == 1 and type(self).loop_predictions is Transformer.loop_predictions:
-      # They are the predictions themselves, which may be of the query alone.
-      self.loop_predictions = None  # pyright: ignore[reportAttributeAccessIssue]
+    self.remat, self.num_loops = remat, num_loops
     self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
-    num_layers = check_count('num_layers', num_layers, maximum=MAX_LAYERS)
-    width = check_count('width', width)
-    check_name('positions', positions, POSITIONS)
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
+    learned = None
     if positions == 'learned':
       shape = num_tokens(tokens, context_length), width
       scale = 0.02 if init_scale is None else init_scale
-      self.positions = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
+      learned = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
+    self.positions = learned
     given = {'causal': causal, 'rotary': positions == 'rotary', 'init': init}
     each = make_mixers(mixer, mixer_options, num_layers, width, num_heads, given, rngs)
     self.layers = nnx.List(
@@ -98,20 +136,10 @@ class Transformer(TokenModel):
     self.norm = make_norm(norm, width, rngs)
     self.read_out = read(width, num_outputs)
 
-  def body(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n k']:
-    return self._read(self._loops(self._embedded(tokens))[-1])
-
-  def outputs_at(
-    self, tokens: Float[Array, 'b n m'], at: slice
-  ) -> Float[Array, 'b t k']:
-    """The outputs at some tokens; the last layer is computed for those alone."""
-    return self._read(self._loops(self._embedded(tokens), at)[-1])
-
-  def loop_predictions(self, prompt: Prompt) -> Float[Array, 'l b t *k']:
-    """`predictions` after each trained loop; gradients stop before the first."""
-    at = slice(-1, None) if self.predictions is None else at_examples(self.layout)
-    each = self._loops(self._embedded(self.embed(prompt)), at)
-    return jnp.stack([self._finish(self._read(tokens), prompt) for tokens in each])
+  def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Float[Array, 'l b t k']:
+    """The outputs after each trained loop; gradients stop before the first."""
+    each = self._loops(self._embedded(tokens), at)
+    return jnp.stack([self._read(tokens) for tokens in each])
 
   def layer_tokens(self, prompt: Prompt) -> list[Float[Array, 'b n w']]:
     """The embedded tokens, then the tokens after each layer of each loop."""
@@ -129,20 +157,24 @@ class Transformer(TokenModel):
     self, tokens: Float[Array, 'b n w'], prompt: Prompt
   ) -> Float[Array, 'b t *k']:
     """The readout's predictions from the tokens of any layer."""
-    return self._finish(self._read(tokens[:, at_examples(self.layout)]), prompt)
+    outputs = self._read(tokens[:, at_examples(self.layout)])
+    return self.finish(outputs[None], prompt)[0]
 
   def _embedded(self, tokens: Float[Array, 'b n m']) -> Float[Array, 'b n w']:
     embedded = self.read_in(tokens)
-    if not hasattr(self, 'positions'):
+    if self.positions is None:
       return embedded
     n = tokens.shape[1]
     self.check_length(n, self.context_length)
     return embedded + self.positions[...][None, :n]
 
   def _loops(
-    self, embedded: Float[Array, 'b n w'], at: slice | None = None
+    self, embedded: Float[Array, 'b n w'], at: slice
   ) -> list[Float[Array, 'b t w']]:
-    """The tokens after each of the trained loops, or only some of them."""
+    """The tokens `at` after each of the trained loops.
+
+    The last layer of the last loop is computed for those alone.
+    """
     tokens = jnp.zeros_like(embedded)
     untrained = self.num_loops - self.num_trained_loops
     if untrained:
@@ -153,7 +185,7 @@ class Transformer(TokenModel):
     trained = []
     for _ in range(self.num_trained_loops - 1):
       tokens = self._layers(tokens + embedded, remat=self.remat)
-      trained.append(tokens if at is None else tokens[:, at])
+      trained.append(tokens[:, at])
     return [*trained, self._layers(tokens + embedded, at, self.remat)]
 
   def _layers(
@@ -316,7 +348,7 @@ def make_mixers(
 def _trained_loops(number: int | None, num_loops: int) -> int:
   if number is None:
     return num_loops
-  if check_count('num_trained_loops', number) > num_loops:
+  if number > num_loops:
     raise UserError(
       f'num_trained_loops is {number}; it must be ≤ num_loops, which is {num_loops}'
     )

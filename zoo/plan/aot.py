@@ -24,17 +24,7 @@ from zoo.config.validation import Config, mesh_shape, num_slices, validate
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.host.gpus import H200_BYTES, TARGETS
-from zoo.plan.step_text import (
-  Leaves,
-  collectives,
-  cycles,
-  kernels,
-  lost_donations,
-  sum_in_a_step,
-)
-from zoo.training.objective import moments_of
-from zoo.training.program import make_plan
-from zoo.training.step import Numbers
+from zoo.training.trainer import make_plan
 
 _FLAT = '2x2', '2x4', '4x4', '4x8', '8x8', '8x16', '16x16'
 _CUBES = '2x2x1', '2x2x2', '2x2x4', '2x4x4', '4x4x4', '4x4x8', '4x8x8'
@@ -63,20 +53,18 @@ def report(config: Config, topology: str) -> Report:
 
   There are `config.mesh.slices` such slices; `h200:8` means the eight GPUs of a
   machine. `fits` says whether training can run there, and `reason` why not. Bytes and
-  flops are per device and step. `collectives` has, for each kind, the count and the
-  bytes of the results on each device. `estimated_cycles` is the compiler's estimate of
-  the time that a TPU computes, and `kernels` the number that a GPU launches, both
-  without collectives; each is None on the other hardware. `unsharded_bytes` counts the
-  state that every device holds whole, and `lost_donations` names the arrays of the
-  state that a step would hold twice. Raises UserError for an unknown topology, a config
-  that is invalid on it, or a compiler that is not installed.
+  flops are XLA's, per device and step. `collectives` has, for each kind, the count and
+  the bytes of the results on each device. `unsharded_bytes` counts the state that every
+  device holds whole, and `donated_bytes` what a step does not hold twice. Raises
+  UserError for an unknown topology, a config that is invalid on it, or a compiler that
+  is not installed.
   """
   slices = num_slices(config)
   devices = _devices(topology, slices)
   hbm = HBM_BYTES[topology.partition(':')[0]]
   data, model = mesh_shape(config, len(devices))
   lowered, state = _lower(config, devices)
-  leaves = jax.tree_util.tree_leaves_with_path(state)
+  leaves = jax.tree.leaves(state)
   found: Report = {
     'topology': topology,
     'device_kind': devices[0].device_kind,
@@ -84,13 +72,13 @@ def report(config: Config, topology: str) -> Report:
     'num_devices': len(devices),
     'mesh': {'data': data, 'model': model, 'fsdp': config.mesh.fsdp},
     'hbm_bytes': hbm,
-    'state_bytes': sum(_bytes_a_device(leaf) for _, leaf in leaves),
+    'state_bytes': sum(map(_bytes_a_device, leaves)),
     'unsharded_bytes': sum(
-      _bytes_a_device(leaf) for _, leaf in leaves if leaf.sharding.is_fully_replicated
+      _bytes_a_device(leaf) for leaf in leaves if leaf.sharding.is_fully_replicated
     ),
   }
-  on_gpu = devices[0].platform == 'gpu'
   # Without a GPU to tune on, XLA finds no tile sizes for some matrix products.
+  on_gpu = devices[0].platform == 'gpu'
   options = {'xla_gpu_enable_triton_gemm': False} if on_gpu else None
   try:
     compiled = lowered.compile(compiler_options=options)
@@ -99,27 +87,60 @@ def report(config: Config, topology: str) -> Report:
     if reason is None:
       raise
     return {**found, 'fits': False, 'reason': reason}
-  return found | _needs(compiled, hbm, leaves, on_gpu)
-
-
-def _needs(compiled: Any, hbm: int, state: Leaves, on_gpu: bool) -> Report:
-  """The part of a report that describes the compiled step."""
   memory = compiled.memory_analysis()
   peak = memory.peak_memory_in_bytes
   excess = f'the peak of {peak / GIB:.2f} GiB exceeds the {hbm / GIB:.2f} GiB of a chip'
-  text = compiled.as_text()
-  return {
+  return found | {
     'fits': peak <= hbm,
     'reason': None if peak <= hbm else excess,
     'argument_bytes': memory.argument_size_in_bytes,
     'temporary_bytes': memory.temp_size_in_bytes,
+    'donated_bytes': memory.alias_size_in_bytes,
     'peak_bytes': peak,
     'flops': (compiled.cost_analysis() or {}).get('flops'),
-    'estimated_cycles': None if on_gpu else sum_in_a_step(text, cycles),
-    'kernels': sum_in_a_step(text, kernels) if on_gpu else None,
-    'collectives': collectives(text),
-    'lost_donations': lost_donations(text, state),
+    'collectives': collectives(compiled.as_text()),
   }
+
+
+_COLLECTIVE = re.compile(
+  r'= (?P<shape>.*?) (?:(?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all'
+  r'|ragged-all-to-all|collective-permute|collective-broadcast)(?P<start>-start)?'
+  r'|(?P<sent>send))\((?:.*?channel_id=(?P<channel>\d+))?.*'
+)
+_ARRAY = re.compile(r'\b(?:pred|[a-z]+(?P<bits>\d+)\w*)\[(?P<sides>[\d,]*)\]')
+
+
+def collectives(text: str) -> dict[str, dict[str, int]]:
+  """How often each kind of collective runs in a step, and the bytes of its results.
+
+  What a device sends to other slices, over another network, is `between slices`. `text`
+  is that of a compiled program, whose entry does what is done before and after all
+  steps, and comes last.
+  """
+  found: dict[str, dict[str, int]] = {}
+  seen = set()
+  for match in _COLLECTIVE.finditer(text[: text.rindex('\nENTRY ')]):
+    kind, sent = match['kind'], match['sent'] is not None
+    if sent:
+      if 'xla_megascale_runtime' not in match.group():
+        continue
+      kind = 'between slices'
+    # A TPU sends parts of one collective during each of several fusions.
+    if match['channel'] is not None:
+      if (kind, match['channel']) in seen:
+        continue
+      seen.add((kind, match['channel']))
+    sizes = [
+      math.prod(map(int, filter(None, array['sides'].split(','))))
+      * (int(array['bits'] or 8) // 8)
+      for array in _ARRAY.finditer(match['shape'])
+    ]
+    # The shape of an asynchronous start holds both the operand and the result; that of
+    # a send holds the data and a number.
+    entry = found.setdefault(kind, {'count': 0, 'bytes': 0})
+    entry['count'] += 1
+    entry['bytes'] += max(sizes) if sent or match['start'] else sum(sizes)
+  return dict(sorted(found.items()))
 
 
 def listed(config: Config) -> Iterator[Report]:
@@ -170,13 +191,8 @@ def table(found: Report) -> str:
       ('memory of a chip', _size(found['hbm_bytes'])),
       ('flops', 'unknown' if flops is None else f'{flops:.3g}'),
     ]
-    if found['estimated_cycles'] is not None:
-      rows.append(('estimated cycles', f'{found["estimated_cycles"]:.3g}'))
-    if found['kernels'] is not None:
-      rows.append(('kernels', f'{found["kernels"]}'))
     for kind, what in found['collectives'].items():
       rows.append((f'{kind} × {what["count"]}', _size(what['bytes'])))
-    rows.append(('lost donations', ', '.join(found['lost_donations']) or 'none'))
   fits = 'it fits' if found['fits'] else f'it does not fit: {found["reason"]}'
   header = 'on each device, in a step', ''
   return f'{title}\n{format_table(rows, header, indent=2)}\n  {fits}'
@@ -276,10 +292,10 @@ def _lower(config: Config, devices: Sequence[Any]) -> tuple[Any, Any]:
     jax.set_mesh(mesh),
     jax.default_matmul_precision(config.train.matmul_precision),
   ):
-    plan = make_plan(config, mesh)
+    plan = make_plan([config], mesh)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
-    numbers = jax.tree.map(abstract, Numbers(moments_of(plan.task)))
+    numbers = jax.tree.map(abstract, plan.numbers)
     limit = abstract(np.int32(0))
     traced = plan.train_steps.trace(plan.layout.kept, key, limit, limit, numbers)
     platform = 'cuda' if devices[0].platform == 'gpu' else 'tpu'

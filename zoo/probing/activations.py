@@ -16,11 +16,12 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Layered, Predictor
+from zoo.core.protocols import Layered, Predictor, predicts_all
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import DeepLSA, SparseLayer
-from zoo.models.linear_attention import LinearAttention
+from zoo.models.linear_attention import FourMatrices, LinearAttention
 from zoo.models.recurrent import GRU, LSTM
+from zoo.models.token_model import TokenModel
 
 
 def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
@@ -88,7 +89,7 @@ def _attention_maps(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Arra
   maps = {}
   for path, module in nnx.iter_modules(nnx.merge(graph, state)):
     name = '.'.join(map(str, path))
-    of_heads = isinstance(module, LinearAttention | SparseLayer)
+    of_heads = isinstance(module, FourMatrices | SparseLayer)
     if not (of_heads or isinstance(module, Mixer)):
       continue
     for call, value in _calls(found, f'{name}.{"scores" if of_heads else "attention"}'):
@@ -136,6 +137,8 @@ def _forward(model: Predictor, prompt: Prompt) -> Array:
     return model.forward_tokens(model.embed(prompt))
   if isinstance(model, Layered):  # loops and rematerialisation would hide the layers
     return model.read(model.layer_tokens(prompt)[-1], prompt)[:, -1]
+  if predicts_all(model):  # so that all outputs are computed, and recorded
+    return model.predictions(prompt)[:, -1]
   return model(prompt)
 
 
@@ -165,8 +168,11 @@ def _recording(cls: type, trace: Any) -> type:
     return outside and cls.sow(self, *given)  # pyright: ignore
 
   # In a separate base class: otherwise `sow` would be recorded too.
-  base = type(cls.__name__, (cls,), {'sow': sow})
-  return type(cls.__name__, (base,), methods)
+  given = (
+    {'final': False} if issubclass(cls, TokenModel | LinearAttention | Mixer) else {}
+  )
+  base = type(cls.__name__, (cls,), {'sow': sow}, **given)
+  return type(cls.__name__, (base,), methods, **given)
 
 
 def _extra_values(

@@ -7,8 +7,10 @@ points, the smallest, in 10 pixels.
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import math
+import pathlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +23,8 @@ from matplotlib.legend import Legend
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
+
+from zoo.host.files import is_url, write_atomically
 
 WIDTH = 8.0  # inches
 SMALL = 7.0  # points
@@ -90,6 +94,11 @@ class Figure(matplotlib.figure.Figure):
     name = given.get('format') or str(fname)
     dates = _NO_DATE.get(name.rpartition('.')[2], {})
     given['metadata'] = dates | given.get('metadata', {})
+    if isinstance(fname, pathlib.Path) and is_url(fname):
+      content = io.BytesIO()
+      self.savefig(content, format=fname.suffix[1:], **given)
+      write_atomically(fname, content.getvalue())
+      return
     with in_style():
       super().savefig(fname, **given)
 

@@ -1,8 +1,7 @@
 """Reports the errors of Orbax in one line each, and hides the rest of its output.
 
 Orbax works in threads and event loops. If several arrays of a checkpoint fail, it
-raises the first error, logs others with their tracebacks, and abandons the tasks of the
-rest, which fail at some later time.
+raises the first error, and logs others with their tracebacks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import gc
 import logging
 import pathlib
 import re
-import sys
 import threading
 import time
 import traceback
@@ -26,11 +24,7 @@ from zoo.core.errors import RunError, in_one_line
 
 _PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 _NEVER_RETRIEVED = 'exception was never retrieved'
-_NEVER_AWAITED = 'coroutine .* was never awaited'
 _SECONDS_TO_END = 5.0  # for the rest of a save after one part has failed
-
-_lock, _num_blocks = threading.Lock(), 0
-_print_unraisable = sys.unraisablehook  # the one of before the first block
 
 
 def one_line(error: BaseException) -> str:
@@ -58,88 +52,45 @@ def quiet_orbax() -> Iterator[None]:
   logger.addFilter(is_wanted)
   asyncio_logger.addFilter(is_retrieved)
   try:
-    with _without_abandoned_tasks():
-      yield
+    yield
   finally:
     logger.removeFilter(is_wanted)
     asyncio_logger.removeFilter(is_retrieved)
 
 
 @contextlib.contextmanager
-def reading(folder: pathlib.Path | str) -> Iterator[None]:
+def reading(folder: pathlib.Path) -> Iterator[None]:
   """Turns any error in the block into a RunError of one line that names the folder."""
-  with quiet_orbax(), warnings.catch_warnings():
-    warnings.filterwarnings('ignore', _NEVER_AWAITED)
+  with quiet_orbax():
     try:
       yield
-    except RunError as error:
-      _release(error)
+    except RunError:
       raise
     except Exception as error:
       reason: BaseException = error
       while reason.__cause__ is not None:  # Orbax wraps it in less specific errors
         reason = reason.__cause__
-      failure = RunError(f'{folder} cannot be read: {one_line(reason)}')
-      _release(error)
-      raise failure from error
+      raise RunError(f'{folder} cannot be read: {one_line(reason)}') from error
 
 
 @contextlib.contextmanager
 def writing(earlier: set[threading.Thread]) -> Iterator[None]:
-  """If the block fails, waits until the whole save has ended.
+  """If the block fails, waits until all of the save has ended, and frees its tasks.
 
-  `earlier` are the threads that ran before the save. Use it inside `quiet_orbax`.
+  `earlier` are the threads that ran before the save. The others might still write, and
+  of the tasks Python would warn later, since nothing has awaited them.
   """
   try:
     yield
   except Exception as error:
     deadline = time.monotonic() + _SECONDS_TO_END
-    earlier = earlier | {threading.current_thread()}
-    while started := set(threading.enumerate()) - earlier:
-      if (seconds := deadline - time.monotonic()) < 0:
-        break
-      started.pop().join(seconds)
+    for thread in {*threading.enumerate()} - earlier - {threading.current_thread()}:
+      thread.join(max(deadline - time.monotonic(), 0.0))
     with warnings.catch_warnings():
-      warnings.filterwarnings('ignore', _NEVER_AWAITED)
-      _release(error)
+      warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+      held: BaseException | None = error
+      while held is not None:
+        traceback.clear_frames(held.__traceback__)
+        held = held.__cause__ or held.__context__
+      gc.collect(1)  # young objects only: a full collection takes long
     raise
-
-
-def _release(error: BaseException | None) -> None:
-  """Frees the objects in an error's tracebacks: tasks that would print later."""
-  while error is not None:
-    traceback.clear_frames(error.__traceback__)
-    error = error.__cause__ or error.__context__
-  gc.collect(1)  # young objects only: a full collection takes long
-
-
-@contextlib.contextmanager
-def _without_abandoned_tasks() -> Iterator[None]:
-  """Hides what Python tells of abandoned Orbax tasks, which fail when they are freed.
-
-  Blocks may overlap, in several threads too. The first changes Python's hook for
-  errors that cannot be raised, and the last one to end restores it.
-  """
-  global _num_blocks, _print_unraisable
-  with _lock:
-    _num_blocks += 1
-    if _num_blocks == 1:
-      _print_unraisable = sys.unraisablehook
-      sys.unraisablehook = _print_unless_abandoned
-  try:
-    yield
-  finally:
-    with _lock:
-      _num_blocks -= 1
-      if _num_blocks == 0 and sys.unraisablehook is _print_unless_abandoned:
-        sys.unraisablehook = _print_unraisable
-
-
-def _print_unless_abandoned(unraisable: sys.UnraisableHookArgs) -> None:
-  """Calls the hook of before, but not for abandoned Orbax tasks."""
-  code = getattr(unraisable.object, 'cr_code', None)  # of a coroutine
-  if str(unraisable.exc_value) == 'Event loop is closed' or (
-    code is not None and _PACKAGE in pathlib.Path(code.co_filename).parents
-  ):
-    return
-  _print_unraisable(unraisable)

@@ -20,11 +20,13 @@ from orbax.checkpoint import v1 as ocp
 from zoo.core.errors import RunError, UserError
 from zoo.host.files import MIB, read_json
 from zoo.storage.orbax_errors import reading, writing
-from zoo.storage.steps import find_corruption, write_manifest
+from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_ITEM = 'origin'
 METADATA_FILE = 'origin/data.json'
+# It holds an absolute path of this machine, and only in a bucket Orbax needs it.
+MARKER = 'commit_success.txt'
 
 # Practically unlimited: Orbax measures it by the system's clock, which may be changed
 # during a save. A lost process is detected by its missing heartbeat instead.
@@ -45,7 +47,7 @@ class SavedArray(NamedTuple):
 
 
 def start_save(
-  folder: pathlib.Path | str,
+  folder: pathlib.Path,
   items: Mapping[str, PyTree],
   metadata: Mapping[str, object],
 ) -> Callable[[], None]:
@@ -61,7 +63,7 @@ def start_save(
   # Otherwise, if a folder cannot be created, the threads that write into it wait for
   # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
-  threads = set(threading.enumerate())
+  threads = {*threading.enumerate()}
   with writing(threads), context:
     response = ocp.save_checkpointables_async(
       str(folder), {**items, METADATA_ITEM: dict(metadata)}
@@ -72,14 +74,6 @@ def start_save(
       response.result()
 
   return wait
-
-
-def finish_save(folder: pathlib.Path) -> None:
-  """Writes the checksums of a folder that Orbax has written; raises OSError."""
-  # The markers hold an absolute path of this machine, and no load needs them.
-  for marker in folder.rglob('commit_success.txt'):
-    marker.unlink()
-  write_manifest(folder)
 
 
 def load_metadata(folder: pathlib.Path) -> object:
@@ -118,7 +112,7 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
 
 
 def load_arrays(
-  folder: pathlib.Path | str, abstract: Mapping[str, PyTree]
+  folder: pathlib.Path, abstract: Mapping[str, PyTree]
 ) -> dict[str, PyTree]:
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
   with reading(folder):

@@ -11,6 +11,8 @@ import copy
 import dataclasses
 import os
 import pathlib
+import tempfile
+from collections.abc import Iterator
 from typing import Any, cast
 
 import jax
@@ -25,9 +27,14 @@ from ml_collections import ConfigDict
 from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.host.files import UnreadableFile, or_shipped, refuse_url
-from zoo.storage.bucket_copies import copied_step
-from zoo.storage.buckets import is_url
+from zoo.host.files import (
+  download,
+  is_url,
+  names_below,
+  or_shipped,
+  refuse_url,
+  workdir_path,
+)
 from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
   SavedArray,
@@ -36,7 +43,14 @@ from zoo.storage.orbax_folders import (
   load_metadata,
   saved_arrays,
 )
-from zoo.storage.steps import FORMAT, chosen_step, find_corruption, step_folders
+from zoo.storage.steps import (
+  FORMAT,
+  chosen_step,
+  find_corruption,
+  leave_out,
+  step_folders,
+  step_of,
+)
 
 # A task may allocate vectors of this length. A model with more features than this has
 # at least as many weights, and so that many numbers are saved.
@@ -45,6 +59,7 @@ _MAX_REASON = 1000  # characters, since a name or a list in the config may be lo
 # While a run deletes old steps: how often to try to read the newest step, and to list
 # the folder before it counts as empty.
 _MAX_TRIES, _MAX_LISTINGS = 100, 5
+_OPTIMIZER = 'optimizer/'  # which no model needs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,27 +90,50 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   damaged files.
   """
   if is_url(path):
-    return _load_from_bucket(str(path), step)
-  path = absolute(or_shipped(pathlib.Path(path)))
+    path = workdir_path(path)
+  else:
+    path = absolute(or_shipped(pathlib.Path(path)))
   for _ in range(_MAX_TRIES):
     folder = _step_folder(path, step)
     try:
-      return _load_step(folder, step)
+      with _at_hand(folder) as local:
+        return _load_step(local, step)
     except (UserError, RunError):
-      if folder.exists():
+      if not _is_deleted(folder):
         raise
     if step is not None:
       raise UserError(f'{path} has no step {step} any more: it was deleted meanwhile')
   raise RunError(f'the steps of {path} are deleted faster than they can be read')
 
 
-def _load_from_bucket(url: str, step: int | None) -> SavedModel:
-  for _ in range(_MAX_LISTINGS):
-    # A run may have deleted the step meanwhile.
-    with contextlib.suppress(UnreadableFile), copied_step(url, step) as folder:
-      return _load_step(folder, step)
-  with copied_step(url, step) as folder:
-    return _load_step(folder, step)
+@contextlib.contextmanager
+def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """The folder of a step; a local copy without the optimizer of one in a bucket.
+
+  Errors in the block name the folder in the bucket.
+  """
+  if not is_url(folder):
+    yield folder
+    return
+  with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+    local = pathlib.Path(temporary, folder.name)
+    try:
+      names = [one for one in names_below(folder) if not one.startswith(_OPTIMIZER)]
+      download(folder, names, local)
+      leave_out(local, _OPTIMIZER)
+      yield local
+    except (UserError, RunError) as error:
+      error.args = (str(error).replace(str(local), str(folder)),)
+      raise
+    except OSError as error:
+      raise RunError(f'{folder} cannot be read: {error}') from error
+
+
+def _is_deleted(folder: pathlib.Path) -> bool:
+  try:
+    return not folder.exists()
+  except OSError:  # a bucket that is out of reach
+    return False
 
 
 def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -119,7 +157,7 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
     folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
     # A listing made while a run renames one step and deletes another can miss both.
     listings = (step_folders(folder) for _ in range(_MAX_LISTINGS))
-    found = {int(one.name): one for one in next(filter(None, listings), [])}
+    found = next(filter(None, listings), [])
   except OSError as error:
     raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
   return chosen_step(path, found, step)
@@ -163,7 +201,7 @@ def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
     good: list[int] = []
     with contextlib.suppress(OSError):
       others = [one for one in step_folders(folder.parent) if one != folder]
-      good = sorted(int(one.name) for one in others if find_corruption(one) is None)
+      good = sorted(step_of(one) for one in others if find_corruption(one) is None)
     hint = f'; there are good ones at steps {good}' if good else ''
     raise RunError(f'{error}{hint}') from error
   fields = metadata if isinstance(metadata, dict) else {}

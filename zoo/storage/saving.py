@@ -6,7 +6,7 @@ The folder is one step of a run's checkpoints without the optimizer: Orbax's arr
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import json
 import os
 import pathlib
@@ -14,7 +14,6 @@ import tempfile
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
@@ -25,11 +24,10 @@ from zoo.core import registry
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.storage.bucket_copies import upload
-from zoo.storage.buckets import is_url, open_folder
+from zoo.host.files import delete_folder, is_url, names_below, upload, workdir_path
 from zoo.storage.metadata import run_metadata
 from zoo.storage.orbax_errors import one_line, quiet_orbax
-from zoo.storage.orbax_folders import finish_save, start_save
+from zoo.storage.orbax_folders import MARKER, start_save
 from zoo.storage.saved_models import (
   SavedModel,
   absolute,
@@ -37,7 +35,7 @@ from zoo.storage.saved_models import (
   load,
   shapes_of,
 )
-from zoo.storage.steps import FORMAT
+from zoo.storage.steps import FORMAT, MANIFEST, write_manifest
 from zoo.theory.trust import changed_weights, compiled
 
 # What build_model takes from the task, and the keys of the initial weights.
@@ -64,13 +62,13 @@ def save(
   bucket: gs://bucket/models/a.
   """
   if is_url(path):
-    folder = open_folder(path)
-    if folder.list():
+    target = workdir_path(path)
+    if names_below(target):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
     with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
       local = pathlib.Path(temporary, 'model')
       save(model, local, task, config=config, step=step)
-      return upload(local, folder)
+      return _upload(local, target)
   step = check_count('step', step, minimum=0)
   path = absolute(path)
   if (task is None) == (config is None):
@@ -103,6 +101,16 @@ def save(
     raise RunError(f'{path} cannot be written: {error.strerror or error}') from error
 
 
+def _upload(local: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies a saved model into a bucket, or nothing; raises RunError."""
+  try:
+    upload(local, target, last=MANIFEST)  # without it no model is loaded
+  except OSError as error:
+    with contextlib.suppress(OSError):
+      delete_folder(target)
+    raise RunError(f'{target} cannot be written: {error}') from error
+
+
 def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
   """Writes the folder; raises OSError for whatever Orbax raises."""
   try:
@@ -110,7 +118,9 @@ def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> 
       start_save(folder, {'model': state}, metadata)()
   except Exception as error:
     raise OSError(one_line(error)) from error
-  finish_save(folder)
+  for marker in folder.rglob(MARKER):
+    marker.unlink()
+  write_manifest(folder)
 
 
 def _described(
@@ -191,28 +201,7 @@ def _check_predicts_the_same(
         f'a {type(task).__name__} made from its arguments samples other prompts; was '
         'an attribute changed after it was made? give zoo.save a config instead'
       )
-  for changed in False, True:
-    before, after = (_predict(one, prompt, changed) for one in (model, saved.model))
-    _compare(before, after, model)
-
-
-def _predict(model: Model, prompt: Prompt, changed: bool) -> np.ndarray:
-  """Predictions with the given weights, or with others, as those may all be 0."""
-  # Calling a model may change it, so a copy is called.
-  graph, *arrays = nnx.split(model, nnx.Param, ...)
-  return np.asarray(compiled(_predicted, graph)(*arrays, prompt, changed))
-
-
-def _predicted(
-  graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt, changed: Any
-) -> Array:
-  weights = jax.tree.map(
-    functools.partial(jnp.where, changed), changed_weights(parameters), parameters
-  )
-  return nnx.merge(graph, weights, rest)(prompt)
-
-
-def _compare(before: np.ndarray, after: np.ndarray, model: Model) -> None:
+  before, after = (_predict(one, prompt) for one in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
     return
   # The weights are bit-equal, but other devices round sums differently. Agreement in
@@ -224,3 +213,14 @@ def _compare(before: np.ndarray, after: np.ndarray, model: Model) -> None:
       f'{after.flat[0]:g} where the given one predicts {before.flat[0]:g}; was an '
       'attribute changed after it was made? give zoo.save a config that makes it'
     )
+
+
+def _predict(model: Model, prompt: Prompt) -> np.ndarray:
+  """Predictions with other weights than the model's, which may all be 0."""
+  # Calling a model may change it, so a copy is called.
+  graph, *arrays = nnx.split(model, nnx.Param, ...)
+  return np.asarray(compiled(_predicted, graph)(*arrays, prompt))
+
+
+def _predicted(graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt) -> Array:
+  return nnx.merge(graph, changed_weights(parameters), rest)(prompt)

@@ -9,22 +9,25 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from typing import TextIO
 
 from absl import logging
 
 from zoo.config.validation import AnyConfig, differences, to_json
-from zoo.core.errors import InUseError, UserError, shown
+from zoo.core.errors import InUseError, RunError, UserError, shown
 from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
+  entries,
+  is_url,
   open_to_write,
+  patient,
   read_json,
-  temporary_name,
   write_atomically,
 )
+from zoo.host.parts import Part
+from zoo.storage.lease import leased
 
 try:
   import fcntl
@@ -32,20 +35,15 @@ except ModuleNotFoundError:  # on Windows
   fcntl = None
 
 POINTS = 'points'  # the folder of a sweep that holds the workdirs of its points
-# The parts into which a sweep of several processes is divided: names of points.
-PARTS = 'parts.json'
-
-# Locks a part of a folder, named by a path in it, and waits for that if it is told to;
-# whether that succeeded.
-Hold = Callable[[pathlib.Path, bool], AbstractContextManager[bool]]
 
 _OTHER = 'give another folder'
 _PATIENCE, _PAUSE = 120.0, 1.0  # seconds to wait for a lock, and between two attempts
+_CONFIG = 'config.json'
 _LOCK = '.lock'  # its content identifies the process that holds it
 # Files that exist only in the workdirs of each kind of program.
 _MARKS = {
   'run': ('checkpoints', 'metrics.jsonl'),
-  'sweep': (POINTS, PARTS, 'table.json'),
+  'sweep': (POINTS, 'table.json'),
   'language-model experiment': ('prompts.jsonl',),
 }
 
@@ -60,44 +58,42 @@ def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') ->
 
 
 def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
-  saved = workdir / 'config.json'
+  saved = workdir / _CONFIG
   try:
-    _check_kind(workdir, kind)
-    if saved.is_file():
+    names = _names_in(workdir)
+    _check_kind(workdir, names, kind)
+    if _CONFIG in names:
       _compare(saved, config, kind)
-      if not os.access(workdir, os.W_OK):
+      if not (is_url(workdir) or os.access(workdir, os.W_OK)):
         raise PermissionError(None, 'it is not writable')
-    elif (workdir / 'checkpoints').is_dir():
+    elif 'checkpoints' in names:
       raise UserError(
         f'{workdir} holds checkpoints, but no config.json with their config (each step '
         f'has it in origin/data.json); {_OTHER}'
       )
-    elif workdir.is_dir() and (others := _names_in(workdir) - {temporary_name(saved)}):
-      if saved.name in others:  # another process has made it just now
-        return _open(workdir, config, kind)
-      raise UserError(f'{workdir} is not empty and holds no run; {_OTHER}')
-    elif workdir.exists() and not workdir.is_dir():
-      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}')
+    elif others := {name for name in names if not name.startswith(f'.{_CONFIG}.')}:
+      raise UserError(
+        f'{workdir} is not empty and holds no run (it has {min(others)}); {_OTHER}'
+      )
     else:
       workdir.mkdir(parents=True, exist_ok=True)
-      try:
-        write_atomically(saved, to_json(config) + '\n')
-      except FileNotFoundError:  # another process has moved the temporary file
-        return _open(workdir, config, kind)
+      write_atomically(saved, to_json(config) + '\n')
   except OSError as error:
-    reason = error.strerror or error
-    raise UserError(
-      f'the workdir {workdir} cannot be written: {reason}; {_OTHER}'
-    ) from error
+    if isinstance(error, NotADirectoryError) and workdir.exists():
+      raise UserError(f'the workdir {workdir} is not a folder; {_OTHER}') from error
+    reason = f'the workdir {workdir} cannot be written: {error.strerror or error}'
+    if is_url(workdir):  # a bucket may be out of reach
+      raise RunError(reason) from error
+    raise UserError(f'{reason}; {_OTHER}') from error
 
 
 def _names_in(folder: pathlib.Path) -> set[str]:
-  return {path.name for path in folder.iterdir()}
+  return {path.name for path in entries(folder)}
 
 
-def _check_kind(workdir: pathlib.Path, kind: str) -> None:
+def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
   for other, marks in _MARKS.items():
-    if other != kind and any((workdir / mark).exists() for mark in marks):
+    if other != kind and names.intersection(marks):
       raise UserError(
         f'{workdir} is the workdir of a {other}, not of a {kind}; {_OTHER}'
       )
@@ -123,10 +119,14 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
   finite, does not spend its folder.
   """
   workdir = saved.parent
-  if fcntl is None or not _is_untrained(workdir):
+  if fcntl is None or is_url(workdir) or not _is_untrained(workdir):
     return False
-  with try_lock(workdir / _LOCK) as mine:
-    if not (mine and _is_untrained(workdir)):
+  with _open_lock(workdir / _LOCK) as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return False
+    if not _is_untrained(workdir):
       return False
     write_atomically(saved, to_json(config) + '\n')
   return True
@@ -134,12 +134,12 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
   """Whether a run has neither logged a step nor saved anything."""
-  empty = {'config.json', 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
+  empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
   log, saved = workdir / 'metrics.jsonl', workdir / 'checkpoints'
   return (
     _names_in(workdir) <= empty
     and not (log.exists() and log.stat().st_size)
-    and not (saved.exists() and _names_in(saved))
+    and not _names_in(saved)
   )
 
 
@@ -155,50 +155,44 @@ def check_same_config(
     )
 
 
-def lock_of_part(sweep: pathlib.Path, number: int) -> pathlib.Path:
-  """The file that is locked while a part of a sweep is trained."""
-  return sweep / f'.part_{number}.lock'
-
-
 @contextlib.contextmanager
-def try_lock(path: pathlib.Path, wait: bool = False) -> Iterator[bool]:
-  """Locks a file, which is created if needed; yields whether that succeeded.
+def locked_in_part(
+  workdir: pathlib.Path, part: Part, patience: float = 600.0
+) -> Iterator[None]:
+  """Locks one part of the work in a folder for this program.
 
-  With `wait` it waits for the lock. Raises OSError where there are no locks.
+  Other programs may have other parts, but none may have the whole folder. Raises
+  InUseError if another program has it, or this part, even after two minutes in a local
+  folder.
   """
-  if fcntl is None:
-    raise OSError(None, 'this system has no file locks')
-  with _open_lock(path) as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-      yield False
-    else:
-      yield True
-
-
-@contextlib.contextmanager
-def shared(workdir: pathlib.Path) -> Iterator[None]:
-  """Locks the workdir of a sweep for all programs that divide its points.
-
-  Raises InUseError if a program that trains all of them holds the lock, even after two
-  minutes.
-  """
+  name = f'{part.index}-of-{part.number}'
   with contextlib.ExitStack() as stack:
-    _flock(workdir, stack, shared=True)
+    if is_url(workdir):
+      stack.enter_context(patient(patience))
+      stack.enter_context(leased(workdir, patience, name))
+    else:
+      _flock(workdir, stack, shared=True)
+      _flock(workdir, stack, name=f'{_LOCK}-{name}')
     yield
 
 
 @contextlib.contextmanager
-def locked(workdir: pathlib.Path) -> Iterator[None]:
+def locked(workdir: pathlib.Path, patience: float = 600.0) -> Iterator[None]:
   """Locks the workdir for this program.
 
-  A sweep also locks the workdirs of its points while it trains. The system releases the
-  lock when process 0 ends, however it ends. If the file system has no locks, a warning
-  is logged. Raises InUseError if another program holds the lock, even after two
-  minutes; UserError if the processes of the run do not share the folder.
+  In a bucket it is leased, and all calls to a bucket out of reach are tried again for
+  `patience` seconds. Locally, a sweep also locks the workdirs of its points while it
+  trains. The system releases the lock when process 0 ends, however it ends. If the file
+  system has no locks, a warning is logged. Raises InUseError if another program holds
+  the lock, in a folder even after two minutes; UserError if the processes of the run do
+  not share the folder.
   """
   with contextlib.ExitStack() as stack:
+    if is_url(workdir):
+      stack.enter_context(patient(patience))
+      processes.run_on_main(lambda: stack.enter_context(leased(workdir, patience)))
+      yield
+      return
     holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
     with processes.propagate_errors():
       if processes.index() and _read(workdir / _LOCK) != holder:
@@ -214,9 +208,6 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   sweep = workdir.resolve().parent.parent
   if workdir.resolve().parent.name == POINTS and (sweep / _LOCK).exists():
     _flock(sweep, stack, shared=True)
-    for number, names in enumerate(read_parts(sweep)):
-      if workdir.name in names:
-        _flock(sweep, stack, shared=True, name=lock_of_part(sweep, number).name)
   file = _flock(workdir, stack)
   holder = f'{socket.gethostname()} {os.getpid()} {time.time_ns()}\n'
   file.truncate(0)
@@ -224,26 +215,6 @@ def _lock(workdir: pathlib.Path, stack: contextlib.ExitStack) -> str:
   file.flush()
   os.fsync(file.fileno())  # NFS shows other hosts nothing before
   return holder
-
-
-def read_parts(sweep: pathlib.Path) -> list[list[str]]:
-  """The names of the points in each part of a sweep; none if it was not divided.
-
-  Raises UserError if the file is damaged.
-  """
-  path = sweep / PARTS
-  if not path.exists():
-    return []
-  try:
-    parts = read_json(path)
-  except UnreadableFile:
-    parts = None
-  if isinstance(parts, list) and all(
-    isinstance(part, list) and all(isinstance(name, str) for name in part)
-    for part in parts
-  ):
-    return parts
-  raise UserError(f'{path} is damaged; delete it, and the sweep is divided again')
 
 
 def _flock(

@@ -13,7 +13,12 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size
-from zoo.tasks.base import BaseTask, make_prompt, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  BaseTask,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 
@@ -33,10 +38,12 @@ class AssociativeRecall(BaseTask):
   each key once, after a gap from a power law, which other tokens fill.
   """
 
-  num_keys: int = size(default=16)
-  num_values: int = size(default=16, minimum=2)
-  context_length: int = size(default=32)
-  num_pairs: int | None = size(default=None)
+  num_keys: int = size(default=16, about='Different keys.')
+  num_values: int = size(default=16, minimum=2, about='Different values.')
+  context_length: int = size(default=32, about=CONTEXT)
+  num_pairs: int | None = size(
+    default=None, about='Pairs of a prompt; None: each key is drawn from all keys.'
+  )
   num_features: int = derived_size()
   num_outputs: int = derived_size()
 

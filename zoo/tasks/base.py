@@ -31,6 +31,12 @@ Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # Changes the features of one prompt. Equal changes have equal hashes.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
+# What fields mean that many tasks have.
+FEATURES = 'Features of an example, d.'
+CONTEXT = 'Labelled examples of a prompt, C.'
+NOISE = 'Standard deviation σ of the noise, in the units of the labels.'
+PRIOR_MEAN = 'Mean of the prior of w.'
+
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 _LENGTHS = 2, 4, 8, 16, 32
 

@@ -23,7 +23,14 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import set_field, size, value
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  BaseTask,
+  dot,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
@@ -36,8 +43,8 @@ _LOG_2 = math.log(2)
 class SignsTask(BaseTask):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  num_features: int = size(default=28)
-  context_length: int = size(default=60)
+  num_features: int = size(default=28, about=FEATURES)
+  context_length: int = size(default=60, about=CONTEXT)
 
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
@@ -202,7 +209,7 @@ class Parity(ParityTask):
   The set of relevant features is uniform over all 2^d subsets.
   """
 
-  num_features: int = size(default=10)
+  num_features: int = size(default=10, about=FEATURES)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
@@ -218,9 +225,9 @@ class SparseParity(ParityTask):
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
-  num_features: int = size(default=10)
-  context_length: int = size(default=15)
-  num_relevant: int = size(default=2)
+  num_features: int = size(default=10, about=FEATURES)
+  context_length: int = size(default=15, about=CONTEXT)
+  num_relevant: int = size(default=2, about='Relevant features.')
 
   def __post_init__(self):
     if self.num_relevant > self.num_features:
@@ -253,7 +260,10 @@ class NearestNeighbour(SignsTask):
   coins, except that an example with the features of an earlier one has the same label.
   """
 
-  num_random: Any = size(default=None)  # None: a third of the context, but at least 1
+  num_random: Any = size(
+    default=None,
+    about='First labels, which are random; None: a third of the context, at least 1.',
+  )
 
   def __post_init__(self):
     if self.num_random is None:

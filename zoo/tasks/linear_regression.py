@@ -34,6 +34,10 @@ from zoo.core.values import (
   vector,
 )
 from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  NOISE,
+  PRIOR_MEAN,
   FunctionClass,
   dot,
   register_task,
@@ -55,25 +59,22 @@ class LinearRegression(FunctionClass):
   A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
   `~ N(0, feature_covariance)`, `n_i ~ N(0, 1)`; the target is `ŵ·x_q`, without noise.
 
-  Attributes, all float64 on the host, so that exact theory loses no precision:
-    num_features: d.
-    context_length: C, the number of labelled examples.
-    prior_mean: `[d]`; a scalar argument is repeated. By default labels are centred, as
-      in most papers; the configs train the task of Table 1, whose prior mean is 2.
-    prior_covariance: `[d, d]`, or None for the identity.
-    feature_covariance: `[d, d]`, or None for the identity.
-    noise_std: σ, in the units of the labels.
-    prior_root, feature_root: the symmetric roots of the covariances, likewise.
+  Arrays are float64 on the host, so that exact theory loses no precision;
+  `prior_root` and `feature_root` are the symmetric roots of the covariances, or None.
+  By default labels are centred, as in most papers; the configs train the task of Table
+  1, whose prior mean is 2.
   """
 
-  num_features: int = size(default=10)
+  num_features: int = size(default=10, about=FEATURES)
   # It is an int32 in compiled programs.
-  context_length: int = size(default=10, maximum=2**31 - 1)
-  prior_mean: Vector = vector(default=0.0)
-  prior_covariance: Matrix = covariance(default=None)
-  feature_covariance: Matrix = covariance(default=None)
+  context_length: int = size(default=10, maximum=2**31 - 1, about=CONTEXT)
+  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  prior_covariance: Matrix = covariance(default=None, about='Covariance of ŵ.')
+  feature_covariance: Matrix = covariance(
+    default=None, about='Covariance of the features.'
+  )
   # The square of 1e19 is a float32.
-  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
+  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19, about=NOISE)
   prior_root: Matrix = derived()
   feature_root: Matrix = derived()
 

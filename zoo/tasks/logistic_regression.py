@@ -29,6 +29,9 @@ from zoo.core.values import (
   vector,
 )
 from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  PRIOR_MEAN,
   FunctionClass,
   dot,
   register_task,
@@ -59,17 +62,19 @@ class LogisticRegression(FunctionClass):
   others ('sign'; code of Garg et al., arXiv 2208.01066). The target is that
   probability.
 
-  Attributes, float64 on the host:
-    prior_mean: `[d]`; a scalar argument is repeated.
-    prior_covariance: `[d, d]`, or None for the identity; it may be singular.
-    prior_root: the symmetric root R of it, likewise: `w = prior_mean + R z`.
+  Arrays are float64 on the host; `prior_root` is the symmetric root R of the covariance
+  or None: `w = prior_mean + R z`.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=40)
-  link: str = choice(_LINKS, default='logistic')
-  prior_mean: Vector = vector(default=0.0)
-  prior_covariance: Matrix = covariance(default=None)
+  num_features: int = size(default=20, about=FEATURES)
+  context_length: int = size(default=40, about=CONTEXT)
+  link: str = choice(
+    _LINKS, default='logistic', about='From w·x to the probability of the label +1.'
+  )
+  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  prior_covariance: Matrix = covariance(
+    default=None, about='Covariance of w; it may be singular.'
+  )
   prior_root: Matrix = derived()
 
   def __post_init__(self):

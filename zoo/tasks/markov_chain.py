@@ -14,7 +14,12 @@ from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size
-from zoo.tasks.base import BaseTask, dot, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  BaseTask,
+  dot,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, Zero, zeroed
 
 
@@ -30,8 +35,8 @@ class MarkovChain(BaseTask):
   after k examples k + 1 of them are known. Targets are rows of the transition matrix.
   """
 
-  num_symbols: int = size(default=2, minimum=2)
-  context_length: int = size(default=100)
+  num_symbols: int = size(default=2, minimum=2, about='Different symbols, S.')
+  context_length: int = size(default=100, about=CONTEXT)
   num_features: int = derived_size()
   num_outputs: int = derived_size()
 

@@ -13,7 +13,14 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import choice, number, set_field, size
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  BaseTask,
+  dot,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
@@ -38,11 +45,16 @@ class OutlierRegression(BaseTask):
   all lengths but the last.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=100)
-  kind: str = choice(_PROBABILITIES, default='many')
-  # None: that of the paper, 0.9 for `many` and 0.5 for `orthogonal`
-  outlier_probability: Any = number(default=None, minimum=0.0, maximum=1.0)
+  num_features: int = size(default=20, about=FEATURES)
+  context_length: int = size(default=100, about=CONTEXT)
+  kind: str = choice(_PROBABILITIES, default='many', about='The kind of outliers.')
+  outlier_probability: Any = number(
+    default=None,
+    minimum=0.0,
+    maximum=1.0,
+    about='Probability that an example of the context is an outlier; None: that of the '
+    'paper, 0.9 for `many` and 0.5 for `orthogonal`.',
+  )
 
   def __post_init__(self):
     if self.kind == 'orthogonal' and self.num_features < 3:

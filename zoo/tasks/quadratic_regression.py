@@ -8,7 +8,15 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.protocols import Predictor
 from zoo.core.values import Vector, number, size, vector
-from zoo.tasks.base import FunctionClass, dot, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  NOISE,
+  PRIOR_MEAN,
+  FunctionClass,
+  dot,
+  register_task,
+)
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 
 
@@ -20,15 +28,12 @@ class QuadraticRegression(FunctionClass):
   prior mean `Σ_j w*_j x_j² / √3` has the risk d, and predicting 0 has
   `(2 |w*|² + (Σ_j w*_j)²) / 3` more. Given w, the labels have the mean `Σ_j w_j / √3`,
   not 0.
-
-  Attributes, float64 on the host:
-    prior_mean: w*, `[d]`; a scalar argument is repeated.
   """
 
-  num_features: int = size(default=20)
-  context_length: int = size(default=40)
-  noise_std: float = number(default=0.0, minimum=0.0)
-  prior_mean: Vector = vector(default=0.0)
+  num_features: int = size(default=20, about=FEATURES)
+  context_length: int = size(default=40, about=CONTEXT)
+  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))

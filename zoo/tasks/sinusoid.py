@@ -12,7 +12,11 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, static
-from zoo.tasks.base import FunctionClass, register_task
+from zoo.tasks.base import (
+  CONTEXT,
+  FunctionClass,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero, zeroed
 
 # A threshold in ε times the largest singular value of the examples. Below it the
@@ -20,10 +24,13 @@ from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero,
 _RANK_TOLERANCE = 4
 
 
+_RANGE = 'two numbers, the smaller one first'
+
+
 def _check_range(_: object, name: str, value: object) -> tuple[float, float]:
   low, high = map(float, check_vector(name, value, 2))
   if low >= high:
-    raise UserError(f'{name} is {value}; it must be two numbers, the smaller one first')
+    raise UserError(f'{name} is {value}; it must be {_RANGE}')
   return low, high
 
 
@@ -38,9 +45,13 @@ class Sinusoid(FunctionClass):
 
   num_features = 1
 
-  context_length: int = size(default=10)
-  amplitude_range: tuple[float, float] = static(default=(0.1, 0.5), check=_check_range)
-  phase_range: tuple[float, float] = static(default=(0.0, math.pi), check=_check_range)
+  context_length: int = size(default=10, about=CONTEXT)
+  amplitude_range: tuple[float, float] = static(
+    default=(0.1, 0.5), check=_check_range, allowed=_RANGE, about='Of the amplitude a.'
+  )
+  phase_range: tuple[float, float] = static(
+    default=(0.0, math.pi), check=_check_range, allowed=_RANGE, about='Of the phase p.'
+  )
 
   def __post_init__(self):
     if self.amplitude_range[0] < 0:

@@ -44,7 +44,9 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
     weights = moved.guess.weights
     weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
   elif isinstance(moved, SequentialLearner):
-    moved.start[...] = moved.start[...] + jnp.asarray(shift, moved.start.dtype)
+    start = moved.start
+    assert start is not None  # checked above
+    start[...] = start[...] + jnp.asarray(shift, start.dtype)
   elif isinstance(moved, YqLSA):
     for matrix in (moved.w_k, moved.w_q, moved.w_v):
       matrix[...] = matrix[...] @ _adding(-shift, matrix)
@@ -73,7 +75,7 @@ def _check_guess(model: TokenModel) -> None:
 
 
 def _check_rule(model: SequentialLearner) -> None:
-  if model.decays or not model.erases or not hasattr(model, 'start'):
+  if model.decays or not model.erases or model.start is None:
     raise UserError(
       'the model is a recurrence that decays, does not erase, or starts from 0; only '
       "the rule 'delta' with guess='linear' is transported: with any other the prior "

@@ -1,7 +1,8 @@
 """Training: one sharded loop for every model, from a config to a workdir."""
 
 from zoo.config.validation import validate as validate
-from zoo.training.loop import train as train
+from zoo.host.parts import Part as Part
 from zoo.training.summary import table as table
 from zoo.training.sweeps import grid as grid
 from zoo.training.sweeps import sweep as sweep
+from zoo.training.trainer import train as train

@@ -47,6 +47,36 @@ def compare_trained(
   return [*(processes.run_on_main(measure) or none)]
 
 
+def compare_members(
+  configs: Sequence[Config],
+  tasks: Sequence[Task],
+  graph: nnx.GraphDef,
+  mesh: Mesh,
+  models: PyTree,
+) -> list[Comparison | None]:
+  """The comparison of each model of a program, several stacked along a first axis.
+
+  Models of one task with the same seed are compared on the same prompts.
+  """
+  if len(configs) == 1:
+    return compare_trained(configs[0], tasks[0], graph, [models], mesh)
+  groups: list[list[int]] = []
+  for i, (config, task) in enumerate(zip(configs, tasks, strict=True)):
+    for members in groups:
+      if configs[members[0]].seed == config.seed and tasks[members[0]] == task:
+        members.append(i)
+        break
+    else:
+      groups.append([i])
+  found: dict[int, Comparison | None] = {}
+  for members in groups:
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i], models) for i in members]
+    first = members[0]
+    compared = compare_trained(configs[first], tasks[first], graph, each, mesh)
+    found.update(zip(members, compared, strict=True))
+  return [found[i] for i in range(len(configs))]
+
+
 def num_prompts(config: Config) -> int:
   """The prompts to compare on: as many as wanted, but no more than are held out."""
   return min(num_compared(config), config.eval.num_batches * config.train.batch_size)

@@ -1,6 +1,5 @@
 """Plots of runs: the in-context risk by training step, and by number of examples."""
 
-import contextlib
 import functools
 import operator
 import pathlib
@@ -11,7 +10,7 @@ from matplotlib.axes import Axes
 
 from zoo.core import registry
 from zoo.core.errors import UserError
-from zoo.host.files import read_json, user_path
+from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.style import (
@@ -23,7 +22,6 @@ from zoo.reports.style import (
   legend_above,
   sparse_markers,
 )
-from zoo.storage.buckets import copied_files, is_url
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
 from zoo.training.records import read_lines
@@ -51,8 +49,7 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   UserError for a folder that holds no run, or one that has logged nothing yet. A folder
   may be in a bucket: gs://bucket/runs/a.
   """
-  with contextlib.ExitStack() as stack:
-    return _plot_risk([_local(workdir, stack) for workdir in workdirs])
+  return _plot_risk([workdir_path(workdir) for workdir in workdirs])
 
 
 @in_style()
@@ -96,29 +93,17 @@ def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   its last evaluation, if its model predicts all examples in one pass. Raises UserError
   for a run that has no curve. A folder may be in a bucket.
   """
-  with contextlib.ExitStack() as stack:
-    return _plot_examples([_local(workdir, stack) for workdir in workdirs])
-
-
-def _plot_examples(folders: Sequence[pathlib.Path]) -> Figure:
+  folders = [workdir_path(workdir) for workdir in workdirs]
   labels = _labels(folders)
   return plot_by_examples({labels[one]: _read_comparison(one) for one in folders})
-
-
-def _local(workdir: str | pathlib.Path, stack: contextlib.ExitStack) -> pathlib.Path:
-  """The folder of a run; for a run in a bucket, a local copy of the files read here."""
-  if not is_url(workdir):
-    return user_path(workdir)
-  names = 'config.json', _METRICS, SUMMARY, _TABLE
-  return stack.enter_context(copied_files(str(workdir), names))
 
 
 def _read_comparison(workdir: pathlib.Path) -> Comparison:
   """The comparison of a finished run, or the newest curve of its model."""
   _config(workdir)  # raises UserError for a folder that holds no run
   summary = read_summary(workdir / SUMMARY)
-  if summary is not None and summary['comparison']:
-    return summary['comparison']
+  if summary is not None and (comparison := summary.get('comparison')):
+    return comparison
   lines = read_lines(workdir / _METRICS)
   curves = [line['curve'] for line in lines if line['curve'] is not None]
   if not curves:

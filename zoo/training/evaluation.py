@@ -29,9 +29,10 @@ from zoo.training.objective import (
   query_losses,
   sample,
   stack,
+  stack_tasks,
   stacked_moments,
 )
-from zoo.training.step import EVAL_STREAM, stream_key
+from zoo.training.step import EVAL_STREAM, stream_keys
 
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.
@@ -96,17 +97,17 @@ class Evaluation:
     rules_of: Callable[[PyTree], Rule | None],
     sample_moments: Callable[..., SampledMoments],
     tasks: Sequence[Task],
-    keys: Key[Array, ' n'],
+    inputs: PyTree,
     num_prompts: int,
     sharding: PyTree,
     mesh: Mesh,
   ):
-    """Evaluates `n` models, one per task, whose stacked arrays have this sharding.
+    """Evaluates a model for each task, whose arrays have this sharding.
 
     `rules_of` returns the models' learning rules or exact forms, stacked along a first
     axis, or None if they have none; only the tasks of learning rules may differ.
-    `sample_moments` takes the state, `keys`, and the moments and gradient descents of
-    the tasks, and returns the moments of the losses, also stacked along a first axis.
+    `sample_moments` takes the arrays, `inputs`, and the moments and gradient descents
+    of the tasks, and returns the moments of the losses, also stacked.
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
@@ -114,7 +115,7 @@ class Evaluation:
     self.references = references(tasks)
     self._task = tasks[0]
     known = self.references and (self.references.moments, self.references.gd)
-    self._inputs = replicate((keys, known), mesh)
+    self._inputs = replicate((inputs, known), mesh)
     whole = NamedSharding(mesh, P())
     if self.references is None:
       rules_of = _no_rules
@@ -187,29 +188,81 @@ class Evaluation:
 
 
 def make_evaluation(
-  config: Config,
-  task: Task,
+  configs: Sequence[Config],
+  tasks: Sequence[Task],
   graph: nnx.GraphDef,
   statistics: bool,
   layout: Layout,
   mesh: Mesh,
 ) -> Evaluation:
-  """The evaluation of one model."""
-  rule_of = functools.partial(exact_rule, graph, task)
-  errors = functools.partial(sample_errors, graph, task, config, statistics)
-
-  def sample_moments(state: PyTree, keys: Array, known: Known) -> SampledMoments:
-    return _stacked(errors(state, *_only((keys, known))))
-
+  """The evaluation of one model, or of several whose arrays are stacked."""
+  config = configs[0]
+  keys = stream_keys(configs, EVAL_STREAM)
+  errors = functools.partial(sample_errors, graph, config, statistics)
+  rule_of = functools.partial(exact_rule, graph, tasks[0])
+  if len(configs) == 1:
+    return Evaluation(
+      lambda state: _stacked(rule_of(state)),
+      lambda state, given, known: _stacked(errors(state, *given, known=_only(known))),
+      tasks,
+      (keys[0], tasks[0]),
+      config.eval.num_batches * config.train.batch_size,
+      model_sharding(layout),
+      mesh,
+    )
+  groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
+  for i, task in enumerate(tasks):
+    groups.setdefault(jax.tree.structure(task), []).append(i)
+  joint = [stack_tasks([tasks[i] for i in members]) for members in groups.values()]
+  sampled = functools.partial(
+    _sample_groups,
+    errors,
+    [np.array(members) for members in groups.values()],
+    [axes for _, axes in joint],
+    len({config.seed for config in configs}) == 1,
+    statistics,
+  )
   return Evaluation(
-    lambda state: _stacked(rule_of(state)),
-    sample_moments,
-    [task],
-    stream_key(config, EVAL_STREAM)[None],
+    jax.vmap(rule_of),
+    sampled,
+    tasks,
+    (keys, [task for task, _ in joint]),
     config.eval.num_batches * config.train.batch_size,
     model_sharding(layout),
     mesh,
   )
+
+
+def _sample_groups(
+  errors: Callable[..., SampledMoments],
+  groups: Sequence[np.ndarray],
+  axes: Sequence[PyTree],
+  same_prompts: bool,
+  statistics: bool,
+  states: PyTree,
+  inputs: tuple[Key[Array, ' n'], Sequence[Task]],
+  known: Known,
+) -> SampledMoments:
+  """The moments of `errors` for each model, with prompts sampled once where shared.
+
+  The tasks of a group differ in numbers alone, which have these `axes`.
+  """
+  keys, tasks = inputs
+  found = []
+  for members, task, axis in zip(groups, tasks, axes, strict=True):
+    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, known))
+    state, key, constants = own
+    if same_prompts:
+      run = jax.vmap(errors, (0, None, axis, 0))
+      found.append(run(state, key[0], task, constants))
+    elif statistics:  # one after the other: statistics of many prompts are large
+      repeat: Any = jax.vmap(lambda one: one, (axis,), axis_size=len(members))
+      each = state, key, repeat(task), constants
+      found.append(jax.lax.map(lambda one: errors(*one), each))
+    else:
+      found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
+  back = np.argsort(np.concatenate([*groups]))
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
 
 
 def model_sharding(layout: Layout) -> PyTree:
@@ -238,11 +291,11 @@ def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:
 
 def sample_errors(
   graph: nnx.GraphDef,
-  task: Task,
   config: Config,
   statistics: bool,
   state: PyTree,
   key: Key[Array, ''],
+  task: Task,
   known: Known,
 ) -> SampledMoments:
   """The moments of the losses of a model and of gradient descent on held-out prompts.

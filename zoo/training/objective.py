@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.validation import Config, compute_dtype, num_parts, positions
 from zoo.core import draws
-from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import (
   FollowsRule,
   HasExactForm,
-  Looped,
   Predictor,
   Task,
-  is_looped,
 )
 from zoo.core.statistics import Statistics
 from zoo.measure.curves import one_pass
+from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
 
-# From a model, the key of the step and the moments of the task to the loss. Tasks of
-# one program may differ only in their moments, which are None outside exact theory.
-Objective = Callable[
-  [Predictor, Key[Array, ''], theory.Moments | None], Float[Array, '']
-]
+
+class Numbers(NamedTuple):
+  """Inputs of a compiled step besides the state and the key; none is compiled in."""
+
+  task: Task  # whose numbers are leaves
+  moments: theory.Moments | None  # of the task; None if exact theory does not cover it
+  learning_rate: Any = None  # a number for each model; None: that of the config
 
 
-def moments_of(task: Task) -> theory.Moments | None:
-  """The moments of a task that exact theory covers, None for others."""
-  return theory.task_moments(task) if theory.covers(task) else None
+# From a model, the key of the step and the numbers to the loss.
+Objective = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
+
+
+def numbers_of(task: Task) -> Numbers:
+  """The numbers of a step of one model, with the learning rate of its config."""
+  return Numbers(task, theory.task_moments(task) if theory.covers(task) else None)
 
 
 def stacked_moments(tasks: Sequence[Task]) -> theory.Moments:
@@ -63,18 +67,40 @@ def stack(trees: Iterable[_Tree]) -> _Tree:
   return jax.tree.map(lambda *leaves: np.stack(list(map(np.asarray, leaves))), *trees)
 
 
-def uses_statistics(model: object, task: Task) -> bool:
-  """Whether a model is trained and evaluated on sufficient statistics of prompts.
+def stack_tasks(tasks: Sequence[Task]) -> tuple[Task, PyTree]:
+  """Tasks that differ in numbers as one value, and the axis of each of its leaves.
 
-  This holds if the model depends on the prompts only through them, and if they are
-  cheaper than the examples: if the context is long, or the model has enough heads.
+  Numbers in which the tasks differ are stacked along a new first axis, 0; those that
+  all share are as they are, None, so that what is drawn from them is drawn once.
+  """
+
+  def axis(*leaves: Any) -> int | None:
+    first, *rest = map(np.asarray, leaves)
+    return None if all(np.array_equal(first, one) for one in rest) else 0
+
+  def joined(*leaves: Any) -> Any:
+    return (
+      leaves[0] if axis(*leaves) is None else np.stack(list(map(np.asarray, leaves)))
+    )
+
+  leaves, structure = zip(*map(jax.tree.flatten, tasks), strict=True)
+  joint = [joined(*ones) for ones in zip(*leaves, strict=True)]
+  axes = [axis(*ones) for ones in zip(*leaves, strict=True)]
+  return jax.tree.unflatten(structure[0], joint), jax.tree.unflatten(structure[0], axes)
+
+
+def uses_statistics(model: object, task: Task, num_models: int = 1) -> bool:
+  """Whether models are trained and evaluated on sufficient statistics of prompts.
+
+  This holds if they depend on the prompts only through them, and if they are cheaper
+  than the examples: if the context is long, or there are several models or enough
+  heads.
   """
   if not (theory.covers(task) and isinstance(model, FollowsRule)):
     return False
-  heads = getattr(model, 'num_heads', None)
-  if heads is None or task.has_long_context:
+  if num_models > 1 or task.has_long_context or not isinstance(model, LinearAttention):
     return True
-  c, e = task.context_length, task.num_features + 1
+  heads, c, e = model.num_heads, task.context_length, task.num_features + 1
   # Transforming statistics costs e⁴ for any batch size, which devices cannot share, and
   # a large triangle takes long to compile.
   if e > 256:
@@ -120,7 +146,8 @@ def query_losses(
     predictions = predictor(batch).astype(batch.y_query.dtype)
     return task.loss(predictions, batch.y_query)
   assert moments is not None  # only tasks that exact theory covers have statistics
-  rule = predictor if isinstance(predictor, LearningRule) else _rule_of(predictor)
+  assert isinstance(predictor, FollowsRule)
+  rule = predictor.learning_rule()
   noise_std = jnp.sqrt(moments.noise_variance)
   return jnp.square(batch.errors(rule, moments.prior_mean, noise_std))
 
@@ -135,15 +162,26 @@ def losses_at_all(
   return task.loss(predict(prompt).astype(targets.dtype), targets)
 
 
-def _losses_of_loops(
-  model: Looped, task: Task, prompt: Prompt, at_all: bool
-) -> Float[Array, 'l b t']:
-  """The task's loss after each loop, at every example or at the query alone."""
-  first = 0 if at_all else -1
-  targets = prompt.targets[:, first:]
-  loss = task.loss
-  predictions = model.loop_predictions(prompt).astype(targets.dtype)[:, :, first:]
-  return jax.vmap(lambda one: loss(one, targets))(predictions)
+def trained_losses(
+  model: Predictor,
+  task: Task,
+  batch: Prompt | Statistics,
+  moments: theory.Moments | None,
+  every: bool,
+) -> Float[Array, '*n']:
+  """The task's losses whose mean is trained: at the query, or at every example.
+
+  Those of a token model have a first axis for its trained loops.
+  """
+  if isinstance(batch, Prompt) and isinstance(model, TokenModel):
+    targets = batch.targets if every else batch.targets[:, -1:]
+    predictions = model.loop_predictions(batch, every).astype(targets.dtype)
+    return jax.vmap(lambda one: task.loss(one, targets))(predictions)
+  if isinstance(batch, Prompt) and not every:
+    return task.loss(model(batch).astype(batch.y_query.dtype), batch.y_query)
+  if isinstance(batch, Prompt):
+    return losses_at_all(model, task, batch)
+  return query_losses(model, task, batch, moments)
 
 
 def make_objective(
@@ -157,21 +195,23 @@ def make_objective(
   from as many contexts as a batch has prompts, with the query integrated out, as
   `theory.deep.sampled_risk` does. For a looped model `sampled` is also the mean over
   the trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts of a batch
-  are computed at the same time.
+  are computed at the same time. Prompts are those of the task among the step's numbers;
+  `task` itself gives the constants of exact forms.
   """
-  at_all = positions(config) == 'every'
+  every, dtype = positions(config) == 'every', compute_dtype(config)
 
   def exact(
-    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+    model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
     if isinstance(model, HasExactForm):
       form = theory.exact_form(model)
       return theory.form_risk(form, theory.form_constants(form, task))
-    assert moments is not None  # ensured by the validation of the config
-    return theory.population_risk(_rule_of(model), moments)
+    assert numbers.moments is not None  # ensured by the validation of the config
+    assert isinstance(model, FollowsRule)
+    return theory.population_risk(model.learning_rule(), numbers.moments)
 
   def low_variance(
-    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+    model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
     regression = require_covered(task)
     sizes = config.train.batch_size, regression.context_length, regression.num_features
@@ -182,24 +222,20 @@ def make_objective(
     return theory.deep.low_variance_risk(model, regression, contexts)
 
   def sampled(
-    model: Predictor, key: Key[Array, ''], moments: theory.Moments | None
+    model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
-    batch = sample(task, key, config.train.batch_size, statistics)
+    drawn, moments, _ = numbers
+    batch = sample(drawn, key, config.train.batch_size, statistics)
+    if (parts := num_parts(config)) * num_lanes > 1:
 
-    def loss(model: Any, batch: Prompt | Statistics) -> Float[Array, '']:
-      if isinstance(batch, Prompt) and compute_dtype(config) != 'float32':
-        model, batch = _in_type(model, batch, compute_dtype(config))
-      if not isinstance(batch, Prompt):
-        return jnp.mean(query_losses(model, task, batch, moments))
-      if is_looped(model):
-        return jnp.mean(_losses_of_loops(model, task, batch, at_all))
-      if at_all:
-        return jnp.mean(losses_at_all(model, task, batch))
-      return jnp.mean(query_losses(model, task, batch, moments))
+      def loss(model: Any, batch: Any) -> Float[Array, '']:
+        model, batch = _in_type(model, batch, dtype)
+        return jnp.mean(trained_losses(model, drawn, batch, moments, every))
 
-    if (parts := num_parts(config)) * num_lanes == 1:
-      return loss(model, batch)
-    return mean_loss(loss, model, batch, parts, num_lanes)
+      return mean_loss(loss, model, batch, parts, num_lanes)
+    if isinstance(batch, Prompt):
+      model, batch = _in_type(model, batch, dtype)
+    return jnp.mean(trained_losses(model, drawn, batch, moments, every))
 
   objectives = {'exact': exact, 'low_variance': low_variance, 'sampled': sampled}
   return objectives[config.objective.name]
@@ -207,6 +243,8 @@ def make_objective(
 
 def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
   """A model and its inputs from prompts in another type; the targets keep theirs."""
+  if dtype == 'float32':
+    return model, prompt
 
   def cast(array: Array) -> Array:
     return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
@@ -220,8 +258,3 @@ def _in_type(model: Any, prompt: Prompt, dtype: str) -> tuple[Any, Prompt]:
     context_targets=prompt.targets[:, :-1],
   )
   return nnx.merge(graph, jax.tree.map(cast, state)), prompt
-
-
-def _rule_of(model: Predictor) -> LearningRule:
-  assert isinstance(model, FollowsRule)
-  return model.learning_rule()

@@ -18,8 +18,8 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from zoo.config.validation import Config, build_task, num_parts
-from zoo.core.protocols import Predictor
+from zoo.config.validation import Config, num_parts
+from zoo.core.protocols import Predictor, Task
 
 # From a model and a batch to the mean loss over the batch.
 Loss = Callable[[Any, PyTree], Float[Array, '']]
@@ -31,7 +31,7 @@ _NUM_LANES = 4
 _LEAST_WORK = 1e8
 
 
-def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
+def num_lanes(config: Config, task: Task, mesh: Mesh, weights: PyTree) -> int:
   """The parts of a batch to compute at the same time; 1 except for large CPU steps.
 
   `weights` are those of all models that the program trains.
@@ -40,8 +40,7 @@ def num_lanes(config: Config, mesh: Mesh, weights: PyTree) -> int:
     return 1
   part = config.train.batch_size // num_parts(config)
   sizes = (math.prod(leaf.shape) for leaf in jax.tree.leaves(weights))
-  length = getattr(build_task(config), 'context_length', 0)
-  work = sum(sizes) * config.train.batch_size * (length + 1)
+  work = sum(sizes) * config.train.batch_size * (task.context_length + 1)
   return _NUM_LANES if work >= _LEAST_WORK and part % _NUM_LANES == 0 else 1
 
 

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import pathlib
 import sys
+import tempfile
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 from absl import logging
+from msgspec import Meta
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
 from tqdm import tqdm
 
+from zoo.core.errors import RunError
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
-  is_finite_number,
-  parse_json,
+  is_url,
+  parse_as,
   read_bytes,
+  upload,
   write_atomically,
 )
+from zoo.storage import lease
 
 event_pb2: Any = _event_pb2  # its names are created at run time
 
-# The fields of a line besides its step.
-_FIELDS = (
-  *('loss', 'eval_risk', 'exact_risk', 'grad_norm', 'steps_per_second', 'wall_time'),
-)
-# The loss after 0, 1, …, C examples; only for models that predict all in one pass.
 _CURVE = 'curve'
+_METRICS = 'metrics.jsonl'
+_THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
+
+
+class _Line(TypedDict):
+  """A line of `metrics.jsonl`; what is unknown or overflows is None."""
+
+  step: Annotated[int, Meta(ge=0)]
+  loss: NotRequired[float | None]
+  eval_risk: NotRequired[float | None]
+  exact_risk: NotRequired[float | None]
+  # The loss after 0, 1, …, C examples; only for models that predict all in one pass.
+  curve: NotRequired[Annotated[list[float | None], Meta(min_length=1)] | None]
+  grad_norm: NotRequired[float | None]
+  steps_per_second: NotRequired[float | None]
+  wall_time: float
 
 
 class Progress:
@@ -95,27 +113,35 @@ class Records:
 
   Lines after the step from which a run resumes are dropped, since they will be written
   again; the wall time continues from the last remaining line. Only process 0 writes;
-  without `tensorboard` it writes no files for TensorBoard.
+  without `tensorboard` it writes no files for TensorBoard. A file in a bucket cannot
+  grow, so records of a run in a bucket are written into a local folder, and copied at
+  each save and at the end.
   """
 
   def __init__(self, workdir: pathlib.Path, step: int, tensorboard: bool = True):
     self.workdir = workdir
     self._primary = jax.process_index() == 0
-    self._path = path = workdir / 'metrics.jsonl'
     lines = []
     if self._primary:
       # One line for each step, in order, whatever was done to the file by hand.
-      by_step = {line['step']: line for line in reversed(read_lines(path))}
+      saved = reversed(read_lines(workdir / _METRICS))
+      by_step = {line['step']: line for line in saved}
       lines = [by_step[number] for number in sorted(by_step) if number <= step]
     self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None
+    self._is_copied = True
     if not self._primary:
       return
-    write_atomically(path, ''.join(json.dumps(line) + '\n' for line in lines))
+    self._local = workdir
+    if is_url(workdir):
+      stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
+      self._local = pathlib.Path(self._stack.enter_context(stage))
+    self._path = self._local / _METRICS
+    write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
       return
-    board = workdir / 'tensorboard'
+    board = self._local / 'tensorboard'
     board.mkdir(exist_ok=True)
     # Not SummaryWriter: a full disk ends its thread, and the next call waits for it.
     self._board = EventsWriter(str(board / 'events'))
@@ -131,11 +157,18 @@ class Records:
 
   def __exit__(self, *exception: object) -> None:
     try:
-      self._stack.close()
-    except OSError:
+      with self._stack:
+        if not self._is_copied:
+          copy_all([self])
+    except (OSError, RunError):
       # This exception must not replace one that is already being raised.
       if exception == (None, None, None):
         raise
+
+  def copy(self) -> None:
+    """Copies the records of a run in a bucket into it; raises OSError."""
+    self._is_copied = True
+    upload(self._local, self.workdir)
 
   @property
   def wall_time(self) -> float:
@@ -150,6 +183,7 @@ class Records:
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
+    self._is_copied = False
     if self._board is None:
       return
     curve = enumerate(line.get(_CURVE) or [])
@@ -161,6 +195,18 @@ class Records:
           event_pb2.Event(wall_time=time.time(), step=line['step'], summary=summary)
         )
     self._board.flush()
+
+
+def copy_all(records: Sequence[Records]) -> None:
+  """Copies the records of runs in a bucket into it, on process 0.
+
+  Raises OSError; RunError if another program has taken the bucket over.
+  """
+  if not (is_url(records[0].workdir) and jax.process_index() == 0):
+    return
+  lease.make_sure(records[0].workdir)
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+    list(threads.map(Records.copy, records))
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -187,21 +233,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 def _parsed(text: str) -> dict[str, Any] | None:
   """A line with all its fields; None if it is damaged."""
   try:
-    line = parse_json(text, 'a line')
+    line = parse_as(text, _Line, 'a line')
   except UnreadableFile:
     return None
-  if not isinstance(line, dict):
-    return None
-  line |= {name: None for name in _FIELDS if name not in line}
-  values = [line[name] for name in _FIELDS if line[name] is not None]
-  curve = line.setdefault(_CURVE, None)
-  if curve is not None and not (isinstance(curve, list) and curve):
-    return None
-  values += [value for value in curve or [] if value is not None]
-  if (
-    not (isinstance(line.get('step'), int) and line['step'] >= 0)
-    or line['wall_time'] is None
-    or not all(map(is_finite_number, [line['step'], *values]))
-  ):
-    return None
-  return line
+  missing = [name for name in _Line.__annotations__ if name not in line]
+  return {**line, **dict.fromkeys(missing)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,23 +14,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
-from zoo import theory
 from zoo.config.optimizers import build_optimizer, flattened, with_shapes_of
 from zoo.config.validation import Config, build_model
 from zoo.core.draws import EVAL_STREAM as EVAL_STREAM
 from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.draws import TRAIN_STREAM as TRAIN_STREAM
-from zoo.core.protocols import Model, SplitsHeads
+from zoo.core.protocols import Model
+from zoo.models import LinearAttention
 from zoo.training.layout import Layout, State
-from zoo.training.objective import Objective
-
-
-class Numbers(NamedTuple):
-  """Inputs of a compiled step besides the state and the key; none is compiled in."""
-
-  moments: theory.Moments | None  # of the task; None if exact theory does not cover it
-  learning_rate: Any = None  # a number for each model; None: that of the config
-
+from zoo.training.objective import Numbers, Objective
 
 # From state, key and numbers to the next state and its metrics.
 Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
@@ -64,7 +56,7 @@ def _split_heads(model: Model) -> None:
   """Splits the heads of a model that allows it over all devices of the mesh."""
   # With fewer heads than devices most of them would be padding.
   devices = jax.sharding.get_abstract_mesh().size
-  if isinstance(model, SplitsHeads) and model.num_heads >= devices:
+  if isinstance(model, LinearAttention) and model.num_heads >= devices:
     model.split_heads('model', 'data')
 
 
@@ -121,10 +113,8 @@ def make_step(
   A learning rate in the step's `numbers` replaces that of the config.
   """
 
-  def loss_of(
-    model: Any, key: Key[Array, ''], moments: theory.Moments | None
-  ) -> Float[Array, '']:
-    return objective(layout.gathered(model), key, moments)
+  def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
+    return objective(layout.gathered(model), key, numbers)
 
   def train_step(
     state: State, key: Key[Array, ''], numbers: Numbers
@@ -138,7 +128,7 @@ def make_step(
         layout.keeps_shapes,
         numbers.learning_rate,
       )
-    loss, grads = nnx.value_and_grad(loss_of)(model, key, numbers.moments)
+    loss, grads = nnx.value_and_grad(loss_of)(model, key, numbers)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)

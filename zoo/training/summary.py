@@ -6,10 +6,11 @@ import json
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
 import jax
 from flax import nnx
+from jax.sharding import Mesh
 
 from zoo.config.validation import Config, abstract_model, to_json
 from zoo.core.protocols import FollowsRule, Model
@@ -17,21 +18,17 @@ from zoo.core.tables import format_estimate, format_exact, format_table
 from zoo.host.files import (
   UnreadableFile,
   finite_or_null,
-  is_finite_number,
-  read_json,
+  read_as,
   write_atomically,
 )
-from zoo.measure.comparison import Comparison, below_bayes, is_comparison, table_of
-from zoo.training.evaluation import Risks
-from zoo.training.program import Program
+from zoo.measure.comparison import Comparison, below_bayes, table_of
+from zoo.training.evaluation import References, Risks
 from zoo.training.utilisation import share_of_peak
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
-_TEXTS = 'model', 'jax_version', 'device_kind'
-_COUNTS = 'num_params', 'step', 'num_devices', 'num_processes'
-# Fields with a standard error.
-_SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
+# Fields that summaries of earlier versions lack.
+_ADDED = 'comparison', 'flops_per_second', 'share_of_peak'
 
 
 class Summary(TypedDict):
@@ -50,13 +47,14 @@ class Summary(TypedDict):
   gd_risk: float | None
   optimal_risk: float | None
   excess_risk: float | None
-  comparison: Comparison | None  # of the model with the baselines of its task
+  # Of the model with the baselines of its task.
+  comparison: NotRequired[Comparison | None]
   steps_per_second: float | None
   cpu_ms_per_step: float | None
-  flops_per_second: float | None  # of all devices and models of the program
-  share_of_peak: (
-    float | None
-  )  # by zoo.training.utilisation; None if the peak is unknown
+  # Of all devices and models of the program.
+  flops_per_second: NotRequired[float | None]
+  # By zoo.training.utilisation; None if the peak is unknown.
+  share_of_peak: NotRequired[float | None]
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -65,21 +63,22 @@ class Summary(TypedDict):
 
 
 def summarise(
-  program: Program,
-  i: int,
+  config: Config,
   model: Model,
+  mesh: Mesh,
   risks: Risks,
+  references: References | None,
+  i: int,
   comparison: Comparison | None,
   speed: tuple[float | None, float | None],
   flops: int,
   wall_time: float,
 ) -> Summary:
-  """The summary of the i-th model of a program.
+  """The summary of the i-th model of a program, on a mesh.
 
-  `model` may be abstract, and `speed` is from `Progress.speed`; `flops` is the number
-  per step of the program.
+  `model` may be abstract, the references are those of all models, `speed` is from
+  `Progress.speed`, and `flops` is the number per step of the program.
   """
-  config, references = program.configs[i], program.evaluation.references
   parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
@@ -91,7 +90,7 @@ def summarise(
   in_family = isinstance(model, FollowsRule)
   if in_family and risks.exact is not None and optimum is not None:
     excess = risks.exact - optimum
-  devices = program.mesh.devices
+  devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
   summary = {
@@ -149,10 +148,12 @@ def write_summary(workdir: pathlib.Path, summary: Summary) -> None:
 def read_summary(path: pathlib.Path) -> Summary | None:
   """A `summary.json`, or None if it is missing or damaged."""
   try:
-    summary = read_json(path)
+    summary = read_as(path, Summary)
   except UnreadableFile:
     return None
-  return cast(Summary, summary) if _is_summary(summary) else None
+  for name in _ADDED:
+    summary.setdefault(name, None)
+  return summary
 
 
 def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
@@ -162,31 +163,6 @@ def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
     return None
   own = config.model.name, config.train.num_steps
   return summary if (summary['model'], summary['step']) == own else None
-
-
-def _is_summary(content: object) -> bool:
-  """Whether JSON has all fields of a summary with the right types."""
-  if not isinstance(content, dict):
-    return False
-  for name in ('comparison', 'flops_per_second', 'share_of_peak'):
-    content.setdefault(name, None)  # missing in summaries of earlier versions
-  if not Summary.__annotations__.keys() <= content.keys():
-    return False
-
-  def fits(name: str) -> bool:
-    value = content[name]
-    if name in _TEXTS:
-      return isinstance(value, str)
-    if name in _COUNTS:
-      return isinstance(value, int) and is_finite_number(value)
-    if name == 'comparison':
-      return value is None or is_comparison(value)
-    return is_finite_number(value) or (value is None and name != 'wall_time')
-
-  # The error of a mean over one prompt is unknown, and that of a large loss overflows.
-  return all(map(fits, Summary.__annotations__)) and all(
-    content[f'{name}_stderr'] is None for name in _SAMPLED if content[name] is None
-  )
 
 
 def table(summary: Summary) -> str:
@@ -214,9 +190,9 @@ def table(summary: Summary) -> str:
     rows.append(['optimum of the linear family', '', '', optimum])
   header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model − this', 'exact']
   text = format_table(rows, header=header)
-  if summary['comparison']:
-    header, rows = table_of(summary['comparison'])
+  if comparison := summary.get('comparison'):
+    header, rows = table_of(comparison)
     text += f'\n\n{format_table(rows, header=header)}'
-    if warning := below_bayes(summary['comparison']):
+    if warning := below_bayes(comparison):
       text += f'\nwarning: {warning}'
   return text

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import csv
-import functools
 import hashlib
 import io
 import itertools
 import json
 import pathlib
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,42 +17,25 @@ import jax
 from absl import logging
 from flax.traverse_util import flatten_dict
 
-from zoo.config import memory
 from zoo.config.validation import (
   Config,
-  abstract_model,
-  build_task,
-  mesh_shape,
   minutes_of_patience,
-  num_heads,
   validate,
   validate_fields,
 )
 from zoo.core import tables
-from zoo.core.errors import RunError, UserError, check_count, check_name
-from zoo.host.files import write_atomically
+from zoo.core.errors import RunError, UserError, check_name
+from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
-from zoo.storage.buckets import is_url
-from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
-from zoo.storage.workdir import POINTS, lock_of_part, locked, open_workdir, shared
-from zoo.training.division import (
-  Workers,
-  divide,
-  in_turn,
-  lost_in,
-  note_lost,
-  one_at_a_time,
-  programs_of,
-  read_lost,
-  shared_folder,
-)
+from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir
 from zoo.training.layout import State
-from zoo.training.loop import NotFiniteError, run, train_locked
-from zoo.training.populations import make_population
-from zoo.training.stacking import can_be_stacked, make_stacked_program, unstack
+from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
+from zoo.training.trainer import NotFiniteError, Trainer, make_program, train_locked
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
 
 # Fields of a config, such as 'task.prior_mean', and their values.
@@ -78,20 +59,21 @@ def sweep(
   config: Config,
   points: Sequence[Point],
   workdir: str | pathlib.Path,
-  num_processes: int = 1,
+  part: Part | None = None,
 ) -> list[Row] | None:
   """Trains the config at each point, or resumes from the workdir.
 
-  Points that differ only in certain fields are trained side by side in one program: for
-  linear attention the fields `stacking.STACKED`, or `STACKED_IF_EXACT` with the exact
-  objective, for other models `populations.POPULATION`, unless they change more of a
-  model than its arrays. Other points are trained one after the other. Each point has
-  its own folder, like an ordinary run.
+  Points that differ only in the seed, the learning rate, numbers of the task, or the
+  values of the model's arrays are trained side by side in one program; so are numbers
+  of heads of linear attention. Other points are trained one after the other. Each point
+  has its own folder, like an ordinary run.
 
-  If `num_processes` processes, which share only the workdir, make the same call, they
-  divide the points: each program is cut into as many parts, and each process trains
-  parts that no other process holds until all are done. If a process is lost, the others
-  train its parts. The parts stay as they are when another number of processes resumes.
+  With a `part`, such as `Part(2, 4)`, only the points of that part are trained, each
+  program being cut into as many as there are parts, and no table is written. Processes
+  that share the workdir may train different parts at the same time. Which points a part
+  has depends on the config, the points and the part alone, so that a part that was
+  stopped or killed is called again. After all parts the call without one trains what is
+  left, if anything, and writes the table.
 
   Returns a row for each point: its fields, `workdir`, and its summary; the rows are
   also in `table.csv` and `table.json`. After SIGTERM it returns None, and after Ctrl-C
@@ -100,38 +82,13 @@ def sweep(
   all other points are done, if a point has become non-finite; RunError if the disk is
   full. The workdir may be in a bucket, gs://bucket/sweeps/a.
   """
-  check_count('num_processes', num_processes)
   if jax.process_count() > 1:
     raise UserError(
       f'the processes of a sweep must not be connected, and this is one of '
-      f'{jax.process_count()} that are; give num_processes to each instead'
+      f'{jax.process_count()} that are; give each a part of the sweep instead'
     )
   configs = _check_points(config, points)
-  patience = 60 * minutes_of_patience(config)
-  with shared_folder(workdir, num_processes, patience) as (local, workers):
-    if not is_url(workdir):
-      return _sweep(local, config, points, configs, workers)
-
-    def in_bucket(rows: Sequence[Row]) -> list[Row]:
-      url = str(workdir).rstrip('/')
-      return [
-        {**row, 'workdir': f'{url}/{row["workdir"].relative_to(local)}'} for row in rows
-      ]
-
-    try:
-      rows = _sweep(local, config, points, configs, workers)
-    except LostPointsError as error:
-      error.rows = in_bucket(error.rows)
-      raise
-    return None if rows is None else in_bucket(rows)
-
-
-def sweep_in(
-  workdir: pathlib.Path, config: Config, points: Sequence[Point], workers: Workers
-) -> list[Row] | None:
-  """As `sweep`, in a local folder that these workers share."""
-  configs = _check_points(config, points)
-  return _sweep(workdir, config, points, configs, workers)
+  return _sweep(workdir_path(workdir), config, points, configs, part)
 
 
 def _sweep(
@@ -139,26 +96,28 @@ def _sweep(
   config: Config,
   points: Sequence[Point],
   configs: Sequence[Config],
-  workers: Workers,
+  part: Part | None,
 ) -> list[Row] | None:
+  if part is not None:
+    own = points_of(part, configs)
+    points, configs = [points[i] for i in own], [configs[i] for i in own]
   folders = [workdir / POINTS / _name(point) for point in points]
-  many = workers.number > 1
+  patience = 60 * minutes_of_patience(config)
   open_workdir(workdir, config, 'sweep')
+  lock = locked(workdir, patience)
+  if part is not None:
+    lock = locked_in_part(workdir, part, patience)
   try:
-    with shared(workdir) if many else locked(workdir), Interruption() as interruption:
-      with one_at_a_time(workdir, workers):
-        # Again, since in a bucket another worker may have made it meanwhile.
-        open_workdir(workdir, config, 'sweep')
-        for one, folder in zip(configs, folders, strict=True):
-          open_workdir(folder, one)
-        parts = divide(configs, folders, workdir, workers.number)
-      lost = _train_missing(configs, folders, workdir, parts, workers, interruption)
+    with lock, Interruption() as interruption:
+      for one, folder in zip(configs, folders, strict=True):
+        open_workdir(folder, one)
+      lost = _train_missing(configs, folders, workdir, interruption)
       if lost is None:
         return None
-      with one_at_a_time(workdir, workers):
-        rows = _write_table(points, configs, folders, workdir, lost)
-        done = {row['workdir'].name for row in rows}
-        delete_finished(workdir, done, alone=not many)
+      rows = _rows(points, configs, folders, lost)
+      if part is None:
+        _write_table(rows, workdir)
+        delete_finished(workdir, {row['workdir'].name for row in rows})
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
   if lost:
@@ -233,50 +192,26 @@ def _train_missing(
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
-  parts: Mapping[int, Sequence[int]],
-  workers: Workers,
   interruption: Interruption,
 ) -> set[pathlib.Path] | None:
   """Trains the points that have no summary yet; returns None if interrupted.
 
-  It trains the parts that no other worker holds, and waits for the rest. Returns the
-  folders of points that have become non-finite.
+  Returns the folders of points that have become non-finite.
   """
+  missing = [
+    i
+    for i, (config, folder) in enumerate(zip(configs, folders, strict=True))
+    if finished_summary(folder / SUMMARY, config) is None
+  ]
   lost: set[pathlib.Path] = set()
-
-  def missing(part: Sequence[int]) -> list[int]:
-    return [
-      i
-      for i in part
-      if folders[i] not in lost
-      and finished_summary(folders[i] / SUMMARY, configs[i]) is None
-    ]
-
-  waiting = [number for number, part in parts.items() if missing(part)]
-  notes = {number: read_lost(workdir, number) for number in waiting}
-  num_seen = num_trained = 0
-  for number in in_turn(
-    waiting, functools.partial(lock_of_part, workdir), workers, interruption
-  ):
-    num_seen += 1
-    if (note := read_lost(workdir, number)) != notes[number]:
-      lost |= {workdir / POINTS / name for name in lost_in(note)}
-    part = parts[number]
-    if not (points := missing(part)):  # another process has trained them
-      continue
-    num_trained += 1
-    label = f'{num_trained}/{len(waiting)}'
-    failed = []
-    for program in programs_of(part, points, configs, folders, workdir):
-      group = [(configs[i], folders[i]) for i in program]
-      unfinished = _train_group(group, workdir, label, interruption)
-      if unfinished is None:
-        return None
-      failed += unfinished
+  programs = programs_of(missing, configs, folders, workdir)
+  for number, program in enumerate(programs, start=1):
+    group = [(configs[i], folders[i]) for i in program]
+    failed = _train_group(group, workdir, f'{number}/{len(programs)}', interruption)
+    if failed is None:
+      return None
     lost |= {*failed}
-    if workers.number > 1:
-      note_lost(workdir, number, failed)
-  return lost if num_seen == len(waiting) else None
+  return lost
 
 
 def _train_group(
@@ -310,20 +245,18 @@ def _train_stacked(
 ) -> list[pathlib.Path] | None:
   """Trains points side by side; returns those that failed, None if interrupted."""
   configs, folders = zip(*group, strict=True)
-  _check_memory(configs)
+  program = make_program(configs)
+  program.compile()  # so that nothing is written if it does not fit
   names = [folder.name for folder in folders]
   unfinished = folder_of_program(workdir, names)
   unfinished.mkdir(parents=True, exist_ok=True)
   note = {**run_metadata(configs[0]), POINTS_FIELD: names}
-  linear = can_be_stacked(configs[0])
-  program = make_stacked_program(configs) if linear else make_population(configs)
   label = f'{label}: {len(configs)} × {configs[0].model.name}'
   with Checkpoints(unfinished, 1, note) as checkpoints:
+    trainer = Trainer(program, folders, checkpoints, interruption)
     # Writing all lines of all points for TensorBoard would take longer than training.
     try:
-      result = run(
-        program, folders, checkpoints, interruption, label, tensorboard=False
-      )
+      result = trainer.run(label, tensorboard=False)
     except NotFiniteError:
       return [*folders]
   if result is None:
@@ -340,37 +273,26 @@ def _train_stacked(
       lost.append(folder)
     elif finished_summary(folder / SUMMARY, config) is None:
       _write_point(config, folder, summary, state)
-  shutil.rmtree(unfinished)
+  delete_folder(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
-
-
-def _check_memory(configs: Sequence[Config]) -> None:
-  """Raises UserError unless the models of one program fit side by side."""
-  config = max(configs, key=num_heads)
-  model, shape = abstract_model(config), mesh_shape(config)
-  memory.check(config, build_task(config), model, shape, len(configs))
 
 
 def _write_point(
   config: Config, folder: pathlib.Path, summary: Summary, state: State
 ) -> None:
   """Writes the checkpoint of a trained point, unless it is there, and its summary."""
-  num_steps, note = config.train.num_steps, run_metadata(config)
-  with Checkpoints(folder, config.checkpoint.keep, note) as checkpoints:
-    if checkpoints.latest != num_steps:
-      checkpoints.save(num_steps, state)
+  save_result(folder, config.train.num_steps, state, run_metadata(config))
   write_summary(folder, summary)
 
 
-def _write_table(
+def _rows(
   points: Sequence[Point],
   configs: Sequence[Config],
   folders: Sequence[pathlib.Path],
-  workdir: pathlib.Path,
   lost: Collection[pathlib.Path],
 ) -> list[Row]:
-  """Writes the rows of the points that are not lost, and returns them.
+  """The rows of the points that are not lost.
 
   Raises RunError if one of them has no summary.
   """
@@ -384,6 +306,10 @@ def _write_table(
         f'{folder} was trained, but its {SUMMARY} cannot be read, so that no table is '
         'written; rerun the same command'
       )
+  return rows
+
+
+def _write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
   plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
   write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
   flat = [_flat(row) for row in plain]
@@ -393,7 +319,6 @@ def _write_table(
   writer.writeheader()
   writer.writerows(flat)
   write_atomically(workdir / 'table.csv', text.getvalue())
-  return rows
 
 
 def _flat(row: Row) -> Row:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import tempfile
 
 import jax
 from absl import logging
 
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
+from zoo.host.files import delete_folder, is_url, upload
 
 Steps = tuple[int, int]  # the first and the last step, counted from 1
 
@@ -32,7 +34,7 @@ class Trace:
 
   def __init__(self, folder: pathlib.Path, steps: Steps | None, start: int):
     """Traces `steps`, or those of them after the step `start`."""
-    self._folder = folder
+    self._folder = self._local = folder
     self._running = False
     if steps is not None and start >= steps[1]:
       log_no_trace(steps, f'the run resumes at step {start}')
@@ -70,11 +72,13 @@ class Trace:
     Raises OSError if the folder cannot be made.
     """
     if processes.index() == 0 and self._steps is not None:
-      self._folder.mkdir(exist_ok=True)
+      if is_url(self._folder):  # JAX writes into a local folder, which is copied
+        self._local = pathlib.Path(tempfile.mkdtemp(prefix='icl_zoo_'))
+      self._local.mkdir(exist_ok=True)
       options = jax.profiler.ProfileOptions()
       options.session_id = f'steps_{self._steps[0]}_to_{self._steps[1]}'
       options.python_tracer_level = 0  # calls of Python functions slow the host down
-      jax.profiler.start_trace(self._folder, profiler_options=options)
+      jax.profiler.start_trace(self._local, profiler_options=options)
       self._running = True
 
   def end(self) -> None:
@@ -84,7 +88,10 @@ class Trace:
     self._running = False
     try:
       jax.profiler.stop_trace()
-    except jax.errors.JaxRuntimeError as error:
+      if self._local != self._folder:
+        upload(self._local, self._folder)
+        delete_folder(self._local)
+    except (jax.errors.JaxRuntimeError, OSError) as error:
       reason = f'the trace cannot be written to {self._folder}: {error}'
       raise RunError(reason) from error
     logging.info('the trace is in %s', self._folder)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
-import shutil
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from zoo.host.files import UnreadableFile, read_json
+from zoo.host.files import UnreadableFile, delete_folder, read_json
 from zoo.storage.orbax_folders import METADATA_FILE
-from zoo.storage.steps import step_folders
+from zoo.storage.steps import step_folders, step_of
 
 POINTS_FIELD = 'points'  # of the metadata: the names of the points, in their order
 _FOLDER = 'unfinished'
@@ -33,7 +32,7 @@ class Unfinished(NamedTuple):
 def unfinished_programs(workdir: pathlib.Path) -> list[Unfinished]:
   """The programs of a sweep that have saved a step, the most advanced first."""
   found = [
-    Unfinished(folder, int(saved[0].name), names)
+    Unfinished(folder, step_of(saved[0]), names)
     for folder in _folders(workdir)
     if (saved := saved_steps(folder)) and (names := _names_in(saved[0]))
   ]
@@ -49,20 +48,18 @@ def folder_of_program(workdir: pathlib.Path, names: Sequence[str]) -> pathlib.Pa
   return workdir / _FOLDER / digest
 
 
-def delete_finished(
-  workdir: pathlib.Path, finished: AbstractSet[str], alone: bool
-) -> None:
+def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   """Deletes the programs whose points are all `finished`, as after a kill.
 
-  If no other process uses the sweep, `alone`, programs that have saved no step go, too.
+  Those that have saved no step go, too.
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
     names = _names_in(saved[0]) if saved else None
-    if alone if names is None else finished >= {*names}:
-      shutil.rmtree(folder, ignore_errors=True)
+    if finished >= {*(names or ())}:
+      delete_folder(folder)
   if not _folders(workdir) and (workdir / _FOLDER).is_dir():
-    shutil.rmtree(workdir / _FOLDER, ignore_errors=True)
+    delete_folder(workdir / _FOLDER)
 
 
 def saved_steps(folder: pathlib.Path) -> list[pathlib.Path]:

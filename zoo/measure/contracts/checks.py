@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import Looped, Predictor, Task, is_looped, predicts_all
+from zoo.core.protocols import Predictor, Task, predicts_all
 
 NUM_PROMPTS = 8
 # Relative to the largest prediction; allows for float32 sums in another order.
@@ -128,8 +128,6 @@ def facts_of(
     with one_line(what):
       found['everywhere'] = predictor.predictions(prompt)
     check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
-  if is_looped(predictor):
-    found['loops'] = _last_loop(name, predictor, prompt, task)
   for k in lengths:
     what = f'{call} of {k} examples'
     try:
@@ -142,19 +140,6 @@ def facts_of(
       failed.append(error)
       found.pop(f'after {k}', None)
   return found
-
-
-def _last_loop(name: str, predictor: Looped, prompt: Prompt, task: Task) -> Array:
-  """The predictions after the last loop: of the query, or of every example."""
-  what = f'{name}.loop_predictions(prompt)'
-  with one_line(what):
-    loops = predictor.loop_predictions(prompt)
-  num_loops, _, length, *_ = *np.shape(loops), 0, 0, 0
-  b, c = prompt.x.shape[:2]
-  if predicts_all(predictor) or not length:
-    length = c + 1
-  check_floats(what, loops, label_shape(task, max(num_loops, 1), b, length))
-  return loops[-1] if predicts_all(predictor) else loops[-1][:, -1:]
 
 
 def check_facts(
@@ -179,12 +164,6 @@ def check_facts(
   for k in range(prompt.x.shape[1]):
     if f'after {k}' in facts:
       _check_fewer(name, call, facts, k)
-  if 'loops' in facts:
-    expected = facts.get('everywhere', facts['alone'][:, None])
-    check_close(
-      f'{name}.loop_predictions(prompt) of the last loop are not the predictions',
-      *(facts['loops'], expected),
-    )
 
 
 def _check_predictions(

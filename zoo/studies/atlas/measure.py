@@ -6,6 +6,7 @@ Losses are measured after several numbers of examples, up to twice those in trai
 from __future__ import annotations
 
 import copy
+import io
 import math
 import pathlib
 import zipfile
@@ -16,10 +17,17 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo import estimators, theory
-from zoo.config.validation import AnyConfig, Config, Section, build_task, to_json
+from zoo.config.validation import (
+  AnyConfig,
+  Config,
+  Section,
+  build_task,
+  num_heads,
+  to_json,
+)
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.host.files import temporary_name
+from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
 from zoo.storage.saved_models import load
 from zoo.tasks.baselines import HostBaseline
@@ -120,6 +128,23 @@ def _exact_risk(subject: Predictor, task: Task | None) -> float:
     return math.nan
 
 
+def lowest_known(config: Config) -> float | None:
+  """The lowest known exact risk of the linear attention of a config.
+
+  It is the infimum with a learned guess, and with d heads or more if labels have no
+  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
+  is taken to be the prior mean. That is the best guess wherever the result is the
+  optimum of the linear family, as for the priors of the shipped models. None if theory
+  does not cover the task.
+  """
+  task = build_task(config)
+  if not covers(task):
+    return None
+  guess = config.model.get('initial_guess', task.prior_mean)
+  bias = config.model.get('initial_bias', 0.0)
+  return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
+
+
 def kept(
   path: pathlib.Path,
   config: AnyConfig | Section,
@@ -136,11 +161,10 @@ def kept(
     pass  # missing or damaged, so it is measured again
   measured = dict(measure())
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(temporary_name(path))
-  with temporary.open('wb') as file:
-    arrays: Any = {'config': text, **measured}
-    np.savez(file, **arrays)
-  temporary.replace(path)
+  content = io.BytesIO()
+  arrays: Any = {'config': text, **measured}
+  np.savez(content, **arrays)
+  write_atomically(path, content.getvalue())
   return measured
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -68,28 +69,27 @@ def heat_map(results: Sequence[Result]) -> Figure:
   return figure
 
 
+class _Mark(NamedTuple):
+  """A value with its interval, in the row of a model."""
+
+  model: str
+  label: str
+  interval: Interval
+
+
 @in_style()
 def losses(results: Sequence[Result]) -> Figure:
   """The losses of one task: a row per model, a mark per guess, a line per baseline."""
-  ordered = sorted(results, key=lambda one: one.loss.mean)
-  models = list(dict.fromkeys(one.cell.model for one in ordered))
+  models = _models(sorted(results, key=lambda one: one.loss.mean))
   figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
-  for guess, colour in zip((None, *guesses(results)), PALETTE, strict=False):
-    of = [one for one in results if one.cell.guess == guess]
-    if of:
-      rows = [models.index(one.cell.model) for one in of]
-      label = 'no choice of guess' if guess is None else f'guess: {guess}'
-      means, errors = [one.loss.mean for one in of], _bars(one.loss for one in of)
-      look = {'fmt': MARKERS[colour], 'color': colour, 'alpha': 0.75}
-      axes.errorbar(means, rows, xerr=errors, label=label, **look)
+  marks = [_Mark(one.cell.model, _guess(one), one.loss) for one in results]
+  _rows(axes, models, marks, _colours(map(_guess, results)), apart=0.0)
   most = max(one.loss.mean for one in results)
   for name, style in _STYLES.items():
     if name in results[0].baselines and results[0].baseline(name) < 1.5 * most:
       level = results[0].baseline(name)
       axes.axvline(level, linestyle=style, color=GREY, label=name)
-  axes.set_yticks(range(len(models)), models)
-  axes.invert_yaxis()
   axes.set_xlim(left=0)
   axes.set_xlabel('loss at the query, mean of the seeds with its 95 % interval')
   legend_above(figure)
@@ -99,12 +99,12 @@ def losses(results: Sequence[Result]) -> Figure:
 @in_style()
 def curves(results: Sequence[Result]) -> Figure:
   """The losses of one task by number of examples, in one panel per model."""
-  models = list(dict.fromkeys(one.cell.model for one in results))
+  models = _models(results)
   width = 4
   height = math.ceil(len(models) / width)
   figure = Figure(0.9 + 1.6 * height)
   panels = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
-  colours = dict(zip((None, *guesses(results)), PALETTE, strict=False))
+  colours = _colours(map(_guess, results))
   first = results[0]
   for axes in panels.flat[len(models) :]:
     axes.set_axis_off()
@@ -115,15 +115,14 @@ def curves(results: Sequence[Result]) -> Figure:
     for one in results:
       if one.cell.model == model:
         means = [one.at(i).mean for i in range(len(one.lengths))]
-        label = 'model' if one.cell.guess is None else f'guess: {one.cell.guess}'
-        colour = colours[one.cell.guess]
+        colour = colours[_guess(one)]
         axes.plot(
           *(one.lengths, means),
           marker=MARKERS[colour],
           markersize=3,
           linewidth=1,
           color=colour,
-          label=label,
+          label=_guess(one),
         )
     axes.axvline(first.context_length, color=GREY, linewidth=1, zorder=1)
     axes.set_title(model)
@@ -142,24 +141,12 @@ def curves(results: Sequence[Result]) -> Figure:
 def gains(found: Sequence[Change]) -> Figure:
   """How guesses change the losses of one task, with 95 % intervals."""
   ordered = sorted(found, key=lambda one: one.reference.loss.mean)
-  models = list(dict.fromkeys(one.result.cell.model for one in ordered))
-  names = list(dict.fromkeys(one.guess for one in found))
+  models = _models(one.result for one in ordered)
   figure = Figure(1.5 + 0.28 * len(models))
   axes = figure.subplots()
-  for i, (name, colour) in enumerate(zip(names, PALETTE, strict=False)):
-    of = [one for one in found if one.guess == name]
-    rows = [models.index(one.result.cell.model) for one in of]
-    axes.errorbar(
-      [one.loss.mean for one in of],
-      [row + 0.2 * (i - (len(names) - 1) / 2) for row in rows],
-      xerr=_bars(one.loss for one in of),
-      fmt=MARKERS[colour],
-      color=colour,
-      label=f'guess: {name}',
-    )
+  marks = [_Mark(one.result.cell.model, one.label, one.loss) for one in found]
+  _rows(axes, models, marks, _colours(one.label for one in found), apart=0.2)
   axes.axvline(0, color=BLACK, linewidth=0.8)
-  axes.set_yticks(range(len(models)), models)
-  axes.invert_yaxis()
   axes.set_xscale('symlog', linthresh=0.1)
   axes.xaxis.set_major_formatter('{x:g}')
   axes.set_xlabel(
@@ -176,33 +163,67 @@ def shares(found: Sequence[Change]) -> Figure:
   The intervals are of 95 %.
   """
   tasks = list(dict.fromkeys(one.result.cell.prompts for one in found))
-  models = list(dict.fromkeys(one.result.cell.model for one in found))[::-1]
-  names = list(dict.fromkeys(one.guess for one in found))
+  models = _models(one.result for one in found)
+  colours = _colours(one.label for one in found)
   figure = Figure(1.6 + 0.4 * len(models))
   panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-  colours = dict(zip(names, PALETTE, strict=False))
   for axes, task in zip(panels, tasks, strict=True):
-    on_task = [one for one in found if one.result.cell.prompts == task]
-    there = [name for name in names if any(one.guess == name for one in on_task)]
-    for i, name in enumerate(there):
-      of = [one for one in on_task if one.guess == name]
-      rows = [models.index(one.result.cell.model) for one in of]
-      axes.errorbar(
-        [100 * one.share.mean for one in of],
-        [row - 0.16 * (i - (len(there) - 1) / 2) for row in rows],
-        xerr=_bars((one.share for one in of), 100.0),
-        fmt=MARKERS[colours[name]],
-        color=colours[name],
-        label=f'guess: {name}',
+    marks = [
+      _Mark(
+        one.result.cell.model,
+        one.label,
+        Interval(*(100 * end for end in one.share)),
       )
+      for one in found
+      if one.result.cell.prompts == task
+    ]
+    _rows(axes, models, marks, colours, apart=0.16)
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_title(task)
-  panels[0].set_yticks(range(len(models)), models)
   figure.supxlabel(
     'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   )
   legend_above(figure)
   return figure
+
+
+def _rows(
+  axes: Axes,
+  models: Sequence[str],
+  marks: Sequence[_Mark],
+  colours: Mapping[str, str],
+  apart: float,
+) -> None:
+  """A row per model from the top down, in which marks of labels are so far apart."""
+  labels = [label for label in colours if any(one.label == label for one in marks)]
+  for i, label in enumerate(labels):
+    of = [one for one in marks if one.label == label]
+    shift = apart * (i - (len(labels) - 1) / 2)
+    axes.errorbar(
+      [one.interval.mean for one in of],
+      [models.index(one.model) + shift for one in of],
+      xerr=_bars(one.interval for one in of),
+      fmt=MARKERS[colours[label]],
+      color=colours[label],
+      alpha=0.75,
+      label=label,
+    )
+  axes.set_yticks(range(len(models)), models)
+  axes.set_ylim(len(models) - 0.5, -0.5)
+
+
+def _colours(labels: Iterable[str]) -> dict[str, str]:
+  """The colour of each label."""
+  return dict(zip(dict.fromkeys(labels), PALETTE, strict=False))
+
+
+def _guess(result: Result) -> str:
+  guess = result.cell.guess
+  return 'no choice of guess' if guess is None else f'guess: {guess}'
+
+
+def _models(results: Iterable[Result]) -> list[str]:
+  return list(dict.fromkeys(one.cell.model for one in results))
 
 
 @in_style()
@@ -297,18 +318,11 @@ def _series(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _label(result: Result) -> str:
-  cell = result.cell
-  return cell.model if cell.guess is None else f'guess: {cell.guess}'
+  return result.cell.model if result.cell.guess is None else _guess(result)
 
 
 def _length(result: Result) -> int:
   return result.context_length
-
-
-def guesses(results: Sequence[Result]) -> list[str]:
-  """The guesses of some cells, in their order."""
-  found = dict.fromkeys(one.cell.guess for one in results)
-  return [guess for guess in found if guess is not None]
 
 
 def by_prompts(results: Sequence[Result]) -> Mapping[str, list[Result]]:
@@ -325,9 +339,9 @@ def _baseline_curves(axes: Axes, result: Result) -> None:
       axes.plot(result.lengths, means, style, color=GREY, linewidth=1, label=name)
 
 
-def _bars(found: Iterable[Interval], scale: float = 1.0) -> list[float]:
+def _bars(found: Iterable[Interval]) -> list[float]:
   """Halves of intervals, for bars; NaN, which draws none, with one seed."""
-  return [scale * one.half if math.isfinite(one.half) else math.nan for one in found]
+  return [one.half if math.isfinite(one.half) else math.nan for one in found]
 
 
 def _column(result: Result) -> str:

@@ -168,9 +168,9 @@ class Change(NamedTuple):
   reference: Result
 
   @property
-  def guess(self) -> str:
-    """The guess; for linear attention, which has no choice, `linear`."""
-    return self.result.cell.guess or 'linear'
+  def label(self) -> str:
+    """The guess; for linear attention, which has no choice, it is linear."""
+    return f'guess: {self.result.cell.guess or "linear"}'
 
   @property
   def loss(self) -> Interval:

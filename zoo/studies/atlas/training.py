@@ -7,7 +7,9 @@ all cells of a task share.
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,16 +18,15 @@ import numpy as np
 from absl import logging
 from jaxtyping import Float
 
-from zoo.config.validation import Config, build_task
-from zoo.core.errors import UserError, check_count
+from zoo.config.validation import Config
+from zoo.core.errors import UserError
 from zoo.host.files import write_atomically
-from zoo.studies import cards
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
-from zoo.tasks.linear_regression import covers
+from zoo.studies.runner import history, run_in, stop_if_asked, sweep_in
 from zoo.training import sweeps
-from zoo.training.division import Workers, in_turn, one_at_a_time, shared_folder
-from zoo.training.records import read_lines
 
 # The config for the fields of a cell: model, task, guess and context length.
 GetConfig = Callable[[str, str, str | None, int | None], Config]
@@ -43,83 +44,67 @@ class Grid(NamedTuple):
 def run(
   grid: Grid,
   get_config: GetConfig,
-  out: str | pathlib.Path,
+  out: str | os.PathLike[str],
   command: str,
-  num_processes: int = 1,
+  part: Part | None = None,
 ) -> dict[Cell, Result | Reason] | None:
   """Trains the cells that are not in the folder `out` yet, one after another.
 
-  With `num_processes` n, n processes that make the same call and share only the folder
-  divide the cells among them.
+  With a `part`, such as `Part(2, 4)`, it trains and measures only every fourth cell,
+  from the second on, and writes no report; processes that share only the folder may
+  have different parts.
 
   Writes `report.html`, `atlas.csv`, and each picture as PNG and SVG. `command` is the
   command that trains this grid, without the options that name a cell; the report shows
   it. Returns None after SIGTERM; the same call then resumes. Raises UserError for a
-  folder of another grid, and otherwise the errors of `sweeps.sweep`. The folder may be
-  in a bucket, such as gs://bucket/atlas.
+  folder of another grid, and otherwise the errors of `run_in` and `sweeps.sweep`.
   """
-  check_count('num_processes', num_processes)
-  with shared_folder(out, num_processes) as (local, workers):
-    return _run(grid, get_config, local, command, workers)
+  return run_in(out, functools.partial(_run, grid, get_config, command, part))
 
 
 def _run(
   grid: Grid,
   get_config: GetConfig,
-  out: pathlib.Path,
   command: str,
-  workers: Workers,
-) -> dict[Cell, Result | Reason] | None:
-  if workers.number > 1:
-    (out / 'cells').mkdir(parents=True, exist_ok=True)  # for the locks
+  part: Part | None,
+  out: pathlib.Path,
+  interruption: Interruption,
+) -> dict[Cell, Result | Reason]:
   found: dict[Cell, Result | Reason] = {}
-  number = {cell: i for i, cell in enumerate(grid.cells, start=1)}
-  for cell in in_turn(grid.cells, lambda cell: _lock(out, cell), workers):
-    logging.info('cell %d of %d: %s', number[cell], len(number), cell.name)
-    one = _train(cell, grid, get_config, out, workers)
-    if one is None:
-      return None
-    found[cell] = one
-  if len(found) < len(number):
-    return None
-  found = {cell: found[cell] for cell in grid.cells}
-  out.mkdir(parents=True, exist_ok=True)
-  with one_at_a_time(out, workers):
+  cells = grid.cells if part is None else part.of(grid.cells)
+  for number, cell in enumerate(cells, start=1):
+    stop_if_asked(interruption)
+    logging.info('cell %d of %d: %s', number, len(cells), cell.name)
+    found[cell] = _train(cell, grid, get_config, out)
+  if part is None:
     write_atomically(out / 'atlas.csv', to_csv(found))
     report.write(found, command, out)
   return found
 
 
-def _lock(out: pathlib.Path, cell: Cell) -> pathlib.Path:
-  return out / 'cells' / f'.{cell.name}.lock'
-
-
 def _train(
-  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path, workers: Workers
-) -> Result | Reason | None:
-  """Trains and measures a cell; None if it was interrupted."""
+  cell: Cell, grid: Grid, get_config: GetConfig, out: pathlib.Path
+) -> Result | Reason:
+  """Trains and measures a cell."""
   try:
     config, points = _planned(cell, grid, get_config)
   except UserError as error:  # the model cannot do the task
     return str(error)
   folder = out / 'cells' / cell.name
   try:
-    rows = sweeps.sweep(config, points, folder)
+    rows = sweep_in(folder, config, points)
   except sweeps.LostPointsError as error:
     rows = error.rows
-  if rows is None:
-    return None
-  with one_at_a_time(out, workers):
-    baselines = measure.kept(
-      out / 'baselines' / f'{cell.prompts}.npz',
-      config.task,
-      lambda: measure.baseline_losses(config),
-    )
-    exact = measure.kept(
-      out / 'baselines' / f'{cell.prompts}_exact.npz',
-      config.task,
-      lambda: measure.exact_baseline_losses(config),
-    )
+  baselines = measure.kept(
+    out / 'baselines' / f'{cell.prompts}.npz',
+    config.task,
+    lambda: measure.baseline_losses(config),
+  )
+  exact = measure.kept(
+    out / 'baselines' / f'{cell.prompts}_exact.npz',
+    config.task,
+    lambda: measure.exact_baseline_losses(config),
+  )
   found = _result(cell, config, grid, rows, folder, baselines)
   return found._replace(exact_baselines=exact) if isinstance(found, Result) else found
 
@@ -163,7 +148,6 @@ def _result(
   rate = min(by_rate, key=lambda rate: _held_out(by_rate[rate]))
   best = by_rate[rate]
   folders = [row['workdir'] for row in best]
-  lengths = measure.lengths_of(config.task.context_length)
   losses = measure.kept(
     folder / f'losses_{rate:g}.npz',
     config,
@@ -182,21 +166,14 @@ def _result(
     seconds=max(row['wall_time'] for row in rows),
     still_falls=_still_falls(best),
     context_length=config.task.context_length,
-    lengths=lengths,
+    lengths=measure.lengths_of(config.task.context_length),
     losses=losses,
     baselines=baselines,
     exact=exact,
-    lowest_known=_lowest_known(config),
+    # Models with a field of this name have no known bound.
+    lowest_known=None if 'guess' in config.model else measure.lowest_known(config),
   )
   return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
-
-
-def _lowest_known(config: Config) -> float | None:
-  """The lowest known risk of one layer of linear attention with its kind of guess."""
-  if 'guess' in config.model:  # only other models have this field
-    return None
-  task = build_task(config)
-  return cards.lowest_known(config, task) if covers(task) else None
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:
@@ -212,15 +189,13 @@ def _still_falls(rows: Sequence[sweeps.Row]) -> bool:
   """
   falls = []
   for row in rows:
-    lines = read_lines(row['workdir'] / 'metrics.jsonl')
-    risks = [
-      line['eval_risk']
-      for line in lines
-      if line.get('eval_risk') is not None and line['step'] <= 0.9 * row['step']
+    steps, risks = history(row)
+    before = [
+      risk for step, risk in zip(steps, risks, strict=True) if step <= 0.9 * row['step']
     ]
-    if not risks or row['eval_risk'] is None:
+    if not before or row['eval_risk'] is None:
       return False
-    falls.append(risks[-1] - row['eval_risk'])
+    falls.append(before[-1] - row['eval_risk'])
   errors = [row['eval_risk_stderr'] for row in rows]
   if None in errors:  # unknown: it may be of any size
     return False

@@ -1,8 +1,11 @@
-"""The headline numbers of in-context learning, one per file.
+"""The headline numbers of in-context learning, one study per file."""
 
-To add one, write a file with a `Headline` and list it here.
-"""
+from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
+from zoo.host.parts import Part
 from zoo.studies.headlines import (
   deep_linear,
   garg,
@@ -15,15 +18,33 @@ from zoo.studies.headlines import (
   ranking,
   recall,
 )
-from zoo.studies.headlines.headline import Headline as Headline
-from zoo.studies.headlines.run import run as run
-from zoo.studies.headlines.run import table as table
+from zoo.studies.runner import GetConfig
+from zoo.studies.study import About, Result, Study
+from zoo.studies.study import run as run_studies
 
 _ALL = (
   *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
   *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
   *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
-  *(garg.TOY, garg.FULL, garg.LOOPED),
+  garg.HEADLINE,
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {one.name: one for one in _ALL}
+
+_ABOUT = About(
+  'Numbers that in-context learning must reproduce',
+  'Results of the literature, measured again by ICL Zoo, with the ranges in which they '
+  'were expected before they were measured.',
+  'headlines.json',
+)
+
+
+def run(
+  wanted: Sequence[Study],
+  get_config: GetConfig,
+  out: str | os.PathLike[str],
+  part: Part | None = None,
+) -> list[Result] | None:
+  """As `zoo.studies.study.run`; the report and `headlines.json` have all headlines."""
+  known = [*HEADLINES.values()]
+  return run_studies(wanted, get_config, out, part, known=known, about=_ABOUT)

@@ -7,8 +7,8 @@ import numpy as np
 from zoo import theory
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, GREEN, PURPLE, VERMILION
-from zoo.studies.headlines.headline import Expected, Found, Headline, at_most
-from zoo.studies.headlines.trainer import Trainer, load
+from zoo.studies.runner import Trainer, load
+from zoo.studies.study import Expected, Found, Study, at_most
 from zoo.tasks import LinearRegression
 
 _DEPTHS = 1, 2, 3, 4
@@ -83,7 +83,7 @@ def _between(lower: float, trained: float) -> Expected:
   )
 
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='deep_linear',
   statement='L trained layers of linear attention have the risks of Ahn et al.',
   setting=(

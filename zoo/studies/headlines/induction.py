@@ -9,8 +9,8 @@ import numpy as np
 
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, PALETTE
-from zoo.studies.headlines.headline import Found, Headline, at_least, at_most, near
-from zoo.studies.headlines.trainer import Trainer, history
+from zoo.studies.runner import Trainer, history
+from zoo.studies.study import Found, Study, at_least, at_most, near
 
 _WIDTH = 0.05  # nats: a plateau is a band of ± this width
 _SEEDS = [{'seed': seed} for seed in range(3)]
@@ -86,7 +86,7 @@ def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float
   return (max(part) + min(part)) / 2 if length else math.nan, waited / total
 
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='induction',
   statement='The loss of few-shot recall waits at ln 2 before an induction head forms.',
   setting=(

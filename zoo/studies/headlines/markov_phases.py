@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax, xlogy
 
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
-from zoo.studies.headlines.headline import Expected, Found, Headline, at_most, near
-from zoo.studies.headlines.trainer import Trainer, load, predictions
+from zoo.studies.runner import Trainer, load
+from zoo.studies.study import Expected, Found, Study, at_most, near
 from zoo.tasks import MarkovChain
 
 _TASK = MarkovChain(num_symbols=2, context_length=100)
@@ -50,12 +51,12 @@ def measure(train: Trainer) -> Found:
     saved |= dict.fromkeys(range(every, last + 1, every), row)
   steps = [*saved]
   known = {name: _TASK.baselines()[name] for name in _PHASES}
-  of_known = predictions(known, _TASK, _NUM_PROMPTS)
+  of_known = sample_predictions(known, _TASK, _NUM_PROMPTS)
   truth = of_known['target']
   logs = {name: log_softmax(of_known[name], axis=-1) for name in known}
   risks, distances = [], {name: [] for name in known}
   for step, row in saved.items():
-    found = predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
+    found = sample_predictions({'model': load(row, step)}, _TASK, _NUM_PROMPTS)['model']
     log_model = log_softmax(found, axis=-1)
     risks.append(_divergence(truth, log_model))
     for name, log_known in logs.items():
@@ -120,7 +121,7 @@ def _divergence(
 
 _LINES = 'measured independently; five standard errors of this sample'
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='markov_phases',
   statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
   setting=(

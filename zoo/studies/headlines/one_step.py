@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from zoo import estimators, probing, theory
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.headlines.headline import Found, Headline, at_least, at_most
-from zoo.studies.headlines.trainer import Trainer, history, load, predictions
+from zoo.studies.runner import Trainer, history, load
+from zoo.studies.study import Found, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _TASK = LinearRegression(num_features=10, context_length=10)
@@ -23,7 +24,9 @@ def measure(train: Trainer) -> Found:
   alignments = [
     probing.alignment(model, gd, _TASK, num_prompts=16384) for model in models
   ]
-  shown = predictions({'model': models[0], 'gd': gd.learning_rule()}, _TASK, _SHOWN)
+  shown = sample_predictions(
+    {'model': models[0], 'gd': gd.learning_rule()}, _TASK, _SHOWN
+  )
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
   steps, risks = zip(*(history(row, 'exact_risk') for row in rows), strict=True)
@@ -59,7 +62,7 @@ def measure(train: Trainer) -> Found:
 
 _FIGURE = 'arXiv 2212.07677, Fig. 2: '
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='one_step',
   statement='A trained layer of linear self-attention is one step of gradient descent.',
   setting=(

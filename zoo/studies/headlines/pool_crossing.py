@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
-from zoo.studies.headlines.headline import Found, Headline, at_least, at_most, near
-from zoo.studies.headlines.trainer import SHORT, Trainer, load, predictions
+from zoo.studies.headlines.short import SHORT
+from zoo.studies.runner import Trainer, load
+from zoo.studies.study import Found, Study, at_least, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 4, 256, 16384
@@ -22,7 +24,7 @@ def measure(train: Trainer) -> Found:
     pool = TaskPool(num_tasks=size)
     known = {name: pool.baselines()[name] for name in ('dmmse', 'ridge')}
     subjects = {'model': load(row), **known}
-    found = predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
+    found = sample_predictions(subjects, pool.shifts()['new_tasks'], _NUM_PROMPTS)
     for name, distances in (('dmmse', to_pool), ('ridge', to_ridge)):
       squares = np.square(found['model'] - found[name])[:, :16]
       distances.append(float(squares.mean()) / pool.num_features)
@@ -48,7 +50,7 @@ def measure(train: Trainer) -> Found:
 
 _FIGURE = 'Figs. 2 and 3: '
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='pool_crossing',
   statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
   setting=(

@@ -10,8 +10,8 @@ import numpy as np
 from zoo.measure.curves import sample_losses
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, VERMILION
-from zoo.studies.headlines.headline import Expected, Found, Headline, at_most, near
-from zoo.studies.headlines.trainer import Trainer
+from zoo.studies.runner import Trainer
+from zoo.studies.study import Expected, Found, Study, at_most, near
 from zoo.tasks import TaskPool
 
 _SIZES = 1, 4, 16, 64, 256, 1024
@@ -59,7 +59,7 @@ def _pool(value: float, spread: float) -> Expected:
   )
 
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='pool_lines',
   statement='The posterior mean over a pool of tasks, and ridge, have known errors.',
   setting=(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.headlines.headline import Expected, Found, Headline
-from zoo.studies.headlines.trainer import Trainer, history
+from zoo.studies.runner import Trainer, history
+from zoo.studies.study import Expected, Found, Study
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
 
@@ -28,7 +28,7 @@ def measure(train: Trainer) -> Found:
   return Found(risks, (panel,))
 
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='prior_mean',
   statement='LTB is one step of gradient descent from the prior mean; LSA cannot be.',
   setting=(

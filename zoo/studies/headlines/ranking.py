@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, PALETTE
-from zoo.studies.headlines.headline import Found, Headline, at_least, at_most
-from zoo.studies.headlines.trainer import SHORT, Trainer, load, predictions
+from zoo.studies.headlines.short import SHORT
+from zoo.studies.runner import Trainer, load
+from zoo.studies.study import Found, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
 _D, _LENGTH, _LONGEST = 5, 8, 32
@@ -40,7 +42,7 @@ def measure(train: Trainer) -> Found:
     if config == 'transformer':
       fields['model.mixer'] = name
     (row,) = train(name, config, fields)
-    found = predictions({'model': load(row)}, task, 4096)
+    found = sample_predictions({'model': load(row)}, task, 4096)
     errors = np.square(found['model'] - found['target']).mean(axis=0)
     curves[name] = errors / _D
   at_end = {name: float(curve[_LENGTH]) for name, curve in curves.items()}
@@ -75,7 +77,7 @@ def measure(train: Trainer) -> Found:
 
 _NOTEBOOK = 'linear regression in its notebook: '
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='ranking',
   statement='Attention, RetNet and Mamba learn linear functions; LSTM, GRU, S4 hardly.',
   setting=(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from zoo.measure.curves import sample_predictions
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.headlines.headline import Found, Headline, at_least, near
-from zoo.studies.headlines.trainer import Trainer, best, history, load, predictions
+from zoo.studies.runner import Trainer, best, history, load
+from zoo.studies.study import Found, Study, at_least, near
 from zoo.tasks import AssociativeRecall
 
 _NUM_PAIRS, _NUM_KEYS, _LENGTH = 4, 64, 31
@@ -34,7 +35,7 @@ def measure(train: Trainer) -> Found:
     'models', 'transformer:gpt2_tiny,task=associative_recall', _FIELDS, points
   )
   model = load(best(rows))
-  found = predictions({'model': model}, _TASK, 4096)
+  found = sample_predictions({'model': model}, _TASK, 4096)
   right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
   accuracy = right.mean(axis=0)
   numbers = {
@@ -61,7 +62,7 @@ def measure(train: Trainer) -> Found:
   return Found(numbers, (by_example, learning))
 
 
-HEADLINE = Headline(
+HEADLINE = Study(
   name='recall',
   statement='Two layers of one-head attention solve multi-query recall at T = 64.',
   setting=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +21,26 @@ from zoo import estimators, probing, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.models.linear_attention import LinearAttention
+from zoo.reports.plots import Plot
 from zoo.tasks import LinearRegression
 from zoo.theory import constructions
+from zoo.theory.constructions import ltb_from_yq_lsa as ltb_from_yq_lsa
+from zoo.theory.constructions import yq_lsa_from_ltb as yq_lsa_from_ltb
 
 NUM_FEATURES = 10
 CONTEXT_LENGTH = 10
 PRIOR_MEAN = 2.0  # of each weight
 NORM = NUM_FEATURES * PRIOR_MEAN**2  # |w*|²
+
+
+def close(one: float, other: float) -> bool:
+  """Whether two exact numbers are the same up to rounding in float64."""
+  return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def within(share: float, one: float, other: float) -> bool:
+  """Whether `one` differs from `other` by at most that share of `other`."""
+  return abs(one / other - 1) <= share
 
 
 def task(
@@ -197,3 +211,20 @@ def risks_to_flipped(
   assert risks is not None  # models of one class and shape
   one, middle, other = risks.tolist()
   return one, middle, other
+
+
+def free_difference(
+  figures: Mapping[str, Plot], name: str
+) -> tuple[float | None, float | None]:
+  """The mean paired difference of free answers in Fig. 6, and its interval's upper end.
+
+  Both are None if no prompt has both answers.
+  """
+  try:
+    one = figures['6'].series('b', name)
+  except KeyError:
+    return None, None
+  for x, mean, high in zip(one.x, one.y, one.high, strict=True):
+    if round(x) == 0:  # free answers are the first readout
+      return mean, high
+  return None, None

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from tqdm import tqdm
 
-from zoo import training
-from zoo.config.validation import Config
-from zoo.training.division import Workers, in_turn
-from zoo.training.records import read_lines
-from zoo.training.sweeps import at_point, sweep_in
+from zoo.host.parts import Part
+from zoo.studies.runner import Trainer, history
+from zoo.training.sweeps import Row
 
-GetConfig = Callable[[str, str], Config]  # from the name of a config and its variant
 Field = int | float | tuple  # the value of a config's field in a point
-Row = dict[str, Any]  # one run of a sweep: its fields, summary and workdir
 
 
-class Study(NamedTuple):
-  """Runs that differ only in the fields of their points: one sweep."""
+class Recipe(NamedTuple):
+  """How models are trained that differ only in the fields of their points."""
 
   config: str
   variant: str  # of the config; '' trains to convergence
@@ -29,11 +23,23 @@ class Study(NamedTuple):
   eval_batches: int = 4
   checkpoints: int = 1  # number of checkpoints, spread evenly to the end of training
 
+  @property
+  def label(self) -> str:
+    """The config and its variant, as for `Trainer`."""
+    return f'{self.config}:{self.variant}'.rstrip(':')
+
+  @property
+  def folder(self) -> str:
+    """A separate folder name for each recipe."""
+    variant = self.variant or 'default'
+    counts = self.evaluations, self.eval_batches, self.checkpoints
+    return '-'.join([self.config, variant, *map(str, counts)])
+
 
 class Point(NamedTuple):
   """A model that is trained once for every seed."""
 
-  study: Study
+  recipe: Recipe
   fields: tuple[tuple[str, Field], ...]
 
 
@@ -56,98 +62,77 @@ class Runs:
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
-    seeds = [
-      {
-        line['step']: line[field]
-        for line in read_lines(pathlib.Path(row['workdir']) / 'metrics.jsonl')
-        if line[field] is not None
-      }
-      for row in self[point]
-    ]
-    return list(seeds[0]), [list(seed.values()) for seed in seeds]
+    seeds = [history(row, field) for row in self[point]]
+    return seeds[0][0], [values for _, values in seeds]
 
 
-def point(study: Study, **fields: Field) -> Point:
+def point(recipe: Recipe, **fields: Field) -> Point:
   """A point with fields given as `section__name=value`."""
   named = {field.replace('__', '.'): value for field, value in fields.items()}
-  return Point(study, tuple(sorted(named.items())))
+  return Point(recipe, tuple(sorted(named.items())))
 
 
 def train_all(
   points: Iterable[Point],
   num_seeds: int,
   objective: str,
-  get_config: GetConfig,
-  workdir: pathlib.Path,
+  train: Trainer,
   bar: tqdm,
-  workers: Workers,
-) -> Runs | None:
-  """Trains every point once for each seed, unless it is finished in `workdir`.
+  part: Part | None = None,
+) -> Runs:
+  """Trains every point once for each seed, unless it is finished in the folder.
 
-  The workers make the same call, and divide the runs among them.
+  With a part, it trains only that part of the runs, and returns no runs.
 
-  `bar` shows what is running, and advances by one for each run. After SIGTERM
-  everything is saved and the result is None. Raises the errors of `zoo.training.sweep`.
+  `bar` shows what is running, and advances by one for each run. Raises the errors of
+  `Trainer`.
   """
-  studies: dict[Study, list[Point]] = {}
+  recipes: dict[Recipe, list[Point]] = {}
   for one in dict.fromkeys(points):
-    studies.setdefault(one.study, []).append(one)
-  configs = {s: configure(s, objective, get_config) for s in studies}
+    recipes.setdefault(one.recipe, []).append(one)
   seeds = range(num_seeds)
   rows: dict[Point, list[Row]] = {}
-  for study, members in studies.items():
-    bar.set_description(f'{study.config}:{study.variant}'.rstrip(':'))
+  for recipe, members in recipes.items():
+    bar.set_description(recipe.label)
     changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
-    train = sweep_in if study.checkpoints == 1 else _one_by_one
-    found = train(workdir / _folder(study), configs[study], changes, workers)
-    if found is None:
-      return None
-    for start, one in enumerate(members):
-      rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
-    bar.update(len(changes))
+    fields = fields_of(recipe, objective, train)
+    if recipe.checkpoints == 1:
+      found = train(recipe.folder, recipe.label, fields, changes, part)
+    else:
+      found = _one_by_one(recipe, fields, changes, train, part)
+    bar.update(len(found))
+    if part is None:
+      for start, one in enumerate(members):
+        rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
   return Runs(rows, objective)
 
 
-def configure(study: Study, objective: str, get_config: GetConfig) -> Config:
-  """The config that all runs of a study share."""
-  config = copy.deepcopy(get_config(study.config, study.variant))
-  num_steps = config.train.num_steps
-  with config.unlocked():
-    config.objective.name = objective
-    config.eval.every = -(-num_steps // study.evaluations)
-    # With the exact objective, only studies that plot sampled risks sample them.
-    sampled = objective == 'sampled' or study.evaluations > 1
-    config.eval.num_batches = study.eval_batches if sampled else 0
-    if study.checkpoints > 1 or objective == 'exact':  # exact steps take no time
-      config.checkpoint.every = -(-num_steps // study.checkpoints)
-    config.checkpoint.keep = study.checkpoints
-  return config
+def fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
+  """The fields of the config that all runs of a recipe share."""
+  num_steps = train.config(recipe.label).train.num_steps
+  # With the exact objective, only recipes that plot sampled risks sample them.
+  sampled = objective == 'sampled' or recipe.evaluations > 1
+  fields: dict[str, object] = {
+    'objective.name': objective,
+    'eval.every': -(-num_steps // recipe.evaluations),
+    'eval.num_batches': recipe.eval_batches if sampled else 0,
+    'checkpoint.keep': recipe.checkpoints,
+  }
+  if recipe.checkpoints > 1 or objective == 'exact':  # exact steps take no time
+    fields['checkpoint.every'] = -(-num_steps // recipe.checkpoints)
+  return fields
 
 
 def _one_by_one(
-  workdir: pathlib.Path,
-  config: Config,
+  recipe: Recipe,
+  fields: Mapping[str, object],
   changes: Sequence[Mapping[str, Field]],
-  workers: Workers,
-) -> list[Row] | None:
-  """Trains as a sweep does, but in separate runs, which save checkpoints on the way."""
-  fields_of = {
-    ','.join(f'{field}={value}' for field, value in fields.items()): fields
-    for fields in changes
-  }
-  if workers.number > 1:
-    workdir.mkdir(parents=True, exist_ok=True)  # for the locks
-  rows: dict[str, Row] = {}
-  for name in in_turn(fields_of, lambda name: workdir / f'.{name}.lock', workers):
-    summary = training.train(at_point(config, fields_of[name]), workdir / name)
-    if summary is None:
-      return None
-    rows[name] = {**fields_of[name], **summary, 'workdir': workdir / name}
-  return [rows[name] for name in fields_of] if len(rows) == len(fields_of) else None
-
-
-def _folder(study: Study) -> str:
-  """A separate folder name for each study."""
-  counts = study.evaluations, study.eval_batches, study.checkpoints
-  variant = study.variant or 'default'
-  return '-'.join([study.config, variant, *map(str, counts)])
+  train: Trainer,
+  part: Part | None,
+) -> list[Row]:
+  """Trains each point by itself, which saves checkpoints on the way."""
+  rows = []
+  for change in changes if part is None else part.of(changes):
+    name = ','.join(f'{field}={value}' for field, value in change.items())
+    rows += train(f'{recipe.folder}/{name}', recipe.label, fields, [change])
+  return rows

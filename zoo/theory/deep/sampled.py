@@ -20,7 +20,7 @@ from zoo.core.exact_forms import DeepRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.models.deep_lsa import DeepLSA
-from zoo.models.linear_attention import LinearAttention
+from zoo.models.linear_attention import LinearLayer
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import symmetric_root
 from zoo.tasks.linear_regression import require_covered
@@ -192,23 +192,23 @@ def _nearest_of(
     features = jnp.trace(moves[:, :d, :d], axis1=1, axis2=2) / d
     preconditions.append(size @ features)
   readout = jnp.asarray(model.sign, dtype)
-  if hasattr(model, 'read_out'):
+  if model.read_out is not None:
     readout = model.read_out[...][d, 0]
   return jnp.stack(steps), jnp.stack(preconditions)[:-1], readout
 
 
 def _matrices(layer: Any) -> tuple[Float[Array, 'h e e'], Float[Array, 'h e e']]:
   """`P_h` and `A_h` of `z ← z + Σ_h P_h G A_h z`."""
-  if isinstance(layer, LinearAttention):
+  if isinstance(layer, LinearLayer):
     return (
       layer.w_p[...] @ layer.w_v[...],
       jnp.swapaxes(layer.w_k[...], 1, 2) @ layer.w_q[...],
     )
-  a = layer.matrices('a')
+  a = layer.matrices(layer.a)
   h, d, _ = a.shape
   moves = jnp.zeros((h, d + 1, d + 1), a.dtype).at[:, d, d].set(1)
-  if hasattr(layer, 'b'):
-    moves = moves.at[:, :d, :d].set(layer.matrices('b'))
+  if layer.b is not None:
+    moves = moves.at[:, :d, :d].set(layer.matrices(layer.b))
   return moves, -jnp.pad(a, ((0, 0), (0, 1), (0, 1)))
 
 

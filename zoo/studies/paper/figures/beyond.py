@@ -13,7 +13,7 @@ from zoo.studies.paper import setting
 from zoo.studies.paper.figures.parts import GD, RISK, Figure, dots
 from zoo.studies.paper.figures.trained_guess import TO_THE_END
 from zoo.studies.paper.setting import NORM
-from zoo.studies.paper.training import Field, Point, Runs, Study, point
+from zoo.studies.paper.training import Field, Point, Recipe, Runs, point
 from zoo.tasks import LinearRegression
 
 CONTEXTS = 5, 10, 20, 80  # of the trained models
@@ -40,7 +40,7 @@ def converged(label: str, **task: Field) -> Point:
   fields = {f'task__{field}': value for field, value in task.items()}
   if config == 'multi_head_lsa':
     fields['model__num_heads'] = heads
-  return point(Study(config, ''), **fields)
+  return point(Recipe(config, ''), **fields)
 
 
 def _at_context(label: str, c: int) -> Point:

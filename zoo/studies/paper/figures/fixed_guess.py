@@ -20,7 +20,7 @@ from zoo.studies.paper.figures.parts import (
   level,
 )
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
-from zoo.studies.paper.training import Point, Runs, Study, point
+from zoo.studies.paper.training import Point, Recipe, Runs, point
 
 HEADS = tuple(range(1, 17))
 NORMS = tuple(20.0 * step for step in range(9))  # |w*|²
@@ -29,8 +29,8 @@ GUESSES = tuple(40.0 * step for step in range(5))  # |g|² and β²
 CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
-_ONE_HEAD = point(Study('lsa', 'paper', evaluations=20, eval_batches=8))
-_STUDY = Study('multi_head_lsa', 'paper')
+_ONE_HEAD = point(Recipe('lsa', 'paper', evaluations=20, eval_batches=8))
+_RECIPE = Recipe('multi_head_lsa', 'paper')
 
 
 def _heads(
@@ -38,7 +38,7 @@ def _heads(
 ) -> Point:
   """Multi-head LSA with |w*|², |g|² and β² as given, trained as in the paper."""
   return point(
-    _STUDY,
+    _RECIPE,
     model__num_heads=heads,
     model__initial_guess=math.sqrt(guess / NUM_FEATURES),
     model__initial_bias=math.sqrt(bias),

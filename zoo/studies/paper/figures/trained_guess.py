@@ -11,21 +11,22 @@ from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, GREEN, PURPLE, VERMILION
 from zoo.studies.paper import setting
 from zoo.studies.paper.figures.parts import RISK, STEP, Figure, curve, gd_over_steps
-from zoo.studies.paper.training import Point, Row, Runs, Study, point
+from zoo.studies.paper.training import Point, Recipe, Runs, point
+from zoo.training.sweeps import Row
 
 CONVERGED = 'lr 5e-3, cosine'
 PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
 ALIGNMENT_PROMPTS = 4096
 
-_STUDY = Study('yq_lsa', 'paper')
+_RECIPE = Recipe('yq_lsa', 'paper')
 # The points whose alignment with gradient descent is plotted.
-AS_IN_THE_PAPER = point(Study('yq_lsa', 'paper', checkpoints=20))
-TO_THE_END = point(Study('yq_lsa', '', checkpoints=20))
+AS_IN_THE_PAPER = point(Recipe('yq_lsa', 'paper', checkpoints=20))
+TO_THE_END = point(Recipe('yq_lsa', '', checkpoints=20))
 
 
 def _yq(mean: float) -> Point:
   """yq-LSA trained as in the paper."""
-  return AS_IN_THE_PAPER if mean == 2 else point(_STUDY, task__prior_mean=mean)
+  return AS_IN_THE_PAPER if mean == 2 else point(_RECIPE, task__prior_mean=mean)
 
 
 def _figure_5(runs: Runs) -> tuple[Panel, ...]:
@@ -44,7 +45,7 @@ def _alignment(runs: Runs) -> list[Panel]:
   """Appendix C.2: how far the model is from gradient descent on the same prompts."""
   shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
   found = [
-    (label, colour, *_alignments(runs[at], at.study.checkpoints))
+    (label, colour, *_alignments(runs[at], at.recipe.checkpoints))
     for label, colour, at in shown
   ]
   panels = []

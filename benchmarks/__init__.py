@@ -1,0 +1,1 @@
+"""How fast models train, next to plain programs; `python -m launch.benchmark`."""

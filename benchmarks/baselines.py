@@ -1,0 +1,102 @@
+"""Measures the baselines of every task and compares them with known values.
+
+  python -m benchmarks.baselines
+  python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
+  python -m benchmarks.baselines --out=docs/tasks.md   # writes the table into the page
+
+The known values are in docs/baselines, with their sources.
+"""
+
+import math
+
+from absl import flags
+from tqdm import tqdm
+
+from launch import cli
+from zoo.core.errors import RunError, UserError, check_count, check_name
+from zoo.host.files import user_path, write_atomically
+
+flags.adopt_module_key_flags(cli)
+_TASKS = flags.DEFINE_multi_string(
+  'task', [], 'Only this task; repeat for more. Default: all.'
+)
+_NUM_PROMPTS = flags.DEFINE_integer(
+  'num_prompts', 8192, 'Prompts for each baseline; those of scikit-learn get 600.'
+)
+_SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
+_VALUES = flags.DEFINE_string(
+  'values', 'docs/baselines', 'Folder of CSV files with the known values.'
+)
+_OUT = flags.DEFINE_string('out', None, 'Markdown page to write the table into.')
+
+BEGIN, END = '<!-- begin of the table -->', '<!-- end of the table -->'
+_LIMIT = 4  # standard errors
+
+
+def main() -> None:
+  num_prompts = check_count('--num_prompts', _NUM_PROMPTS.value, minimum=2)
+  seed = check_count('--seed', _SEED.value, minimum=0)
+  out = cli.file_of(_OUT)
+  if out is not None:
+    text = out.read_text() if out.is_file() else ''
+    if not 0 <= text.find(BEGIN) < text.find(END):
+      raise UserError(
+        f'--out is {_OUT.value!r}, which has no line {BEGIN!r} before a line {END!r}'
+      )
+  # Imported here so that a mistyped flag is reported at once.
+  from benchmarks import reference_values
+  from zoo.core.tables import format_table
+
+  references = reference_values.read_references(user_path(_VALUES.value))
+  known = sorted({one.task for one in references})
+  for name in _TASKS.value:
+    check_name('task with known values', name, known)
+  wanted = _TASKS.value or known
+  references = [one for one in references if one.task in wanted]
+  measured = reference_values.measure(references, num_prompts, seed)
+  rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
+  cells = [_cells(row) for row in rows]
+  header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
+  print(format_table([row[:-1] for row in cells], header=header))
+  if out is not None:
+    lines = [[*header, 'source'], ['---'] * (len(header) + 1), *cells]
+    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    before, _, rest = out.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_atomically(out, f'{before}{BEGIN}\n\n{table}\n\n{END}{after}')
+  # A deviation is expected where the source says why the values differ.
+  expected = [row for row in rows if row.reference.source.startswith('differs')]
+  beyond = [row for row in rows if abs(row.deviation) > _LIMIT and row not in expected]
+  print(f'{len(rows)} values, {len(beyond)} beyond {_LIMIT} standard errors')
+  if beyond:
+    raise RunError(f'{len(beyond)} values differ from the known ones')
+
+
+def _cells(row) -> list[str]:
+  one = row.reference
+  divisor = '' if one.divisor == 1 else f' / {one.divisor:g}'
+  known = f'{one.value:.4g}'
+  if one.standard_error:
+    known += f' ± {one.standard_error:.2g}'
+  measured = f'{row.measured:.4g}'
+  if math.isfinite(row.standard_error):
+    measured += f' ± {row.standard_error:.2g}'
+  deviation = '' if math.isnan(row.deviation) else f'{row.deviation:+.1f}'
+  arguments = ', '.join(
+    part.strip().replace('"', '').replace(': ', '=')
+    for part in one.arguments.strip('{}').split(',')
+  )
+  return [
+    f'{one.task}({arguments})',
+    one.baseline,
+    one.num_examples,
+    one.quantity + divisor,
+    known,
+    measured,
+    deviation,
+    one.source,
+  ]
+
+
+if __name__ == '__main__':
+  cli.run(main)

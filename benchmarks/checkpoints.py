@@ -1,0 +1,160 @@
+"""Trains the checkpoints that ship anew, and writes their cards and the index.
+
+  python -m benchmarks.checkpoints     # one minute
+
+Older checkpoints are replaced once all are trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+from flax import nnx
+
+import configs
+from launch import cli
+from zoo import theory
+from zoo.config.validation import Config, num_heads
+from zoo.core.errors import RunError
+from zoo.host.files import write_atomically
+from zoo.storage.metadata import run_metadata
+from zoo.storage.saved_models import load
+from zoo.storage.saving import save
+from zoo.storage.steps import MANIFEST
+from zoo.studies.atlas.measure import lowest_known
+from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
+from zoo.training import sweeps
+from zoo.training.trainer import train
+
+flags.adopt_module_key_flags(cli)
+_OUT = flags.DEFINE_string('out', 'checkpoints', 'Folder of the checkpoints.')
+
+INDEX = 'README.md'
+TOLERANCE = 0.005  # a model whose risk is further above the lowest known is not shipped
+
+# The config of each checkpoint, and the fields changed in it.
+SHIPPED = {
+  'lsa': ('lsa', {}),
+  **{
+    f'multi_head_lsa_{heads}': ('multi_head_lsa', {'model.num_heads': heads})
+    for heads in (2, 5, 10, 11)
+  },
+  'yq_lsa': ('yq_lsa', {}),
+  'ltb': ('ltb', {}),
+}
+
+_INTRODUCTION = """\
+# Checkpoints
+
+Trained models in the setting of Table 1 of arXiv 2512.04268: d = C = 10, prior mean
+w\\* = [2, …, 2], no noise. `zoo.load('checkpoints/yq_lsa')` opens one, and
+`python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
+
+All were trained on the exact risk. The lowest known risk is that of models with the
+same guess, fixed or learned, and number of heads; the excess is relative to it. With a
+learned guess, and from ten heads on, it is proved to be the infimum. With fewer heads
+it is the lowest that a search found, and no proof rules out a lower one: for one head,
+as `lsa` has, the proved bounds are 10.33 and 14.43
+([theory](../docs/theory.md#5-the-number-of-heads)).
+"""
+
+_CLOSING = """\
+Each folder has a card: the config, the command that trains the model anew, the seed,
+the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
+it, which has the checksum of every file that is read.
+
+`python -m benchmarks.checkpoints` trains all of them again and writes this page.
+"""
+
+
+def main() -> None:
+  recipes = {}
+  for name, (config_name, fields) in SHIPPED.items():
+    fields = {**fields, 'objective.name': 'exact'}
+    config = sweeps.at_point(configs.get_config(config_name), fields)
+    given = [f'--config.{field}={value}' for field, value in fields.items()]
+    words = ['python', '-m', 'launch.main', f'--config=configs/{config_name}.py']
+    recipes[name] = config, shlex.join([*words, *given])
+  if not write_checkpoints(recipes, cli.folder_of(_OUT, _OUT.default)):
+    print('stopped before the end; nothing is written')
+    sys.exit(cli.STOPPED)
+
+
+def write_checkpoints(
+  recipes: Mapping[str, tuple[Config, str]], folder: pathlib.Path
+) -> bool:
+  """Trains each config, and writes checkpoints, cards and the index into a folder.
+
+  `recipes` maps the name of a checkpoint to a config and the command that trains it.
+  Returns False, and writes nothing, after SIGTERM. Raises RunError for a model that
+  ends more than `TOLERANCE` above the lowest known risk.
+  """
+  with tempfile.TemporaryDirectory() as temporary:
+    made = pathlib.Path(temporary)
+    for name, (config, command) in recipes.items():
+      workdir = made / 'runs' / name
+      workdir.mkdir(parents=True)
+      if train(config, workdir) is None:
+        return False
+      trained = load(workdir)
+      save(trained.model, made / name, config=config, step=trained.step)
+      _write_card(made / name, command)
+    for name in recipes:
+      shutil.rmtree(folder / name, ignore_errors=True)
+      shutil.copytree(made / name, folder / name)
+  write_atomically(folder / INDEX, index(read_cards(folder)))
+  return True
+
+
+def index(cards: Sequence[Card]) -> str:
+  """The page, in Markdown, that lists all cards."""
+  titles = ['checkpoint', *(name.replace('_', ' ') for name in FIGURES), 'card']
+  lines = [titles, ['---', *['--:'] * len(FIGURES), '---']]
+  for card in cards:
+    name, *figures = row(card)
+    lines.append([f'`{name}`', *figures, f'[{CARD}]({name}/{CARD})'])
+  table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+  return f'{_INTRODUCTION}\n{table}\n\n{_CLOSING}'
+
+
+def _write_card(folder: pathlib.Path, command: str) -> None:
+  """Writes the card of a checkpoint, with the figures of the loaded model."""
+  saved = load(folder)
+  config, name = saved.config, folder.name
+  risk = float(theory.exact_risk(saved.model, saved.task))
+  least = lowest_known(config)
+  if least is None or risk > (1 + TOLERANCE) * least:
+    raise RunError(
+      f'{name} ends at the exact risk {risk:.6f}, more than {100 * TOLERANCE:g} % '
+      f'above the lowest known risk {least:.6f}; no checkpoint is written'
+    )
+  parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
+  optimum = theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
+  card = {
+    'name': name,
+    'model': config.model.name,
+    'command': command,
+    'seed': config.seed,
+    'step': saved.step,
+    'num_heads': num_heads(config),
+    'num_params': sum(leaf.get_value().size for _, leaf in parameters),
+    'exact_risk': risk,
+    'lowest_known': least,
+    'relative_excess': risk / least - 1,
+    'optimal_risk': float(optimum),
+    'sha256': hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
+    **run_metadata(config),
+  }
+  (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')
+
+
+if __name__ == '__main__':
+  cli.run(main)

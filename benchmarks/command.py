@@ -1,0 +1,43 @@
+"""What `launch.benchmark` runs and prints."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from benchmarks import linear, models
+
+
+def run(
+  repeats: int,
+  seconds: float,
+  picture: pathlib.Path | None,
+  names: Sequence[str] | None,
+  smoke: bool,
+) -> dict[str, Any]:
+  """Times linear attention, its scaling if there is a file for it, or other models.
+
+  Prints the results, and returns them as JSON. Raises UserError for an unknown name.
+  """
+  variant = 'smoke' if smoke else 'paper'
+  found: dict[str, Any] = {
+    'jax_version': jax.__version__,
+    'device_kind': jax.devices()[0].device_kind,
+    'num_devices': jax.device_count(),
+    'variant': variant,
+  }
+  if names is not None:
+    by_name = {name: models.model_config(name, smoke) for name in names}
+    found['models'] = models.measure(by_name, repeats, seconds)
+    print(models.table(found['models']))
+  elif picture is None:
+    found |= linear.measure(variant, repeats, seconds)
+    print(linear.table(found))
+  else:
+    found['scaling'] = linear.scale(variant, repeats, seconds, 2 if smoke else None)
+    linear.plot_scaling(found['scaling']).savefig(picture)
+    for label, measured in found['scaling'].items():
+      print(f'{label:<18} step time ∝ size^{measured["exponent"]:.2f}')
+    print(picture)
+  return found

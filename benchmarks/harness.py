@@ -1,0 +1,112 @@
+"""Contenders that are timed in one process and in turns.
+
+So their ratios hold although the speed of the machine drifts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from tqdm import tqdm
+
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import Config, build_task, validate
+from zoo.training.step import TRAIN_STREAM, init_state, stream_key
+from zoo.training.trainer import make_plan, on_mesh
+
+
+class Timing(NamedTuple):
+  """The speed of one run of a contender."""
+
+  steps_per_second: float
+  cpu_ms_per_step: float  # of all threads of the process
+
+
+@dataclasses.dataclass
+class Contender:
+  """A program to be timed for about so many seconds, and its timings."""
+
+  label: str
+  time: Callable[[float], Timing]
+  timings: list[Timing] = dataclasses.field(default_factory=list)
+
+  @property
+  def rates(self) -> dict[str, float]:
+    """The least, the median and the largest number of steps per second."""
+    rates = [timing.steps_per_second for timing in self.timings]
+    return {
+      'min': min(rates),
+      'median': statistics.median(rates),
+      'max': max(rates),
+    }
+
+  @property
+  def cpu_ms_per_step(self) -> float:
+    """The median over the timings."""
+    return statistics.median(timing.cpu_ms_per_step for timing in self.timings)
+
+
+def time_steps(run: Callable[[int], object], seconds: float) -> Timing:
+  """The speed of `run`, which runs a number of steps, over about `seconds`."""
+  # The first call compiles and warms caches; the second gives the number of steps.
+  run(2)
+  start = time.perf_counter()
+  run(2)
+  steps = max(2, round(2 * seconds / (time.perf_counter() - start)))
+  start, cpu_start = time.perf_counter(), time.process_time()
+  run(steps)
+  wall, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+  return Timing(steps / wall, 1e3 * cpu / steps)
+
+
+def of_steps(label: str, run: Callable[[int], object]) -> Contender:
+  """A contender that runs a number of steps."""
+  return Contender(label, functools.partial(time_steps, run))
+
+
+def time_in_turns(
+  contenders: Sequence[Contender], repeats: int, seconds: float
+) -> None:
+  """Adds `repeats` timings to each contender, in turns; shows a progress bar."""
+  with tqdm(total=repeats * len(contenders), unit='timing') as bar:
+    for _ in range(repeats):
+      for one in contenders:
+        bar.set_description(one.label)
+        one.timings.append(one.time(seconds))
+        bar.update()
+
+
+class Steps:
+  """The compiled steps of a config as `launch.main` runs them, ready to be run."""
+
+  def __init__(self, config: Config):
+    validate(config)
+    self.config, self.mesh, self.task = config, make_mesh(config), build_task(config)
+    self.key = replicate(stream_key(config, TRAIN_STREAM), self.mesh)
+    with self.computing():
+      plan = make_plan([config], self.mesh)
+      self.state, self._steps = init_state(config, plan.layout), plan.train_steps
+      self.uses_statistics = plan.statistics
+      self._numbers = replicate(plan.numbers, self.mesh)
+
+  @contextlib.contextmanager
+  def computing(self) -> Iterator[None]:
+    """Computes on the mesh of the config, in its precision."""
+    with on_mesh(self.mesh, self.config):
+      yield
+
+  def run(self, steps: int) -> PyTree:
+    """Continues from the state of the last call, which it donates, and waits."""
+    with self.computing():
+      limits = (replicate(np.int32(step), self.mesh) for step in (0, steps))
+      self.state, _ = self._steps(self.state, self.key, *limits, self._numbers)
+      return jax.block_until_ready(self.state)

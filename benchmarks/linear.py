@@ -1,0 +1,343 @@
+"""The speed of training linear attention, next to a naive program and lower bounds.
+
+`literal` is the paper's equation on whole tokens, one compiled step at a time from a
+Python loop, with each array sampled in its own shape; `zoo` is the loop exactly as
+`launch.main` runs it, metrics and checkpoints included; `chunk` is its compiled steps
+alone; `draws` only samples what the steps read, which may be the statistics of prompts;
+`examples` only samples whole prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Key, PyTree
+from matplotlib.ticker import NullLocator
+
+import configs
+from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, build_model, build_task, num_heads
+from zoo.core.prompt import Prompt
+from zoo.core.tables import format_table
+from zoo.models import LinearAttention
+from zoo.reports.style import (
+  BLUE,
+  VERMILION,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+)
+from zoo.tasks import LinearRegression
+from zoo.training.objective import sample
+from zoo.training.sweeps import at_point, grid, sweep
+from zoo.training.trainer import train
+
+# The cases, by model, fields and contenders; not `literal` with 64 heads, where a step
+# takes a second.
+_ALL = 'literal', 'zoo', 'chunk', 'draws', 'examples'
+_CASES: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
+  ('lsa', {}, _ALL),
+  ('yq_lsa', {}, _ALL),
+  ('ltb', {}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 11}, _ALL),
+  ('multi_head_lsa', {'model.num_heads': 64}, ('zoo', 'chunk')),
+  ('yq_lsa', {'task.context_length': 10_000}, ('zoo', 'chunk')),
+)
+# Pairs of cases whose cost should be almost the same.
+_COMPARED = (
+  (('multi_head_lsa', 11, 10), ('multi_head_lsa', 64, 10)),
+  (('yq_lsa', 1, 10), ('yq_lsa', 1, 10_000)),
+)
+_SCALED = {
+  'batch size B': ('train.batch_size', (256, 512, 1024, 2048, 4096)),
+  'context length C': ('task.context_length', (5, 10, 15, 100, 10_000)),
+  'features d': ('task.num_features', (5, 10, 20, 40)),
+  'heads H': ('model.num_heads', (1, 4, 16, 64, 256)),
+}
+
+
+class Case(NamedTuple):
+  """What is trained."""
+
+  model: str
+  heads: int
+  context_length: int
+
+  def __str__(self) -> str:
+    return f'{self.model}, H = {self.heads}, C = {self.context_length}'
+
+
+# The contenders of each case, by name.
+Results = Mapping[tuple[Case, str], Contender]
+
+
+def config_of(name: str, variant: str, fields: Mapping[str, Any]) -> Any:
+  """The config of a model with some fields changed."""
+  config: Any = configs.get_config(name, variant)
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+def measure(variant: str, repeats: int, seconds: float) -> dict[str, Any]:
+  """The speeds of all cases and their ratios, and the time of a sweep; as JSON."""
+  entries = [(config_of(n, variant, more), names) for n, more, names in _CASES]
+  results = compare(entries, repeats, seconds)
+  eleven = config_of('multi_head_lsa', variant, {'model.num_heads': 11})
+  return {
+    'rows': [
+      {
+        **case._asdict(),
+        'contender': name,
+        'steps_per_second': one.rates,
+        'cpu_ms_per_step': one.cpu_ms_per_step,
+      }
+      for (case, name), one in results.items()
+    ],
+    'ratios': ratios(results),
+    'sweep': time_sweep(eleven, num_points=32),
+  }
+
+
+def compare(
+  entries: Sequence[tuple[Config, Sequence[str]]], repeats: int, seconds: float
+) -> Results:
+  """Times the named contenders of each config `repeats` times, in turns.
+
+  A timing takes about `seconds`, but that of `zoo` a whole run. Raises UserError for an
+  invalid config.
+  """
+  results = {}
+  for config, names in entries:
+    case = Case(config.model.name, num_heads(config), config.task.context_length)
+    contest = Contest(config)
+    results |= {
+      (case, name): contest.contender(name, f'{case}, {name}') for name in names
+    }
+  time_in_turns([*results.values()], repeats, seconds)
+  return results
+
+
+class Contest:
+  """The programs of one config, compiled and ready to be timed again and again."""
+
+  def __init__(self, config: Config):
+    self.steps = Steps(config)
+    self._config = config
+    self._literal, self._literal_state = literal_step(config)
+    self._draws = jax.jit(functools.partial(self._draw, self.steps.uses_statistics))
+    self._examples = jax.jit(functools.partial(self._draw, False))
+
+  def contender(self, name: str, label: str) -> Contender:
+    """The contender of that name."""
+    if name == 'zoo':
+      return Contender(label, lambda seconds: self._time_zoo())
+    return of_steps(label, functools.partial(self.run, name))
+
+  def run(self, name: str, steps: int) -> PyTree:
+    """Runs steps of a program, waits for them to finish, and returns their result."""
+    if name == 'chunk':
+      return self.steps.run(steps)
+    with self.steps.computing():
+      if name == 'literal':
+        result, key = self._literal_state, jax.random.key(0)
+        for step in range(steps):
+          result = self._literal(result, jax.random.fold_in(key, step))
+      else:
+        draw = self._draws if name == 'draws' else self._examples
+        result = draw(self.steps.key, replicate(np.int32(steps), self.steps.mesh))
+      return jax.block_until_ready(result)
+
+  def _time_zoo(self) -> Timing:
+    """The speed that a whole run reports in its summary."""
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.redirect_stderr(io.StringIO()),  # its progress bar
+    ):
+      summary = train(self._config, pathlib.Path(folder) / 'run')
+    if summary is None:
+      raise KeyboardInterrupt
+    wall, cpu = summary['steps_per_second'], summary['cpu_ms_per_step']
+    assert wall is not None  # it took steps
+    assert cpu is not None
+    return Timing(wall, cpu)
+
+  def _draw(self, statistics: bool, key: jax.Array, steps: jax.Array) -> Any:
+    batch_size = self._config.train.batch_size
+
+    def drawn(step: jax.Array | int) -> Any:
+      stream = jax.random.fold_in(key, step)
+      return sample(self.steps.task, stream, batch_size, statistics)
+
+    # The loop carries the whole sample, since XLA does not compute unused values.
+    nothing = jax.tree.map(
+      lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(drawn, 0)
+    )
+    return jax.lax.fori_loop(0, steps, lambda step, _: drawn(step), nothing)
+
+
+def literal_step(
+  config: Config,
+) -> tuple[Callable[[PyTree, Key[Array, '']], PyTree], PyTree]:
+  """`(step, state)` of the plain program, with `state = step(state, key)`."""
+  task = build_task(config)
+  assert isinstance(task, LinearRegression)
+  model = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+  graph, weights, rest = nnx.split(model, nnx.Param, ...)
+  optimizer = optax.adam(5e-4)
+  d, c, b = task.num_features, task.context_length, config.train.batch_size
+
+  def loss(weights: Any, key: jax.Array) -> jax.Array:
+    keys = jax.random.split(key, 3)
+    x = jax.random.normal(keys[0], (b, c, d))
+    x_query = jax.random.normal(keys[1], (b, d))
+    deviation = jax.random.normal(keys[2], (b, d))
+    w = jnp.asarray(task.prior_mean, x.dtype)[None] + deviation
+    y = jnp.einsum('bcd,bd->bc', x, w)
+    target = jnp.einsum('bd,bd->b', x_query, w)
+    model = nnx.merge(graph, weights, rest)
+    assert isinstance(model, LinearAttention)
+    tokens = model.embed(Prompt(x=x, y=y, x_query=x_query, y_query=target))
+    prediction = model.forward_tokens(tokens)[:, -1, -1]
+    return jnp.mean(jnp.square(prediction - target))
+
+  @jax.jit
+  def step(state: Any, key: jax.Array) -> Any:
+    weights, moments = state
+    grads = jax.grad(loss)(weights, key)
+    updates, moments = optimizer.update(grads, moments)
+    return optax.apply_updates(weights, updates), moments
+
+  return step, (weights, optimizer.init(weights))
+
+
+def ratios(results: Results) -> dict[str, float]:
+  """The ratios that the benchmark reports, of median speeds."""
+  speed = {of: one.rates['median'] for of, one in results.items()}
+  found = {}
+  for case in dict.fromkeys(case for case, _ in speed):
+    zoo = speed[case, 'zoo']
+    if (case, 'literal') in speed:
+      found[f'{case}: speed over literal'] = zoo / speed[case, 'literal']
+    for floor in ('draws', 'examples', 'chunk'):
+      if (case, floor) in speed:
+        found[f'{case}: step time over {floor}'] = speed[case, floor] / zoo
+  for few, many in ((Case(*one), Case(*other)) for one, other in _COMPARED):
+    if (few, 'zoo') in speed and (many, 'zoo') in speed:
+      ratio = speed[few, 'zoo'] / speed[many, 'zoo']
+      found[f'step time of {many} over that of {few}'] = ratio
+  return found
+
+
+def time_sweep(config: Config, num_points: int) -> dict[str, Any]:
+  """Seconds for a sweep over prior means, and for one of its points trained alone.
+
+  They include compilation, records, evaluation and checkpoints, but not imports.
+  """
+  points: list[Any] = grid({'task.prior_mean': np.linspace(0, 4, num_points).tolist()})
+  seconds = {}
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    contextlib.redirect_stderr(io.StringIO()),  # the progress bars
+  ):
+    for objective in ('sampled', 'exact'):
+      config = copy.deepcopy(config)
+      config.objective.name = objective
+      start = time.perf_counter()
+      train(at_point(config, points[-1]), pathlib.Path(folder, f'{objective} alone'))
+      seconds[f'{objective}_alone'] = time.perf_counter() - start
+      start = time.perf_counter()
+      sweep(config, points, pathlib.Path(folder, objective))
+      seconds[f'{objective}_sweep'] = time.perf_counter() - start
+  ratio = seconds['sampled_sweep'] / (num_points * seconds['sampled_alone'])
+  return {'num_points': num_points, 'seconds': seconds, 'sweep_over_alone': ratio}
+
+
+def table(found: dict[str, Any]) -> str:
+  """The results of the benchmark as tables for a terminal."""
+  speeds = []
+  for row in found['rows']:
+    case = Case(row['model'], row['heads'], row['context_length'])
+    speed = [
+      f'{row["steps_per_second"][name]:.1f}' for name in ('min', 'median', 'max')
+    ]
+    cpu = f'{row["cpu_ms_per_step"]:.2f}'
+    speeds.append([f'{case}: {row["contender"]}', *speed, cpu])
+  many = found['sweep']
+  seconds = {name: f'{value:.1f}' for name, value in many['seconds'].items()}
+  sweeps = [
+    ['sampled', seconds['sampled_sweep'], seconds['sampled_alone']],
+    ['exact', seconds['exact_sweep'], seconds['exact_alone']],
+  ]
+  return '\n\n'.join(
+    [
+      format_table(speeds, ('steps/s', 'min', 'median', 'max', 'CPU-ms/step')),
+      format_table([[name, f'{r:.2f}'] for name, r in found['ratios'].items()]),
+      format_table(sweeps, ('s', f'sweep of {many["num_points"]} points', 'one point')),
+      f'time of the sampled sweep over that of its points one by one: '
+      f'{many["sweep_over_alone"]:.2f}',
+    ]
+  )
+
+
+def scale(
+  variant: str, repeats: int, seconds: float, num_sizes: int | None
+) -> dict[str, Any]:
+  """The time of a compiled step by size, for each quantity that is varied; as JSON.
+
+  `num_sizes` is how many sizes are tried; None: all.
+  """
+  found = {}
+  for label, (field, sizes) in _SCALED.items():
+    sizes = sizes[:num_sizes]
+    entries = [
+      (config_of('multi_head_lsa', variant, {'model.num_heads': 11, field: size}), size)
+      for size in sizes
+    ]
+    contenders = [of_steps(f'{label}, {size}', Steps(one).run) for one, size in entries]
+    time_in_turns(contenders, repeats, seconds)
+    times = [1e3 / one.rates['median'] for one in contenders]
+    exponent = growth(sizes, times)
+    found[label] = {'sizes': list(sizes), 'ms_per_step': times, 'exponent': exponent}
+  return found
+
+
+def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
+  """The exponent p of the least-squares fit `time ∝ size^p`, on logarithms."""
+  return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
+
+
+@in_style()
+def plot_scaling(scaling: dict[str, Any]) -> Figure:
+  """Step time against each size, on logarithmic axes, with the fitted power."""
+  figure = Figure(6.0)
+  for axes, (label, found) in zip(
+    figure.subplots(2, 2, sharey=True).flat, scaling.items(), strict=True
+  ):
+    sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
+    offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
+    fit = np.exp(offset) * sizes ** found['exponent']
+    axes.loglog(sizes, times, 'o', color=BLUE, label='measured')
+    axes.loglog(sizes, fit, '--', color=VERMILION, label='fitted power')
+    axes.set_title(f'power {found["exponent"]:.2f}')
+    axes.set_xlabel(f'{label} (log scale)')
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+  label_log_axis(figure.axes[0].yaxis)  # which all of them share
+  figure.supylabel('time of a training step (ms, log scale)')
+  legend_above(figure)
+  return figure

@@ -1,0 +1,190 @@
+"""The speed of training any model, next to a plain program and the matmul peak.
+
+`zoo` is the compiled steps that `launch.main` runs; `plain` is the same model trained
+by the usual Flax program, one compiled step at a time from a Python loop; `matmul`
+multiplies square matrices, which gives the peak of the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import PyTree
+
+import zoo
+from benchmarks.harness import Contender, Steps, of_steps, time_in_turns
+from benchmarks.linear import config_of
+from zoo.config.mesh import replicate
+from zoo.config.validation import Config, build_model, build_task
+from zoo.core.errors import unknown_name
+from zoo.core.prompt import Prompt
+from zoo.core.tables import format_table
+from zoo.training.objective import make_objective, numbers_of
+from zoo.training.utilisation import product_flops
+
+_SIZE = 2048  # of the matrices of `matmul`
+_SIZES = 'gpt2_tiny', 'gpt2_small', 'gpt2'
+_OTHERS = 'deep_lsa', 'deep_set', 'gru', 'lstm', 'mlp', 'mlp_mixer'
+
+
+def model_config(name: str, smoke: bool) -> Any:
+  """The config of a size, a mixer or a model, in the setting of arXiv 2208.01066.
+
+  Raises UserError for an unknown name.
+  """
+  mixers = zoo.list_mixers()
+  if name in _SIZES:
+    config = config_of('transformer', name, {})
+  elif name in mixers:
+    config = config_of('transformer', 'gpt2_tiny', {'model.mixer': name})
+  elif name in _OTHERS:
+    config = config_of(name, '', {})
+  else:
+    raise unknown_name('--models', name, [*_SIZES, *mixers, *_OTHERS])
+  d, c, b = (2, 3, 2) if smoke else (20, 40, 64)
+  fields = {'task.num_features': d, 'task.context_length': c, 'train.batch_size': b}
+  config.update_from_flattened_dict(fields)
+  return config
+
+
+class Contest:
+  """The programs of one config, compiled and ready to be timed again and again."""
+
+  def __init__(self, config: Config):
+    self.steps, self.plain = Steps(config), PlainProgram(config)
+    with self.steps.computing():
+      jaxpr = jax.make_jaxpr(self.plain.gradient)(self.steps.key).jaxpr
+    self.flops = product_flops(jaxpr)  # of a step
+    self.tokens = config.train.batch_size * _tokens_of(config)  # of a step
+    self._matrix = replicate(np.full((_SIZE, _SIZE), 1 / _SIZE, 'f'), self.steps.mesh)
+
+  def contenders(self, name: str) -> dict[str, Contender]:
+    """The contenders, by name, for the model of that name."""
+    programs = {
+      'zoo': self.steps.run,
+      'plain': self.run_plain,
+      'matmul': self._multiply,
+    }
+    return {one: of_steps(f'{name}, {one}', run) for one, run in programs.items()}
+
+  def run_plain(self, steps: int) -> jax.Array:
+    """Runs steps of the plain program; returns the loss of the last one."""
+    with self.steps.computing():
+      return jax.block_until_ready(self.plain.run(steps))
+
+  def _multiply(self, steps: int) -> jax.Array:
+    with self.steps.computing():
+      return jax.block_until_ready(_products(self._matrix, steps))
+
+
+class PlainProgram:
+  """A model trained as in Flax's tutorials: `nnx.jit` of one step, and a loop."""
+
+  def __init__(self, config: Config):
+    self._model: Any = nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+    transformation = optax.adam(config.optimizer.learning_rate)
+    if config.optimizer.clip_norm is not None:
+      clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
+      transformation = optax.chain(clip, transformation)
+    self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
+    self._objective = make_objective(config, build_task(config), False)
+    self._numbers = numbers_of(build_task(config))
+    self._step = nnx.jit(self._update)
+    self._steps_done = 0
+
+  def gradient(self, key: jax.Array) -> tuple[jax.Array, PyTree]:
+    """The loss and its gradient at the current weights."""
+    graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
+
+    def loss(weights: Any) -> jax.Array:
+      return self._objective(nnx.merge(graph, weights, rest), key, self._numbers)
+
+    return jax.value_and_grad(loss)(weights)
+
+  def run(self, steps: int) -> jax.Array:
+    """Runs steps; returns the loss of the last one."""
+    loss = jnp.zeros(())
+    for _ in range(steps):
+      key = jax.random.fold_in(jax.random.key(0), self._steps_done)
+      loss = self._step(self._model, self._optimizer, key)
+      self._steps_done += 1
+    return loss
+
+  def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
+    loss, grads = nnx.value_and_grad(self._objective)(model, key, self._numbers)
+    optimizer.update(model, grads)
+    return loss
+
+
+@jax.jit
+def _products(matrix: jax.Array, steps: int) -> jax.Array:
+  return jax.lax.fori_loop(0, steps, lambda _, product: product @ matrix, matrix)
+
+
+def _tokens_of(config: Config) -> int:
+  """The tokens of one prompt; its examples for a model that does not read tokens."""
+  task = build_task(config)
+
+  def tokens() -> jax.Array:
+    model, prompt = build_model(config, nnx.Rngs(0)), task.sample(jax.random.key(0), 1)
+    assert isinstance(prompt, Prompt)
+    embed = getattr(model, 'embed', None)
+    return prompt.features if embed is None else embed(prompt)
+
+  return nnx.eval_shape(tokens).shape[1]
+
+
+def measure(
+  models: Mapping[str, Config], repeats: int, seconds: float
+) -> dict[str, dict[str, float]]:
+  """By model: steps and tokens per second, and ratios to the other contenders.
+
+  A timing takes about `seconds`. Raises UserError for an invalid config.
+  """
+  contests = {name: Contest(config) for name, config in models.items()}
+  contenders = {name: one.contenders(name) for name, one in contests.items()}
+  every = [one for of_model in contenders.values() for one in of_model.values()]
+  time_in_turns(every, repeats, seconds)
+  return {
+    name: summary(contenders[name], contest.tokens, contest.flops)
+    for name, contest in contests.items()
+  }
+
+
+def summary(
+  contenders: Mapping[str, Contender], tokens: int, flops: int
+) -> dict[str, float]:
+  """The speeds of a model, a step of which has so many tokens and operations."""
+  rates = {name: one.rates['median'] for name, one in contenders.items()}
+  speed, peak = flops * rates['zoo'], 2 * _SIZE**3 * rates['matmul']
+  return {
+    'steps_per_second': rates['zoo'],
+    'tokens_per_second': tokens * rates['zoo'],
+    'speed_over_plain': rates['zoo'] / rates['plain'],
+    'gflops_per_second': speed / 1e9,
+    'peak_gflops_per_second': peak / 1e9,
+    'share_of_peak': speed / peak,
+  }
+
+
+def table(found: Mapping[str, Mapping[str, float]]) -> str:
+  """The results of the benchmark as a table for a terminal."""
+  rows = [
+    [
+      model,
+      f'{of["steps_per_second"]:.1f}',
+      f'{of["tokens_per_second"]:,.0f}',
+      f'{of["speed_over_plain"]:.2f}',
+      f'{of["gflops_per_second"]:.0f}',
+      f'{of["share_of_peak"]:.0%}',
+    ]
+    for model, of in found.items()
+  ]
+  header = 'model', 'steps/s', 'tokens/s', 'over plain', 'GFLOP/s', 'of matmul peak'
+  return format_table(rows, header)

@@ -1,0 +1,89 @@
+"""The command that compares baselines with their known values."""
+
+import pytest
+
+from benchmarks.reference_values import Reference
+
+_ARGUMENTS = '"{""num_features"": 2, ""context_length"": 3}"'
+_BEGIN, _END = '<!-- begin of the table -->', '<!-- end of the table -->'
+
+
+@pytest.fixture
+def values(tmp_path):
+  """Writes a folder of known values of two tasks; that of OLS may be wrong."""
+
+  def values(ols: float = 0.0) -> str:
+    rows = [
+      ','.join(Reference._fields),
+      f'linear_regression,{_ARGUMENTS},ols,2,loss,2,{ols},0.01,formula',
+      f'quadratic_regression,{_ARGUMENTS},zero,2,median,1,0.5,,a guess',
+    ]
+    (tmp_path / 'values').mkdir()
+    (tmp_path / 'values' / 'some.csv').write_text('\n'.join(rows))
+    return f'--values={tmp_path}/values'
+
+  return values
+
+
+def test_the_table_is_written_between_its_marks(call, tmp_path, values):
+  page = tmp_path / 'page.md'
+  page.write_text(f'Before.\n{_BEGIN}\nold\n{_END}\nAfter.\n')
+  answer = call('benchmarks.baselines', values(), '--num_prompts=40', f'--out={page}')
+  assert answer.code == 0, answer.err
+  lines = answer.out.splitlines()
+  assert lines[0].split()[:3] == ['task', 'baseline', 'k']
+  name = 'linear_regression(num_features=2, context_length=3)'
+  assert lines[1].startswith(f'{name}  ')
+  assert lines[1].split()[3:7] == ['2', 'loss', '/', '2']
+  assert lines[1].split()[7:10] == ['0', '±', '0.01']
+  assert lines[-1] == '2 values, 0 beyond 4 standard errors'
+  before, *table, after = page.read_text().split('\n\n')
+  assert (before, after) == (f'Before.\n{_BEGIN}', f'{_END}\nAfter.\n')
+  header, rule, *rows = '\n\n'.join(table).splitlines()
+  assert header.startswith('| task | baseline | k | quantity | known | measured |')
+  assert set(rule) == {'|', ' ', '-'}
+  assert [row.split(' | ')[1] for row in rows] == ['ols', 'zero']
+  assert rows[0].startswith(f'| {name} | ols | 2 | loss / 2 | 0 ± 0.01 | ')
+  assert rows[0].endswith(' | formula |')
+  assert {row.count('|') for row in [header, rule, *rows]} == {header.count('|')}
+
+
+def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, values):
+  folder = values(ols=0.9)
+  answer = call(
+    'benchmarks.baselines', folder, '--num_prompts=40', '--task=linear_regression'
+  )
+  assert answer.code == 1
+  assert '1 values, 1 beyond 4 standard errors' in answer.out
+  assert '1 values differ from the known ones' in answer.err
+  answer = call(
+    'benchmarks.baselines', folder, '--num_prompts=40', '--task=quadratic_regression'
+  )
+  assert answer.code == 0, answer.err
+  assert 'linear_regression' not in answer.out
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'said'),
+  [
+    (['--task=linear'], "unknown task with known values 'linear'; known: associative"),
+    (['--task=sinusoid'], "unknown task with known values 'sinusoid'"),
+    (['--out={folder}/page.md'], "which has no line '<!-- begin of the table -->'"),
+    (['--out={folder}/none.md'], 'none.md'),
+    (['--out={folder}'], 'out'),
+    (['--num_prompts=1'], '--num_prompts is 1; it must be an integer ≥ 2'),
+    (['--seed=-1'], '--seed is -1'),
+    (['--values={folder}'], 'holds no reference values'),
+    (['--task'], 'task'),
+  ],
+  ids=str,
+)
+def test_a_mistake_is_one_line(call, tmp_path, arguments, said):
+  (tmp_path / 'page.md').write_text('No marks.')
+  answer = call(
+    'benchmarks.baselines', *(one.format(folder=tmp_path) for one in arguments)
+  )
+  assert answer.code == 2, answer.err
+  (line,) = answer.err.splitlines()
+  assert said in line
+  assert [one.name for one in tmp_path.iterdir()] == ['page.md']

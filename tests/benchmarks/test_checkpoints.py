@@ -1,0 +1,154 @@
+"""The checkpoints that ship, and what their cards say of them."""
+
+import hashlib
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+
+import configs
+import zoo
+from benchmarks import checkpoints
+from configs import defaults
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+from tests.marks import mostly_full
+from tests.training.runs import small_config
+from zoo import theory
+from zoo.config.validation import differences, validate
+from zoo.core.errors import RunError
+from zoo.storage.steps import find_corruption
+from zoo.studies import cards
+from zoo.studies.atlas.measure import lowest_known
+
+pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
+
+FOLDER = ROOT / 'checkpoints'
+SHIPPED = {
+  path.parent.name: json.loads(path.read_text())
+  for path in sorted(FOLDER.glob(f'*/{cards.CARD}'))
+}
+
+
+def test_what_ships_is_what_was_promised():
+  heads = {f'multi_head_lsa_{number}' for number in (2, 5, 10, 11)}
+  assert SHIPPED.keys() == {'lsa', 'yq_lsa', 'ltb', *heads}
+  folders = [path for path in FOLDER.iterdir() if path.is_dir()]
+  assert {path.name for path in folders} - {'runs'} == SHIPPED.keys()
+
+
+@pytest.mark.slow  # the lowest known risk for few heads is a search
+@pytest.mark.parametrize('name', mostly_full(['lsa', 'multi_head_lsa_11'], SHIPPED))
+def test_a_card_is_true(name):
+  card, folder = SHIPPED[name], FOLDER / name
+  saved = zoo.load(folder)
+  config: Any = saved.config
+  config = config.copy_and_resolve_references()
+  with config.unlocked():  # where to compute each launch says by itself
+    config.mesh = defaults.get_config().mesh
+  validate(config)
+  assert (saved.config.task.num_features, saved.config.task.context_length) == (10, 10)
+  assert saved.task.prior_mean.tolist() == [2.0] * 10
+  assert saved.config.to_dict() == card['config']
+  assert (saved.step, saved.config.seed) == (card['step'], card['seed'])
+  risk = theory.exact_risk(saved.model, saved.task)
+  assert abs(risk - card['exact_risk']) < 1e-6
+  least = lowest_known(saved.config)
+  assert least is not None
+  assert abs(least - card['lowest_known']) < 1e-6
+  # Below the lowest known risk it can only be by rounding, in float64.
+  assert -1e-9 < risk / least - 1 < 0.005
+  manifest = (folder / 'SHA256SUMS').read_bytes()
+  assert hashlib.sha256(manifest).hexdigest() == card['sha256']
+  if 'initial_guess' not in card['config']['model']:
+    # That the learned guess may be taken to be the prior mean: no rule is better.
+    assert abs(least - card['optimal_risk']) < 1e-9
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_the_command_of_a_card_trains_its_config(name):
+  card = SHIPPED[name]
+  python, m, module, config_flag, *flags = shlex.split(card['command'])
+  assert (python, m, module) == ('python', '-m', 'launch.main')
+  path = pathlib.Path(config_flag.removeprefix('--config='))
+  assert path.parent == pathlib.Path('configs')
+  config: Any = configs.get_config(path.stem)
+  for flag in flags:
+    field, _, value = flag.removeprefix('--config.').partition('=')
+    section, _, leaf = field.rpartition('.')
+    config[section][leaf] = config[section].get_type(leaf)(value)
+  assert not differences(card['config'], config)
+
+
+def test_the_index_is_that_of_the_cards():
+  written = (FOLDER / checkpoints.INDEX).read_text()
+  assert written == checkpoints.index(cards.read_cards(FOLDER))
+
+
+def test_what_ships_is_small_complete_and_of_no_machine():
+  listed = subprocess.run(
+    ['git', 'ls-files', '-z', 'checkpoints'], cwd=ROOT, capture_output=True, check=False
+  )
+  if listed.returncode:
+    pytest.skip('not a git checkout')
+  names = listed.stdout.decode().rstrip('\0').split('\0')
+  assert not [name for name in names if name.startswith('checkpoints/runs')]
+  contents = {name: (ROOT / name).read_bytes() for name in names}
+  assert sum(map(len, contents.values())) < 3 * 2**20
+  for name in SHIPPED:
+    sums = (FOLDER / name / 'SHA256SUMS').read_text().splitlines()
+    files = {f'checkpoints/{name}/{line.partition("  ")[2]}' for line in sums}
+    assert {*files, f'checkpoints/{name}/{cards.CARD}'} <= contents.keys()
+  for name, content in contents.items():
+    assert not re.search(rb'/(root|home|tmp|work|Users)/|file://', content), name
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_model_far_from_the_lowest_known_risk_is_not_written(tmp_path):
+  config = small_config('lsa', objective__name='exact')
+  with pytest.raises(RunError, match=r'short ends at .* above the lowest known risk'):
+    checkpoints.write_checkpoints({'short': (config, 'command')}, tmp_path)
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_what_was_there_is_replaced_by_what_is_trained_anew(tmp_path, monkeypatch):
+  monkeypatch.setattr(checkpoints, 'TOLERANCE', 100.0)
+  config = small_config('yq_lsa', objective__name='exact')
+  for seed in (0, 1):
+    config.seed = seed
+    checkpoints.write_checkpoints({'short': (config, f'seed {seed}')}, tmp_path)
+    card = json.loads((tmp_path / 'short' / cards.CARD).read_text())
+    assert (card['seed'], card['command']) == (seed, f'seed {seed}')
+    assert zoo.load(tmp_path / 'short').step == 12
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['README.md', 'short']
+
+
+@pytest.mark.parametrize(
+  ('text', 'said'),
+  [
+    ('{', 'truncated'),
+    ('{"name": "lsa"}', 'missing required field `model`'),
+    ('{"name": 3}', 'Expected `str`, got `int`'),
+  ],
+)
+def test_what_is_no_card_is_named(tmp_path, text, said):
+  path = tmp_path / 'lsa' / cards.CARD
+  path.parent.mkdir()
+  path.write_text(text)
+  with refuses(f'{path} is not a card', said):
+    cards.read_cards(tmp_path)
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_what_ships_opens_and_has_the_risk_of_its_card(name):
+  saved = zoo.load(FOLDER / name)
+  assert find_corruption(FOLDER / name) is None
+  assert saved.step == SHIPPED[name]['step']
+  risk = theory.exact_risk(saved.model, saved.task)
+  assert abs(risk - SHIPPED[name]['exact_risk']) < 1e-6

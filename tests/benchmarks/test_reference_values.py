@@ -1,0 +1,214 @@
+"""Known values of baselines: all that are documented, and how they are read."""
+
+import math
+
+import pytest
+
+from benchmarks import reference_values
+from benchmarks.reference_values import Reference, Row, measure, read_references
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+
+_REFERENCES = read_references(ROOT / 'docs' / 'baselines')
+_TASKS = list(dict.fromkeys((one.task, one.arguments) for one in _REFERENCES))
+# The baselines that are cheap, of one setting of a task: a part of its arguments. What
+# is left out, tests of its task compare with integrals or formulas.
+_QUICK = {
+  'associative_recall': ('"num_keys": 10', 'bayes'),
+  'conjunction': ('', 'elimination'),
+  'decision_tree': ('', 'nearest_neighbours'),
+  'linear_regression': ('"context_length": 10}', 'zero ols averaging gd'),
+  'markov_chain': ('"num_symbols": 2', 'bigram unigram'),
+  'parity': ('', 'bayes'),
+  'quadratic_regression': ('"context_length": 10', 'bayes ols zero'),
+  'sparse_parity': ('', 'bayes'),
+  'sparse_regression': ('"context_length": 10', 'ols lasso zero'),
+  'task_pool': ('"num_tasks": 64', 'dmmse ridge'),
+}
+
+
+def _quick(task):
+  part, baselines = _QUICK[task]
+  first = next(a for name, a in _TASKS if name == task and part in a)
+  found = {}
+  for one in _REFERENCES:
+    if (one.task, one.arguments) == (task, first) and one.baseline in baselines.split():
+      found.setdefault((one.baseline, one.quantity), []).append(one)
+  # Each length may be a program of its own.
+  return [one for members in found.values() for one in members[:2]]
+
+
+def _agree(references, num_prompts):
+  rows = list(measure(references, num_prompts))
+  assert sorted(row.reference for row in rows) == sorted(references)
+  for row in rows:
+    # 4 standard errors of both measurements together.
+    if not row.reference.source.startswith('differs'):  # the source says why
+      assert abs(row.deviation) <= 4, row
+
+
+@pytest.mark.parametrize('task', _QUICK)
+def test_the_cheap_baselines_of_a_task_have_their_known_values(task):
+  _agree(_quick(task), 512)
+
+
+# 16384 tasks in a pool, 1023 examples and boosted trees take minutes for 8192 prompts.
+_LARGE = '"num_tasks": 16384', '"num_tasks": 32768', '"context_length": 1023', '"depth"'
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(('task', 'arguments'), _TASKS)
+def test_all_baselines_have_their_known_values(task, arguments, full):
+  """With --full on four times as many prompts."""
+  members = [
+    one for one in _REFERENCES if (one.task, one.arguments) == (task, arguments)
+  ]
+  num_prompts = 64 if any(part in arguments for part in _LARGE) else 1024
+  _agree(members, 4 * num_prompts if full else num_prompts)
+
+
+_HEADER = ','.join(Reference._fields)
+_ROW = 'linear_regression,"{""num_features"": 3, ""context_length"": 5}"'
+
+
+def _written(folder, *rows):
+  (folder / 'values.csv').write_text('\n'.join([_HEADER, *rows]))
+  return folder
+
+
+def test_rows_are_read_as_they_are_written(tmp_path):
+  found = read_references(
+    _written(
+      tmp_path,
+      f'{_ROW},zero,4,loss,3,1,,formula',
+      f'{_ROW},ols,0-2,squared distance from zero on scale_x=2,2,0.5,0.25,"a, b"',
+    )
+  )
+  arguments = '{"num_features": 3, "context_length": 5}'
+  assert found == [
+    ('linear_regression', arguments, 'zero', '4', 'loss', 3, 1, 0, 'formula'),
+    (
+      *('linear_regression', arguments, 'ols', '0-2'),
+      *('squared distance from zero on scale_x=2', 2, 0.5, 0.25, 'a, b'),
+    ),
+  ]
+  assert [list(one.lengths()) for one in found] == [[4], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+  ('row', 'said'),
+  [
+    (f'{_ROW},zero,few,loss,1,1,,x', "invalid literal for int() with base 10: 'few'"),
+    (f'{_ROW},zero,5-3,loss,1,1,,x', "'5-3' or 'loss'"),
+    (f'{_ROW},zero,3,losses,1,1,,x', "'3' or 'losses'"),
+    (f'{_ROW},zero,3,distance from ols,1,1,,x', 'distance from ols'),
+    (f'{_ROW},zero,3,loss,1,one,,x', "could not convert string to float: 'one'"),
+    (f'{_ROW},zero,3,loss,1,,,x', 'could not convert string to float'),
+    (f'{_ROW},zero,3,loss,,1,,x', 'could not convert string to float'),
+    (f'{_ROW},zero,3,loss,1,1', 'too few cells'),
+    (f'{_ROW},zero,3,loss,1,1,,x,y', 'keywords must be strings'),
+    ('linear_regression,{d: 3},zero,3,loss,1,1,,x', 'JSONDecodeError'),
+  ],
+)
+def test_a_row_that_is_none_is_named_in_one_line(tmp_path, row, said):
+  folder = _written(tmp_path, f'{_ROW},zero,3,loss,1,1,,formula', row)
+  with refuses(f'{folder}/values.csv, line 3', said):
+    read_references(folder)
+
+
+def test_a_folder_without_values_is_refused(tmp_path):
+  with refuses(f'{tmp_path} holds no reference values'):
+    read_references(tmp_path)
+
+
+_REFERENCE = Reference(
+  task='linear_regression',
+  arguments='{"num_features": 2, "context_length": 12}',
+  baseline='ols',
+  num_examples='1',
+  quantity='loss',
+  divisor=2,
+  value=0.5,
+  standard_error=0,
+  source='formula',
+)
+
+
+def _measured(*changes):
+  return [*measure([_REFERENCE._replace(**one) for one in changes], 512)]
+
+
+def test_a_loss_is_measured_at_a_length_and_over_a_range():
+  one, two, both = _measured(
+    {}, {'num_examples': '2', 'value': 0}, {'num_examples': '1-2', 'value': 0.25}
+  )
+  assert abs(one.deviation) <= 4
+  assert two.deviation == 0  # up to rounding, though the standard error is tiny
+  # The mean of a prompt over both lengths is one value, not two.
+  assert math.isclose(both.measured, (one.measured + two.measured) / 2)
+  assert math.isclose(both.standard_error, one.standard_error / 2, rel_tol=1e-3)
+
+
+def test_a_prefix_gives_what_one_pass_over_all_lengths_gives():
+  (alone,) = _measured({'num_examples': '8', 'baseline': 'averaging'})
+  among, _ = _measured(
+    {'num_examples': '8', 'baseline': 'averaging'},
+    {'num_examples': '0-12', 'baseline': 'averaging'},
+  )
+  assert math.isclose(alone.measured, among.measured, rel_tol=1e-5)
+
+
+def test_quantities_other_than_the_loss():
+  zero, median, shifted, distance = _measured(
+    {'baseline': 'zero', 'num_examples': '3', 'value': 1},
+    {'baseline': 'zero', 'num_examples': '3', 'quantity': 'median'},
+    {'baseline': 'zero', 'num_examples': '3', 'quantity': 'loss on scale_y=2'},
+    {'baseline': 'zero', 'num_examples': '3', 'quantity': 'squared distance from ols'},
+  )
+  assert abs(zero.deviation) <= 4
+  # |x|²|w|²cos²/2 has a heavy tail.
+  assert 0 < median.measured < 0.6 * zero.measured
+  assert math.isnan(median.standard_error)
+  assert math.isnan(median.deviation)
+  assert abs(shifted._replace(reference=_REFERENCE._replace(value=4)).deviation) <= 4
+  # OLS knows the labels by then.
+  assert math.isclose(distance.measured, zero.measured, rel_tol=1e-3)
+
+
+def test_baselines_with_other_fields_and_those_of_another_library(monkeypatch):
+  monkeypatch.setattr(reference_values, '_NUM_HOST_PROMPTS', 20)
+  arguments = '{"num_features": 2, "context_length": 60, "depth": 2}'
+  tree = {'task': 'decision_tree', 'arguments': arguments, 'num_examples': '60'}
+  deep, shallow = _measured(
+    tree | {'baseline': 'greedy_tree(signs=True)'},
+    tree | {'baseline': 'greedy_tree(signs=True, max_depth=1)'},
+  )
+  # Two signs have four values, and all of them are seen but once in 10⁷ prompts.
+  assert deep.measured <= 1e-12
+  assert shallow.measured > 0.01
+
+
+def test_deviations_are_in_standard_errors_of_both():
+  row = Row(_REFERENCE._replace(standard_error=3.0), 10.5, 4.0)
+  assert row.deviation == 2
+  assert Row(_REFERENCE, 0.6, 0.0).deviation == math.inf
+  assert Row(_REFERENCE, 0.5 + 1e-7, 0.0).deviation == 0
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'task': 'linear_regresion'}, "did you mean 'linear_regression'?"),
+    ({'baseline': 'old'}, "LinearRegression has no baseline 'old'; it has "),
+    ({'baseline': 'ols(penalties=1.0)'}, "'ols(penalties=1.0)' is not a baseline: "),
+    ({'baseline': 'ols(penalty=one)'}, "'ols(penalty=one)' is not a baseline: "),
+    ({'quantity': 'loss on skew'}, "unknown shift of LinearRegression 'skew'"),
+    ({'quantity': 'squared distance from us'}, "has no baseline 'us'"),
+    ({'num_examples': '11-13'}, 'the length 13 is not from 0 to 12'),
+  ],
+)
+def test_what_a_task_lacks_is_refused_in_one_line(changes, said):
+  with refuses(said):
+    _measured(changes)

@@ -1,0 +1,137 @@
+"""Seeds, learning rates and initial scales side by side: each point as if alone."""
+
+import inspect
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.compare import refuses
+from tests.marks import mostly_full
+from tests.training.runs import compile_init, saved_arrays, small_config
+from zoo.core.errors import RunError
+from zoo.training import comparison, grid, sweeps, train
+from zoo.training.population import unstack
+from zoo.training.trainer import make_program, on_mesh
+
+_AXES = {
+  'seed': [0, 1],
+  'optimizer.learning_rate': [1e-3, 4e-3],
+  'model.init_scale': [None, 0.1],
+}
+
+_QUICK = 0, 6, 7  # points of the grid that each differ in something from the others
+
+
+def _config(**changes):
+  config = small_config('transformer', **changes)
+  config.model.num_layers, config.model.width = 1, 8
+  return config
+
+
+@pytest.fixture(scope='module')
+def swept(tmp_path_factory, full):
+  config = _config()
+  workdir = tmp_path_factory.mktemp('population')
+  points = grid(_AXES)
+  chosen = range(len(points)) if full else _QUICK
+  with (
+    jax.numpy_dtype_promotion('standard'),  # as tests/training/conftest.py for each
+    pytest.MonkeyPatch.context() as patch,
+  ):
+    compile_init(patch)
+    rows = sweeps.sweep(config, [points[i] for i in chosen], workdir)
+  assert rows is not None
+  return config, dict(zip(chosen, rows, strict=True))
+
+
+@pytest.mark.parametrize('i', mostly_full([7], range(8)))
+def test_a_point_is_what_it_is_alone(swept, tmp_path, i):
+  config, rows = swept
+  alone = sweeps.at_point(config, {name: rows[i][name] for name in _AXES})
+  summary = train(alone, tmp_path / 'alone')
+  assert summary is not None
+  here, there = (
+    saved_arrays(folder, config.train.num_steps)
+    for folder in (tmp_path / 'alone', rows[i]['workdir'])
+  )
+  assert here.keys() == there.keys()
+  for path, array in here.items():
+    # Side by side, sums are added in another order: a gradient differs by some 1e-6 of
+    # its size. Adam moves a weight by 4e-3 a step whatever the size of its gradient, so
+    # weights whose gradient is all rounding, as the biases of keys, may differ by
+    # 12 steps of it; all others agree far better.
+    if '.key' in path or "'key'" in path:
+      continue
+    np.testing.assert_allclose(there[path], array, rtol=1e-3, atol=2e-4, err_msg=path)
+  # Means of losses of models that close.
+  for name in ('eval_risk', 'eval_risk_stderr'):
+    assert rows[i][name] == pytest.approx(summary[name], rel=1e-3)
+
+
+def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
+  asked = []
+
+  def compare(config, task, graph, members, mesh):
+    asked.append((config.seed, [one['w'].tolist() for one in members]))
+    return [{'model': config.seed, 'w': int(one['w'][0])} for one in members]
+
+  monkeypatch.setattr(comparison, 'compare_trained', compare)
+  configs = [_config(seed=seed) for seed in (3, 1, 3)]
+  models = {'w': np.array([[0, 0], [1, 1], [2, 2]])}
+  whole: Any = None
+  found = inspect.unwrap(comparison.compare_members)(
+    configs, [whole] * 3, whole, whole, models
+  )
+  assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
+  assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
+
+
+def test_points_differ(swept):
+  _, rows = swept
+  assert len({row['eval_risk'] for row in rows.values()}) == len(rows)
+
+
+def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch, fake):
+  sizes, make = [], sweeps.make_program
+  monkeypatch.setattr(
+    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
+  )
+  alone = []
+  monkeypatch.setattr(
+    sweeps, 'train_locked', lambda config, *_: alone.append(config.model.width) or 1
+  )
+  points = [{'model.width': 8, 'seed': 0}, {'model.width': 8, 'seed': 1}]
+  points.append({'model.width': 16, 'seed': 0})
+  # The point that is alone is not really trained, and so it lacks a row of the table.
+  with pytest.raises(RunError, match=r'model\.width=16,seed=0 was trained, but'):
+    sweeps.sweep(_config(), points, tmp_path / 'w')
+  assert (sizes, alone) == ([2], [16])
+
+
+def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path, fake):
+  points = grid({'optimizer.learning_rate': [1e-3, 1e38]})
+  with pytest.raises(RunError, match='1 of 2 points stopped being finite') as info:
+    sweeps.sweep(_config(optimizer__clip_norm=None), points, tmp_path / 'sweep')
+  assert 'learning_rate=1e+38' in str(info.value)
+  done = tmp_path / 'sweep/points' / 'optimizer.learning_rate=0.001' / 'summary.json'
+  assert json.loads(done.read_text())['eval_risk'] > 0
+
+
+def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
+  """A population whose members are equal stays equal, whatever the seeds of others."""
+  compile_init(monkeypatch)
+  config = small_config('multi_head_lsa', model__num_heads=1)
+  twice = [config, config]
+  program = make_program(twice)
+  with on_mesh(program.mesh, config):
+    state, _ = program.train_steps(*program.arguments(program.init(), 0, 3))
+  one, other = unstack(twice, jax.device_get(state))
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_a_field_that_does_not_exist_is_refused(tmp_path):
+  with refuses('optimizer.learning_rte', 'learning_rate'):
+    sweeps.sweep(_config(), [{'optimizer.learning_rte': 1.0}], tmp_path / 'w')

@@ -1,0 +1,119 @@
+"""Parts of a sweep, which processes train that share nothing but the folder."""
+
+import json
+import signal
+
+import pytest
+
+from tests.compare import refuses
+from tests.training.runs import small_config
+from zoo.host.parts import Part, parse_part
+from zoo.storage.workdir import locked, locked_in_part
+from zoo.training import sweeps, trainer
+from zoo.training.population import points_of
+
+pytestmark = pytest.mark.usefixtures('fake', 'impatient')
+
+# Six points of one program and two of another.
+_POINTS = [{'model.num_heads': 1 + i % 3, 'task.prior_mean': i / 4} for i in range(6)]
+_POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
+_OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
+
+
+def _config():
+  return small_config('multi_head_lsa')
+
+
+def _sweep(workdir, part=None, points=_POINTS):
+  return sweeps.sweep(_config(), points, workdir, part)
+
+
+def _points_of(part, points=_POINTS):
+  return points_of(part, [sweeps.at_point(_config(), point) for point in points])
+
+
+def _results(workdir):
+  rows = json.loads((workdir / 'table.json').read_text())
+  return [
+    {name: value for name, value in row.items() if name not in _OF_THE_LAUNCH}
+    for row in rows
+  ]
+
+
+def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
+  parts = [_points_of(Part(i, 3)) for i in (1, 2, 3)]
+  assert parts == [[0, 1, 6], [2, 3, 7], [4, 5]]
+  # Programs of one point each are dealt, too.
+  points = [{'train.batch_size': 8 + i} for i in range(5)]
+  assert [_points_of(Part(i, 2), points) for i in (1, 2)] == [[0, 2, 4], [1, 3]]
+
+
+@pytest.mark.parametrize('number', [1, 2, 5, 11])
+def test_each_point_is_in_one_part(number):
+  parts = [_points_of(Part(i + 1, number)) for i in range(number)]
+  assert sorted(i for part in parts for i in part) == [*range(len(_POINTS))]
+
+
+def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
+  tmp_path, monkeypatch
+):
+  """Programs of NumPy compute the same bits in any number, so that these are equal."""
+  next_stop = trainer._next_stop
+
+  def interrupt(step, config):
+    if step == 4:
+      signal.raise_signal(signal.SIGTERM)
+    return next_stop(step, config)
+
+  _sweep(tmp_path / 'whole')
+  divided = tmp_path / 'divided'
+  for i, stopped in ((1, False), (2, True), (3, True)):
+    with monkeypatch.context() as patch:
+      if stopped:
+        patch.setattr(trainer, '_next_stop', interrupt)
+      rows = _sweep(divided, Part(i, 3))
+    assert (rows is None) == stopped
+  assert len([*divided.glob('unfinished/*/checkpoints/[0-9]*')]) == 2
+  # The second is called again, and what is left of the third is done by the whole.
+  rows = _sweep(divided, Part(2, 3))
+  assert rows is not None
+  assert [row['task.prior_mean'] for row in rows] == [0.5, 0.75, 1.0]
+  assert not (divided / 'table.json').exists()
+  _sweep(divided)
+  assert _results(divided) == _results(tmp_path / 'whole')
+  assert not (divided / 'unfinished').exists()
+
+
+def test_a_part_without_points_is_done(tmp_path):
+  assert _sweep(tmp_path, Part(7, 7), _POINTS[:1]) == []
+
+
+def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
+  _sweep(tmp_path, Part(1, 3), _POINTS[:2])
+  with locked_in_part(tmp_path, Part(1, 3)):
+    assert _sweep(tmp_path, Part(2, 3)) is not None
+    with refuses('is in use'):
+      _sweep(tmp_path, Part(1, 3))
+    with refuses('is in use'):
+      _sweep(tmp_path)
+  with locked(tmp_path), refuses('is in use'):
+    _sweep(tmp_path, Part(1, 3))
+
+
+def test_a_part_names_the_points_that_it_has_lost(tmp_path):
+  points = [{'task.prior_mean': value} for value in (1.0, 1e25, 2.0)]
+  with pytest.raises(sweeps.LostPointsError, match=r'1 of 2 points .*1e\+25') as info:
+    _sweep(tmp_path, Part(2, 2), points)
+  assert [row['task.prior_mean'] for row in info.value.rows] == [2.0]
+
+
+@pytest.mark.parametrize(
+  'text', ['0/4', '5/4', '0/0', 'a/b', '1', '1/', '-1/4', '1/4 ']
+)
+def test_what_names_no_part_is_refused(text):
+  with refuses(f'the part is {text!r}', '1 ≤ I ≤ N'):
+    parse_part(text)
+
+
+def test_a_part_is_read():
+  assert parse_part('4/4') == Part(4, 4)

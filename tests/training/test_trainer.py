@@ -1,0 +1,450 @@
+"""The loop as a whole: what it writes, and that interruptions leave no trace."""
+
+import itertools
+import json
+import shutil
+import signal
+import threading
+import types
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.compare import refuses
+from tests.marks import FULL
+from tests.training import fake_program
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo import theory
+from zoo.config.mesh import make_mesh
+from zoo.config.validation import build_model, build_task
+from zoo.core.errors import RunError, UserError
+from zoo.storage.steps import find_corruption
+from zoo.storage.workdir import open_workdir
+from zoo.training import train, trainer
+from zoo.training.objective import make_objective, numbers_of
+
+
+def lines_of(workdir):
+  return [
+    json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()
+  ]
+
+
+@pytest.mark.parametrize(
+  ('mesh', 'steps'),
+  [
+    ((1, 1), (5,)),
+    pytest.param((1, 1), range(1, 12), marks=FULL),
+    pytest.param((4, 2), (3, 8), marks=FULL),
+  ],
+)
+def test_interrupted_at_any_step_and_resumed_is_uninterrupted_bit_for_bit(
+  tmp_path, stop_at, mesh, steps
+):
+  config = small_config(
+    'multi_head_lsa', model__num_heads=2, mesh__data=mesh[0], mesh__model=mesh[1]
+  )
+  stop_at(None)
+  train(config, tmp_path / 'whole')
+  whole = saved_arrays(tmp_path / 'whole', 12)
+  assert any('optimizer' in path for path in whole)
+  for step in steps:
+    stop_at(step)
+    assert train(config, tmp_path / f'cut_{step}') is None
+    assert (tmp_path / f'cut_{step}' / 'checkpoints' / str(step)).is_dir()
+    stop_at(None)
+    assert train(config, tmp_path / f'cut_{step}') is not None
+    assert_same_bits(saved_arrays(tmp_path / f'cut_{step}', 12), whole)
+
+
+def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
+  tmp_path, stop_at, fake
+):
+  config = small_config()
+  stop_at(None)
+  train(config, tmp_path / 'whole')
+  stop_at(7)
+  train(config, tmp_path / 'cut')
+  with (tmp_path / 'cut' / 'metrics.jsonl').open('a') as file:
+    # What a kill can leave: a line of a step that was not saved, and half a line.
+    file.write('{"step": 8, "loss": 1.0, "wall_time": 1.0}\n{"step": 9, "lo')
+  stop_at(None)
+  train(config, tmp_path / 'cut')
+
+  def timeless(lines):
+    for line in lines:
+      rate = line.pop('steps_per_second')
+      assert rate is None or rate > 0
+      assert line.pop('wall_time') > 0
+    return {line['step']: line for line in lines}
+
+  whole, cut = (
+    timeless(lines_of(tmp_path / 'whole')),
+    timeless(lines_of(tmp_path / 'cut')),
+  )
+  assert list(whole) == [4, 6, 8, 12]
+  assert list(cut) == [4, 6, 7, 8, 12]
+  assert {step: cut[step] for step in whole} == whole
+
+
+def test_a_run_leaves_what_the_design_promises(tmp_path, fake):
+  summary: Any = train(small_config(), tmp_path)
+  assert summary == json.loads((tmp_path / 'summary.json').read_text())
+  assert summary is not None
+  fields = (
+    'model num_params step eval_risk eval_risk_stderr exact_risk gd_risk optimal_risk '
+    'excess_risk steps_per_second wall_time jax_version device_kind num_devices '
+    'num_processes'
+  )
+  assert set(fields.split()) <= summary.keys()
+  assert summary['model'] == 'yq_lsa'
+  assert summary['step'] == 12
+  assert summary['num_params'] == 4 * 4 * 4 + 3
+  assert summary['jax_version'] == jax.__version__
+  assert summary['eval_risk'] > 0
+  assert summary['eval_risk_stderr'] > 0
+  lines = lines_of(tmp_path)
+  wanted = 'step loss eval_risk exact_risk grad_norm steps_per_second wall_time'
+  assert all(set(wanted.split()) <= line.keys() for line in lines)
+  assert [line['step'] for line in lines if line['eval_risk'] is not None] == [6, 12]
+  config = json.loads((tmp_path / 'config.json').read_text())
+  assert config['train']['num_steps'] == 12
+  (events,) = (tmp_path / 'tensorboard').iterdir()
+  assert b'grad_norm' in events.read_bytes()
+  kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
+  assert [name for name in kept if name.isdecimal()] == ['12', '4', '8']
+  assert all(
+    find_corruption(tmp_path / 'checkpoints' / step) is None
+    for step in ('4', '8', '12')
+  )
+
+
+def test_a_step_explains_itself(tmp_path, fake):
+  config = small_config()
+  train(config, tmp_path)
+  origin = json.loads((tmp_path / 'checkpoints/12/origin/data.json').read_text())
+  assert origin['config'] == json.loads((tmp_path / 'config.json').read_text())
+  assert origin['versions']['jax'] == jax.__version__
+  assert origin['format'] == 1
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, fake):
+  config = small_config()
+  summary: Any = train(config, tmp_path)
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  assert train(config, tmp_path) == summary
+  after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  for touched in (tmp_path / 'checkpoints', tmp_path / '.lock'):
+    del before[touched], after[touched]
+  assert after == before
+
+
+def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path, fake):
+  config = small_config()
+  summary: Any = train(config, tmp_path)
+  assert summary is not None
+  (tmp_path / 'summary.json').unlink()
+  again = train(config, tmp_path)
+  assert again is not None
+  assert again['eval_risk'] == summary['eval_risk']
+
+
+def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path, fake):
+  config = small_config()
+  summary: Any = train(config, tmp_path)
+  shutil.rmtree(tmp_path / 'checkpoints')
+  lines = lines_of(tmp_path)
+  assert train(config, tmp_path) == summary
+  assert lines_of(tmp_path) == lines
+
+
+def test_a_damaged_summary_is_made_anew(tmp_path, fake):
+  config = small_config()
+  summary: Any = train(config, tmp_path)
+  assert summary is not None
+  for content in '{', '{}', '[]':
+    (tmp_path / 'summary.json').write_text(content)
+    again = train(config, tmp_path)
+    assert again is not None
+    assert again['exact_risk'] == summary['exact_risk']
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """The workdir of a run of `small_config` that has ended."""
+  workdir = tmp_path_factory.mktemp('finished')
+  with pytest.MonkeyPatch.context() as patch:
+    fake_program.patch(patch)
+    assert train(small_config(), workdir) is not None
+  return workdir
+
+
+def test_a_step_under_another_number_is_refused(tmp_path, finished, fake):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  steps = tmp_path / 'checkpoints'
+  shutil.rmtree(steps / '12')
+  (steps / '8').rename(steps / '12')
+  with refuses(f'{steps}/12 holds step 8, not step 12'):
+    train(small_config(), tmp_path)
+  (steps / '12').rename(steps / '15')  # beyond the end
+  with refuses('holds step 8, not step 15'):
+    train(small_config(), tmp_path)
+  (steps / '15').rename(steps / '8')
+  assert train(small_config(), tmp_path) is not None
+  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'said'),
+  [
+    ({'seed': 1}, 'it differs in seed (0 there, 1 here)'),
+    # Its last step is beyond the end of this run.
+    ({'train__num_steps': 8}, 'train.num_steps (12 there, 8 here)'),
+  ],
+  ids=['seed', 'beyond the end'],
+)
+def test_a_step_of_another_config_is_refused(tmp_path, finished, changes, said):
+  open_workdir(tmp_path, small_config(**changes))
+  shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints')
+  with refuses('checkpoints/12 was saved by a run of another config', said):
+    train(small_config(**changes), tmp_path)
+
+
+@pytest.mark.parametrize('field', ['step', 'model'])
+def test_a_summary_of_another_run_is_no_result_of_this_one(
+  tmp_path, finished, field, fake
+):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  path = tmp_path / 'summary.json'
+  own = json.loads(path.read_text())
+  foreign = {**own, field: {'step': 7, 'model': 'lsa'}[field], 'eval_risk': 0.0}
+  path.write_text(json.dumps(foreign))
+  found = train(small_config(), tmp_path)
+  assert found is not None
+  assert found['eval_risk'] == own['eval_risk']
+  assert json.loads(path.read_text())[field] == own[field]
+
+
+def test_a_file_in_the_way_is_a_clear_error(tmp_path, fake):
+  config = small_config()
+  train(config, tmp_path)
+  (tmp_path / 'summary.json').unlink()
+  (tmp_path / 'metrics.jsonl').unlink()
+  (tmp_path / 'metrics.jsonl').mkdir()
+  with refuses('metrics.jsonl is not a regular file'):
+    train(config, tmp_path)
+
+
+def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
+  tmp_path, caplog, fake
+):
+  config = small_config()
+  train(config, tmp_path / 'whole')
+  train(config, tmp_path / 'hurt')
+  newest = tmp_path / 'hurt/checkpoints/12'
+  data = max(newest.rglob('*.npz'), key=lambda path: path.stat().st_size)
+  content = bytearray(data.read_bytes())
+  content[len(content) // 2] ^= 1
+  data.write_bytes(bytes(content))
+  train(config, tmp_path / 'hurt')
+  assert 'checkpoint step 12 is damaged' in caplog.text
+  assert 'resuming at step 8' in caplog.text or caplog.text.count('\n') == 1
+  assert_same_bits(
+    saved_arrays(tmp_path / 'hurt', 12), saved_arrays(tmp_path / 'whole', 12)
+  )
+
+
+def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
+  config = small_config(
+    train__num_steps=1500, optimizer__learning_rate=2e-2, train__batch_size=256
+  )
+  config.train.log_every, config.checkpoint.every, config.eval.every = 100, 1500, 1500
+  config.eval.num_batches = 64
+  summary: Any = train(config, tmp_path)
+  assert summary is not None
+  # The same prompts for both, and the optimum is GD itself: what is left over is what
+  # training has not reached, not noise.
+  assert -4 * summary['eval_excess_over_gd_stderr'] < summary['eval_excess_over_gd']
+  assert summary['eval_excess_over_gd'] < 0.02 * summary['gd_eval_risk']
+
+
+def test_prompts_are_fresh_at_every_step_and_the_held_out_ones_always_the_same(
+  tmp_path,
+):
+  # At a vanishing learning rate only the prompts could change a loss.
+  train(small_config(optimizer__learning_rate=1e-30, train__log_every=1), tmp_path)
+  lines = lines_of(tmp_path)
+  assert len({line['loss'] for line in lines}) == len(lines) == 12
+  risks = {line['eval_risk'] for line in lines} - {None}
+  assert len(risks) == 1
+
+
+def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path, fake):
+  summary: Any = train(small_config('yq_lsa', eval__num_batches=0), tmp_path)
+  assert summary is not None
+  assert summary['eval_risk'] is summary['gd_eval_risk'] is None
+  assert summary['exact_risk'] > summary['optimal_risk']
+
+
+@pytest.mark.parametrize(
+  'mesh',
+  [(4, 2), *(pytest.param(mesh, marks=FULL) for mesh in [(8, 1), (2, 2)])],
+)
+def test_a_mesh_trains_as_one_device_does(tmp_path, mesh):
+  config = small_config('multi_head_lsa', model__num_heads=2)
+  train(config, tmp_path / 'one')
+  config.mesh.data, config.mesh.model = mesh
+  train(config, tmp_path / 'many')
+  one, many = saved_arrays(tmp_path / 'one', 12), saved_arrays(tmp_path / 'many', 12)
+  for path, array in one.items():
+    # Reductions run in another order: a few float32 roundings a step, 12 steps; Adam
+    # divides by the gradient's size, so that they count relative to it.
+    np.testing.assert_allclose(many[path], array, rtol=1e-4, atol=1e-6, err_msg=path)
+
+
+def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
+  config = small_config(
+    'multi_head_lsa', model__num_heads=2, mesh__data=4, mesh__model=2
+  )
+  stop_at(6)
+  assert train(config, tmp_path) is None
+  stop_at(None)
+  config.mesh.data, config.mesh.model = 1, 1
+  assert train(config, tmp_path) is not None
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, fake):
+  config = small_config(optimizer__learning_rate=1e30, train__log_every=1)
+  with pytest.raises(RunError, match=r'step 2 is not finite.*no checkpoint yet'):
+    train(config, tmp_path)
+  assert not [p for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()]
+
+
+def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
+  config = small_config(
+    optimizer__name='sgd',
+    optimizer__learning_rate=30.0,
+    optimizer__schedule='constant',
+    train__num_steps=50,
+    checkpoint__every=1,
+    checkpoint__keep=100,
+  )
+  with pytest.raises(RunError, match='not finite') as stopped:
+    train(config, tmp_path)
+  steps = [
+    int(p.name) for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()
+  ]
+  assert f'last good checkpoint: step {max(steps)};' in str(stopped.value)
+  for step in steps:
+    for path, array in saved_arrays(tmp_path, step).items():
+      assert np.isfinite(array).all(), (step, path)
+
+
+def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch, fake):
+  clock = itertools.count(step=40)  # seconds, each time that it is asked
+  fake = types.SimpleNamespace(monotonic=lambda: float(next(clock)))
+  monkeypatch.setattr(trainer, 'time', fake)
+  for name, minutes in (('often', 1.0), ('rarely', None)):
+    config = small_config(
+      checkpoint__every=12,
+      checkpoint__every_minutes=minutes,
+      checkpoint__keep=9,
+      train__log_every=1,
+    )
+    train(config, tmp_path / name)
+  steps = [
+    int(path.name) for path in (tmp_path / 'often' / 'checkpoints').glob('*[0-9]')
+  ]
+  assert len(steps) > 3
+  assert max(np.diff(sorted([0, *steps]))) <= 2
+  one, other = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
+  assert_same_bits(one, other)
+
+
+def test_a_workdir_of_another_config_is_refused_by_field_and_untouched(tmp_path, fake):
+  config = small_config()
+  train(config, tmp_path)
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
+  config.train.num_steps, config.task.prior_mean = 24, (1.0, 2.0, 3.0)
+  with pytest.raises(UserError) as refused:
+    train(config, tmp_path)
+  assert 'train.num_steps (12 there, 24 here)' in str(refused.value)
+  assert 'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)' in str(refused.value)
+  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
+
+
+def test_a_wrong_config_leaves_nothing_behind(tmp_path):
+  with pytest.raises(UserError):
+    train(small_config(train__num_steps=0), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+def test_training_works_outside_the_main_thread(tmp_path, fake):
+  summaries = []
+  thread = threading.Thread(
+    target=lambda: summaries.append(train(small_config(), tmp_path))
+  )
+  thread.start()
+  thread.join()
+  assert summaries[0]['step'] == 12
+
+
+def test_a_request_is_taken_once_and_the_handlers_are_put_back():
+  before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+  with trainer.Interruption() as interruption:
+    assert interruption.requested is None
+    signal.raise_signal(signal.SIGTERM)
+    assert interruption.requested == signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) == before[1]  # a second one acts as usual
+  assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.parametrize(
+  ('name', 'lowest'),
+  [
+    ('multi_head_lsa', None),
+    ('yq_lsa', 1.5),
+    pytest.param('lsa', None, marks=FULL),
+  ],
+)
+def test_on_the_exact_risk_models_reach_the_lowest_known(tmp_path, name, lowest):
+  config = small_config(name, objective__name='exact', optimizer__learning_rate=2e-2)
+  config.train.num_steps, config.train.log_every = 2000, 500
+  config.checkpoint.every = config.eval.every = 2000
+  summary: Any = train(config, tmp_path)
+  assert summary is not None
+  if lowest is None:
+    heads = config.model.get('num_heads', 1)
+    lowest = theory.head_limited_risk(build_task(config), heads).lowest_found
+  assert -1e-9 < summary['exact_risk'] - lowest < 1e-6
+  assert summary['gd_risk'] == pytest.approx(1.5, abs=1e-12)
+  assert summary['excess_risk'] == summary['exact_risk'] - summary['optimal_risk']
+  # The loss that was minimised is the exact risk, one step earlier.
+  assert lines_of(tmp_path)[-1]['loss'] == pytest.approx(
+    summary['exact_risk'], rel=1e-5
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('statistics', [False, True])
+def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
+  task = build_task(small_config())
+  model = build_model(small_config(model__init_scale=0.5), nnx.Rngs(1))
+  exact = make_objective(small_config(objective__name='exact'), task, statistics)
+  config = small_config(train__batch_size=256)
+  sampled = make_objective(config, task, statistics)
+  key, numbers = jax.random.key(3), numbers_of(task)
+  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, numbers))
+  with jax.set_mesh(make_mesh(small_config())):
+    one = nnx.jit(nnx.grad(sampled))
+    draws = [
+      jax.tree.leaves(one(model, jax.random.fold_in(key, n), numbers))
+      for n in range(400)
+    ]
+  for leaf, *found in zip(wanted, *draws, strict=True):
+    mean, spread = np.mean(found, axis=0), np.std(found, axis=0)
+    # 67 entries: the largest of so many normal deviates is below 4.5 but once in 2000.
+    assert np.all(np.abs(mean - leaf) <= 4.5 * spread / np.sqrt(len(found)) + 1e-7)

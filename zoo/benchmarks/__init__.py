@@ -1,1 +1,0 @@
-"""How fast models train, next to plain programs."""

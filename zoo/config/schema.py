@@ -1,0 +1,388 @@
+"""The fields of a config: the type, default, range and meaning of each, in one place.
+
+The sections `model` and `task` have the arguments of the class that they name, as its
+constructor describes them. Configs, flags, checks and docs/fields.md come from these.
+Config files can import this module without what builds and trains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict, FieldReference
+from ml_collections.config_dict import placeholder
+
+from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
+from zoo.core import registry, values
+from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.values import choice, number, size, static, truth
+
+
+def _check_axis(_: object, name: str, given: object) -> object:
+  return given if given == -1 else check_count(f'{name} (-1 for all left)', given)
+
+
+@dataclasses.dataclass
+class Top:
+  """Outside of the sections."""
+
+  seed: int = size(
+    default=0,
+    minimum=0,
+    maximum=2**32 - 1,
+    about='Of the initial weights, the prompts and the held-out prompts.',
+  )
+
+
+@dataclasses.dataclass
+class Objective:
+  """What training minimises."""
+
+  name: str = choice(
+    ('sampled', 'exact', 'low_variance'),
+    default='sampled',
+    about='The loss on fresh prompts at every step; the risk itself; or, for '
+    '`deep_lsa`, the loss on fresh contexts with the query integrated out.',
+  )
+  positions: str = choice(
+    ('query', 'every'),
+    default='query',
+    about='The loss is that of the query, or of every example.',
+  )
+
+
+@dataclasses.dataclass
+class Optimizer:
+  """The optimizer; all its other options are those of optax."""
+
+  name: str = choice(OPTIMIZERS, default='adam', about='The optimizer.')
+  learning_rate: float = number(
+    default=5e-3, above=0.0, about='The peak of the schedule.'
+  )
+  schedule: str = choice(
+    SCHEDULES,
+    default='cosine',
+    about='A cosine decays to 0 at the last step.',
+  )
+  warmup_steps: int = size(
+    default=0,
+    minimum=0,
+    about='Steps of a linear warm-up from 0; at most `train.num_steps`.',
+  )
+  clip_norm: float | None = number(
+    default=None,
+    above=0.0,
+    about='Norm at which the whole gradient is clipped; None: off.',
+  )
+
+
+@dataclasses.dataclass
+class Train:
+  """The steps of training."""
+
+  num_steps: int = size(default=5000, maximum=2**31 - 1, about='Steps of training.')
+  batch_size: int = size(
+    default=2048, about='Prompts of a step; a multiple of `mesh.data · num_parts`.'
+  )
+  num_parts: int = size(
+    default=1,
+    about='Parts of a batch, computed one after the other to save memory.',
+  )
+  compute_dtype: str = choice(
+    ('float32', 'bfloat16'),
+    default='float32',
+    about='The type that models are computed in; weights and moments are float32.',
+  )
+  log_every: int = size(
+    default=50, about='Steps between log lines, which one call of the loop runs.'
+  )
+  matmul_precision: str = choice(
+    ('default', 'high', 'highest'),
+    default='highest',
+    about='Precision of matrix products; the default of a TPU is bfloat16.',
+  )
+
+
+@dataclasses.dataclass
+class Mesh:
+  """The devices."""
+
+  data: int = static(
+    default=-1,
+    check=_check_axis,
+    holds=int,
+    allowed='≥ 1, or −1',
+    about='Devices that share the batch; −1: all that remain.',
+  )
+  model: int = size(default=1, about='Devices that share the heads.')
+  slices: int = size(
+    default=1,
+    about='Slices of devices, each with its own network; a divisor of `mesh.data`.',
+  )
+  fsdp: bool = truth(
+    default=False,
+    about='Whether weights and optimizer state are also split over `data`.',
+  )
+  # The default of JAX is 100 s, so that a whole pod would wait that long for a lost
+  # process. A thread of its own sends the heartbeats, however busy the process is.
+  heartbeat_timeout: int = size(
+    default=10, about='Seconds without a heartbeat after which a process is lost.'
+  )
+  start_timeout: int = size(
+    default=300, about='Seconds that processes wait for each other at the start.'
+  )
+
+
+@dataclasses.dataclass
+class Checkpoint:
+  """What is saved while a run trains."""
+
+  every: int = size(default=2500, about='Steps between two checkpoints.')
+  every_minutes: float | None = number(
+    default=None,
+    above=0.0,
+    about='The longest time in minutes between two checkpoints; None: no limit.',
+  )
+  keep: int = size(default=3, about='The newest checkpoints that are kept.')
+  patience: float = number(
+    default=10.0,
+    above=0.0,
+    about='Minutes to wait for a bucket that is out of reach.',
+  )
+
+
+@dataclasses.dataclass
+class Eval:
+  """Evaluation; the exact risk is computed at every logged step."""
+
+  every: int = size(default=1000, about='Steps between two evaluations.')
+  num_batches: int = size(
+    default=32,
+    minimum=0,
+    about='Held-out batches of `train.batch_size` prompts; 0: only the exact risk.',
+  )
+  num_compared: int = size(
+    default=4096,
+    minimum=0,
+    about='Further prompts, at most `num_batches · train.batch_size`, on which the '
+    'trained model is compared with the baselines of the task; 0: no comparison.',
+  )
+
+
+SECTIONS = {
+  'objective': Objective,
+  'optimizer': Optimizer,
+  'train': Train,
+  'mesh': Mesh,
+  'checkpoint': Checkpoint,
+  'eval': Eval,
+}
+# The sections that name a class, and what other sections than `model` give to a model.
+CLASSES = {'model': registry.models, 'task': registry.tasks}
+GIVEN = 'num_features', 'context_length', 'num_outputs', 'rngs'
+
+if TYPE_CHECKING:
+
+  class Section(Protocol):
+    """A section that names a class; its other fields are the arguments."""
+
+    name: str
+
+    def __getattr__(self, field: str) -> Any: ...
+    def __setattr__(self, field: str, value: Any) -> None: ...
+    def __contains__(self, field: str) -> bool: ...
+    def get(self, field: str, default: Any = None) -> Any: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def update(self, fields: Mapping[str, object], /) -> None: ...
+
+  class AnyConfig(Protocol):
+    """An ml_collections.ConfigDict of any program that computes on a mesh."""
+
+    seed: int
+    mesh: Mesh
+
+    def __getitem__(self, field: str) -> Any: ...
+    def __setitem__(self, field: str, value: Any) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def lock(self) -> Any: ...
+    def unlocked(self) -> contextlib.AbstractContextManager[None]: ...
+
+  class Config(AnyConfig, Protocol):
+    """The config of a training run, an ml_collections.ConfigDict."""
+
+    model: Section
+    task: Section
+    objective: Objective
+    optimizer: Optimizer
+    train: Train
+    checkpoint: Checkpoint
+    eval: Eval
+else:
+  AnyConfig = Config = Section = ConfigDict
+
+
+class Field(NamedTuple):
+  """A field of a config: its default, EMPTY if there is none, and what it holds."""
+
+  default: object
+  kind: values.Kind
+
+
+EMPTY = inspect.Parameter.empty
+
+
+@functools.cache
+def fields() -> Mapping[str, Field]:
+  """The fields outside of `model` and `task` by name, such as `train.num_steps`."""
+  found = described(Top)
+  for name, cls in SECTIONS.items():
+    found |= {f'{name}.{field}': each for field, each in described(cls).items()}
+  return found
+
+
+def described(cls: type) -> dict[str, Field]:
+  """The fields of a section, or the arguments of a class that a config can name.
+
+  The arguments of a user's class need no description.
+  """
+  kinds, nothing = values.kinds(cls), values.Kind(is_leaf=False)
+  return {
+    name: Field(parameter.default, kinds.get(name, nothing))
+    for name, parameter in registry.parameters(cls).items()
+  }
+
+
+def arguments(name: str, chosen: str) -> dict[str, Field]:
+  """The fields of the section `model` or `task` for a class; raises UserError."""
+  given = GIVEN if name == 'model' else ()
+  found = described(CLASSES[name].get(chosen))
+  return {field: each for field, each in found.items() if field not in given}
+
+
+def section(name: str, chosen: str) -> Section:
+  """The section `model` or `task` with the defaults of a class; raises UserError.
+
+  An argument without a default is None.
+  """
+  config = _section(arguments(name, chosen))
+  config.name = chosen
+  return config
+
+
+def default_config() -> Any:
+  """A config of all defaults, unlocked, whose model and task are not yet chosen."""
+  config = _section(described(Top))
+  for name in CLASSES:
+    config[name] = ConfigDict({'name': 'none'})
+  for name, cls in SECTIONS.items():
+    config[name] = _section(described(cls))
+  return config
+
+
+def _section(described: Mapping[str, Field]) -> Any:
+  config = ConfigDict()
+  for name, (default, kind) in described.items():
+    if kind.holds is dict:
+      config[name] = ConfigDict()
+    elif default is None or default is EMPTY:
+      config[name] = placeholder(kind.holds)
+    elif kind.is_array:  # a number, or a list of them
+      config[name] = FieldReference(default, field_type=object)
+    else:
+      config[name] = default
+  return config
+
+
+def check_fields(config: Config) -> None:
+  """Checks each field by itself, but for the arguments of the model and the task.
+
+  A field that the config lacks has its default, but for the names of the two. Raises
+  UserError.
+  """
+  given, known = flatten_dict(config.to_dict(), sep='.'), fields()
+  for name in CLASSES:
+    if f'{name}.name' not in given:
+      raise UserError(f"the config has no field '{name}.name'; it is needed")
+  for name, content in sorted(given.items()):
+    if name.partition('.')[0] in CLASSES:
+      continue
+    default, kind = known[check_name('field of the config', name, known)]
+    if kind.check is not None and not (content is None and default is None):
+      kind.check(None, f'config.{name}', content)
+
+
+def complete(config: Config) -> Config:
+  """The config with the defaults of the fields that it lacks, but for arguments.
+
+  Configs of earlier versions lack the fields that were added since.
+  """
+  given = flatten_dict(config.to_dict(), sep='.')
+  lacking = {name: each for name, each in fields().items() if name not in given}
+  if not lacking:
+    return config
+  whole: Any = copy.deepcopy(config)
+  with whole.unlocked():
+    for name, (default, _) in lacking.items():
+      section, _, field = name.rpartition('.')
+      holder = whole[section] if section else whole
+      holder[field] = default
+  return whole
+
+
+def to_json(config: AnyConfig | Section) -> str:
+  """The config as JSON text; tuples become lists."""
+  return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
+
+
+def differences(saved: Mapping[str, Any], config: AnyConfig) -> list[str]:
+  """The fields in which a config differs from a saved one, with both values.
+
+  Fields that one of them lacks have their defaults. Those that do not change training
+  are left out, so that a resumed run may change them: the mesh, the minutes between
+  checkpoints and of patience, and the number of prompts to compare on.
+  """
+  one, other = (
+    _defaults(each) | flatten_dict(each, sep='.')
+    for each in (saved, json.loads(to_json(config)))
+  )
+  return [
+    f'{name} ({one.get(name, "absent")!r} there, {other.get(name, "absent")!r} here)'
+    for name in sorted(one.keys() | other.keys())
+    if not name.startswith('mesh.')
+    and name not in _CHANGE_NO_TRAINING
+    and one.get(name, 'absent') != other.get(name, 'absent')
+  ]
+
+
+# Fields that may change when a run is resumed, besides the section `mesh`.
+_CHANGE_NO_TRAINING = (
+  *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
+)
+
+
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The default of each field of a training run's config, as JSON holds it."""
+  if not SECTIONS.keys() <= config.keys():
+    return {}  # it is damaged, or of something else
+  found = dict(fields())
+  for name, entries in CLASSES.items():
+    chosen = config[name].get('name') if isinstance(config.get(name), dict) else None
+    if chosen in entries.names():
+      own = arguments(name, chosen)
+      found |= {f'{name}.{field}': each for field, each in own.items()}
+  known = {name: each.default for name, each in found.items()}
+  with_default = {name: one for name, one in known.items() if one is not EMPTY}
+  # Leaves out what JSON cannot hold, which a user's class may have.
+  return registry.Arguments({}, with_default).values()
+
+
+def _plain(value: Any) -> Any:
+  return value.tolist()  # NumPy arrays and scalars, as a covariance in a config may be

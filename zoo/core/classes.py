@@ -1,0 +1,36 @@
+"""The rule that a class is abstract, or final: that it has no subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from zoo.core.errors import UserError
+
+
+def check_subclass(
+  cls: type, root: Any, kind: str, defaults: Collection[str] = ()
+) -> None:
+  """Raises UserError for a class below `root` that changes what another class computes.
+
+  That is a subclass of a class without abstract methods, and one that defines anew a
+  public method of `root`, unless this is abstract or one of `defaults`. `kind` is the
+  word for an object of such a class, such as 'model'.
+  """
+  for parent in cls.__mro__[1:]:
+    if not issubclass(parent, root):
+      continue
+    if not parent.__abstractmethods__:
+      raise UserError(
+        f'{cls.__name__} is a subclass of {parent.__name__}, which is a {kind} and can '
+        f'have none: hold one in a field, and subclass {root.__name__}'
+      )
+  layers = (one for one in root.__mro__ if one.__module__.startswith('zoo.'))
+  names = (name for one in layers for name in vars(one))
+  public = {name for name in names if name == '__call__' or name[0] != '_'}
+  for name in sorted(public - root.__abstractmethods__ - {*defaults}):
+    if name in vars(cls):
+      raise UserError(
+        f'{cls.__name__} defines {name}, which {root.__name__} has already; it must '
+        f'define {", ".join(sorted(root.__abstractmethods__))} alone'
+      )

@@ -1,0 +1,217 @@
+"""Leases of folders in a bucket, which their holders renew as long as they live."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import tensorstore
+from absl import logging
+
+from zoo.core.errors import InUseError, RunError, in_one_line
+from zoo.host.files import UnreadableFile, names_below, parse_json
+
+SECONDS = 30.0  # without renewal, after which a lease has expired
+LOCK = 'lock'  # the object that names the holder
+
+_PARTS = 'locks'  # the folder of such objects for parts of the work in a folder
+
+_held: list[tuple[Lease, float]] = []  # by this process, and its patience
+
+
+class LostLease(RunError):
+  """Another program holds the lease that this one held."""
+
+
+class Lease:
+  """The right of one program to write into a folder of a bucket.
+
+  A program takes or renews it by replacing the generation of an object that it has last
+  seen, so that only one of several programs succeeds, and one that was suspended learns
+  that it has lost the lease.
+  """
+
+  def __init__(self, folder: pathlib.Path, name: str = LOCK):
+    self.folder = folder
+    self._name = name
+    self._me = f'{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}'
+    bucket, _, path = str(folder).removeprefix('gs://').partition('/')
+    store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
+    self._store = tensorstore.KvStore.open(store).result()
+    self._generation = b''  # that this program has seen last
+    self._renewals = 0
+    self._one_at_a_time = threading.Lock()
+    self._end = threading.Event()
+    self._lost: LostLease | None = None
+
+  def acquire(self) -> None:
+    """Takes the lease if it is free, or once its holder has stopped renewing it.
+
+    Raises InUseError if another program holds it.
+    """
+    self.wait_for_end()
+    try:
+      self.renew()
+    except LostLease:
+      raise self._in_use(self._holder() or 'an unknown process') from None
+
+  def wait_for_end(self) -> None:
+    """Waits until nobody holds the lease; raises InUseError if it is renewed."""
+    holder = self._holder()
+    if holder is not None:
+      logging.info('%s was locked by %s; waiting for that to end', self.folder, holder)
+    # How long ago another program has renewed it is unknown: clocks differ.
+    seen, deadline = self._generation, time.monotonic() + SECONDS
+    while holder is not None and time.monotonic() < deadline:
+      time.sleep(SECONDS / 30)
+      holder = self._holder()
+      if holder is not None and self._generation != seen:
+        raise self._in_use(holder)
+
+  def keep(self) -> None:
+    """Renews the lease in a thread until it is released, or lost."""
+    while not self._end.wait(SECONDS / 3):
+      try:
+        self.renew()
+      except LostLease:
+        return
+      except Exception as error:  # the bucket is out of reach; the next may succeed
+        logging.warning('%s: the lock was not renewed: %s', self.folder, _said(error))
+
+  def renew(self, patience: float = 0.0) -> None:
+    """Makes sure that this program holds the lease; raises LostLease if it does not.
+
+    It goes on trying for `patience` seconds, and then raises what TensorStore raises.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+      try:
+        with self._one_at_a_time:
+          if self._lost is not None:
+            raise self._lost
+          if not self._end.is_set():
+            self._renewals += 1
+            self._replace(self._me)
+          return
+      except LostLease:
+        raise
+      except Exception:
+        if time.monotonic() >= deadline:
+          raise
+        time.sleep(SECONDS / 30)
+
+  def release(self) -> None:
+    """Ends the lease, so that another program can take it at once."""
+    with self._one_at_a_time:
+      self._end.set()
+      if self._lost is None:
+        self._replace(None)
+
+  def _replace(self, holder: str | None) -> None:
+    """Writes a new generation of the object; raises LostLease."""
+    text = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
+    generation = self._write(text)
+    # An earlier renewal may have been carried out although its answer was lost.
+    if not generation and self._read().get('by') == self._me:
+      generation = self._write(text)
+    if not generation:
+      self._lost = LostLease(
+        f'another program has taken over {self.folder}, since this one could not '
+        f'renew its lock for {SECONDS:g} s; this one ends, and the other goes on'
+      )
+      raise self._lost
+    self._generation = generation
+
+  def _write(self, text: str) -> bytes:
+    """The new generation of the object; b'' if it is not the one last seen."""
+    writing = self._store.write(self._name, text.encode(), if_equal=self._generation)
+    return writing.result(timeout=SECONDS / 3).generation
+
+  def _holder(self) -> str | None:
+    """Who holds the lease, if anyone; a damaged lock counts as held."""
+    found = self._read()
+    holder = found.get('holder', 'an unknown process')
+    return None if holder is None else str(holder)
+
+  def _read(self) -> dict[str, Any]:
+    """What the object says; nothing if it is damaged."""
+    found = self._store.read(self._name).result(timeout=SECONDS / 3)
+    self._generation = found.stamp.generation
+    if found.state == 'missing':
+      return {'holder': None}
+    try:
+      content = parse_json(found.value, self._name)
+    except UnreadableFile:
+      return {}
+    return content if isinstance(content, dict) else {}
+
+  def _in_use(self, holder: str) -> InUseError:
+    return InUseError(
+      f'{self.folder} is in use: another process is training in it ({holder}); wait '
+      'for it, or give another folder'
+    )
+
+
+@contextlib.contextmanager
+def leased(
+  folder: pathlib.Path, patience: float, part: str | None = None
+) -> Iterator[None]:
+  """Holds the lease of a folder in a bucket, or of a part of it, during the block.
+
+  Different parts may be held at the same time, but not with the whole folder. Calls to
+  a bucket out of reach are tried again for `patience` seconds. Raises InUseError if
+  another program holds it, RunError if it cannot be taken.
+  """
+  lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}')
+  with _one_line(folder):
+    lease.acquire()
+  threading.Thread(target=lease.keep, name='lease', daemon=True).start()
+  try:
+    with _one_line(folder):
+      others = [LOCK]
+      if part is None:
+        others = [f'{_PARTS}/{name}' for name in names_below(folder / _PARTS)]
+      with concurrent.futures.ThreadPoolExecutor(len(others) or 1) as threads:
+        list(threads.map(lambda name: Lease(folder, name).wait_for_end(), others))
+    _held.append((lease, patience))
+    yield
+  finally:
+    with contextlib.suppress(ValueError):
+      _held.remove((lease, patience))
+    with contextlib.suppress(Exception):
+      lease.release()
+
+
+def make_sure(path: pathlib.Path) -> None:
+  """Renews the leases that this process holds of a folder around a path.
+
+  Raises LostLease if another program has taken over, RunError if the bucket cannot be
+  reached.
+  """
+  for lease, patience in [*_held]:
+    if path.is_relative_to(lease.folder):
+      with _one_line(path):
+        lease.renew(patience)
+
+
+@contextlib.contextmanager
+def _one_line(path: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except (InUseError, RunError):
+    raise
+  except Exception as error:  # of TensorStore
+    raise RunError(f'{path} cannot be locked: {_said(error)}') from error
+
+
+def _said(error: Exception) -> str:
+  return in_one_line(error) or 'the bucket does not answer'

@@ -1,0 +1,150 @@
+"""What all studies share: a folder in which models are trained, measured and kept."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any, TypeVar
+
+import jax
+
+import zoo
+from zoo import reports
+from zoo.config.validation import Config
+from zoo.core.errors import RunError, UserError
+from zoo.host.files import workdir_path
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
+from zoo.training import sweeps
+from zoo.training.records import read_lines
+
+# The config of a file name in configs/ and a variant.
+GetConfig = Callable[[str, str], Config]
+
+_Result = TypeVar('_Result')
+
+
+class Stopped(Exception):
+  """SIGTERM: everything is saved, and the same call resumes."""
+
+
+def run_in(
+  out: str | os.PathLike[str],
+  work: Callable[[pathlib.Path, Interruption], _Result],
+) -> _Result | None:
+  """What `work` returns, which writes into the folder `out`; None after SIGTERM.
+
+  The folder is made if needed. It may be in a bucket, such as gs://bucket/paper. Raises
+  KeyboardInterrupt after Ctrl-C; UserError, before anything is written, for an `out`
+  that cannot be a folder; RunError if it cannot be written.
+  """
+  folder = workdir_path(out)
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(f'{out} cannot be the output folder: {error.strerror}') from error
+  interruption = Interruption()
+  try:
+    with interruption:
+      return work(folder, interruption)
+  except Stopped:
+    interruption.raise_if_ctrl_c()
+    return None
+  except OSError as error:
+    raise RunError(
+      f'{error.filename or out} cannot be written: {error.strerror or error}'
+    ) from error
+
+
+def stop_if_asked(interruption: Interruption) -> None:
+  """Raises Stopped if a signal has asked to stop."""
+  if interruption.due():
+    raise Stopped
+
+
+def sweep_in(
+  folder: pathlib.Path,
+  config: Config,
+  points: Sequence[sweeps.Point],
+  part: Part | None = None,
+) -> list[sweeps.Row]:
+  """As `zoo.training.sweep`, but raises Stopped after SIGTERM."""
+  rows = sweeps.sweep(config, points, folder, part)
+  if rows is None:
+    raise Stopped
+  return rows
+
+
+class Trainer:
+  """Trains sweeps in one folder; runs that are finished there are not trained again."""
+
+  def __init__(self, folder: pathlib.Path, get_config: GetConfig):
+    self._folder, self._get_config = folder, get_config
+
+  def __call__(
+    self,
+    name: str,
+    config: str,
+    fields: Mapping[str, object],
+    points: Sequence[sweeps.Point] = ({'seed': 0},),
+    part: Part | None = None,
+  ) -> list[sweeps.Row]:
+    """The rows of a sweep: each has the fields of its point, a summary and a `workdir`.
+
+    `config` is the name of a file in configs/, with a variant after a colon; `fields`,
+    such as `task.noise_std`, are set in the config for all points. `name` is the folder
+    of this sweep alone. Several seeds, learning rates or initial scales are trained in
+    one program; a single point saves checkpoints during training. Raises Stopped after
+    SIGTERM, and otherwise the errors of `zoo.training.sweep`.
+    """
+    return sweep_in(self._folder / name, self.config(config, fields), points, part)
+
+  def config(self, config: str, fields: Mapping[str, object] | None = None) -> Config:
+    """The config of a name, with fields set, both as for a call; raises UserError."""
+    file, _, variant = config.partition(':')
+    return sweeps.at_point(self._get_config(file, variant), fields or {})
+
+
+def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
+  """The row with the least loss on held-out prompts."""
+  known = [row for row in rows if row['eval_risk'] is not None]
+  return min(known or rows, key=lambda row: row['eval_risk'] or 0.0)
+
+
+def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
+  """The logged steps of a run that have a field, and its values there."""
+  lines = read_lines(row['workdir'] / 'metrics.jsonl')
+  found = [(line['step'], line[field]) for line in lines if line[field] is not None]
+  return [step for step, _ in found], [value for _, value in found]
+
+
+def load(row: sweeps.Row, step: int | None = None) -> Any:
+  """The trained model of a run; `step` None is the last one."""
+  return zoo.load(row['workdir'], step).model
+
+
+def facts() -> dict[str, Mapping[str, str]]:
+  """The versions and the machine that the numbers of a report depend on."""
+  packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
+  versions = {name: metadata.version(name) for name in (*packages, 'matplotlib')}
+  device = jax.devices()[0]
+  machine = {
+    'system': f'{platform.system()} {platform.machine()}',
+    'CPU cores': str(os.cpu_count()),
+    'devices': f'{jax.device_count()} × {device.device_kind}',
+  }
+  return {
+    'Versions': {'python': platform.python_version(), **versions},
+    'Machine': machine,
+  }
+
+
+def sections_of(tables: Mapping[str, Mapping[str, str]]) -> list[reports.Section]:
+  """A section of a report for each table of facts, by its heading."""
+  return [
+    reports.Section(heading, tables=[reports.Table([*table.items()])])
+    for heading, table in tables.items()
+  ]

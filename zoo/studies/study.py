@@ -1,0 +1,326 @@
+"""Studies: models to train, numbers to measure, and the ranges that they must be in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
+from absl import logging
+
+from zoo import reports
+from zoo.core.errors import UserError
+from zoo.core.tables import format_table
+from zoo.host.files import read_as, read_text, write_atomically
+from zoo.host.interruption import Interruption
+from zoo.host.parts import Part
+from zoo.reports.plots import Panel, Plot, from_csv, write_plot
+from zoo.studies.runner import (
+  GetConfig,
+  Trainer,
+  facts,
+  run_in,
+  sections_of,
+  stop_if_asked,
+)
+
+HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
+NOT_RUN = 'not run here'
+_RESULT = 'result.json'
+
+Number = int | float
+
+
+class Expected(NamedTuple):
+  """The range that a number must be in, ends included, and the source of the range."""
+
+  low: float
+  high: float
+  source: str
+
+  def __str__(self) -> str:
+    if self.high == math.inf:
+      return f'≥ {self.low:.5g}'
+    if self.low == -math.inf:
+      return f'≤ {self.high:.5g}'
+    if self.low == self.high:
+      return f'{self.low:.5g}'
+    return f'{self.low:.5g} … {self.high:.5g}'
+
+  def holds(self, number: float) -> bool:
+    """Whether a number is in the range; NaN is in no range."""
+    return self.low <= number <= self.high
+
+
+def near(value: Number, tolerance: Number, source: str) -> Expected:
+  """The range `value ± tolerance`."""
+  return Expected(float(value - tolerance), float(value + tolerance), source)
+
+
+def at_least(bound: Number, source: str) -> Expected:
+  """The range of all numbers ≥ `bound`."""
+  return Expected(float(bound), math.inf, source)
+
+
+def at_most(bound: Number, source: str) -> Expected:
+  """The range of all numbers ≤ `bound`."""
+  return Expected(-math.inf, float(bound), source)
+
+
+class Found(NamedTuple):
+  """The measured numbers of a study, and a picture of them."""
+
+  numbers: Mapping[str, float]
+  panels: tuple[Panel, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """What to train and to measure, and what to expect of the numbers.
+
+  A study holds if every number with an expected range is in it. Expected ranges are
+  written down before anything is measured; if a range is missed, `note` says why, and
+  the range does not change.
+  """
+
+  name: str  # letters, digits and underscores
+  statement: str
+  # Trains what it needs with the trainer. It returns a picture even if nothing is
+  # trained.
+  measure: Callable[[Trainer], Found]
+  setting: str = ''
+  source: str = ''
+  expected: Mapping[str, Expected] = dataclasses.field(default_factory=dict)
+  minutes: Number | None = None  # about, on 2 CPU cores
+  caption: str = ''  # of the picture
+  note: str = ''
+
+
+class Result(NamedTuple):
+  """A study and its measured numbers, which are None if it was not run here."""
+
+  study: Study
+  numbers: dict[str, float] | None
+  minutes: float | None  # that measuring it took
+  plot: Plot | None
+
+  @property
+  def verdict(self) -> str:
+    """Whether all numbers are in their ranges, in words."""
+    return verdict(self.study, self.numbers)
+
+
+class About(NamedTuple):
+  """What a report says of its studies, and the name of the file of their numbers."""
+
+  title: str = 'Studies'
+  lead: str = 'Trained and measured by ICL Zoo.'
+  file: str = 'studies.json'
+
+
+def verdict(study: Study, numbers: Mapping[str, float] | None) -> str:
+  """The verdict that follows from the numbers, which are None if it was not run."""
+  if numbers is None:
+    return NOT_RUN
+  if not study.expected:
+    return MEASURED
+  held = [range_.holds(numbers[name]) for name, range_ in study.expected.items()]
+  return HOLDS if all(held) else FAILS
+
+
+def rule(study: Study) -> str:
+  """The rule of a study as source code in terms of its numbers' names."""
+  parts = []
+  for name, (low, high, _) in study.expected.items():
+    below = '' if low == -math.inf else f'{low:.6g} <= '
+    above = '' if high == math.inf else f' <= {high:.6g}'
+    parts.append(f'{name} == {low:.6g}' if low == high else f'{below}{name}{above}')
+  return ' and '.join(parts)
+
+
+def run(
+  wanted: Sequence[Study],
+  get_config: GetConfig,
+  out: str | os.PathLike[str],
+  part: Part | None = None,
+  *,
+  known: Sequence[Study] | None = None,
+  about: About | None = None,
+) -> list[Result] | None:
+  """Measures the `wanted` studies that the folder `out` does not have yet.
+
+  Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
+  SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
+  one file and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only
+  every fourth of the wanted studies, from the second on, and writes only their results
+  and figures.
+
+  Returns None after SIGTERM, and raises KeyboardInterrupt after Ctrl-C; the same call
+  then resumes. Raises the errors of `run_in`, and of `zoo.training.sweep`.
+  """
+  known = wanted if known is None else known
+  about = about or About()
+  due = [*wanted] if part is None else part.of(wanted)
+
+  def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
+    missing = [one for one in due if _read(one, out).numbers is None]
+    for count, study in enumerate(missing, start=1):
+      stop_if_asked(interruption)
+      logging.info('study %d of %d: %s', count, len(missing), _shown(study))
+      _measure(study, get_config, out)
+    results = [_read(one, out) for one in known]
+    if part is None:
+      table = [_as_json(one) for one in results]
+      write_atomically(out / about.file, json.dumps(table, indent=2) + '\n')
+      write_atomically(out / 'report.html', page(results, about))
+    return results
+
+  return run_in(out, work)
+
+
+def table(results: Sequence[Result]) -> str:
+  """The numbers as a table for a terminal, one per row."""
+  rows = [
+    [one.study.name if first else '', *row, one.verdict if first else '']
+    for one in results
+    for first, row in zip([True, *[False] * 99], _rows(one), strict=False)
+  ]
+  return format_table(rows, ('study', 'number', 'expected', 'measured', 'verdict'))
+
+
+def page(results: Sequence[Result], about: About) -> str:
+  """The HTML report: pictures first, then verdicts, then all numbers and sources."""
+  verdicts = [one.verdict for one in results]
+  counts = [f'{one}: {verdicts.count(one)}' for one in dict.fromkeys(verdicts)]
+  figures = {
+    f'figure_{one.study.name}': reports.figure_of(
+      one.plot, one.study.statement, f'{one.study.name}. {one.study.caption}'
+    )
+    for one in results
+    if one.plot is not None
+  }
+  return reports.render(
+    about.title,
+    f'{about.lead} Verdicts: ' + '; '.join(counts),
+    [
+      reports.Section('Pictures', figures=figures),
+      reports.Section(
+        'Verdicts',
+        'A study holds if all of its numbers are in their ranges.',
+        {about.file: about.file},
+        [_claim(one) for one in results],
+      ),
+      reports.Section('Numbers', tables=[_numbers(one) for one in results]),
+      *sections_of(facts()),
+    ],
+  )
+
+
+def _shown(study: Study) -> str:
+  about = '' if study.minutes is None else f', about {study.minutes:g} min'
+  return study.name + about
+
+
+def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
+  start = time.monotonic()
+  folder = out / study.name
+  found = study.measure(Trainer(folder / 'runs', get_config))
+  names = dict.fromkeys([*study.expected, *found.numbers])
+  numbers = {name: float(found.numbers[name]) for name in names}
+  folder.mkdir(parents=True, exist_ok=True)
+  write_plot(Plot(study.name, found.panels), out)
+  minutes = (time.monotonic() - start) / 60
+  # Last, since a study with a result file is not measured again.
+  result = {'numbers': numbers, 'minutes': minutes}
+  write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
+
+
+class _Saved(TypedDict):
+  """The content of a result file."""
+
+  numbers: dict[str, float]
+  minutes: float
+
+
+def _read(study: Study, out: pathlib.Path) -> Result:
+  """The result of a study in a folder; empty if there is none for these numbers."""
+  try:
+    found = read_as(out / study.name / _RESULT, _Saved)
+    text = read_text(out / f'figure_{study.name}.csv')
+    plot = from_csv(study.name, text)
+  except UserError:
+    return Result(study, None, None, None)
+  numbers = found['numbers']
+  if not numbers.keys() >= study.expected.keys():
+    return Result(study, None, None, None)
+  return Result(study, numbers, found['minutes'], plot)
+
+
+def _rows(one: Result) -> list[list[str]]:
+  """The name, the expected range and the measured value of each number."""
+  numbers, expected = one.numbers or {}, one.study.expected
+  return [
+    [
+      name,
+      str(expected.get(name, '')),
+      f'{numbers[name]:.5g}' if name in numbers else NOT_RUN,
+    ]
+    for name in dict.fromkeys([*expected, *numbers])
+  ]
+
+
+def _numbers(one: Result) -> reports.Table:
+  study = one.study
+  rows = [
+    [*row, study.expected[row[0]].source if row[0] in study.expected else '']
+    for row in _rows(one)
+  ]
+  note = study.setting
+  if study.minutes is not None:
+    note += f' About {study.minutes:g} minutes on 2 CPU cores.'
+  if one.minutes is not None:
+    note += f' Here it took {one.minutes:.1f}.'
+  header = 'number', 'expected', 'measured', 'from'
+  return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
+
+
+def _claim(one: Result) -> reports.Claim:
+  study = one.study
+  return reports.Claim(
+    key=study.name,
+    source=study.source,
+    statement=study.statement,
+    verdict=one.verdict,
+    exact={},
+    measured={**(one.numbers or {})},  # the table of numbers has the others
+    calls={},
+    holds_if=rule(study),
+    sharp_if='True',
+    figures=[study.name],
+    note=study.note,
+  )
+
+
+def _as_json(one: Result) -> Mapping[str, Any]:
+  study = one.study
+  ranges = {
+    name: {'expected': str(range_), 'from': range_.source}
+    for name, range_ in study.expected.items()
+  }
+  return {
+    'name': study.name,
+    'statement': study.statement,
+    'setting': study.setting,
+    'source': study.source,
+    'expected': ranges,
+    'rule': rule(study),
+    'measured': one.numbers,
+    'verdict': one.verdict,
+    'minutes': one.minutes,
+    'note': study.note,
+  }

@@ -1,0 +1,638 @@
+"""The trainer: from a config to a compiled program, a trained model and its records.
+
+It reads from top to bottom: `train` checks and opens the workdir; `make_program` builds
+and `Trainer` compiles, restores, loops, evaluates and saves.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from absl import logging
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Key
+
+from zoo import theory
+from zoo.config import memory
+from zoo.config.mesh import make_mesh, replicate
+from zoo.config.validation import (
+  Config,
+  build_task,
+  compute_dtype,
+  differences,
+  minutes_between_saves,
+  minutes_of_patience,
+  num_heads,
+  num_parts,
+  positions,
+  to_json,
+  validate,
+)
+from zoo.core import registry
+from zoo.core.errors import RunError, UserError
+from zoo.core.protocols import Task
+from zoo.host import processes
+from zoo.host.files import workdir_path
+from zoo.host.interruption import Interruption
+from zoo.measure.comparison import Comparison
+from zoo.measure.contracts import check_sampled
+from zoo.storage.checkpointer import Checkpoints
+from zoo.storage.metadata import run_metadata
+from zoo.storage.workdir import locked, open_workdir
+from zoo.theory import is_ours
+from zoo.training.comparison import compare_members, log_fewer_prompts
+from zoo.training.evaluation import Evaluation, Measured, Risks, make_evaluation
+from zoo.training.layout import Layout, State
+from zoo.training.objective import (
+  Numbers,
+  make_objective,
+  numbers_of,
+  stack_tasks,
+  stacked_moments,
+  uses_statistics,
+)
+from zoo.training.parts import num_lanes
+from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
+from zoo.training.records import Progress, Records, copy_all
+from zoo.training.step import (
+  TRAIN_STREAM,
+  abstract_state,
+  make_init,
+  make_step,
+  make_train_steps,
+  stream_key,
+  stream_keys,
+)
+from zoo.training.summary import (
+  SUMMARY,
+  Summary,
+  abstract_models,
+  finished_summary,
+  summarise,
+  write_summary,
+)
+from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
+from zoo.training.utilisation import describe, product_flops
+
+
+class NotFiniteError(RunError):
+  """No model of a run has a finite loss, gradient and weights any more."""
+
+
+def train(
+  config: Config, workdir: str | pathlib.Path, profile: Steps | None = None
+) -> Summary | None:
+  """Trains the model of a config, or resumes from the workdir.
+
+  `profile` holds the first and last step to trace into `workdir/profile`.
+
+  Returns the summary, which is also in `summary.json`. After SIGTERM it returns None,
+  and after Ctrl-C it raises KeyboardInterrupt; in both cases everything is saved, and
+  the same call resumes. Raises UserError if the config or the workdir is invalid,
+  before anything is written; RunError if the loss is not finite or the disk is full.
+  The workdir may be in a bucket: gs://bucket/runs/a. If there are several processes,
+  each must make the same call, with a workdir that they share; process 0 writes the
+  records.
+  """
+  _validate_everywhere(config)
+  check_steps(profile, config.train.num_steps)
+  with processes.propagate_errors():
+    workdir = workdir_path(workdir)
+  if not workdir.is_dir() or not any(workdir.iterdir()):
+    program_of(config).compile()  # so that nothing is written if it does not fit
+  open_workdir(workdir, config)
+  patience = 60 * minutes_of_patience(config)
+  try:
+    with locked(workdir, patience), Interruption() as interruption:
+      open_workdir(workdir, config)  # another program may have taken it just before
+      return train_locked(config, workdir, interruption, profile)
+  except OSError as error:
+    raise RunError(f'{workdir} could not be written: {error}') from error
+
+
+def train_locked(
+  config: Config,
+  workdir: pathlib.Path,
+  interruption: Interruption,
+  profile: Steps | None = None,
+) -> Summary | None:
+  """Like `train`, in a workdir that belongs to this config and is locked."""
+  metadata = run_metadata(config)
+  with Checkpoints(workdir, config.checkpoint.keep, metadata) as checkpoints:
+    finished = functools.partial(_finished_summary, config, workdir, checkpoints)
+    if summary := processes.run_on_main(finished):
+      if profile is not None:
+        log_no_trace(profile, 'the run is finished')
+      return summary
+    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption)
+    result = trainer.run(config.model.name, profile=profile)
+  if result is None:
+    return None
+  (summary,) = result.summaries
+  assert summary is not None  # a single model that is not finite raises RunError
+  write_summary(workdir, summary)
+  return summary
+
+
+def _validate_everywhere(config: Config) -> None:
+  """Checks the config in every process, and that all processes have the same one."""
+  if jax.process_count() > 1 and not jax.distributed.is_initialized():
+    raise UserError(
+      f'this is one of {jax.process_count()} processes, which are not connected; '
+      '--distributed is missing (in Python: jax.distributed.initialize)'
+    )
+  with processes.propagate_errors():
+    validate(config)
+    make_mesh(config)  # raises UserError if the devices cannot form it
+  theirs = processes.run_on_main(functools.partial(to_json, config))
+  with processes.propagate_errors():
+    if to_json(config) != theirs:
+      differing = differences(json.loads(theirs), config) or ['mesh']
+      raise UserError(
+        f'the config differs from that of process 0 (there) in {", ".join(differing)}'
+      )
+
+
+def _finished_summary(
+  config: Config, workdir: pathlib.Path, checkpoints: Checkpoints
+) -> Summary | None:
+  """The summary of a finished run; an outdated one is deleted."""
+  # If the checkpoints of a finished run were deleted, return the saved result.
+  deleted = checkpoints.latest is None and not checkpoints.set_aside
+  at_end = deleted or checkpoints.latest == config.train.num_steps
+  summary = finished_summary(workdir / SUMMARY, config) if at_end else None
+  if summary is None:
+    (workdir / SUMMARY).unlink(missing_ok=True)
+  return summary
+
+
+class Plan(NamedTuple):
+  """The plan for training on a mesh, before anything is compiled or made."""
+
+  tasks: Sequence[Task]  # one per model
+  graphs: State  # of model and optimizer
+  layout: Layout
+  statistics: bool  # whether models take sufficient statistics of prompts
+  numbers: Numbers  # of one model, or of each along a first axis
+  train_steps: jax.stages.Wrapped  # as `make_train_steps` compiles it
+
+
+def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
+  """Plans the training of one model, or of several side by side.
+
+  Several share all that `zoo.training.population.side_by_side` compares, and their
+  arrays are stacked along a first axis.
+  """
+  config, many = max(configs, key=num_heads), len(configs) > 1
+  tasks = [build_task(one) for one in configs]
+  graphs, abstract = abstract_state(config, mesh)
+  model = nnx.merge(graphs['model'], abstract['model'])
+  numbers, axes = _numbers_of(configs, tasks)
+  if many:
+    axis = mesh_axis(config, len(configs))
+    abstract = stack_abstract(abstract, len(configs), axis)
+  layout = Layout(abstract, config.mesh.fsdp)
+  # Statistics can be computed neither in parts nor in another type.
+  plain = num_parts(config) == 1 and compute_dtype(config) == 'float32'
+  at_query = positions(config) == 'query'
+  statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
+  lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
+  objective = make_objective(config, tasks[0], statistics, lanes)
+  step = make_step(config, graphs, layout, objective)
+  if many:
+    step = jax.vmap(step, (0, None if _same_seed(configs) else 0, axes))
+  train_steps = make_train_steps(step, layout, mesh)
+  return Plan(tasks, graphs, layout, statistics, numbers, train_steps)
+
+
+def _numbers_of(
+  configs: Sequence[Config], tasks: Sequence[Task]
+) -> tuple[Numbers, Any]:
+  """The numbers of the models of a program, and along which axes they differ."""
+  if len(configs) == 1:
+    return numbers_of(tasks[0]), None
+  task, task_axes, moments = tasks[0], None, None
+  if all(jax.tree.structure(one) == jax.tree.structure(task) for one in tasks):
+    task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
+  if covered := all(map(theory.covers, tasks)):
+    moments = stacked_moments(tasks)
+  rates = [one.optimizer.learning_rate for one in configs]
+  differ = len({*rates}) > 1
+  numbers = Numbers(task, moments, np.array(rates, 'f') if differ else None)
+  axes: Any = task_axes, 0 if covered else None, 0 if differ else None
+  return numbers, Numbers(*axes)
+
+
+def _same_seed(configs: Sequence[Config]) -> bool:
+  return len({config.seed for config in configs}) == 1
+
+
+@dataclasses.dataclass
+class Program:
+  """A plan with its data on the devices, for one model or for many side by side."""
+
+  configs: Sequence[Config]  # one per model; they share all fields read here
+  mesh: Mesh
+  layout: Layout
+  train_steps: jax.stages.Wrapped
+  key: Key[Array, '*n']  # of the training prompts, for all models or for each
+  numbers: Numbers
+  evaluation: Evaluation
+  init: Callable[[], State]  # makes the state at step 0
+  # Compares each model with the baselines of its task; None: no comparison.
+  comparisons: Callable[[State], list[Comparison | None]] | None = None
+  # The compiled steps, and the floating-point operations in their products of matrices.
+  compiled: Callable[..., tuple[State, dict[str, Array]]] | None = None
+  flops_per_step: int = 0
+
+  def compile(self) -> None:
+    """Compiles everything, unless it is compiled.
+
+    Raises UserError if training needs more memory than there is.
+    """
+    if self.compiled is not None:
+      return
+    with concurrent.futures.ThreadPoolExecutor(1) as other_core:
+      compiling = other_core.submit(self._compile_evaluation)
+      if processes.count() > 1:
+        compiling.result()  # all processes must compile programs in the same order
+      with on_mesh(self.mesh, self.configs[0]):
+        traced = self.train_steps.trace(*self.arguments(self.layout.kept, 0, 0))
+        self.flops_per_step = product_flops(traced.jaxpr.jaxpr)
+        task = build_task(self.configs[0])
+        self.compiled = memory.compile_step(
+          traced.lower(), self.mesh, self.configs, task
+        )
+      compiling.result()
+
+  def _compile_evaluation(self) -> None:
+    with on_mesh(self.mesh, self.configs[0]):
+      self.evaluation.compile(self.layout.saved['model'])
+
+  def advance(
+    self, state: State, start: int, stop: int
+  ) -> tuple[State, dict[str, Array]]:
+    """Starts the steps after `start`, up to `stop`; donates the given state."""
+    self.compile()
+    assert self.compiled is not None
+    return self.compiled(*self.arguments(state, start, stop))
+
+  def arguments(self, state: State, start: int, stop: int) -> tuple:
+    """What `train_steps` takes for the steps after `start`, up to `stop`."""
+    limits = (replicate(np.int32(step), self.mesh) for step in (start, stop))
+    return state, self.key, *limits, self.numbers
+
+  def evaluate(self, state: State, sampled: bool) -> Measured:
+    """Starts the evaluation of a state, on held-out prompts if `sampled`."""
+    model = self.layout.saveable({'model': state['model']})['model']
+    return self.evaluation.start(model, sampled)
+
+  def compare(self, state: State) -> list[Comparison | None]:
+    """The comparison of each model with the baselines of its task; None if not done."""
+    if self.comparisons is None:
+      return [None] * len(self.configs)
+    return self.comparisons(self.layout.saveable({'model': state['model']})['model'])
+
+
+def make_program(configs: Sequence[Config]) -> Program:
+  """The program that trains a model for each config; use it within `on_mesh`."""
+  config = max(configs, key=num_heads)
+  mesh = make_mesh(config)
+  with on_mesh(mesh, config):
+    plan = make_plan(configs, mesh)
+    graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
+    log_unused_axis(config, layout)
+    if plan.statistics:
+      log_long_contexts(config, plan.tasks)
+    init = make_init(config, layout)
+    if len(configs) > 1:
+      init = functools.partial(init_side_by_side, configs, layout.kept)
+    compare = functools.partial(compare_members, configs, plan.tasks, graph, mesh)
+    return Program(
+      configs=configs,
+      mesh=mesh,
+      layout=layout,
+      train_steps=plan.train_steps,
+      key=replicate(
+        stream_key(config, TRAIN_STREAM)
+        if shared
+        else stream_keys(configs, TRAIN_STREAM),
+        mesh,
+      ),
+      numbers=replicate(plan.numbers, mesh),
+      evaluation=make_evaluation(
+        configs, plan.tasks, graph, plan.statistics, layout, mesh
+      ),
+      init=init,
+      # Exact theory compares the models of a sweep with the optima of their tasks.
+      comparisons=None if plan.statistics and len(configs) > 1 else compare,
+    )
+
+
+# The programs that were used last, by what they depend on. The compiled programs of one
+# take some megabytes.
+_KEPT: dict[tuple, Program] = {}
+_NUM_KEPT = 8
+
+
+def program_of(config: Config) -> Program:
+  """The program that trains one model, kept for the next run of the same config.
+
+  A kept program compiles nothing again. Use it within `on_mesh`.
+  """
+  # A class that is registered anew under its name is another one.
+  registries = registry.models, registry.tasks, registry.mixers
+  classes = tuple(
+    entries.get(name) for entries in registries for name in entries.names()
+  )
+  key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
+  program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
+  _KEPT[key] = program  # as the newest
+  while len(_KEPT) > _NUM_KEPT:
+    del _KEPT[next(iter(_KEPT))]
+  return program
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: Mesh, config: Config) -> Iterator[None]:
+  """Computes on a mesh, in the precision that the config asks for."""
+  with jax.set_mesh(mesh), jax.default_matmul_precision(config.train.matmul_precision):
+    yield
+
+
+def log_unused_axis(config: Config, layout: Layout) -> None:
+  """Warns if no weight is split over the mesh axis `model`."""
+  specs = (leaf.sharding.spec for leaf in jax.tree.leaves(layout.used['model']))
+  if config.mesh.model > 1 and not any('model' in spec for spec in specs):
+    logging.warning(
+      'config.mesh.model is %d, but no weight of %r is split over this axis: its '
+      'devices repeat the same work; use config.mesh.data',
+      *(config.mesh.model, config.model.name),
+    )
+
+
+def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
+  """Logs the context lengths for which second moments are sampled, not prompts."""
+  if config.objective.name == 'sampled' or config.eval.num_batches:
+    covered = [task for task in tasks if theory.covers(task)]
+    for c in sorted({task.context_length for task in covered if task.has_long_context}):
+      logging.info(
+        'the second moment of each context of %d examples is sampled directly, which '
+        'has the same distribution and costs less (Bartlett)',
+        c,
+      )
+
+
+class TrainResult(NamedTuple):
+  """The summaries of models after their last step, and the state."""
+
+  summaries: list[Summary | None]  # None for a model that became non-finite
+  state: State
+
+
+class Trainer:
+  """Trains the models of a program: restores, loops, evaluates, records and saves."""
+
+  step: int  # the last one that was started
+  state: State
+  finite: np.ndarray  # [n]: which models are finite, as last recorded
+  risks: list[Risks]  # of the models, as last recorded
+
+  def __init__(
+    self,
+    program: Program,
+    workdirs: Sequence[pathlib.Path],
+    checkpoints: Checkpoints,
+    interruption: Interruption,
+  ):
+    """Each model of the program has a workdir for its records."""
+    self._program = program
+    self._config = program.configs[0]
+    self._workdirs = workdirs
+    self._checkpoints = checkpoints
+    self._interruption = interruption
+
+  def run(
+    self, label: str, tensorboard: bool = True, profile: Steps | None = None
+  ) -> TrainResult | None:
+    """Trains from the newest checkpoint to the end.
+
+    The progress bar shows the `label`, and the first workdir gets the trace of the
+    steps `profile`. Returns None after SIGTERM. Raises NotFiniteError once no model is
+    finite.
+    """
+    config, num_steps = self._config, self._config.train.num_steps
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(memory.in_config(config))
+      stack.enter_context(on_mesh(self._program.mesh, config))
+      start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
+      self._records = [
+        stack.enter_context(Records(workdir, start, tensorboard))
+        for workdir in self._workdirs
+      ]
+      self._progress = stack.enter_context(Progress(label, start, num_steps))
+      self.prepare(start)
+      folder = self._workdirs[0] / 'profile'
+      trace = stack.enter_context(Trace(folder, profile, start))
+      self._loop(trace)
+      self.save_last()
+      self.stop_clock()
+      if self.step < num_steps:
+        if processes.count() == 1:
+          self._interruption.raise_if_ctrl_c()
+        return None
+      return TrainResult(self.summarise(), self.state)
+
+  def prepare(self, start: int) -> None:
+    """Loads the state saved at a step, or makes the initial state, and compiles."""
+    program = self._program
+    program.compile()
+    if start:
+      logging.info('resuming at step %d of %d', start, self._config.train.num_steps)
+      saved = self._checkpoints.load(start, program.layout.saved)
+      state = program.layout.opened(saved)
+    else:
+      state = program.init()
+    state, metrics = program.advance(state, start, start)
+    self.step, self._saved, self.state, self.risks = start, start, state, []
+    self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
+    self._flops = program.flops_per_step
+    self._progress.start_clock(start)
+    self._last_save = time.monotonic()
+
+  def _loop(self, trace: Trace) -> None:
+    """Advances, records and saves up to the last step, or to an interruption."""
+    config, measured = self._config, None
+    num_steps = config.train.num_steps
+    while self.step < num_steps and not self._interruption.due():
+      if trace.starts_after(self.step):
+        self.record(measured)  # waits, so that no earlier step is traced
+        measured = None
+        trace.start()
+      stop = trace.next_stop(self.step, _next_stop(self.step, config))
+      before, measured = measured, self.advance(stop)
+      self.record(before)  # while the devices compute the steps to `stop`
+      if trace.ends_after(stop):
+        self.record(measured)  # waits, so that the whole step is traced
+        measured = None
+        trace.end()
+      by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
+      if by_steps or self.waited_too_long():
+        self.record(measured)  # waits, since only a finite state is saved
+        measured = None
+        self.save()
+    self.record(measured)
+
+  def advance(self, stop: int) -> dict[str, Any]:
+    """Starts training up to a step, and returns its measurements without waiting."""
+    self.state, metrics = self._program.advance(self.state, self.step, stop)
+    at_end = stop == self._config.train.num_steps
+    sampled = at_end or stop % self._config.eval.every == 0
+    self.step = stop
+    return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
+
+  def record(self, measured: dict[str, Any] | None) -> None:
+    """Waits for a result of `advance` and records it.
+
+    Raises NotFiniteError if no model is finite.
+    """
+    if measured is None:
+      return
+    fetched: dict[str, Any] = jax.device_get(measured)
+    lines = [_line(fetched, i) for i in range(len(self._records))]
+    before, self.finite = self.finite, np.array([line.pop('finite') for line in lines])
+    done = max(line['step'] for line in lines)
+    self._progress.advance(done)
+    if not self.finite.any():
+      self._raise_not_finite(lines[0])
+    for i in np.flatnonzero(before & ~self.finite).tolist():
+      logging.warning('%s: %s', self._records[i].workdir.name, _not_finite(lines[i]))
+    self.risks = self._program.evaluation.finish(fetched['evaluation'])
+    rate, _ = self._progress.speed(done)
+    for i in np.flatnonzero(self.finite).tolist():
+      risk = self.risks[i]
+      lines[i]['eval_risk'] = risk.sampled and risk.sampled.mean
+      lines[i]['exact_risk'] = risk.exact
+      lines[i]['curve'] = risk.curve
+      self._records[i].write({**lines[i], 'steps_per_second': rate})
+    shown = lines[int(np.argmax(self.finite))]
+    risk = shown['eval_risk'] if shown['exact_risk'] is None else shown['exact_risk']
+    self._progress.show(loss=shown['loss'], risk=risk)
+
+  def waited_too_long(self) -> bool:
+    """Whether the last save was more than `checkpoint.every_minutes` ago.
+
+    All processes of a run must call this at the same step; process 0 has the clock.
+    """
+    minutes = minutes_between_saves(self._config)
+    if minutes is None:
+      return False
+    return processes.run_on_main(
+      lambda: time.monotonic() > self._last_save + 60 * minutes
+    )
+
+  def save(self) -> None:
+    """Saves the state, unless it is already saved."""
+    self._last_save = time.monotonic()
+    if self.step > self._saved:
+      state = self._program.layout.saveable(self.state)
+      self._checkpoints.save(self.step, state, lambda: copy_all(self._records))
+      self._saved = self.step
+
+  def save_last(self) -> None:
+    """Saves the state, unless it is already saved, and waits until it is."""
+    self.save()
+    self._checkpoints.wait()
+
+  def stop_clock(self) -> None:
+    """Notes the speed of this launch, and logs how fast the devices have computed."""
+    self._speed = self._progress.speed(self.step)
+    rate, _ = self._speed
+    if rate is not None:
+      devices = self._program.mesh.devices
+      kind = devices.flat[0].device_kind
+      logging.info('%s', describe(rate * self._flops, kind, devices.size))
+
+  def summarise(self) -> list[Summary | None]:
+    """The summary of each model at the end, None for one that is not finite."""
+    if not self.risks:  # an earlier launch ended after the last step, without a summary
+      measured = self._program.evaluate(self.state, sampled=True)
+      self.risks = self._program.evaluation.finish(jax.device_get(measured))
+    if self._program.comparisons is not None:
+      log_fewer_prompts(self._config)
+    comparisons = self._program.compare(self.state)
+    configs, models = self._program.configs, abstract_models(self._program.configs)
+    return [
+      summarise(
+        *(configs[i], models[i], self._program.mesh, self.risks[i]),
+        *(self._program.evaluation.references, i, comparisons[i]),
+        *(self._speed, self._flops, self._records[i].wall_time),
+      )
+      if self.finite[i]
+      else None
+      for i in range(len(self._records))
+    ]
+
+  def _raise_not_finite(self, line: dict[str, Any]) -> None:
+    self._checkpoints.wait()
+    latest = self._checkpoints.latest
+    # A folder in which nothing was logged or saved may be used with another config.
+    other = ', in another folder,' if latest or self.risks else ''
+    good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
+    self._check_prompts_of(line['step'] - 1)
+    raise NotFiniteError(
+      f'{_not_finite(line)}: stopped, not saved; {good}; a smaller '
+      f'config.optimizer.learning_rate or a config.optimizer.clip_norm{other} may help'
+    )
+
+  def _check_prompts_of(self, step: int) -> None:
+    """Raises RunError if not the weights but the prompts of a step are not finite."""
+    config, task = self._config, build_task(self._config)
+    if is_ours(task):  # whose prompts are finite
+      return
+    key = jax.random.fold_in(stream_key(config, TRAIN_STREAM), step)
+    try:
+      check_sampled(task, key, config.train.batch_size)
+    except UserError as error:
+      raise NotFiniteError(f'step {step + 1} is not finite: {error}') from None
+
+
+def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
+  """The line of a model's records, with measurements still to be filled in."""
+  loss, grad_norm, finite = (
+    np.atleast_1d(measured[name])[i] for name in ('loss', 'grad_norm', 'finite')
+  )
+  return {
+    'step': int(measured['step']),
+    'loss': float(loss),
+    'eval_risk': None,
+    'exact_risk': None,
+    'curve': None,
+    'grad_norm': float(grad_norm),
+    'finite': bool(finite),
+  }
+
+
+def _not_finite(line: dict[str, Any]) -> str:
+  return (
+    f'step {line["step"]} is not finite (loss {line["loss"]:g}, gradient norm '
+    f'{line["grad_norm"]:g}, or the weights after it)'
+  )
+
+
+def _next_stop(step: int, config: Config) -> int:
+  """The step at which the next call ends: the next to log, evaluate or save at."""
+  every = config.train.log_every, config.eval.every, config.checkpoint.every
+  return min(config.train.num_steps, *((step // n + 1) * n for n in every))
