@@ -96,6 +96,10 @@ def test_answers_and_probabilities_are_those_of_plain_calls(folders, kind):
     expected = [[log_probability(*reference, p, s) for s in SCORES] for p in prefixed]
     # Sums of a few dozen float32 numbers of size 10.
     np.testing.assert_allclose(logs, expected, atol=1e-4)
+  # A tree of one token each has no nodes but the root.
+  np.testing.assert_allclose(
+    model.log_probabilities(prefixed, SCORES[3:4], past)[:, 0], logs[:, 3], atol=1e-4
+  )
   # What was read before is not changed by what came after.
   np.testing.assert_allclose(
     model.log_probabilities(prompts, SCORES, past),

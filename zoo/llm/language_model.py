@@ -152,8 +152,8 @@ class LanguageModel:
     encoded = self._encode_all(prompts, max(map(len, tree.paths), default=0))
     past, tokens, positions = self._follow(encoded, past)
     device, rows = positions.device, len(encoded)
-    nodes = torch.tensor(tree.tokens, device=device).expand(rows, -1)
-    depths = torch.tensor(tree.depths, device=device)
+    nodes = torch.tensor(tree.tokens, dtype=torch.long, device=device).expand(rows, -1)
+    depths = torch.tensor(tree.depths, dtype=torch.long, device=device)
     logits, _ = self._extend(
       past,
       torch.cat([tokens, nodes], dim=1),
