@@ -153,7 +153,7 @@ def test_who_holds_a_folder_is_on_the_disk_before_another_host_looks(
 _TEMPORARY = temporary_name(pathlib.Path('config.json'))
 
 
-@pytest.mark.parametrize('name', ['.lock', _TEMPORARY])
+@pytest.mark.parametrize('name', ['.lock', _TEMPORARY], ids=['lock', 'temporary'])
 def test_nothing_is_written_through_a_symbolic_link(tmp_path, name):
   target, folder = tmp_path / 'target', tmp_path / 'run'
   target.write_text('do not touch')

@@ -168,7 +168,7 @@ def test_points_side_by_side_are_kept_apart(tmp_path, fake, trained):
   """Programs of NumPy compute the same bits in any number: only a mix-up differs."""
   config, points = _config(), [_OTHER_SEED, *_POINTS]
   rows = sweep(config, points, tmp_path / 'sweep')
-  assert trained == [4]
+  assert trained == [5]
   for point, row in zip(points, rows, strict=True):
     assert {name: row[name] for name in point} == point
     folder = tmp_path / row['workdir'].name
@@ -242,7 +242,7 @@ def test_the_table_is_there_as_json_and_csv(tmp_path, fake):
   assert f'{rows[0]["exact_risk"]:.6f}' in shown
 
 
-def test_points_that_are_done_are_not_trained_again(tmp_path, trained, fake):
+def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
   first = sweep(_config(), _POINTS[:2], tmp_path)
   trained.clear()
   again = sweep(_config(), _POINTS[:2], tmp_path)
@@ -471,7 +471,7 @@ def _strict(path):
   ids=['overflows', 'one prompt'],
 )
 def test_a_point_whose_error_is_unknown_has_a_row_and_is_trained_once(
-  tmp_path, trained, changes, unknown, fake
+  tmp_path, fake, trained, changes, unknown
 ):
   config = _config(**changes)
   rows = sweep(config, _POINTS[1:3], tmp_path)
