@@ -25,7 +25,7 @@ from zoo.config.validation import Config, build_model, build_task
 from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
-from zoo.training.objective import make_objective
+from zoo.training.objective import make_objective, numbers_of
 from zoo.training.utilisation import product_flops
 
 _SIZE = 2048  # of the matrices of `matmul`
@@ -93,7 +93,9 @@ class PlainProgram:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
-    self._objective = make_objective(config, build_task(config), False)
+    task = build_task(config)
+    self._objective = make_objective(config, task, False)
+    self._numbers = numbers_of(task)
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 
@@ -102,7 +104,7 @@ class PlainProgram:
     graph, weights, rest = nnx.split(self._model, nnx.Param, ...)
 
     def loss(weights: Any) -> jax.Array:
-      return self._objective(nnx.merge(graph, weights, rest), key, None)
+      return self._objective(nnx.merge(graph, weights, rest), key, self._numbers)
 
     return jax.value_and_grad(loss)(weights)
 
@@ -116,7 +118,7 @@ class PlainProgram:
     return loss
 
   def _update(self, model: Any, optimizer: nnx.Optimizer, key: jax.Array) -> jax.Array:
-    loss, grads = nnx.value_and_grad(self._objective)(model, key, None)
+    loss, grads = nnx.value_and_grad(self._objective)(model, key, self._numbers)
     optimizer.update(model, grads)
     return loss
 
