@@ -93,8 +93,9 @@ class PlainProgram:
       clip = optax.clip_by_global_norm(config.optimizer.clip_norm)
       transformation = optax.chain(clip, transformation)
     self._optimizer = nnx.Optimizer(self._model, transformation, wrt=nnx.Param)
-    self._objective = make_objective(config, build_task(config), False)
-    self._numbers = numbers_of(build_task(config))
+    task = build_task(config)
+    self._objective = make_objective(config, task, False)
+    self._numbers = numbers_of(task)
     self._step = nnx.jit(self._update)
     self._steps_done = 0
 
