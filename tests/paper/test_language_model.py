@@ -20,8 +20,8 @@ def _summary():
   arm |= {'low': None, 'high': None}
   readouts = 'free', 'forced', 'expected'
   return {
-    **{'model': 'parrot', 'num_params': 3, 'device_kind': 'cpu', 'num_devices': 1},
-    **{'jax_version': '0.10.2', 'data_sha256': '', 'seed': 0, 'seconds': 1.0},
+    **{'model': 'parrot', 'num_params': 3, 'engine': 'a cage'},
+    **{'data_sha256': '', 'seed': 0, 'seconds': 1.0},
     **{'context_split': 'train', 'guess_loss_by_split': {}, 'log_losses': None},
     'context_guess_loss': None,
     'num_prompts': 12,
