@@ -15,9 +15,10 @@ from ml_collections import ConfigDict
 
 from configs.llm import benchmarks, defaults
 from zoo import UserError
+from zoo.llm.config import Config
 
 
-def get_config(variant: str = '') -> ConfigDict:
+def get_config(variant: str = '') -> Config:
   """The config of the ablation; the variant `smoke` has few cells of four prompts."""
   if variant not in ('', 'smoke'):
     raise UserError(f'unknown variant {variant!r} of the ablation; known: smoke')

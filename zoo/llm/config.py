@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
@@ -11,6 +12,8 @@ from ml_collections.config_dict import placeholder
 
 from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
 from zoo.core.errors import UserError, check_count, check_name, check_number
+
+Config: TypeAlias = Any  # an ml_collections.ConfigDict with the fields below
 
 EMBEDDING = 'network', 'cosine'  # guesses that use embeddings of the texts
 FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
@@ -94,9 +97,9 @@ FIELDS = {
 }
 
 
-def default_config() -> ConfigDict:
+def default_config() -> Config:
   """A config with all defaults."""
-  config = ConfigDict()
+  config: Any = ConfigDict()
   for name, field in FIELDS.items():
     *sections, leaf = name.split('.')
     node = config
@@ -108,7 +111,7 @@ def default_config() -> ConfigDict:
   return config
 
 
-def validate(config: ConfigDict) -> None:
+def validate(config: Config) -> None:
   """Checks each field of a config by itself; raises UserError at the first mistake."""
   values = flatten_dict(config.to_dict(), sep='.')
   for name in sorted(FIELDS.keys() - values.keys()):

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl import logging
-from ml_collections import ConfigDict
 
 from zoo.core.errors import RunError, UserError, check_name, check_number
 from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark
-from zoo.llm.config import validate
+from zoo.llm.config import Config, validate
 from zoo.llm.guesses import Guesses, Scale
 from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import Prompts, Wording
@@ -43,7 +42,7 @@ _KIND = 'language-model experiment'  # of the workdir
 class Run(NamedTuple):
   """A checked run: its prompts, its model, and the folder of the answers."""
 
-  config: ConfigDict
+  config: Config
   benchmark: Benchmark
   guesses: Guesses
   prompts: Prompts
@@ -60,7 +59,7 @@ class Run(NamedTuple):
 
 
 def run(
-  config: ConfigDict,
+  config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None = None,
 ) -> Summary | None:
@@ -80,7 +79,7 @@ def run(
 
 
 def prepare(
-  config: ConfigDict,
+  config: Config,
   out: str | os.PathLike[str],
   data: str | os.PathLike[str] | None,
   loaded: Loaded,
@@ -167,7 +166,7 @@ def _ask_all(
   return summary
 
 
-def _with_checksum(config: ConfigDict, benchmark: Benchmark) -> ConfigDict:
+def _with_checksum(config: Config, benchmark: Benchmark) -> Config:
   """The config with the checksum of the data, so that other data make another run."""
   config = copy.deepcopy(config)
   with config.unlocked():
@@ -176,7 +175,7 @@ def _with_checksum(config: ConfigDict, benchmark: Benchmark) -> ConfigDict:
 
 
 def _prompts(
-  config: ConfigDict, benchmark: Benchmark, wording: Wording, guesses: Guesses
+  config: Config, benchmark: Benchmark, wording: Wording, guesses: Guesses
 ) -> Prompts:
   section = config.prompts
   return Prompts(
@@ -191,7 +190,7 @@ def _prompts(
 
 
 def _finished(
-  config: ConfigDict, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
+  config: Config, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
 ) -> Summary | None:
   """The summary of a finished run; None if prompts are left to ask."""
   facts = read_model_facts(out / SUMMARY)
@@ -205,7 +204,7 @@ def _finished(
 
 
 def _summary(
-  config: ConfigDict,
+  config: Config,
   benchmark: Benchmark,
   prompts: Prompts,
   lines: Sequence[Line],
@@ -229,7 +228,7 @@ def _summary(
   return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
 
 
-def wording_of(config: ConfigDict, benchmark: Benchmark) -> Wording:
+def wording_of(config: Config, benchmark: Benchmark) -> Wording:
   """The wording of a benchmark, with its scale; raises UserError if they do not fit."""
   section = config.benchmark
   inputs = tuple(section.inputs)
@@ -260,7 +259,7 @@ def wording_of(config: ConfigDict, benchmark: Benchmark) -> Wording:
   return Wording(section.instruction, inputs, section.label, scale)
 
 
-def _check_sizes(config: ConfigDict, benchmark: Benchmark) -> None:
+def _check_sizes(config: Config, benchmark: Benchmark) -> None:
   """Raises UserError if a split is missing or too small for the prompts."""
   section, splits = config.prompts, benchmark.splits
   check_name('split in config.prompts.context_split:', section.context_split, splits)
@@ -275,7 +274,7 @@ def _check_sizes(config: ConfigDict, benchmark: Benchmark) -> None:
       )
 
 
-def _check_lengths(prompts: Prompts, model: Model, config: ConfigDict) -> None:
+def _check_lengths(prompts: Prompts, model: Model, config: Config) -> None:
   if model.max_length is None:
     return
   longest = model.max_length - config.readouts.max_new_tokens

@@ -14,13 +14,12 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
-from ml_collections import ConfigDict
 from scipy import special
 
 from zoo.config.optimizers import build_optimizer
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
-from zoo.llm.config import FITTED, GUESSES
+from zoo.llm.config import FITTED, GUESSES, Config
 
 Embed = Callable[[Sequence[str]], Float[np.ndarray, 'n w']]
 HIDDEN = 16  # arXiv 2512.04268, appendix C.3
@@ -105,7 +104,7 @@ class Guesses(NamedTuple):
 
 
 def make_guesses(
-  config: ConfigDict, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> Guesses:
   """A guess for every example of every split.
 
@@ -140,7 +139,7 @@ def make_guesses(
   return Guesses(labels, probabilities if has_probabilities else None)
 
 
-def check(config: ConfigDict, benchmark: Benchmark) -> None:
+def check(config: Config, benchmark: Benchmark) -> None:
   """Raises UserError for a guess that does not fit the benchmark."""
   num_texts = len(benchmark.splits['train'][0].texts)
   if config.model == 'cosine' and num_texts != 2:
@@ -165,7 +164,7 @@ def check(config: ConfigDict, benchmark: Benchmark) -> None:
 
 
 def _from_labels(
-  config: ConfigDict,
+  config: Config,
   scale: Scale,
   examples: Sequence[Example],
   rng: np.random.Generator,
@@ -188,7 +187,7 @@ def _from_labels(
 
 
 def _outputs(
-  config: ConfigDict, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
+  config: Config, benchmark: Benchmark, scale: Scale, embed: Embed, seed: int
 ) -> dict[str, Float[np.ndarray, 'n k']]:
   """Guesses fitted to the train split: numbers, or probabilities of the classes."""
   splits = benchmark.splits
@@ -251,7 +250,7 @@ def _linear_fit(
 
 
 def _network(
-  config: ConfigDict,
+  config: Config,
   features: dict[str, Float[np.ndarray, 'n f']],
   targets: Float[np.ndarray, 'n k'],
   key: Key[Array, ''],

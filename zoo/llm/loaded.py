@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
-from ml_collections import ConfigDict
 
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
 from zoo.llm import load_model, published
 from zoo.llm.benchmarks import Benchmark, read_jsonl
-from zoo.llm.config import EMBEDDING
+from zoo.llm.config import EMBEDDING, Config
 from zoo.llm.extra import needs_extra
 from zoo.llm.guesses import Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
@@ -31,16 +30,14 @@ class Loaded:
     self._vectors: dict[str, Float[np.ndarray, ' w']] = {}
     self._model: Model | None = None
 
-  def benchmark(
-    self, config: ConfigDict, data: str | os.PathLike[str] | None
-  ) -> Benchmark:
+  def benchmark(self, config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
     """The benchmark of a config; raises UserError if it cannot be read."""
     key = config.benchmark.name, data
     if key not in self._benchmarks:
       self._benchmarks[key] = _read_benchmark(config, data)
     return self._benchmarks[key]
 
-  def model(self, config: ConfigDict) -> Model:
+  def model(self, config: Config) -> Model:
     """The language model; raises UserError if it, or the encoder, cannot be found."""
     weights = weights_path('model.weights', config.model.weights)
     if config.guess.model in EMBEDDING:  # checked before the slow loading
@@ -49,7 +46,7 @@ class Loaded:
       self._model = load_model(weights, dtype=config.model.dtype)
     return self._model
 
-  def guesses(self, config: ConfigDict, benchmark: Benchmark, scale: Scale) -> Guesses:
+  def guesses(self, config: Config, benchmark: Benchmark, scale: Scale) -> Guesses:
     """The guesses of a config for all examples; raises as `make_guesses` does."""
     key = benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'
     if key not in self._guesses:
@@ -59,9 +56,7 @@ class Loaded:
       )
     return self._guesses[key]
 
-  def _embed(
-    self, config: ConfigDict, texts: Sequence[str]
-  ) -> Float[np.ndarray, 'n w']:
+  def _embed(self, config: Config, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
     if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
       path = weights_path('encoder.weights', config.encoder.weights)
       vectors = embed(path, new)
@@ -104,9 +99,7 @@ def weights_path(field: str, value: str) -> pathlib.Path:
   return path
 
 
-def _read_benchmark(
-  config: ConfigDict, data: str | os.PathLike[str] | None
-) -> Benchmark:
+def _read_benchmark(config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
   if config.benchmark.name == 'jsonl':
     if data is None:
       raise UserError(

@@ -14,10 +14,10 @@ from typing import (
 
 import numpy as np
 from jaxtyping import Float64
-from ml_collections import ConfigDict
 
 from zoo.llm.answers import parse_answer, parse_forced
 from zoo.llm.benchmarks import Example
+from zoo.llm.config import Config
 from zoo.llm.prompts import Wording
 
 ReadoutName = Literal['free', 'forced', 'expected']
@@ -78,7 +78,7 @@ def read_all(
   texts: Sequence[str],
   queries: Sequence[Example],
   wording: Wording,
-  config: ConfigDict,
+  config: Config,
 ) -> list[Answers]:
   """Sends the model the message for each query, and reads its answers in three ways.
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from zoo.core.errors import RunError, in_one_line
 from zoo.host.files import write_atomically
 from zoo.host.interruption import Interruption
+from zoo.llm.config import Config
 from zoo.llm.guesses import Guesses
 from zoo.llm.prompts import Prompts
 from zoo.llm.readouts import Answers, Model, read_all
@@ -27,7 +27,7 @@ PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
 def ask(
   prompts: Prompts,
   model: Model,
-  config: ConfigDict,
+  config: Config,
   batch_size: int,
   path: pathlib.Path,
   interruption: Interruption,
@@ -75,7 +75,7 @@ def ask(
 def _ask_batch(
   prompts: Prompts,
   model: Model,
-  config: ConfigDict,
+  config: Config,
   batch: Sequence[int],
   without_guess: Sequence[Answers] | None,
 ) -> list[dict[str, Answers]]:
@@ -139,7 +139,11 @@ def read_model_facts(path: pathlib.Path) -> ModelFacts | None:
   found = _read(path)
   if found is None:
     return None
-  return {key: found[key] for key in ('model', 'num_params', 'engine')}
+  return {
+    'model': found['model'],
+    'num_params': found['num_params'],
+    'engine': found['engine'],
+  }
 
 
 def _read(path: pathlib.Path) -> Any:
