@@ -38,7 +38,7 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   config = _small(name, eval__num_compared=16)
   summary = train(config, tmp_path)
   assert summary is not None
-  assert summary['comparison'] is not None
+  assert summary.get('comparison') is not None
   whole = saved_arrays(tmp_path, 12)
   again = _resumed(config, tmp_path)
   assert again is not None

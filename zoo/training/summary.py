@@ -6,9 +6,10 @@ import json
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import NotRequired, TypedDict, cast
+from typing import Annotated, NotRequired, TypedDict, cast
 
 import jax
+import msgspec
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -27,6 +28,10 @@ from zoo.training.utilisation import share_of_peak
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+# Fields with a standard error.
+_SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 # Fields that summaries of earlier versions lack.
 _ADDED = 'comparison', 'flops_per_second', 'share_of_peak'
 
@@ -35,8 +40,8 @@ class Summary(TypedDict):
   """The content of `summary.json`; values that are unknown or overflow are None."""
 
   model: str
-  num_params: int
-  step: int
+  num_params: _Count
+  step: _Count
   eval_risk: float | None
   eval_risk_stderr: float | None
   gd_eval_risk: float | None
@@ -153,7 +158,12 @@ def read_summary(path: pathlib.Path) -> Summary | None:
     return None
   for name in _ADDED:
     summary.setdefault(name, None)
-  return summary
+  # The error of a mean over one prompt is unknown, and that of a large loss overflows,
+  # but there is none of a loss that is unknown.
+  without = [name for name in _SAMPLED if summary[name] is None]
+  return (
+    None if any(summary[f'{name}_stderr'] is not None for name in without) else summary
+  )
 
 
 def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
