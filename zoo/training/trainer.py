@@ -105,8 +105,9 @@ def train(
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
-  if not workdir.is_dir() or not any(workdir.iterdir()):
-    program_of(config).compile()  # so that nothing is written if it does not fit
+  if processes.run_on_main(functools.partial(_is_new, workdir)):
+    with processes.propagate_errors():
+      program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
   patience = 60 * config.checkpoint.patience
   try:
@@ -115,6 +116,11 @@ def train(
       return train_locked(config, workdir, interruption, profile)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
+
+
+def _is_new(workdir: pathlib.Path) -> bool:
+  """Whether a folder is missing or empty."""
+  return not workdir.is_dir() or not any(workdir.iterdir())
 
 
 def train_locked(
