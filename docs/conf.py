@@ -1,6 +1,7 @@
 """The documentation site: how Sphinx builds it. CONTRIBUTING.md has the command."""
 
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import sys
@@ -30,6 +31,10 @@ smartquotes = False
 nb_execution_mode = 'off'
 myst_heading_anchors = 4  # links to headings are those of a git forge
 
+# Pages are built without the extra `llm`, too.
+autodoc_mock_imports = [
+  name for name in ('torch', 'transformers') if importlib.util.find_spec(name) is None
+]
 autodoc_typehints_format = 'short'
 autodoc_member_order = 'bysource'
 python_use_unqualified_type_names = True

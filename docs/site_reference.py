@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 
 import zoo
@@ -170,6 +171,11 @@ def _full_name(value: type) -> str:
 
 def write_pages(app: Sphinx) -> None:
   """Writes a page for each public module, one of other types, and a list of them."""
+  with mock(app.config.autodoc_mock_imports):
+    _write_pages()
+
+
+def _write_pages() -> None:
   PAGES.mkdir(parents=True, exist_ok=True)
   summaries = []
   for name in public_modules():

@@ -6,6 +6,7 @@ Each number and rule is the text of an expression, which is evaluated with the n
 
 from zoo.studies.paper.claim import Claim
 
+# The claims of the paper, in its order.
 CLAIMS = (
   Claim(
     key='theorem-1',
