@@ -3,6 +3,7 @@
 import functools
 import importlib
 import pathlib
+import sys
 import types
 
 from configs import models
@@ -39,8 +40,12 @@ def _module(name: str) -> types.ModuleType:
   return importlib.import_module(f'configs.{name.replace("/", ".")}')
 
 
-def __getattr__(name: str) -> types.SimpleNamespace:
-  """The config of a model as if it had a file: `configs.yq_lsa.get_config('smoke')`."""
-  if name not in models.ABOUT:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return types.SimpleNamespace(get_config=functools.partial(models.get_config, name))
+def _of_model(name: str) -> types.ModuleType:
+  """The config of a model as if it had a file, `configs.yq_lsa.get_config('smoke')`."""
+  module = types.ModuleType(f'{__name__}.{name}', models.ABOUT[name])
+  module.get_config = functools.partial(models.get_config, name)  # pyright: ignore
+  return module
+
+
+for _name in models.ABOUT:  # `import configs.yq_lsa` as well as `from configs import`
+  globals()[_name] = sys.modules[f'{__name__}.{_name}'] = _of_model(_name)

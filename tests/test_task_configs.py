@@ -1,8 +1,11 @@
 """Every task has a part of a config, with the arguments of its constructor."""
 
+import importlib
+
 import numpy as np
 import pytest
 
+import configs
 import zoo
 from configs import defaults
 from tests.compare import refuses
@@ -66,3 +69,10 @@ def test_a_task_of_ones_own_has_the_fields_of_its_constructor(register):
 def test_a_mistake_in_a_variant_is_one_line(variant, said):
   with refuses(said):
     defaults.get_config(variant)
+
+
+def test_the_config_of_a_model_is_imported_like_a_file():
+  module = importlib.import_module('configs.yq_lsa')
+  assert module is vars(configs)['yq_lsa']
+  config = module.get_config('smoke')
+  assert (config.model.name, config.train.num_steps) == ('yq_lsa', 20)
