@@ -330,9 +330,11 @@ def make_mixers(
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
   common = {'width': width, 'num_heads': num_heads, 'rngs': rngs}
   own = {key for parameters in wanted.values() for key in parameters}
+  known, mixed = own - {*common, *given}, ', '.join(wanted)
   for key in options:
-    known = own - {*common, *given}
-    check_name(f'option of the mixer {", ".join(wanted)},', key, known)
+    if not known:
+      raise UserError(f'unknown option of the mixer {mixed}, {key!r}; it has none')
+    check_name(f'option of the mixer {mixed},', key, known)
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}
