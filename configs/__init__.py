@@ -5,6 +5,7 @@ import importlib
 import pathlib
 import sys
 import types
+from typing import TYPE_CHECKING
 
 from configs import models
 from zoo.config.schema import Config
@@ -45,6 +46,11 @@ def _of_model(name: str) -> types.ModuleType:
   module = types.ModuleType(f'{__name__}.{name}', models.ABOUT[name])
   module.get_config = functools.partial(models.get_config, name)  # pyright: ignore
   return module
+
+
+if TYPE_CHECKING:  # for type checkers, to which the names below are unknown
+
+  def __getattr__(name: str) -> types.ModuleType: ...
 
 
 for _name in models.ABOUT:  # `import configs.yq_lsa` as well as `from configs import`
