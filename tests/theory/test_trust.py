@@ -90,7 +90,7 @@ def test_what_a_linear_attention_model_computes_cannot_be_changed_in_part():
   for method in ('scores', 'update', '__call__', 'learning_rule'):
     with refuses(f'Own defines {method}', 'it must define initial_guess alone'):
       type('Own', (LinearAttention,), {method: lambda self, *given: None})
-  with refuses('Own is a subclass of YqLSA, which is a model'):
+  with refuses('Own is a subclass of the model YqLSA; a model has no subclasses'):
     type('Own', (YqLSA,), {})
 
 

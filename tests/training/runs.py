@@ -3,6 +3,7 @@
 import copy
 import functools
 import pathlib
+import signal
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 import configs
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
-from zoo.training import population, step
+from zoo.training import population, step, trainer
 
 CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
 
@@ -35,6 +36,18 @@ def small_config(name: str = 'yq_lsa', **changes: Any) -> Any:
     with config.unlocked(), node.ignore_type():
       node[leaf] = value
   return config
+
+
+def signal_at_step_4(monkeypatch: Any, number: int = signal.SIGTERM) -> None:
+  """Sends a signal to this process when a run has come to step 4."""
+  next_stop = trainer._next_stop
+
+  def interrupt(step: int, config: Any) -> int:
+    if step == 4:
+      signal.raise_signal(number)
+    return next_stop(step, config)
+
+  monkeypatch.setattr(trainer, '_next_stop', interrupt)
 
 
 def compile_init(monkeypatch: Any) -> None:

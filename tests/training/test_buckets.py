@@ -1,7 +1,6 @@
 """Folders in a bucket hold what local ones hold, bit for bit; against an emulator."""
 
 import json
-import signal
 import threading
 import time
 
@@ -17,6 +16,7 @@ from tests.training.runs import (
   assert_same_bits,
   bucket_arrays,
   saved_arrays,
+  signal_at_step_4,
   small_config,
 )
 from zoo.config.validation import to_json
@@ -411,15 +411,8 @@ def sweep(workdir, points=POINTS):
 def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
   folder, tmp_path, monkeypatch
 ):
-  next_stop = trainer._next_stop
-
-  def interrupt(step, config):
-    if step == 4:
-      signal.raise_signal(signal.SIGTERM)
-    return next_stop(step, config)
-
   with monkeypatch.context() as patch:
-    patch.setattr(trainer, '_next_stop', interrupt)
+    signal_at_step_4(patch)
     assert sweep(folder) is None
   names = names_below(folder)
   assert any(name.startswith('unfinished/') for name in names)

@@ -1,15 +1,14 @@
 """Parts of a sweep, which processes train that share nothing but the folder."""
 
 import json
-import signal
 
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import small_config
+from tests.training.runs import signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked, locked_in_part
-from zoo.training import sweeps, trainer
+from zoo.training import sweeps
 from zoo.training.population import points_of
 
 pytestmark = pytest.mark.usefixtures('fake', 'impatient')
@@ -58,19 +57,12 @@ def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(
   tmp_path, monkeypatch
 ):
   """Programs of NumPy compute the same bits in any number, so that these are equal."""
-  next_stop = trainer._next_stop
-
-  def interrupt(step, config):
-    if step == 4:
-      signal.raise_signal(signal.SIGTERM)
-    return next_stop(step, config)
-
   _sweep(tmp_path / 'whole')
   divided = tmp_path / 'divided'
   for i, stopped in ((1, False), (2, True), (3, True)):
     with monkeypatch.context() as patch:
       if stopped:
-        patch.setattr(trainer, '_next_stop', interrupt)
+        signal_at_step_4(patch)
       rows = _sweep(divided, Part(i, 3))
     assert (rows is None) == stopped
   assert len([*divided.glob('unfinished/*/checkpoints/[0-9]*')]) == 2

@@ -21,6 +21,7 @@ from tests.training.runs import (
   assert_same_bits,
   compile_init,
   saved_arrays,
+  signal_at_step_4,
   small_config,
 )
 from zoo.config import schema
@@ -261,15 +262,8 @@ def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):
 def test_an_interrupted_sweep_goes_on_to_the_same_bits(
   tmp_path, monkeypatch, number, three, fake
 ):
-  next_stop = trainer._next_stop
-
-  def interrupt(step, config):
-    if step == 4:
-      signal.raise_signal(number)
-    return next_stop(step, config)
-
   with monkeypatch.context() as patch:
-    patch.setattr(trainer, '_next_stop', interrupt)
+    signal_at_step_4(patch, number)
     if number == signal.SIGINT:
       with pytest.raises(KeyboardInterrupt):
         sweep(_config(), _POINTS[:3], tmp_path)
@@ -364,15 +358,8 @@ def test_a_signal_while_points_are_written_is_heeded_and_all_is_kept(
 def test_a_stopped_sweep_with_more_points_or_another_mesh_goes_on(
   tmp_path, monkeypatch, caplog, three, fake
 ):
-  next_stop = trainer._next_stop
-
-  def interrupt(step, config):
-    if step == 4:
-      signal.raise_signal(signal.SIGTERM)
-    return next_stop(step, config)
-
   with monkeypatch.context() as patch:
-    patch.setattr(trainer, '_next_stop', interrupt)
+    signal_at_step_4(patch)
     assert sweeps.sweep(_config(), _POINTS[:3], tmp_path) is None
   caplog.set_level('INFO', 'absl')
   changed = _config(checkpoint__every_minutes=30.0, eval__num_compared=1)

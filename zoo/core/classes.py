@@ -8,23 +8,29 @@ from typing import Any
 from zoo.core.errors import UserError
 
 
+def check_parents(cls: type, root: Any, kind: str, bases: str) -> None:
+  """Raises UserError for a subclass of a class below `root` without abstract methods.
+
+  `kind` is the word for an object of such a class, such as 'model', and `bases` names
+  what to subclass instead.
+  """
+  for parent in cls.__mro__[1:]:
+    if issubclass(parent, root) and not parent.__abstractmethods__:
+      raise UserError(
+        f'{cls.__name__} is a subclass of the {kind} {parent.__name__}; a {kind} has '
+        f'no subclasses: hold one as a field, and subclass {bases}'
+      )
+
+
 def check_subclass(
   cls: type, root: Any, kind: str, defaults: Collection[str] = ()
 ) -> None:
   """Raises UserError for a class below `root` that changes what another class computes.
 
-  That is a subclass of a class without abstract methods, and one that defines anew a
-  public method of `root`, unless this is abstract or one of `defaults`. `kind` is the
-  word for an object of such a class, such as 'model'.
+  That is one that `check_parents` refuses, and one that defines anew a public method of
+  `root`, unless this is abstract or one of `defaults`.
   """
-  for parent in cls.__mro__[1:]:
-    if not issubclass(parent, root):
-      continue
-    if not parent.__abstractmethods__:
-      raise UserError(
-        f'{cls.__name__} is a subclass of {parent.__name__}, which is a {kind} and can '
-        f'have none: hold one in a field, and subclass {root.__name__}'
-      )
+  check_parents(cls, root, kind, root.__name__)
   layers = (one for one in root.__mro__ if one.__module__.startswith('zoo.'))
   names = (name for one in layers for name in vars(one))
   public = {name for name in names if name == '__call__' or name[0] != '_'}

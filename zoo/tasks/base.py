@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo.core import losses, values
+from zoo.core.classes import check_parents
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
@@ -53,12 +54,7 @@ class BaseTask(abc.ABC):
 
   def __init_subclass__(cls) -> None:
     super().__init_subclass__()
-    for parent in cls.__mro__[1:]:
-      if issubclass(parent, BaseTask) and not parent.__abstractmethods__:
-        raise UserError(
-          f'{cls.__name__} is a subclass of the task {parent.__name__}; a task has no '
-          'subclasses: hold one as a field, and subclass BaseTask or FunctionClass'
-        )
+    check_parents(cls, BaseTask, 'task', 'BaseTask or FunctionClass')
 
   @abc.abstractmethod
   def sample_one(self, key: Key[Array, '']) -> Prompt:

@@ -177,9 +177,7 @@ def trained_losses(
     targets = batch.targets if every else batch.targets[:, -1:]
     predictions = model.loop_predictions(batch, every).astype(targets.dtype)
     return jax.vmap(lambda one: task.loss(one, targets))(predictions)
-  if isinstance(batch, Prompt) and not every:
-    return task.loss(model(batch).astype(batch.y_query.dtype), batch.y_query)
-  if isinstance(batch, Prompt):
+  if isinstance(batch, Prompt) and every:
     return losses_at_all(model, task, batch)
   return query_losses(model, task, batch, moments)
 
@@ -226,16 +224,15 @@ def make_objective(
   ) -> Float[Array, '']:
     drawn, moments, _ = numbers
     batch = sample(drawn, key, config.train.batch_size, statistics)
-    if (parts := config.train.num_parts) * num_lanes > 1:
 
-      def loss(model: Any, batch: Any) -> Float[Array, '']:
+    def loss(model: Any, batch: Prompt | Statistics) -> Float[Array, '']:
+      if isinstance(batch, Prompt):
         model, batch = _in_type(model, batch, dtype)
-        return jnp.mean(trained_losses(model, drawn, batch, moments, every))
+      return jnp.mean(trained_losses(model, drawn, batch, moments, every))
 
-      return mean_loss(loss, model, batch, parts, num_lanes)
-    if isinstance(batch, Prompt):
-      model, batch = _in_type(model, batch, dtype)
-    return jnp.mean(trained_losses(model, drawn, batch, moments, every))
+    if (parts := config.train.num_parts) * num_lanes == 1:
+      return loss(model, batch)
+    return mean_loss(loss, model, batch, parts, num_lanes)
 
   objectives = {'exact': exact, 'low_variance': low_variance, 'sampled': sampled}
   return objectives[config.objective.name]
