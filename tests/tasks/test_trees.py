@@ -88,6 +88,14 @@ def test_a_tree_of_one_split_is_found():
   np.testing.assert_allclose(GreedyTree()(prompt), prompt.y_query, rtol=1e-6)
 
 
+def test_its_losses_are_measured_without_compiling_it():
+  task = DecisionTree(num_features=3, context_length=4)
+  found = zoo.measure.curves.sample_losses({'': GreedyTree()}, task, 4, lengths=[0, 4])
+  prompt = next(zoo.measure.curves.sample_batches(task, 0, 4, 4))
+  expected = np.square(np.asarray(GreedyTree()(prompt)) - np.asarray(prompt.y_query))
+  np.testing.assert_allclose(found[''][:, 1], expected, rtol=1e-6)
+
+
 def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):
   for module in 'sklearn', 'sklearn.tree', 'sklearn.ensemble':
     monkeypatch.setitem(sys.modules, module, None)

@@ -238,6 +238,8 @@ def split(predictor: Predictor | nnx.Module) -> tuple[Static, PyTree]:
   """
   if isinstance(predictor, nnx.Module):
     return nnx.split(predictor)
+  if isinstance(predictor, HostBaseline):  # it is never compiled
+    return predictor, None
   if is_value(predictor) or isinstance(predictor, LearningRule):
     return None, fresh(predictor)
   if not callable(predictor):
