@@ -7,6 +7,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from zoo.measure.curves import sample_batches, sample_losses
 from zoo.tasks import DecisionTree
 from zoo.tasks.decision_tree import Boosting, GreedyTree
 
@@ -90,8 +91,8 @@ def test_a_tree_of_one_split_is_found():
 
 def test_its_losses_are_measured_without_compiling_it():
   task = DecisionTree(num_features=3, context_length=4)
-  found = zoo.measure.curves.sample_losses({'': GreedyTree()}, task, 4, lengths=[0, 4])
-  prompt = next(zoo.measure.curves.sample_batches(task, 0, 4, 4))
+  found = sample_losses({'': GreedyTree()}, task, 4, lengths=[0, 4])
+  prompt = next(sample_batches(task, 0, 4, 4))
   expected = np.square(np.asarray(GreedyTree()(prompt)) - np.asarray(prompt.y_query))
   np.testing.assert_allclose(found[''][:, 1], expected, rtol=1e-6)
 
