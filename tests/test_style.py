@@ -239,7 +239,16 @@ _EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize('name', _EXAMPLES)
+_QUICK = 'render_figure', 'plot_by_examples', 'plot_shifts', 'heat_map', 'draw'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in _EXAMPLES
+  ],
+)
 def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_path):
   with matplotlib.style.context(['dark_background', {'font.size': 4}]):
     figure = _EXAMPLES[name](tmp_path)
