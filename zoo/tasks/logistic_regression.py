@@ -77,6 +77,9 @@ class LogisticRegression(FunctionClass):
   )
   prior_root: Matrix = derived()
 
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
+
   def __post_init__(self):
     if self.prior_covariance is not None:
       set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
@@ -194,6 +197,9 @@ class Quadrature(Baseline):
   task: LogisticRegression
   num_nodes: int | None = None  # along each axis; None: `num_nodes(task)`
 
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
+
   def __post_init__(self):
     _check_link(self.task)
 
@@ -240,6 +246,9 @@ class ImportanceSampling(Baseline):
 
   task: LogisticRegression
   num_samples: int = 4096
+
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
 
   def __post_init__(self):
     _check_link(self.task)
