@@ -12,8 +12,8 @@ from tests.compare import refuses
 from tests.marks import FULL
 from tests.probing.models import Softmax, assert_within, biased, tasks
 from tests.settings import curve_key, isotropic
-from zoo.probing import alignment
 from zoo.measure.predict import run
+from zoo.probing import alignment
 from zoo.probing.similarity import answers
 from zoo.theory import constructions
 

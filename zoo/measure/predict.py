@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, PyTree
@@ -141,11 +140,15 @@ def one_pass(
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[_Static, PyTree]:
-  """A predictor as a static part, which can be hashed, and arrays."""
+  """A predictor as a static part, which can be hashed, and arrays.
+
+  The weights of a model, and the numbers of a value, are arguments of compiled
+  programs; any other predictor is part of them.
+  """
   if isinstance(predictor, nnx.Module):
     return nnx.split(predictor)
-  if isinstance(predictor, LearningRule):
-    return None, jax.tree.map(jnp.asarray, predictor)
+  if is_value(predictor) or isinstance(predictor, LearningRule):
+    return None, fresh(predictor)
   if not callable(predictor):
     raise UserError(
       f'{type(predictor).__name__} cannot predict; it must be a model, an estimator, a '
@@ -158,7 +161,4 @@ def merge(static: _Static, arrays: PyTree) -> Predictor:
   """The predictor that was split."""
   if isinstance(static, nnx.GraphDef):
     return nnx.merge(static, arrays)
-  if isinstance(arrays, LearningRule):
-    return arrays
-  assert static is not None
-  return static
+  return arrays if static is None else static
