@@ -207,7 +207,10 @@ def shift(
       return sampled, exact_shifted_risk(predictor, shifted)
 
     (own, others), failure = _attempt(measure, (subject, other))
-    risks = *(own or (None, None)), *(others or (None, None))
+    (sampled, exact), (other_sampled, other_exact) = (
+      one or (None, None) for one in (own, others)
+    )
+    risks = sampled, exact, other_sampled, other_exact
     found.append(ShiftedRisk(shifted.value, *risks, optimal, failure))
   return Shift(name, SHIFTS[name], _KINDS[name].trained(require_covered(task)), found)
 

@@ -77,12 +77,12 @@ def _failure_table(failures: Mapping[str, str]) -> Table:
 def _lens_table(found: Lens) -> Table:
   curves = (found.own,) if found.fitted is None else (found.own, found.fitted)
   losses = [
-    map(format_estimate, curve.mean.tolist(), curve.standard_error.tolist())
+    [*map(format_estimate, curve.mean.tolist(), curve.standard_error.tolist())]
     for curve in curves
   ]
   layers = range(len(found.own.mean))
   if found.fitted is None:
-    losses.append('-' for _ in layers)
+    losses.append(['-' for _ in layers])
   rows = [*zip(map(str, layers), *losses, strict=True)]
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 

@@ -77,12 +77,12 @@ class LogisticRegression(FunctionClass):
   )
   prior_root: Matrix = derived()
 
-  def mean_weights(self) -> Float[np.ndarray, ' d']:
-    return self.prior_mean
-
   def __post_init__(self):
     if self.prior_covariance is not None:
       set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
+
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
@@ -197,9 +197,6 @@ class Quadrature(Baseline):
   task: LogisticRegression = leaf()
   num_nodes: Any = size(default=None)  # along each axis; None: `num_nodes(task)`
 
-  def mean_weights(self) -> Float[np.ndarray, ' d']:
-    return self.prior_mean
-
   def __post_init__(self):
     _check_link(self.task)
     if self.num_nodes is None:
@@ -248,9 +245,6 @@ class ImportanceSampling(Baseline):
 
   task: LogisticRegression = leaf()
   num_samples: int = 4096
-
-  def mean_weights(self) -> Float[np.ndarray, ' d']:
-    return self.prior_mean
 
   def __post_init__(self):
     _check_link(self.task)
