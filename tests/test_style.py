@@ -14,6 +14,7 @@ from matplotlib.text import Text
 
 import zoo
 from benchmarks.linear import plot_scaling
+from benchmarks.reference_values import Reference, Row, histogram
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_atlas import cell_of
@@ -52,7 +53,7 @@ _DOCUMENTS = [*ROOT.glob('docs/*.py'), *ROOT.glob('docs/*.ipynb'), ROOT / 'READM
 def _drawing():
   """The modules and names of functions that make a figure, which are decorated."""
   found = set()
-  others = ROOT / 'docs' / 'diagrams.py', ROOT / 'benchmarks' / 'linear.py'
+  others = [ROOT / 'docs' / 'diagrams.py', *ROOT.glob('benchmarks/*.py')]
   for path in [*ROOT.glob('zoo/**/*.py'), *others]:
     tree = ast.parse(path.read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -186,6 +187,11 @@ def _scaling(tmp_path):
   return plot_scaling(dict.fromkeys(('heads', 'features', 'context', 'batch'), found))
 
 
+def _histogram(tmp_path):
+  known = Reference('lsa', '{}', 'zero', '1', 'loss', 1.0, 1.0, 0.1, 'formula')
+  return histogram([Row(known, 1 + gap, 0.1) for gap in np.linspace(-0.3, 0.4, 21)])
+
+
 def _atlas(draw):
   def drawn(tmp_path):
     return draw(
@@ -228,6 +234,7 @@ _EXAMPLES = {
   'plot_attention': _attention,
   'plot_step_matrix': _step_matrix,
   'plot_scaling': _scaling,
+  'histogram': _histogram,
   'heat_map': _atlas(pictures.heat_map),
   'losses': _atlas(pictures.losses),
   'curves': _atlas(pictures.curves),
