@@ -8,19 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypedDict
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 
+from zoo.llm.config import ORACLE
 from zoo.llm.guesses import Scale
 from zoo.llm.inference import crossing, holm, p_value, paired_interval, weights
-from zoo.llm.readouts import READOUTS, Answers, ReadoutName
-from zoo.llm.summary import (
-  Line,
-  Summary,
-  baseline_losses,
-  is_copy,
-  log_losses,
-  losses_of,
-)
+from zoo.llm.prompts import ARMS, WITH, WITHOUT
+from zoo.llm.readouts import READOUTS, Readout, ReadoutName
+from zoo.llm.summary import ByPrompt, Line, Losses, Summary, by_prompt, log_losses
 
 LEVEL = 0.05  # for all comparisons of a readout together
 
@@ -37,11 +32,6 @@ class Cell(NamedTuple):
   def name(self) -> str:
     """Its folder."""
     return f'{self.benchmark}/{self.num_examples}_examples/{self.guess}'
-
-  @property
-  def is_oracle(self) -> bool:
-    """Whether the cell is a point of the curve over sizes of noise."""
-    return self.guess.startswith('oracle')
 
 
 class Measured(NamedTuple):
@@ -126,158 +116,152 @@ class Results(TypedDict):
 
 def results(measured: Sequence[Measured], seed: int) -> Results:
   """All numbers: a row for each cell and readout, and a curve for each oracle."""
+  prompts = [by_prompt(one.lines, one.scale) for one in measured]
+  cells = [*zip(measured, prompts, strict=True)]
   rows, num_comparisons = [], {}
   for readout in READOUTS:
-    differences = [
-      (_losses(one, readout) - base)
-      for one in measured
-      for base in (_losses(one, readout, 'without_guess'), _guess_losses(one))
+    against = [
+      found.losses[WITH][readout] - base
+      for found in prompts
+      for base in (found.losses[WITHOUT][readout], found.baselines['guess'])
     ]
-    found = _comparisons([values[~np.isnan(values)] for values in differences])
-    num_comparisons[readout] = sum(one['p'] is not None for one in found)
-    pairs = zip(found[::2], found[1::2], strict=True)
-    rows += [_row(one, readout, *of) for one, of in zip(measured, pairs, strict=True)]
-  groups = itertools.groupby(measured, lambda one: one.cell[:2])
-  oracles = [[one for one in of if one.cell.is_oracle] for _, of in groups]
+    compared = _comparisons(against)
+    num_comparisons[readout] = sum(one['p'] is not None for one in compared)
+    pairs = zip(compared[::2], compared[1::2], strict=True)
+    rows += [
+      _row(*cell, readout, *pair) for cell, pair in zip(cells, pairs, strict=True)
+    ]
+  oracles = [one for one in cells if one[0].cell.guess.startswith(ORACLE)]
+  curves = [
+    _curve(cell, [found for _, found in of_cell], readout, seed)
+    for cell, group in itertools.groupby(oracles, lambda one: one[0].cell[:2])
+    if len(of_cell := [*group]) > 1
+    for readout in READOUTS
+  ]
   return {
     'model': measured[0].summary['model'],
     'num_prompts': measured[0].summary['num_prompts'],
     'metrics': {one.cell.benchmark: one.summary['metric'] for one in measured},
     'num_comparisons': num_comparisons,
     'rows': rows,
-    'curves': [
-      _curve(of, readout, seed) for of in oracles if len(of) > 1 for readout in READOUTS
-    ],
+    'curves': curves,
     'seconds': sum(one.summary['seconds'] for one in measured),
   }
 
 
-def _losses(
-  one: Measured, readout: ReadoutName, arm: str = 'with_guess'
-) -> Float64[np.ndarray, ' n']:
-  return losses_of(one.lines, one.scale, arm, readout)
-
-
-def _guess_losses(one: Measured) -> Float64[np.ndarray, ' n']:
-  return baseline_losses(one.lines, one.scale, 'guess')
-
-
-def _comparisons(
-  differences: Sequence[Float64[np.ndarray, ' n']],
-) -> list[Comparison]:
+def _comparisons(differences: Sequence[Losses]) -> list[Comparison]:
   """The comparisons, with simultaneous intervals and Holm's adjusted p."""
+  differences = [values[~np.isnan(values)] for values in differences]
   p_values = [p_value(values) for values in differences]
   known = [p for p in p_values if p is not None]
   adjusted = iter(holm(known))
   found: list[Comparison] = []
   for values, p in zip(differences, p_values, strict=True):
-    mean = float(values.mean()) if values.size else None
-    p = None if p is None else next(adjusted)
     bounds = paired_interval(values, 1 - LEVEL / max(len(known), 1))
     low, high = (None, None) if bounds is None else bounds
     found.append(
-      {'num': len(values), 'difference': mean, 'low': low, 'high': high, 'p': p}
+      {
+        'num': len(values),
+        'difference': float(values.mean()) if values.size else None,
+        'low': low,
+        'high': high,
+        'p': None if p is None else next(adjusted),
+      }
     )
   return found
 
 
 def _row(
   one: Measured,
+  found: ByPrompt,
   readout: ReadoutName,
   against_own: Comparison,
   against_guess: Comparison,
 ) -> Row:
   cell, lines, scale, summary = one
-  arms, parsed = summary['arms'], summary['arms']['with_guess'][readout]
-  copied = [
-    is_copy(scale, line, readout)
-    for line in lines
-    if line['arms']['with_guess'][readout]['value'] is not None
-  ]
-  fit = weights(*_encoded(one, readout))
-  log_loss = {'without_guess': None, 'with_guess': None}
+  without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
+  num_parsed = with_guess['num_parsed']
+  copied = float(found.copied[readout].sum() / num_parsed) if num_parsed else None
+  fit = weights(*_encoded(lines, scale, readout))
+  log_loss: list[float | None] = [None, None]
   if scale.classes and readout == 'expected':
-    log_loss = {arm: float(log_losses(lines, scale, arm).mean()) for arm in log_loss}
+    log_loss = [float(log_losses(lines, scale, arm).mean()) for arm in ARMS]
   return {
     'benchmark': cell.benchmark,
     'num_examples': cell.num_examples,
     'guess': cell.guess,
     'readout': readout,
     'num_prompts': len(lines),
-    'num_parsed': parsed['num_parsed'],
-    'without_guess': arms['without_guess'][readout]['loss'],
-    'with_guess': parsed['loss'],
+    'num_parsed': num_parsed,
+    'without_guess': without_guess['loss'],
+    'with_guess': with_guess['loss'],
     'guess_alone': summary['baselines']['guess']['loss'],
-    'copied_share': float(np.mean(copied)) if copied else None,
+    'copied_share': copied,
     'guess_weight': None if fit is None else fit.guess,
     'guess_weight_stderr': None if fit is None else fit.guess_stderr,
     'own_weight': None if fit is None else fit.own,
     'own_weight_stderr': None if fit is None else fit.own_stderr,
     'with_minus_without': against_own,
     'with_minus_guess': against_guess,
-    'log_loss_without': log_loss['without_guess'],
-    'log_loss_with': log_loss['with_guess'],
+    'log_loss_without': log_loss[0],
+    'log_loss_with': log_loss[1],
   }
 
 
-def _encoded(one: Measured, readout: ReadoutName) -> list[Float[np.ndarray, 'n k']]:
+def _encoded(
+  lines: Sequence[Line], scale: Scale, readout: ReadoutName
+) -> Float[np.ndarray, '3 n k']:
   """Guess, own answer and answer, where all three exist: a number, or one per class.
 
   A class is a one-hot vector; for the expected value it is the probabilities.
   """
   rows = []
-  for line in one.lines:
-    own, answer = (line['arms'][arm] for arm in ('without_guess', 'with_guess'))
-    if own[readout]['value'] is not None and answer[readout]['value'] is not None:
-      guess = _vector(one.scale, line['guess'])
-      rows.append((guess, *(_read(one.scale, of, readout) for of in (own, answer))))
-  width = max(len(one.scale.classes), 1)
-  stacked = np.array(rows, np.float64).reshape(len(rows), 3, width)
-  return [stacked[:, i] for i in range(3)]
+  for line in lines:
+    guess: Readout = {'value': line['guess']}
+    three = [guess, *(line['arms'][arm][readout] for arm in ARMS)]
+    if all(one['value'] is not None for one in three):
+      rows.append([_vector(scale, one) for one in three])
+  width = max(len(scale.classes), 1)
+  return np.array(rows, np.float64).reshape(len(rows), 3, width).swapaxes(0, 1)
 
 
-def _read(scale: Scale, answers: Answers, readout: ReadoutName) -> list[float]:
-  found = answers[readout]
+def _vector(scale: Scale, found: Readout) -> list[float | str | None]:
   if 'probabilities' in found:
     return [found['probabilities'][name] for name in scale.classes]
-  value = found['value']
-  assert value is not None
-  return _vector(scale, value)
-
-
-def _vector(scale: Scale, label: float | str) -> list[float]:
   if scale.classes:
-    return [float(label == name) for name in scale.classes]
-  return [float(label)]
+    return [float(found['value'] == name) for name in scale.classes]
+  return [found['value']]
 
 
-def _curve(oracles: Sequence[Measured], readout: ReadoutName, seed: int) -> CurveRow:
-  guess = np.stack([_guess_losses(one) for one in oracles])
-  answer = np.stack([_losses(one, readout) for one in oracles])
+def _curve(
+  cell: tuple[str, int], oracles: Sequence[ByPrompt], readout: ReadoutName, seed: int
+) -> CurveRow:
+  """The curve over the sizes of the oracle's noise."""
+  guess = np.stack([of.baselines['guess'] for of in oracles])
+  answer = np.stack([of.losses[WITH][readout] for of in oracles])
   found = crossing(guess, answer, seed)
   points = [
     (float(x[~np.isnan(y)].mean()), float(y[~np.isnan(y)].mean()))
     for x, y in zip(guess, answer, strict=True)
     if not np.isnan(y).all()
   ]
-  finite = {
-    name: value if math.isfinite(value) else None
-    for name, value in found._asdict().items()
-  }
+  at, low, high = (
+    one if math.isfinite(one) else None for one in (found.at, found.low, found.high)
+  )
   side = 'crosses'
   if not points:
     side = 'no answers'
-  elif finite['at'] is None:
+  elif at is None:
     side = 'nowhere below' if found.at > 0 else 'begins below'
   return {
-    'benchmark': oracles[0].cell.benchmark,
-    'num_examples': oracles[0].cell.num_examples,
+    'benchmark': cell[0],
+    'num_examples': cell[1],
     'readout': readout,
     'guess_losses': [x for x, _ in points],
     'answer_losses': [y for _, y in points],
-    'at': finite['at'],
+    'at': at,
     'side': side,
-    'low': finite['low'],
-    'high': finite['high'],
+    'low': low,
+    'high': high,
     'share_crossing': found.share,
   }

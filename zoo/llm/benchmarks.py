@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pathlib
-import re
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Annotated
+
+import msgspec
 
 from zoo.core.errors import UserError
-from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
+from zoo.host.files import MIB, UnreadableFile, parse_as, read_bytes, read_text
 from zoo.llm.config import MAX_LABEL
 
 MAX_BYTES = 512 * MIB  # of a file
 
 SPLITS = 'train', 'dev', 'test'
-_HALF = re.compile('[\ud800-\udfff]')
+_Number = Annotated[float, msgspec.Meta(ge=-MAX_LABEL, le=MAX_LABEL)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,25 +86,21 @@ def files_of(
   return found
 
 
+class _Line(msgspec.Struct):
+  inputs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+  label: _Number | Annotated[str, msgspec.Meta(pattern=r'\S')]
+
+
 def _example(line: str, source: str) -> Example:
-  match parse_json(line, source):
-    case {'inputs': [_, *_] as texts, 'label': str(label)} if label.strip():
-      label = label.strip()
-    case {'inputs': [_, *_] as texts, 'label': label} if _is_number(label):
-      label = float(label)
-    case _:
-      texts, label = [None], ''
-  # JSON may spell half of a surrogate pair, which cannot be written.
-  if all(isinstance(text, str) and not _HALF.search(text) for text in texts):
-    return Example(tuple(texts), label)
-  raise UserError(
-    f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
-    '3.5}, the label a number or the name of a class'
-  )
-
-
-def _is_number(label: Any) -> TypeGuard[float]:
-  return is_finite_number(label) and abs(float(label)) <= MAX_LABEL
+  try:
+    found = parse_as(line, _Line, source)
+  except UnreadableFile:
+    raise UserError(
+      f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
+      '3.5}, the label a number or the name of a class'
+    ) from None
+  label = found.label
+  return Example(found.inputs, label.strip() if isinstance(label, str) else label)
 
 
 def _benchmark(

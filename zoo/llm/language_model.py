@@ -9,14 +9,17 @@ slots of the cache that a mask of four dimensions allows.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -339,18 +342,19 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}
   if not is_folder:
     options['gguf_file'] = path.name
+  devices = {'device_map': 'auto'} if torch.cuda.is_available() else {}
   try:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
-    if torch.cuda.is_available():
-      options['device_map'] = 'auto'
-    read: Any = transformers.AutoModelForCausalLM.from_pretrained(
-      folder,
-      dtype=_DTYPES[dtype],
-      use_safetensors=True,
-      output_loading_info=True,
-      **options,
-    )
+    with _parsed_once():
+      tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+      ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
+      read: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=_DTYPES[dtype],
+        use_safetensors=True,
+        output_loading_info=True,
+        **options,
+        **devices,
+      )
     model, info = read
   except UserError:
     raise
@@ -376,6 +380,22 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
     )
   name = path.name if is_folder else path.stem
   return LanguageModel(model, tokenizer, name=name, end_tokens=ends)
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+  """Keeps what transformers computes of a GGUF file again and again.
+
+  It parses the file for the tokenizer, the config and the weights, and makes the table
+  of all names of tensors for each module of the model.
+  """
+  slow = 'GGUFReader', 'get_tensor_name_map'
+  plain = {name: vars(gguf)[name] for name in slow}
+  vars(gguf).update({name: functools.cache(plain[name]) for name in slow})
+  try:
+    yield
+  finally:
+    vars(gguf).update(plain)
 
 
 def _fit_to_gguf(tokenizer: Any, path: pathlib.Path) -> list[int]:

@@ -13,11 +13,11 @@ from jaxtyping import Float
 
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
-from zoo.llm import load_model, published
+from zoo.llm import load_model, needs_extra
 from zoo.llm.benchmarks import Benchmark, read_jsonl
 from zoo.llm.config import EMBEDDING, Config
-from zoo.llm.extra import needs_extra
 from zoo.llm.guesses import Guesses, Scale, make_guesses
+from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Model
 
 
@@ -100,12 +100,11 @@ def weights_path(field: str, value: str) -> pathlib.Path:
 
 
 def _read_benchmark(config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
-  if config.benchmark.name == 'jsonl':
-    if data is None:
-      raise UserError(
-        '--data is missing; it must name a folder with train.jsonl and test.jsonl'
-      )
-    return read_jsonl(user_path(data))
-  return published.load(
-    config.benchmark.name, None if data is None else user_path(data)
-  )
+  folder = None if data is None else user_path(data)
+  if config.benchmark.name != 'jsonl':
+    return PUBLISHED[config.benchmark.name].read(folder)
+  if folder is None:
+    raise UserError(
+      '--data is missing; it must name a folder with train.jsonl and test.jsonl'
+    )
+  return read_jsonl(folder)
