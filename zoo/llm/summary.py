@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -18,6 +18,7 @@ PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # answers may copy the guess
 BASELINES = 'guess', 'context_mean', 'constant'
 
 Losses = Float64[np.ndarray, ' n']  # one per prompt, NaN if no answer was parsed
+Numbers: TypeAlias = dict[str, int | float | None]  # by name
 
 
 class Line(Record):
@@ -27,53 +28,23 @@ class Line(Record):
   seconds: float
 
 
-class Loss(TypedDict):
-  """A mean loss and its standard error; None if there are too few answers."""
-
-  loss: float | None
-  stderr: float | None
-
-
-class ReadoutLoss(Loss):
-  """The loss of a readout in an arm, with its 95 % interval.
-
-  With a guess, a parsed readout also reports how many answers copy it.
-  """
-
-  low: float | None
-  high: float | None
-  num_parsed: int
-  parse_rate: float
-  mass: NotRequired[float]  # of the expected value
-  num_copied: NotRequired[int]
-  copied_share: NotRequired[float | None]
-  num_changed: NotRequired[int]
-  changed_loss: NotRequired[float | None]
-  changed_guess_loss: NotRequired[float | None]
-
-
-class Difference(TypedDict):
-  """A mean difference on the same prompts, with its 95 % interval."""
-
-  num: int
-  difference: float | None
-  stderr: float | None
-  low: float | None
-  high: float | None
-
-
 class Results(TypedDict):
-  """The numbers of the experiment; the keys of the inner objects are readouts."""
+  """The numbers of the experiment; the keys of the inner objects are readouts.
+
+  A mean has a standard error, and that of answers or differences a 95 % interval; None
+  stands for what too few answers do not have. With a guess, a parsed readout also
+  reports how many answers copy it, and the losses where they do not.
+  """
 
   metric: str
   num_prompts: int
-  baselines: dict[str, Loss]
+  baselines: dict[str, Numbers]
   context_guess_loss: float | None
-  arms: dict[str, dict[ReadoutName, ReadoutLoss]]
+  arms: dict[str, dict[ReadoutName, Numbers]]
   # For classes: of the arms' expected values, the guess and the frequencies in train.
-  log_losses: dict[str, Loss] | None
-  paired: dict[ReadoutName, Difference]
-  against_guess: dict[ReadoutName, Difference]
+  log_losses: dict[str, Numbers] | None
+  paired: dict[ReadoutName, Numbers]
+  against_guess: dict[ReadoutName, Numbers]
   seconds: float
 
 
@@ -143,12 +114,12 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   """
   found = by_prompt(lines, scale)
   with_guess, of_guess = found.losses[WITH], found.baselines['guess']
-  arms: dict[str, dict[ReadoutName, ReadoutLoss]] = {
+  arms: dict[str, dict[ReadoutName, Numbers]] = {
     arm: {r: _readout(losses) for r, losses in of_arm.items()}
     for arm, of_arm in found.losses.items()
   }
   for r in PARSED:
-    _add_copies(arms[WITH][r], found.copied[r], with_guess[r], of_guess)
+    arms[WITH][r] |= _copies(found.copied[r], with_guess[r], of_guess)
   for arm in ARMS:
     masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
     arms[arm]['expected']['mass'] = float(np.mean(masses))
@@ -180,7 +151,7 @@ def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
   )
 
 
-def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Loss]:
+def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Numbers]:
   found = {arm: _loss(log_losses(lines, scale, arm)) for arm in ARMS}
   # A guess that was not fitted has no probabilities.
   for name, known in (
@@ -212,41 +183,31 @@ def _mean(values: Losses) -> _Mean:
   return _Mean(known.size, mean, stderr, low, high)
 
 
-def _loss(values: Losses) -> Loss:
+def _loss(values: Losses) -> Numbers:
   found = _mean(values)
   return {'loss': found.mean, 'stderr': found.stderr}
 
 
-def _readout(losses: Losses) -> ReadoutLoss:
-  num, loss, stderr, low, high = _mean(losses)
+def _readout(losses: Losses) -> Numbers:
+  found = _mean(losses)
+  parsed = {'num_parsed': found.num, 'parse_rate': found.num / len(losses)}
+  return parsed | _loss(losses) | {'low': found.low, 'high': found.high}
+
+
+def _copies(
+  copied: Bool[np.ndarray, ' n'], losses: Losses, of_guess: Losses
+) -> Numbers:
+  parsed = ~np.isnan(losses)
+  changed = parsed & ~copied
   return {
-    'num_parsed': num,
-    'parse_rate': num / len(losses),
-    'loss': loss,
-    'stderr': stderr,
-    'low': low,
-    'high': high,
+    'num_copied': int(copied.sum()),
+    'copied_share': float(copied.sum() / parsed.sum()) if parsed.any() else None,
+    'num_changed': int(changed.sum()),
+    'changed_loss': _mean(losses[changed]).mean,
+    'changed_guess_loss': _mean(of_guess[changed]).mean,
   }
 
 
-def _add_copies(
-  found: ReadoutLoss, copied: Bool[np.ndarray, ' n'], losses: Losses, of_guess: Losses
-) -> None:
-  num, num_copied = found['num_parsed'], int(copied.sum())
-  changed = ~np.isnan(losses) & ~copied
-  found['num_copied'] = num_copied
-  found['copied_share'] = num_copied / num if num else None
-  found['num_changed'] = num - num_copied
-  found['changed_loss'] = _mean(losses[changed]).mean
-  found['changed_guess_loss'] = _mean(of_guess[changed]).mean
-
-
-def _difference(differences: Losses) -> Difference:
-  num, difference, stderr, low, high = _mean(differences)
-  return {
-    'num': num,
-    'difference': difference,
-    'stderr': stderr,
-    'low': low,
-    'high': high,
-  }
+def _difference(differences: Losses) -> Numbers:
+  found = _mean(differences)._asdict()
+  return {'difference' if name == 'mean' else name: one for name, one in found.items()}
