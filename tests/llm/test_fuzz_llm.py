@@ -13,8 +13,8 @@ from tests.llm.pairs import (
 )
 from tests.marks import FULL
 from zoo.llm import benchmarks
+from zoo.llm.benchmarks import PUBLISHED
 from zoo.llm.experiment import wording_of
-from zoo.llm.published import PUBLISHED
 
 pytestmark = [*FULL, pytest.mark.timeout(2400)]
 

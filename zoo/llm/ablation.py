@@ -14,10 +14,10 @@ from zoo.host.files import user_path
 from zoo.host.interruption import Interruption
 from zoo.llm import ablation_report, experiment
 from zoo.llm.ablation_results import Cell, Results, results
+from zoo.llm.benchmarks import PUBLISHED
 from zoo.llm.config import KINDS, ORACLE, Config, changed, validate_ablation
 from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import WITHOUT
-from zoo.llm.published import PUBLISHED
 from zoo.llm.readouts import Answers
 from zoo.storage.workdir import locked
 

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from zoo import reports
 from zoo.core.tables import format_table
@@ -118,15 +119,7 @@ def table(found: Results) -> str:
 
 def to_csv(rows: Sequence[Row]) -> str:
   """All rows as CSV; each field of a comparison is a column."""
-  flat = []
-  for row in rows:
-    of_row: dict[str, object] = {}
-    for name, value in row.items():
-      if isinstance(value, dict):
-        of_row |= {f'{name}_{inner}': found for inner, found in value.items()}
-      else:
-        of_row[name] = value
-    flat.append(of_row)
+  flat = [flatten_dict(row, sep='_') for row in rows]
   text = io.StringIO()
   writer = csv.DictWriter(text, list(flat[0]), lineterminator='\n')
   writer.writeheader()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import sys
@@ -13,7 +14,7 @@ from absl import logging
 from tqdm import tqdm
 
 from zoo.core.errors import RunError, UserError, check_name, check_number
-from zoo.host.files import user_path
+from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark
@@ -23,14 +24,13 @@ from zoo.llm.loaded import Loaded
 from zoo.llm.prompts import ARMS, WITH, WITHOUT, Prompt, Wording, make_prompts
 from zoo.llm.readouts import Answers, Model, read_all
 from zoo.llm.records import (
+  GUESSES,
   PROMPTS,
+  SUMMARY,
   append_lines,
-  read_guesses,
+  read_if_there,
   read_lines,
-  read_model_facts,
   remove_incomplete_line,
-  write_guesses,
-  write_summary,
 )
 from zoo.llm.report import plot
 from zoo.llm.summary import Line, ModelFacts, Summary, summarise
@@ -108,30 +108,31 @@ def prepare(
   guess_models.check(config.guess, benchmark)
   # Other data make another run.
   config = changed(config, benchmark={'sha256': benchmark.sha256})
-  guesses = None
-  if (out / 'config.json').is_file():
+  guesses, facts = None, None
+  is_begun = (out / 'config.json').is_file()
+  if is_begun:
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_guesses(out)
-  model = None
+    guesses = read_if_there(out / GUESSES, Guesses)
+    facts = read_if_there(out / SUMMARY, ModelFacts)
   if guesses is None:
-    model = loaded.model(config)
+    loaded.model(config)  # raises before the slow guesses
     guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = make_prompts(config, benchmark, wording, guesses)
-  lines = read_lines(out / PROMPTS, prompts)
-  prepared = Run(config, out, benchmark, wording, guesses, prompts, lines, model)
-  facts = read_model_facts(out)
+  lines = read_lines(out / PROMPTS, prompts) if is_begun else {}
+  prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
   if facts is not None and prepared.is_answered:
     prepared.summary = _summary(prepared, facts)
-    return prepared
-  prepared.model = loaded.model(config)
-  _check_lengths(prepared, prepared.model)
+  else:
+    prepared.model = loaded.model(config)
+    _check_lengths(prepared, prepared.model)
   return prepared
 
 
 def begin(prepared: Run) -> None:
   """Writes the config and the guesses of a run; raises UserError or OSError."""
   open_workdir(prepared.out, prepared.config, _KIND)
-  write_guesses(prepared.guesses, prepared.out)
+  content = json.dumps(dataclasses.asdict(prepared.guesses))
+  write_atomically(prepared.out / GUESSES, content + '\n')
 
 
 def complete(
@@ -145,10 +146,9 @@ def complete(
   model, out = prepared.model, prepared.out
   if prepared.summary is not None or model is None:
     return prepared.summary
-  open_workdir(out, prepared.config, _KIND)
   try:
+    begin(prepared)
     with locked(out), Interruption() as interruption:
-      write_guesses(prepared.guesses, out)
       # Another process may have asked some in the meantime.
       remove_incomplete_line(out / PROMPTS)
       prepared.lines = read_lines(out / PROMPTS, prepared.prompts)
@@ -164,7 +164,7 @@ def complete(
       prepared.summary = _summary(prepared, facts)
       _warn_of_unparsed(prepared.summary)
       write_plot(plot(prepared.summary, prepared.ordered()), out)
-      write_summary(prepared.summary, out)
+      write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
   return prepared.summary

@@ -76,15 +76,13 @@ class Scale:
     return float(np.mean(np.asarray(labels, np.float64)))
 
 
-class GuessNetwork(nnx.Module):
+def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
   """Concatenated embeddings → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
-
-  def __init__(self, num_features: int, num_outputs: int, rngs: nnx.Rngs):
-    self.hidden = nnx.Linear(num_features, HIDDEN, rngs=rngs)
-    self.output = nnx.Linear(HIDDEN, num_outputs, rngs=rngs)
-
-  def __call__(self, features: Float[Array, 'n f']) -> Float[Array, 'n k']:
-    return self.output(nnx.relu(self.hidden(features)))
+  return nnx.Sequential(
+    nnx.Linear(num_features, HIDDEN, rngs=rngs),
+    nnx.relu,
+    nnx.Linear(HIDDEN, num_outputs, rngs=rngs),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +259,7 @@ def _network(
   def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:
     x = features['train']
     keys = jax.random.split(key, 1 + num_epochs)
-    model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(keys[0]))
+    model = guess_network(x.shape[1], y.shape[1], nnx.Rngs(keys[0]))
     graph, weights = nnx.split(model)
 
     def loss(weights: PyTree, rows: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -10,14 +9,23 @@ from collections.abc import Sequence
 from typing import TextIO, TypeVar
 
 from zoo.core.errors import RunError, in_one_line
-from zoo.host.files import UnreadableFile, parse_as, read_as, write_atomically
-from zoo.llm.guesses import Guesses
+from zoo.host.files import UnreadableFile, parse_as, read_as
 from zoo.llm.prompts import Prompt
-from zoo.llm.summary import Line, ModelFacts, Summary
+from zoo.llm.summary import Line
 
 PROMPTS, GUESSES, SUMMARY = 'prompts.jsonl', 'guesses.json', 'summary.json'
 
 _Kind = TypeVar('_Kind')
+
+
+def read_if_there(path: pathlib.Path, kind: type[_Kind]) -> _Kind | None:
+  """The content of a JSON file of the run; raises RunError if it is damaged."""
+  if not path.is_file():
+    return None
+  try:
+    return read_as(path, kind)
+  except UnreadableFile as error:
+    raise RunError(f'{path} is damaged; delete it to make it again') from error
 
 
 def read_lines(path: pathlib.Path, prompts: Sequence[Prompt]) -> dict[int, Line]:
@@ -41,10 +49,7 @@ def read_lines(path: pathlib.Path, prompts: Sequence[Prompt]) -> dict[int, Line]
 
 
 def remove_incomplete_line(path: pathlib.Path) -> None:
-  """Removes from a `prompts.jsonl` what a run that was killed did not write to its end.
-
-  Raises OSError.
-  """
+  """Removes the end of a line that a run which was killed has begun; raises OSError."""
   if path.is_file():
     os.truncate(path, len(_whole_lines(path)))
 
@@ -60,37 +65,3 @@ def append_lines(file: TextIO, lines: Sequence[Line]) -> None:
     file.write(json.dumps(line, ensure_ascii=False) + '\n')
   file.flush()
   os.fsync(file.fileno())
-
-
-def write_guesses(guesses: Guesses, folder: pathlib.Path) -> None:
-  """Writes the `guesses.json` of a run; raises OSError."""
-  content = json.dumps(dataclasses.asdict(guesses))
-  write_atomically(folder / GUESSES, content + '\n')
-
-
-def read_guesses(folder: pathlib.Path) -> Guesses | None:
-  """The guesses of a run; None if they are not made yet."""
-  return _read(folder / GUESSES, Guesses)
-
-
-def write_summary(summary: Summary, folder: pathlib.Path) -> None:
-  """Writes the `summary.json` of a run; raises OSError."""
-  write_atomically(folder / SUMMARY, json.dumps(summary, indent=2) + '\n')
-
-
-def read_model_facts(folder: pathlib.Path) -> ModelFacts | None:
-  """The model's part of a summary; None if the run is not finished.
-
-  All other numbers of a summary follow from the lines.
-  """
-  return _read(folder / SUMMARY, ModelFacts)
-
-
-def _read(path: pathlib.Path, kind: type[_Kind]) -> _Kind | None:
-  """The content of a JSON file of the run; raises RunError if it is damaged."""
-  if not path.is_file():
-    return None
-  try:
-    return read_as(path, kind)
-  except UnreadableFile as error:
-    raise RunError(f'{path} is damaged; delete it to make it again') from error
