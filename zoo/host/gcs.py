@@ -28,9 +28,7 @@ from gcsfs.retry import HttpError
 from zoo.core.errors import RunError, UserError, in_one_line
 
 _PAUSE = 1.0  # seconds, after gcsfs has given up and before it tries again
-# Statuses after which to try again: a time-out, too many requests, and all from 500 on
-# but this one, which says that the service cannot do what is asked.
-_PASSING, _NOT_IMPLEMENTED = (408, 429), 501
+_PASSING = 408, 429  # a time-out and too many requests, as are all from 500 on
 _THREADS = 16  # copy at the same time
 # What a call raises, of which all but some statuses pass.
 _ERRORS = (
@@ -67,7 +65,7 @@ class PatientFileSystem(GCSFileSystem):
             return await super()._request(*arguments, **named)
           except _ERRORS as error:
             code = int(error.code or 500) if isinstance(error, HttpError) else 500
-            if code == _NOT_IMPLEMENTED or (code < 500 and code not in _PASSING):
+            if code < 500 and code not in _PASSING:
               raise _refused(error) from error
             reason = f': {in_one_line(error) or type(error).__name__}'
           except (FileNotFoundError, FileExistsError):

@@ -34,7 +34,7 @@ from zoo.host.files import (
 )
 from zoo.storage import lease
 from zoo.storage.metadata import check_own_step
-from zoo.storage.orbax_errors import one_line, quiet_orbax
+from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
   MARKER,
   METADATA_FILE,
@@ -78,25 +78,22 @@ class Checkpoints:
     self._folder = self._workdir / 'checkpoints'
     self._keep = keep
     self._saving: concurrent.futures.Future[None] | None = None
-    self._quiet = contextlib.ExitStack()
     self._known: list[int] = []  # the good steps that this launch has seen
     self.set_aside = processes.run_on_main(self._open)  # whether a step was damaged
 
   def __enter__(self) -> Checkpoints:
-    self._quiet.enter_context(quiet_orbax())
     return self
 
   def __exit__(self, *exception: object) -> None:
-    with self._quiet:
-      failed = exception != (None, None, None)
-      if failed and (self._in_bucket or processes.count() > 1):
-        return  # the save would wait for what may be lost
-      try:
-        self.wait()
-      except RunError:
-        # If another exception is being raised, the user must see that one.
-        if not failed:
-          raise
+    failed = exception != (None, None, None)
+    if failed and (self._in_bucket or processes.count() > 1):
+      return  # the save would wait for what may be lost
+    try:
+      self.wait()
+    except RunError:
+      # If another exception is being raised, the user must see that one.
+      if not failed:
+        raise
 
   @property
   def latest(self) -> int | None:

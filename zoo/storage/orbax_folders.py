@@ -19,7 +19,7 @@ from orbax.checkpoint import v1 as ocp
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
 from zoo.host.files import MIB, is_url, read_json
-from zoo.storage.orbax_errors import reading
+from zoo.storage.orbax_errors import quiet_orbax, reading
 from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
@@ -67,13 +67,14 @@ def start_save(
   # Otherwise, if a folder cannot be created, the threads that write into it wait for
   # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
-  with context:
+  with quiet_orbax(), context:
     response = ocp.save_checkpointables_async(
       str(folder), {**items, METADATA_ITEM: dict(metadata)}
     )
 
   def wait() -> None:
-    response.result()
+    with quiet_orbax():
+      response.result()
     if processes.index() == 0 and not is_url(folder):
       for marker in folder.rglob(MARKER):
         marker.unlink()

@@ -25,7 +25,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.host.files import delete_folder, is_url, upload, workdir_path
 from zoo.storage.metadata import run_metadata
-from zoo.storage.orbax_errors import one_line, quiet_orbax
+from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import start_save
 from zoo.storage.saved_models import (
   SavedModel,
@@ -108,8 +108,7 @@ def _upload(folder: pathlib.Path, target: pathlib.Path) -> None:
 def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
   """Writes the folder; raises OSError for whatever Orbax raises."""
   try:
-    with quiet_orbax():
-      start_save(folder, {'model': state}, metadata)()
+    start_save(folder, {'model': state}, metadata)()
   except Exception as error:
     raise OSError(one_line(error)) from error
   write_manifest(folder)
