@@ -278,8 +278,12 @@ def test_a_benchmark_of_ones_own_with_numbers(tmp_path, parrot):
   rows = [
     {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
   ]
-  fields = {'benchmark__low': 0.0, 'benchmark__high': 110.0}
-  config = small_config('own_benchmark', guess__model='constant', **fields)
+  config = small_config(
+    'own_benchmark',
+    benchmark__low=0.0,
+    benchmark__high=110.0,
+    guess__model='constant',
+  )
   summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'tens', rows))
   assert summary['metric'] == 'mean squared error'
   assert {line['guess'] for line in lines_of(tmp_path / 'out')} == {55.0}

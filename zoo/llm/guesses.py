@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,11 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
+from ml_collections import ConfigDict
 from scipy import special
 
 from zoo.config.optimizers import build_optimizer
+from zoo.config.schema import Optimizer, described
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import FITTED, GUESSES, Config
@@ -253,7 +256,10 @@ def _network(
   num_rows, num_epochs = len(targets), config.num_epochs
   batch_size = min(config.batch_size, num_rows)
   steps = num_rows // batch_size
-  optimizer = build_optimizer(config.optimizer, steps * num_epochs)
+  # Options that only training runs have keep their defaults.
+  defaults = {name: field.default for name, field in described(Optimizer).items()}
+  options: Any = ConfigDict(defaults | config.optimizer.to_dict())
+  optimizer = build_optimizer(options, steps * num_epochs)
 
   @jax.jit
   def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:
