@@ -76,6 +76,8 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.storage.saved_models import load as load
   from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
+  from zoo.training.trainer import train as train
+  from zoo.training.trainer import training_run as training_run
 
 _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
@@ -84,12 +86,15 @@ _LAZY_MODULES = {
   'paper': 'zoo.studies.paper',
   'training': 'zoo.training',
 }
+_NOT_OURS = {'importlib', 'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
 _LAZY_NAMES = {
   'load': 'zoo.storage.saved_models',
   'save': 'zoo.storage.saving',
   'check_model': 'zoo.measure.contracts',
   'check_task': 'zoo.measure.contracts',
   'curve': 'zoo.measure.curves',
+  'train': 'zoo.training.trainer',
+  'training_run': 'zoo.training.trainer',
 }
 
 
@@ -102,4 +107,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES})
+  own = {name for name in globals() if name not in _NOT_OURS}
+  return sorted({*own, *_LAZY_MODULES, *_LAZY_NAMES})

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PyTree
@@ -17,6 +16,7 @@ from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
+from zoo.core.values import fresh, is_value
 from zoo.tasks.base import Loss
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import TOLERANCE, check_rule, is_ours
@@ -88,7 +88,7 @@ def sample_losses(
   check_count('seed', seed, minimum=0)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  loss = task.loss if loss is None else loss
+  loss = _as_argument(task, loss)
   for predictor in predictors.values():
     check_rule(predictor)
   parts = {name: split(predictor) for name, predictor in predictors.items()}
@@ -157,6 +157,13 @@ def losses_by_length(
     return np.stack(jax.device_get(each), axis=1)
 
 
+def _as_argument(task: Task, loss: Loss | None) -> Loss:
+  """A loss, by default the task's, which compiled programs take as an argument."""
+  if loss is None and is_value(task):
+    return jax.tree_util.Partial(type(task).loss, fresh(task))
+  return jax.tree_util.Partial(task.loss if loss is None else loss)
+
+
 def _check_predictions(static: Static, arrays: PyTree, prompt: Prompt) -> None:
   """Raises UserError if `predictions` at the query are not those of `__call__`."""
   predictor = merge(static, arrays)
@@ -179,7 +186,7 @@ def _at_the_query(static: Static, arrays: PyTree, prompt: Prompt) -> tuple[Array
   return predictor.predictions(prompt)[:, -1], predictor(prompt)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
+@functools.partial(jax.jit, static_argnums=0)
 def _losses_at_all(
   static: Static, arrays: PyTree, loss: Loss, prompt: Prompt
 ) -> Float[Array, 'b t']:
@@ -188,7 +195,7 @@ def _losses_at_all(
   return loss(predict(prompt), prompt.targets)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
+@functools.partial(jax.jit, static_argnums=0)
 def _losses(
   static: Static, arrays: PyTree, loss: Loss, prompt: Prompt
 ) -> Float[Array, ' b']:
@@ -224,11 +231,17 @@ Static = nnx.GraphDef | Predictor | None
 
 
 def split(predictor: Predictor | nnx.Module) -> tuple[Static, PyTree]:
-  """A predictor as a static part, which can be hashed, and arrays."""
+  """A predictor as a static part, which can be hashed, and arrays.
+
+  The weights of a model, and the numbers of a value, are arguments of compiled
+  programs; any other predictor is part of them.
+  """
   if isinstance(predictor, nnx.Module):
     return nnx.split(predictor)
-  if isinstance(predictor, LearningRule):
-    return None, jax.tree.map(jnp.asarray, predictor)
+  if isinstance(predictor, HostBaseline):  # it is never compiled
+    return predictor, None
+  if is_value(predictor) or isinstance(predictor, LearningRule):
+    return None, fresh(predictor)
   if not callable(predictor):
     raise UserError(
       f'{type(predictor).__name__} cannot predict; it must be a model, an estimator, a '
@@ -241,7 +254,4 @@ def merge(static: Static, arrays: PyTree) -> Predictor:
   """The predictor that was split."""
   if isinstance(static, nnx.GraphDef):
     return nnx.merge(static, arrays)
-  if isinstance(arrays, LearningRule):
-    return arrays
-  assert static is not None
-  return static
+  return arrays if static is None else static

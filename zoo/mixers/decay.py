@@ -17,6 +17,7 @@ from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
 from zoo.mixers.mixer import (
   Init,
   Linear,
+  LowRank,
   RMSNorm,
   StateSize,
   for_heads,
@@ -113,7 +114,7 @@ class Retention(HeadState):
     """
     if rotary:
       check_rotary(head_size(width, num_heads))
-    super().__init__(width, num_heads, init, norm=True, gate=True, rngs=rngs)
+    super().__init__(width, num_heads, init, norm=True, gate=jax.nn.silu, rngs=rngs)
     self.rotary = rotary
 
   def inputs(
@@ -148,7 +149,7 @@ class GatedLinearAttention(HeadState):
     rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, norm=True, gate=True, rngs=rngs)
+    super().__init__(width, num_heads, init, norm=True, gate=jax.nn.silu, rngs=rngs)
     rank = min(16, width)
     self.decay_in = Linear(
       width, rank, use_bias=False, kernel_init=init.kernel(), rngs=rngs
@@ -231,8 +232,7 @@ class Rate(nnx.Module):
       width, num_heads, use_bias=False, kernel_init=kernel, rngs=rngs
     )
     self.bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
-    a = jax.random.uniform(rngs.params(), (num_heads,), minval=1.0, maxval=16.0)
-    self.log_a = nnx.Param(jnp.log(a), **split('model'))
+    self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
 
   def __call__(
     self, tokens: Float[Array, 'b n w']
@@ -240,6 +240,32 @@ class Rate(nnx.Module):
     rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))
     delta = jax.nn.softplus(rate + bias[None, None])
     return delta, -(delta * jnp.exp(log_a)[None, None])[..., None]
+
+
+class KeyRates(nnx.Module):
+  """The log decay −e^A softplus(W_2 W_1 x + b) of each entry of a key; A is by head.
+
+  W_1 has as many outputs as a key has entries (Kimi Linear, arXiv 2510.26692).
+  """
+
+  def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs):
+    # Independent of a model's `init`, as for `Rate`.
+    size = head_size(width, num_heads)
+    self.linear = LowRank(width, size, width, use_bias=False, rngs=rngs)
+    self.bias = nnx.Param(rate_bias(width, rngs), **split('model'))
+    self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
+
+  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:
+    rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))
+    rates = split_heads(jax.nn.softplus(rate + bias[None, None]), len(log_a))
+    return -rates * jnp.exp(log_a)[None, None, :, None]
+
+
+def _log_scales(num_heads: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
+  """Samples A so that e^A is uniform from 1 to 16."""
+  return jnp.log(
+    jax.random.uniform(rngs.params(), (num_heads,), minval=1.0, maxval=16.0)
+  )
 
 
 def rate_bias(size: int, rngs: nnx.Rngs) -> Float[Array, ' h']:

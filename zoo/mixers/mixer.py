@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 import jax
@@ -20,6 +20,8 @@ from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_init_scale
 
 _Module = TypeVar('_Module', bound=nnx.Module)
+
+Activation = Callable[[Array], Array]
 
 StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
@@ -127,6 +129,31 @@ def project_back(
     kernel_metadata=split('model', None),
     rngs=rngs,
   )
+
+
+class LowRank(nnx.Module):
+  """W_2 f(W_1 x), through `rank` features; f is the identity by default."""
+
+  def __init__(
+    self,
+    inputs: int,
+    rank: int,
+    outputs: int,
+    init: Init = Init(),
+    *,
+    between: Activation | None = None,
+    use_bias: bool = True,
+    rngs: nnx.Rngs,
+  ):
+    """W_1 has no bias; W_2 has one if `use_bias`."""
+    kernel_init = init.kernel()
+    self.down = Linear(inputs, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs)
+    self.up = project(rank, outputs, init, use_bias=use_bias, rngs=rngs)
+    self.between = between
+
+  def __call__(self, features: Float[Array, '*n i']) -> Float[Array, '*n o']:
+    inner = self.down(features)
+    return self.up(inner if self.between is None else self.between(inner))
 
 
 def split(*axes: str | None) -> dict:
