@@ -22,11 +22,10 @@ from zoo.measure.comparison import Measured
 from zoo.measure.intervals import Estimate
 from zoo.probing import heat_maps, implicit_algorithm
 from zoo.probing.attention_heads import Head
-from zoo.probing.distribution_shift import Shift, ShiftedRisk
 from zoo.probing.paths import Interpolation
 from zoo.probing.pictures import plot_alignment, plot_interpolation
 from zoo.probing.shift_pictures import plot_shifts, plot_task_shifts
-from zoo.probing.task_shifts import TaskShift
+from zoo.probing.shifts import Shift, ShiftedRisk, TaskShift
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure

@@ -104,6 +104,9 @@ class LinearRegression(FunctionClass):
   ) -> Float[Array, ' t']:
     return dot(x, function[None])
 
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
+
   def baselines(self) -> dict[str, Predictor]:
     return _baselines(self)
 

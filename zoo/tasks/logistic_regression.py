@@ -81,6 +81,9 @@ class LogisticRegression(FunctionClass):
     if self.prior_covariance is not None:
       set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
 
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
+
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
     if self.prior_covariance is not None:
