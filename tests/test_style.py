@@ -226,7 +226,7 @@ _EXAMPLES = {
 }
 
 
-_QUICK = 'render_figure', 'plot_by_examples', 'plot_shifts', 'plot_heat_maps', 'draw'
+_QUICK = 'render_figure', 'render_grid', 'plot_shifts', 'plot_heat_maps', 'draw'
 
 
 @pytest.mark.parametrize(
