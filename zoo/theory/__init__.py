@@ -1,6 +1,7 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
 from zoo.tasks.linear_regression import covers as covers
+from zoo.theory import asymptotic as asymptotic
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
 from zoo.theory import dynamics as dynamics

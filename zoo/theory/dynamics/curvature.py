@@ -14,8 +14,9 @@ from zoo.core.errors import check_number
 from zoo.core.learning_rule import symmetric
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.dynamics.flow import Subject, risk_of_weights, subject_of
-from zoo.theory.exact import double_precision, excess_risk
+from zoo.theory.exact import excess_risk
 from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.precision import double_precision
 
 # Relative to the largest: eigenvalues and singular values below it count as 0.
 _ZERO = 1e-9

@@ -15,9 +15,10 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from zoo.core.errors import RunError, UserError, check_array, check_name, check_number
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import double_precision, in_float64, require_rule
+from zoo.theory.exact import require_rule
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
+from zoo.theory.precision import double_precision, in_float64
 from zoo.theory.risk import mean_square, population_risk
 
 # What each does to the gradient before it is multiplied by the learning rate.
@@ -201,10 +202,7 @@ def _steps(
 
   def step(index: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
     weights, state = carry
-    gradient = slope(graph, weights, rest, moments)
-    # Adam raises a float64 to the power of an int32.
-    with jax.numpy_dtype_promotion('standard'):
-      moves, state = optimizer.update(gradient, state)
+    moves, state = optimizer.update(slope(graph, weights, rest, moments), state)
     rate = rates if rates.ndim == 0 else rates[index]
     return jax.tree.map(lambda w, move: w - rate * move, weights, moves), state
 

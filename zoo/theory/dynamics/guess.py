@@ -9,7 +9,7 @@ from zoo.core.errors import UserError, check_number
 from zoo.core.protocols import Predictor, Task
 from zoo.models import LTB, YqLSA
 from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
-from zoo.theory.exact import double_precision, in_float64
+from zoo.theory.precision import double_precision, in_float64
 
 
 def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) -> float:
