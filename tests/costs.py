@@ -30,6 +30,11 @@ def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
+def programs() -> int:
+  """The programs that this process has compiled."""
+  return _compiled
+
+
 def _seconds() -> float:
   return sum(os.times()[:4])  # of this process, and of those that it has waited for
 
@@ -45,12 +50,12 @@ def pytest_runtest_protocol(item):
 def pytest_runtest_call(item):
   """Fails a quick test that compiles more than its budget."""
   answer = yield
-  programs = _compiled - item.stash[_START][0]
+  count = _compiled - item.stash[_START][0]
   own = item.get_closest_marker('programs')
   most = own.args[0] if own else MOST_PROGRAMS
-  if programs > most + _SHARED and not item.get_closest_marker('slow'):
+  if count > most + _SHARED and not item.get_closest_marker('slow'):
     pytest.fail(
-      f'{programs} programs were compiled, where this quick test has {most}: '
+      f'{count} programs were compiled, where this quick test has {most}: '
       'compile what it calls as one (tests/compiled.py), or mark it slow',
       pytrace=False,
     )
@@ -61,8 +66,8 @@ def pytest_runtest_call(item):
 def pytest_runtest_teardown(item):
   """Sends both numbers with the report of the last phase, from xdist's workers too."""
   answer = yield
-  programs, start = item.stash[_START]
-  item.user_properties.append(('programs', _compiled - programs))
+  before, start = item.stash[_START]
+  item.user_properties.append(('programs', _compiled - before))
   item.user_properties.append(('seconds', _seconds() - start))
   return answer
 

@@ -135,8 +135,8 @@ a query of attention that is not causal does not see itself
   + context_mask(n)
 keys of a chunk decay from its start, not to its end
   zoo/mixers/linear_state.py: mixers/test_linear_state.py
-  - jnp.exp(last - total) * key,
-  + jnp.exp(total) * key,
+  - kept = jnp.exp(last - total)
+  + kept = jnp.exp(total)
 the inverse of a pole of S4D is not conjugated
   zoo/mixers/ssm.py: mixers/test_ssm.py
   - _Diagonal(real / squares, -frequency / squares)
@@ -174,7 +174,7 @@ the difference from a baseline has the wrong sign
   - (model_losses[: len(losses)] - losses[:, -1])
   + (losses[:, -1] - model_losses[: len(losses)])
 every batch of a curve has the same prompts
-  zoo/measure/curves.py: test_curves.py
+  zoo/measure/predict.py: test_curves.py
   - task.sample(jax.random.fold_in(key, start), size)
   + task.sample(key, size)
 a model may see the label that it predicts without breaking its contract
@@ -195,8 +195,8 @@ a class that is registered anew is trained by the program of the old one
   + key = (to_json(config), *jax.devices(),
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
-  - optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1))
-  + optax.cosine_decay_schedule(peak, num_steps)
+  - optax.cosine_decay_schedule(peak, rest, share)
+  + optax.cosine_decay_schedule(peak, num_steps, share)
 what Adam makes of a gradient is clipped, not the gradient
   zoo/config/optimizers.py: test_optimizers.py
   - optax.chain(clip, optimizer)
@@ -227,8 +227,8 @@ the CPU time of a step is in seconds, not in milliseconds
   + cpu_seconds / steps
 the nearest algorithm is measured on the prompts that it is fitted to
   zoo/probing/nearest.py: probing/test_nearest.py
-  - samples.part(slice(half)), samples.part(slice(half, None))
-  + samples.part(slice(half)), samples.part(slice(half))
+  - for part in (slice(half), slice(half, None))
+  + for part in (slice(half), slice(half))
 attention maps of linear attention are key by query
   zoo/probing/activations.py: probing/test_activations.py
   - maps[layer] = jnp.swapaxes(value, -1, -2) if of_heads else value

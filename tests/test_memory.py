@@ -9,6 +9,7 @@ import pytest
 
 import configs
 from tests.compare import refuses
+from tests.marks import FULL
 from zoo.config import memory
 from zoo.config.validation import build_task, validate
 from zoo.core.errors import RunError, UserError
@@ -90,7 +91,9 @@ def test_what_was_measured_is_between_what_is_planned_and_its_double(
   ('field', 'value', 'part', 'advice'),
   [
     ('train__batch_size', 10**11, 'a step', 'reduce config.train.batch_size'),
-    ('model__num_heads', 10**7, 'weights and', 'reduce config.model'),
+    pytest.param(
+      *('model__num_heads', 10**7, 'weights and', 'reduce config.model'), marks=FULL
+    ),
   ],
 )
 def test_what_asks_for_too_much_is_refused_with_the_number(

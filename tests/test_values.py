@@ -12,8 +12,10 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.costs import programs
 from zoo import theory
 from zoo.core import values
+from zoo.measure.curves import sample_losses
 from zoo.tasks import BaseTask, FunctionClass, LinearRegression, Sinusoid
 from zoo.tasks.base import dot
 
@@ -217,3 +219,14 @@ def test_a_base_task_has_no_baselines_and_longer_contexts():
 def test_the_dot_product_of_other_lengths_is_refused(unchecked):
   with refuses('vectors of 3 and 2 entries have no dot product'):
     dot(jnp.ones((4, 3)), jnp.ones((1, 2)))
+
+
+def test_curves_of_tasks_that_differ_in_numbers_share_their_programs():
+  def measure(mean: float, noise_std: float) -> None:
+    task = LinearRegression(2, 4, prior_mean=mean, noise_std=noise_std)
+    sample_losses(task.baselines(), task, 16, lengths=[0, 4])
+
+  measure(1.0, 0.5)
+  before = programs()
+  measure(2.0, 0.7)
+  assert before == programs()

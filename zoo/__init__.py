@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from zoo import mixers as mixers
 from zoo import models as models
 from zoo import tasks as tasks
+from zoo.config import optimizers as _optimizers
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
 from zoo.core.errors import UserError as UserError
@@ -25,6 +26,7 @@ list_models = _registry.models.names
 list_tasks = _registry.tasks.names
 register_mixer = _registry.mixers.register
 register_model = _registry.models.register
+register_optimizer = _optimizers.register_optimizer
 register_task = tasks.register_task
 
 
@@ -76,6 +78,8 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.storage.saved_models import load as load
   from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
+  from zoo.training.trainer import train as train
+  from zoo.training.trainer import training_run as training_run
 
 _LAZY_MODULES = {
   **{name: f'zoo.{name}' for name in ('estimators', 'evaluation_sets', 'llm')},
@@ -84,12 +88,15 @@ _LAZY_MODULES = {
   'paper': 'zoo.studies.paper',
   'training': 'zoo.training',
 }
+_NOT_OURS = {'importlib', 'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
 _LAZY_NAMES = {
   'load': 'zoo.storage.saved_models',
   'save': 'zoo.storage.saving',
   'check_model': 'zoo.measure.contracts',
   'check_task': 'zoo.measure.contracts',
   'curve': 'zoo.measure.curves',
+  'train': 'zoo.training.trainer',
+  'training_run': 'zoo.training.trainer',
 }
 
 
@@ -102,4 +109,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted({*globals(), *_LAZY_MODULES, *_LAZY_NAMES})
+  own = {name for name in globals() if name not in _NOT_OURS}
+  return sorted({*own, *_LAZY_MODULES, *_LAZY_NAMES})

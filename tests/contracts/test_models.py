@@ -125,7 +125,7 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
   ),
   'cannot be compiled': (
     lambda: _model(lambda self, prompt, f: f if f[0] > -1e9 else -f),
-    ['compiling Own failed: TracerBoolConversionError'],
+    ['compiling Own(prompt) failed: TracerBoolConversionError'],
   ),
   'other values where compiled': (
     lambda: _model(lambda self, prompt, f: f + isinstance(prompt.x, Tracer) * 1.0),
@@ -211,7 +211,9 @@ MODELS: dict[str, tuple[Any, list[str]]] = {
     ['Own.predictions(prompt) at example 1 is not the prediction from'],
   ),
   'the order matters': (
-    lambda: _model(lambda self, prompt, f: f + prompt.y[:, 0], order_invariant=True),
+    lambda: _model(
+      lambda self, prompt, f: f + prompt.y[:, :1].sum(axis=1), order_invariant=True
+    ),
     ['Own declares order_invariant'],
   ),
 }

@@ -97,15 +97,18 @@ def heads(x: np.ndarray, h: int = H) -> np.ndarray:
   return np.stack(np.split(x, h, axis=-1))
 
 
-def recur(q, k, v, decay, write, erase, state=None):
-  """Outputs `[n, v]` and the last state of one head; `decay` is e^g, `[n, k]`."""
+def recur(q, k, u, decay, erase=None, at=None, state=None):
+  """Outputs `[n, v]` and the last state of one head; `decay` is e^g, `[n, k]`.
+
+  S_t = decay ∘ S_{t−1} − atᵀ (erase S_{t−1}) + kᵀ u; `at` is k by default.
+  """
   n, size = k.shape
-  state = np.zeros((size, v.shape[-1])) if state is None else state
-  out = np.zeros((n, v.shape[-1]))
+  state = np.zeros((size, u.shape[-1])) if state is None else state
+  out = np.zeros((n, u.shape[-1]))
   for t in range(n):
-    state = decay[t][:, None] * state
-    u = write[t] * v[t] - erase[t] * (k[t] @ state)
-    state = state + np.outer(k[t], u)
+    read = 0 if erase is None else erase[t] @ state
+    state = decay[t][:, None] * state + np.outer(k[t], u[t])
+    state = state - np.outer(k[t] if at is None else at[t], read * np.ones_like(u[t]))
     out[t] = q[t] @ state
   return out, state
 

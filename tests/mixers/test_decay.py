@@ -81,8 +81,7 @@ def test_retention(rotary):
         for t in range(N):
           q[h, t], k[h, t] = _rotated(q[h, t], t), _rotated(k[h, t], t)
       decay = np.full((N, _S), 1 - 2.0 ** (-5 - h))
-      one, zero = np.ones(N), np.zeros(N)
-      reads.append(recur(q[h], k[h] / np.sqrt(_S), v[h], decay, one, zero)[0])
+      reads.append(recur(q[h], k[h] / np.sqrt(_S), v[h], decay)[0])
     return _gated(p, reads, x)
 
   with jax.enable_x64(True):
@@ -96,10 +95,7 @@ def test_gated_linear_attention():
     q, k, v = (heads(linear(p, name, x)) for name in ('query', 'key', 'value'))
     gate = sigmoid(linear(p, 'decay', linear(p, 'decay_in', x)))
     decay = heads(gate ** (1 / 16))
-    one, zero = np.ones(N), np.zeros(N)
-    reads = [
-      recur(q[h] / np.sqrt(_S), k[h], v[h], decay[h], one, zero)[0] for h in range(H)
-    ]
+    reads = [recur(q[h] / np.sqrt(_S), k[h], v[h], decay[h])[0] for h in range(H)]
     return _gated(p, reads, x)
 
   with jax.enable_x64(True):

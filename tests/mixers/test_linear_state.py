@@ -10,16 +10,19 @@ import pytest
 from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.mixers.loops import EXACT, recur, sigmoid, softplus
-from zoo.mixers.linear_state import Inputs, chunkwise, scan, step
+from zoo.mixers.linear_state import Inputs, chunkwise, delta_rule, scan
 
 _B, _N, _H, _K, _V = 2, 21, 2, 4, 3  # two chunks of 16, the last one padded
+# The size of a decay, whether β is given, what is erased: with the key where it was
+# read, or elsewhere.
 _KINDS = {
-  'plain': (None, False, False),
-  'number': (1, True, False),
-  'vector': (_K, True, False),
-  'delta': (None, True, True),
-  'gated_delta': (1, True, True),
-  'vector_delta': (_K, True, True),
+  'plain': (None, False, None),
+  'number': (1, True, None),
+  'vector': (_K, True, None),
+  'delta': (None, True, 'key'),
+  'gated_delta': (1, True, 'key'),
+  'vector_delta': (_K, True, 'key'),
+  'elsewhere': (_K, False, 'elsewhere'),
 }
 _every_kind = pytest.mark.parametrize('kind', _KINDS)
 
@@ -30,21 +33,19 @@ def _inputs(kind, dtype, n=_N):
   def drawn(*shape):
     return rng.normal(size=(_B, n, _H, *shape))
 
-  def ready(array):
-    return jnp.asarray(array, dtype)
-
-  def normal(*shape):
-    return ready(drawn(*shape))
-
   decay, write, erase = _KINDS[kind]
-  return Inputs(
-    normal(_K),
-    ready(_unit(drawn(_K))),
-    normal(_V),
-    None if decay is None else ready(-softplus(drawn(decay))),
-    ready(sigmoid(drawn())) if write else None,
-    ready(sigmoid(drawn())) if erase else None,
-  )
+  query, key, value = drawn(_K), _unit(drawn(_K)), drawn(_V)
+  log_decay = None if decay is None else -softplus(drawn(decay))
+  strength = sigmoid(drawn())
+  given = [query, key, value, log_decay, strength if write else None, None, None]
+  if erase == 'key':
+    given[5] = strength[..., None] * key
+    if log_decay is not None:
+      given[5] = given[5] * np.exp(log_decay)
+  if erase == 'elsewhere':
+    given[5:] = [_unit(drawn(_K)), _unit(drawn(_K))]
+  given = [None if one is None else jnp.asarray(one, dtype) for one in given]
+  return Inputs(*given)  # pyright: ignore
 
 
 def _unit(keys):
@@ -57,15 +58,17 @@ def _state(dtype):
 
 
 def _loop(inputs, state):
-  ones, state = np.ones(inputs.key.shape), np.asarray(state)
+  inputs, state = jax.tree.map(np.asarray, (inputs, state))
+  ones = np.ones(inputs.key.shape)
   decay = ones if inputs.log_decay is None else ones * np.exp(inputs.log_decay)
-  write = ones[..., 0] if inputs.write is None else inputs.write
-  erase = 0 * ones[..., 0] if inputs.erase is None else inputs.erase
-  arrays = inputs.query, inputs.key, inputs.value, decay, write, erase
+  value = inputs.value
+  if inputs.write is not None:
+    value = inputs.write[..., None] * value
+  arrays = inputs.query, inputs.key, value, decay, inputs.erase, inputs.erase_key
   out, last = np.zeros(inputs.value.shape), np.zeros(state.shape)
   for b in range(_B):
     for h in range(_H):
-      of_head = [np.asarray(array)[b, :, h] for array in arrays]
+      of_head = [None if one is None else one[b, :, h] for one in arrays]
       out[b, :, h], last[b, h] = recur(*of_head, state=state[b, h])
   return out, last
 
@@ -83,7 +86,7 @@ def test_forms_are_the_equation(kind):
 
 
 @pytest.mark.parametrize(
-  'kind', mostly_full(['vector', 'gated_delta'], ['plain', 'vector_delta'])
+  'kind', mostly_full(['elsewhere', 'gated_delta'], ['plain', 'vector_delta'])
 )
 def test_forms_agree_in_float32_with_their_gradients(kind):
   inputs, state = _inputs(kind, 'float32'), _state('float32')
@@ -102,17 +105,7 @@ def test_forms_agree_in_float32_with_their_gradients(kind):
       assert_close(a, b, tolerance)
 
 
-def test_steps_are_the_scan():
-  inputs, state = _inputs('vector_delta', 'float32', n=3), _state('float32')
-  expected, last = jax.device_get(jax.jit(scan)(inputs, state))
-  inputs, one = jax.device_get(inputs), jax.jit(step)
-  for t in range(3):
-    output, state = one(jax.tree.map(lambda a, t=t: a[:, t], inputs), state)
-    assert_close(output, expected[:, t], 1e-6)
-  assert_close(state, last, 1e-6)
-
-
-@pytest.mark.parametrize('size', mostly_full([1, 32], [2, 8]))
+@pytest.mark.parametrize('size', mostly_full([32], [1, 2, 8]))
 def test_the_size_of_chunks_makes_no_difference(size):
   with jax.enable_x64(True):
     inputs, state = _inputs('gated_delta', 'float64'), _state('float64')
@@ -121,7 +114,7 @@ def test_the_size_of_chunks_makes_no_difference(size):
       assert_close(one, other, EXACT)
 
 
-@pytest.mark.parametrize('kind', mostly_full(['vector_delta'], ['number', 'vector']))
+@pytest.mark.parametrize('kind', mostly_full(['elsewhere'], ['number', 'vector_delta']))
 def test_strong_decay_does_not_overflow(kind):
   """e^(−50) a token is e^(−800) a chunk, whose inverse is not a number."""
   inputs, state = _inputs(kind, 'float32'), _state('float32')
@@ -149,7 +142,7 @@ def test_equal_keys_are_erased_exactly():
   inputs = _inputs('delta', 'float32')
   key = np.broadcast_to(np.asarray(inputs.key)[:, :1], inputs.key.shape)
   ones, zero = np.ones((_B, _N, _H), 'f'), np.zeros((_B, _H, _K, _V), 'f')
-  inputs = inputs._replace(query=key, key=key, write=ones, erase=ones)
+  inputs = inputs._replace(query=key, key=key, write=ones, erase=key)
   # Lengths are 1 up to the 1e-6 of `normalize`.
   assert_close(chunkwise(inputs, zero)[0], inputs.value, 1e-4)
 
@@ -167,22 +160,36 @@ def test_the_delta_rule_is_online_gradient_descent():
   with jax.enable_x64(True):
     x_, rates = x[None, :, None], np.full((1, c, 1), rate)
     following, labels = np.roll(x_, -1, axis=1), y[None, :, None, None]
-    inputs = Inputs(following, x_, labels, write=rates, erase=rates)  # pyright: ignore
-    inputs, zero = jax.tree.map(jnp.asarray, (inputs, np.zeros((1, 1, d, 1))))
-    for form in (scan, chunkwise):
-      found, state = jax.jit(form)(inputs, zero)
-      assert_close(found[0, :, 0, 0], expected, EXACT)
-      assert_close(state[0, 0, :, 0], w, EXACT)
+    given = jax.tree.map(jnp.asarray, (following, x_, labels, rates))
+    query, key, value, strength = given
+    inputs = delta_rule(query, key, value, None, strength)
+    found, state = jax.jit(chunkwise)(inputs, jnp.asarray(np.zeros((1, 1, d, 1))))
+    assert_close(found[0, :, 0, 0], expected, EXACT)
+    assert_close(state[0, 0, :, 0], w, EXACT)
 
 
-def test_no_decay_and_no_erasing_is_linear_attention():
+def test_one_recurrence_in_several_forms():
+  """Gated delta as `kda`, `gdn2` and `rwkv7` have it, and delta without a decay."""
   with jax.enable_x64(True):
-    inputs, state = _inputs('vector_delta', 'float64'), np.zeros((_B, _H, _K, _V))
-    zeros = np.zeros(inputs.value.shape[:-1])
-    plain = inputs._replace(
-      log_decay=np.zeros(inputs.key.shape), write=zeros + 1, erase=zeros
-    )
-    plain, state = jax.tree.map(jnp.asarray, (plain, state))
-    scores = np.tril(np.einsum('bihk,bjhk->bhij', inputs.query, inputs.key))
-    expected = np.einsum('bhij,bjhv->bihv', scores, inputs.value)
-    assert_close(chunkwise(plain, state)[0], expected, EXACT)
+    inputs, state = _inputs('gated_delta', 'float64'), _state('float64')
+    arrays = jax.tree.map(np.asarray, inputs)
+    key, beta = arrays.key, arrays.write[..., None]
+    vector = arrays.log_decay * np.ones_like(key)
+    erase = np.exp(vector) * beta * key
+    zero = np.zeros_like(key)
+    wide = Inputs(arrays.query, key, beta * arrays.value, vector, None, erase, None)
+    forms = [
+      delta_rule(*inputs[:3], jnp.asarray(vector), jnp.asarray(arrays.write)),
+      wide,
+      wide._replace(erase=np.exp(vector) * key, erase_key=beta * key),
+    ]
+    still = [
+      inputs._replace(log_decay=None, erase=beta * key),
+      wide._replace(log_decay=zero, erase=key, erase_key=beta * key),
+    ]
+    run = jax.jit(lambda each, state: [chunkwise(one, state) for one in each])
+    found = run(jax.tree.map(jnp.asarray, forms + still), state)
+    for expected, same in ((_loop(inputs, state), found[:3]), (found[3], found[4:])):
+      for one in same:
+        assert_close(one[0], expected[0], EXACT)
+        assert_close(one[1], expected[1], EXACT)

@@ -14,7 +14,7 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built, predict_all
 from tests.settings import curve_key, isotropic
 from tests.weights import drawn
-from zoo.measure.curves import sample_batches
+from zoo.measure.predict import sample_batches
 from zoo.probing import lens
 
 _D, _C = 3, 6

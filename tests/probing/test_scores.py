@@ -97,5 +97,5 @@ def test_a_report_has_the_score_in_words_and_numbers():
 
 def test_a_set_with_other_features_is_refused():
   model = zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
-  with refuses('3 features; the task has 5'):
+  with refuses('is for 3 features; the prompt has 5'):
     probing.score(model, model, frozen(isotropic(5, 4), 10))

@@ -12,8 +12,9 @@ from tests.compare import refuses
 from tests.marks import FULL
 from tests.probing.models import Softmax, assert_within, biased, tasks
 from tests.settings import curve_key, isotropic
+from zoo.measure.predict import run
 from zoo.probing import alignment
-from zoo.probing.sampling import answers
+from zoo.probing.similarity import answers
 from zoo.theory import constructions
 
 
@@ -21,7 +22,7 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
   task = isotropic(3, 4, prior_mean=0.5)
   prompt = task.sample(jax.random.key(1), 5)
   model = biased()
-  (found,) = answers([model], prompt)
+  (found,) = run(answers, [model], prompt)
   heads = [
     oracle.Head(
       *(np.asarray(w[...][h]) for w in (model.w_p, model.w_v, model.w_k, model.w_q))
@@ -40,8 +41,8 @@ def test_an_answer_is_the_prediction_and_the_weights_learned():
       prediction(i, x_query + unit) - prediction(i, x_query) for unit in np.eye(3)
     ]
     # Sums of about 30 float32 products of size ≤ 10: 30 · 10 · 6e-8.
-    np.testing.assert_allclose(found.prediction[i], prediction(i, x_query), atol=2e-5)
-    np.testing.assert_allclose(found.gradient[i], gradient, atol=2e-5)
+    np.testing.assert_allclose(found[0][i], prediction(i, x_query), atol=2e-5)
+    np.testing.assert_allclose(found[1][i], gradient, atol=2e-5)
 
 
 def test_the_metrics_are_those_of_appendix_c2():
@@ -50,7 +51,7 @@ def test_the_metrics_are_those_of_appendix_c2():
   num_prompts = 300
   found = alignment(model, gd, task, num_prompts)
   prompt = task.sample(curve_key(), num_prompts)
-  one, two = answers([model, gd], prompt)
+  one, two = run(answers, [model, gd], prompt)
   f, g = (np.asarray(part, np.float64) for part in one)
   other_f, other_g = (np.asarray(part, np.float64) for part in two)
   by_hand = {
@@ -125,15 +126,16 @@ def test_what_has_no_rule_is_sampled_alone():
 def test_predictors_of_one_prompt_at_a_time_have_a_gradient(name):
   task = zoo.create_task(name, num_features=3, context_length=4)
   prompt = task.sample(jax.random.key(1), 5)
-  (found,) = answers([task.baselines()['bayes']], prompt)
+  (found,) = run(answers, [task.baselines()['bayes']], prompt)
   # The prediction is w·x_q, with weights w that do not depend on the query.
-  expected = np.sum(found.gradient * prompt.x_query, axis=1)
-  np.testing.assert_allclose(found.prediction, expected, rtol=1e-5, atol=1e-6)
+  prediction, gradient = found
+  expected = np.sum(gradient * prompt.x_query, axis=1)
+  np.testing.assert_allclose(prediction, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_mistakes_are_named(unchecked):
   task = isotropic(3, 4)
-  with refuses('YqLSA has 2 features; the task has 3'):
+  with refuses('is for 2 features; the prompt has 3'):
     alignment(constructions.gd_transformer(np.zeros(2), 0.4), biased(), task)
   with refuses('str cannot predict'):
     alignment(cast(Any, 'gd'), biased(), task)

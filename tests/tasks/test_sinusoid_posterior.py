@@ -8,7 +8,8 @@ import pytest
 
 import zoo
 from tests.marks import mostly_full
-from zoo.measure.curves import sample_batches, sample_losses
+from zoo.measure.curves import sample_losses
+from zoo.measure.predict import sample_batches
 from zoo.tasks import Sinusoid
 
 _RANGES = [

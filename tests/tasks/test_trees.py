@@ -7,6 +7,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from zoo.measure.curves import sample_batches, sample_losses
 from zoo.tasks import DecisionTree
 from zoo.tasks.decision_tree import Boosting, GreedyTree
 
@@ -86,6 +87,14 @@ def test_a_tree_of_one_split_is_found():
   task = DecisionTree(num_features=3, context_length=60, depth=1)
   prompt = task.sample(jax.random.key(0), 8)
   np.testing.assert_allclose(GreedyTree()(prompt), prompt.y_query, rtol=1e-6)
+
+
+def test_its_losses_are_measured_without_compiling_it():
+  task = DecisionTree(num_features=3, context_length=4)
+  found = sample_losses({'': GreedyTree()}, task, 4, lengths=[0, 4])
+  prompt = next(sample_batches(task, 0, 4, 4))
+  expected = np.square(np.asarray(GreedyTree()(prompt)) - np.asarray(prompt.y_query))
+  np.testing.assert_allclose(found[''][:, 1], expected, rtol=1e-6)
 
 
 def test_without_scikit_learn_one_line_says_how_to_get_it(monkeypatch):

@@ -36,15 +36,15 @@ from zoo.training.population import stack_abstract
 from zoo.training.step import abstract_state
 from zoo.training.trainer import Program, on_mesh
 
-_KEPT: dict[str, State] = {}
+_KEPT: dict[str, tuple[State, State]] = {}
 
 
 def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
   """The program of a model for each config, `stacked` along a first axis."""
   config = max(configs, key=num_heads)
   mesh = make_mesh(config)
-  parts = [_abstract(one) for one in configs]
-  abstract = _abstract(config)
+  parts = [_abstract(one)[1] for one in configs]
+  graphs, abstract = _abstract(config)
   if stacked:
     abstract = stack_abstract(abstract, len(configs), None)
   layout = Layout(abstract)
@@ -56,7 +56,17 @@ def make_fake(configs: Sequence[Config], stacked: bool = True) -> Program:
   numbers = Numbers(build_task(config), None)
   return Program(
     [*configs],
-    *(mesh, layout, steps, _key(), numbers, evaluation, steps.init, compared),
+    *(
+      mesh,
+      layout,
+      graphs['model'],
+      steps,
+      _key(),
+      numbers,
+      evaluation,
+      steps.init,
+      compared,
+    ),
   )
 
 
@@ -115,15 +125,17 @@ def _key() -> Any:
   return jax.random.key(0)
 
 
-def _abstract(config: Config) -> State:
-  """The state of a config as shapes, kept by all that these depend on."""
+def _abstract(config: Config) -> tuple[State, State]:
+  """The graphs and the state of a config, as shapes, kept by what these depend on."""
   sizes = {name: value for name, value in config.task.items() if type(value) is int}
-  parts = config.model, config.optimizer.name, config.optimizer.clip_norm, config.mesh
+  whole: Any = config.optimizer
+  optimizer = {name: v for name, v in whole.items() if name != 'learning_rate'}
+  parts = config.model, optimizer, config.mesh
   key = json.dumps([sizes, *parts], default=to_json)
   if key not in _KEPT:
     mesh = make_mesh(config)
     with on_mesh(mesh, config):
-      _KEPT[key] = abstract_state(config, mesh)[1]
+      _KEPT[key] = abstract_state(config, mesh)
   return _KEPT[key]
 
 

@@ -19,7 +19,7 @@ from zoo.training.trainer import make_program, on_mesh
 _AXES = {
   'seed': [0, 1],
   'optimizer.learning_rate': [1e-3, 4e-3],
-  'model.init_scale': [None, 0.1],
+  'model.init_scale': [0.2, 0.1],
 }
 
 _QUICK = 0, 6, 7  # points of the grid that each differ in something from the others
@@ -33,7 +33,7 @@ def _config(**changes):
 
 @pytest.fixture(scope='module')
 def swept(tmp_path_factory, full):
-  config = _config()
+  config = small_config('deep_lsa')
   workdir = tmp_path_factory.mktemp('population')
   points = grid(_AXES)
   chosen = range(len(points)) if full else _QUICK
@@ -60,11 +60,7 @@ def test_a_point_is_what_it_is_alone(swept, tmp_path, i):
   assert here.keys() == there.keys()
   for path, array in here.items():
     # Side by side, sums are added in another order: a gradient differs by some 1e-6 of
-    # its size. Adam moves a weight by 4e-3 a step whatever the size of its gradient, so
-    # weights whose gradient is all rounding, as the biases of keys, may differ by
-    # 12 steps of it; all others agree far better.
-    if '.key' in path or "'key'" in path:
-      continue
+    # its size.
     np.testing.assert_allclose(there[path], array, rtol=1e-3, atol=2e-4, err_msg=path)
   # Means of losses of models that close.
   for name in ('eval_risk', 'eval_risk_stderr'):
@@ -101,13 +97,12 @@ def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch, fake
   )
   alone = []
   monkeypatch.setattr(
-    sweeps, 'train_locked', lambda config, *_: alone.append(config.model.width) or 1
+    sweeps, 'run_locked', lambda config, *_: alone.append(config.model.width) or []
   )
   points = [{'model.width': 8, 'seed': 0}, {'model.width': 8, 'seed': 1}]
   points.append({'model.width': 16, 'seed': 0})
-  # The point that is alone is not really trained, and so it lacks a row of the table.
-  with pytest.raises(RunError, match=r'model\.width=16,seed=0 was trained, but'):
-    sweeps.sweep(_config(), points, tmp_path / 'w')
+  # The point that is alone is not really trained, as if it had been stopped.
+  assert sweeps.sweep(_config(), points, tmp_path / 'w') is None
   assert (sizes, alone) == ([2], [16])
 
 

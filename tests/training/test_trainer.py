@@ -405,8 +405,8 @@ def test_a_request_is_taken_once_and_the_handlers_are_put_back():
 @pytest.mark.parametrize(
   ('name', 'lowest'),
   [
-    ('multi_head_lsa', None),
     ('yq_lsa', 1.5),
+    pytest.param('multi_head_lsa', None, marks=FULL),
     pytest.param('lsa', None, marks=FULL),
   ],
 )

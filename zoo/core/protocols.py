@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeGuard, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from zoo.core.exact_forms import DeepRule, Recurrence
@@ -41,6 +42,20 @@ def predicts_all(subject: object) -> TypeGuard[PredictsAll]:
   if isinstance(subject, MayPredictAll):
     return subject.predicts_all
   return isinstance(subject, PredictsAll)
+
+
+@runtime_checkable
+class MayIgnoreOrder(Predictor, Protocol):
+  """A predictor that says whether the order of the examples matters to it."""
+
+  order_invariant: bool
+
+
+@runtime_checkable
+class MayNestHeads(Predictor, Protocol):
+  """A model that says whether one with fewer heads has the first heads of another."""
+
+  nested_heads: bool
 
 
 @runtime_checkable
@@ -111,6 +126,10 @@ class Task(Protocol):
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
     """The loss of each prediction."""
+    ...
+
+  def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
+    """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
     ...
 
   def baselines(self) -> dict[str, Predictor]:

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
-from zoo.measure.curves import one_pass, sample_losses, summarise
+from zoo.measure.curves import sample_losses, summarise
+from zoo.measure.predict import one_pass
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
-from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
+from zoo.core.protocols import Predictor, Task, predicts_all
+from zoo.measure.predict import (
+  everywhere,
+  gather,
+  loss_of,
+  losses_at_query,
+  one_pass,
+  run,
+  sample_batches,
+)
 from zoo.tasks.base import Loss
-from zoo.tasks.baselines import HostBaseline
 from zoo.theory.trust import TOLERANCE, check_rule, is_ours
 
 _BATCH_SIZE = 512
@@ -85,22 +88,24 @@ def sample_losses(
   Raises UserError as `curve` does.
   """
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
-  check_count('seed', seed, minimum=0)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  loss = task.loss if loss is None else loss
+  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
+  batches = (task, seed, num_prompts, _BATCH_SIZE)
   for predictor in predictors.values():
     check_rule(predictor)
-  parts = {name: split(predictor) for name, predictor in predictors.items()}
-  found: dict[str, list[np.ndarray]] = {name: [] for name in predictors}
-  for i, prompt in enumerate(sample_batches(task, seed, num_prompts, _BATCH_SIZE)):
+    if predicts_all(predictor) and not is_ours(predictor):
+      _check_predictions(predictor, next(sample_batches(*batches)))
+
+  def measure(prompt: Prompt) -> dict[str, np.ndarray]:
     at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
-    for name, (static, arrays) in parts.items():
-      if i == 0 and not is_ours(predictors[name]):
-        _check_predictions(static, arrays, prompt)
-      values = losses_by_length(static, arrays, loss, prompt, tuple(at))
-      found[name].append(np.asarray(values, np.float64))
-  return {name: np.concatenate(values) for name, values in found.items()}
+    return {
+      name: _losses_by_length(predictor, prompt, given, at)
+      for name, predictor in predictors.items()
+    }
+
+  found = gather(measure, sample_batches(*batches))
+  return {name: values.astype(np.float64) for name, values in found.items()}
 
 
 def sample_predictions(
@@ -110,61 +115,45 @@ def sample_predictions(
 
   Every predictor must predict all examples in one pass.
   """
-  statics, arrays = zip(*map(split, predictors.values()), strict=True)
-  parts = [
-    jax.device_get(_predictions(statics, arrays, prompt))
-    for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE)
-  ]
-  return {
-    name: np.concatenate(values)
-    for name, *values in zip(['target', *predictors], *parts, strict=True)
-  }
+  each = [*predictors.values()]
+  batches = sample_batches(task, seed, num_prompts, _BATCH_SIZE)
+  found = gather(lambda prompt: run(_targets_and_predictions, each, prompt), batches)
+  return dict(zip(['target', *predictors], found, strict=True))
 
 
-def sample_batches(
-  task: Task, seed: int, num_prompts: int, batch_size: int
-) -> Iterator[Prompt]:
-  """Samples prompts in batches; they depend on the seed and the batch size.
-
-  They share no key with the weights or the prompts of a training with the same seed.
-  Raises UserError for a seed that is negative or no integer.
-  """
-  key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
-  for start in range(0, num_prompts, batch_size):
-    size = min(batch_size, num_prompts - start)
-    yield task.sample(jax.random.fold_in(key, start), size)
+def _targets_and_predictions(
+  predictors: Sequence[Predictor], prompt: Prompt
+) -> list[Array]:
+  return [prompt.targets, *everywhere(predictors, prompt)]
 
 
-def losses_by_length(
-  static: Static, arrays: PyTree, loss: Loss, prompt: Prompt, lengths: tuple[int, ...]
+def _losses_by_length(
+  predictor: Predictor, prompt: Prompt, loss: Loss, lengths: Sequence[int]
 ) -> Float[np.ndarray, 'b n']:
-  """The losses after `lengths` of a predictor, given in the parts of `split`."""
+  """The losses of a predictor after each of some numbers of examples."""
   c = prompt.x.shape[1]
   if bad := [k for k in lengths if not 0 <= k <= c]:
     raise UserError(
       f'the length {bad[0]} is not from 0 to {c}, the length of a context'
     )
-  if isinstance(static, HostBaseline):  # another library's code cannot be compiled
-    prefixes = map(prompt.prefix, lengths)
-    each = [loss(static(prefix), prefix.y_query) for prefix in prefixes]
-    return np.stack(jax.device_get(each), axis=1)
-  # A TPU, and tf32 on a GPU, would otherwise round the products.
-  with jax.default_matmul_precision('highest'):
-    if lengths != (c,) and one_pass(merge(static, arrays)) is not None:
-      losses = _losses_at_all(static, arrays, loss, prompt)
-      return np.asarray(losses)[:, list(lengths)]
-    each = [_losses(static, arrays, loss, prompt.prefix(k)) for k in lengths]
-    return np.stack(jax.device_get(each), axis=1)
+  if [*lengths] != [c] and one_pass(predictor) is not None:
+    losses = run(_losses_everywhere, [predictor], prompt, loss)
+    return np.asarray(losses)[:, [*lengths]]
+  each = [run(losses_at_query, [predictor], prompt.prefix(k), loss) for k in lengths]
+  return np.stack([np.asarray(losses) for (losses,) in each], axis=1)
 
 
-def _check_predictions(static: Static, arrays: PyTree, prompt: Prompt) -> None:
+def _losses_everywhere(
+  predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
+) -> Float[Array, 'b t']:
+  (predictions,) = everywhere(predictors, prompt)
+  return loss(predictions, prompt.targets)
+
+
+def _check_predictions(predictor: Predictor, prompt: Prompt) -> None:
   """Raises UserError if `predictions` at the query are not those of `__call__`."""
-  predictor = merge(static, arrays)
-  if isinstance(predictor, HostBaseline) or not predicts_all(predictor):
-    return
-  with jax.default_matmul_precision('highest'):
-    everywhere, alone = jax.device_get(_at_the_query(static, arrays, prompt))
-  difference = np.abs(everywhere - alone).max()
+  at_all, alone = jax.device_get(run(_both_ways, [predictor], prompt))
+  difference = np.abs(at_all[:, -1] - alone).max()
   if not difference <= TOLERANCE * np.abs(alone).max():
     name = type(predictor).__name__
     raise UserError(
@@ -173,75 +162,6 @@ def _check_predictions(static: Static, arrays: PyTree, prompt: Prompt) -> None:
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _at_the_query(static: Static, arrays: PyTree, prompt: Prompt) -> tuple[Array, ...]:
-  predictor: Any = merge(static, arrays)
-  return predictor.predictions(prompt)[:, -1], predictor(prompt)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _losses_at_all(
-  static: Static, arrays: PyTree, loss: Loss, prompt: Prompt
-) -> Float[Array, 'b t']:
-  predict = one_pass(merge(static, arrays))
-  assert predict is not None
-  return loss(predict(prompt), prompt.targets)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _losses(
-  static: Static, arrays: PyTree, loss: Loss, prompt: Prompt
-) -> Float[Array, ' b']:
-  return loss(merge(static, arrays)(prompt), prompt.y_query)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _predictions(
-  statics: tuple[Static, ...], arrays: tuple[PyTree, ...], prompt: Prompt
-) -> list[Array]:
-  """The targets, and the predictions of each predictor, given in parts by `split`."""
-  found = [prompt.targets]
-  for static, array in zip(statics, arrays, strict=True):
-    predict = one_pass(merge(static, array))
-    assert predict is not None, 'it has no predictions'
-    found.append(predict(prompt))
-  return found
-
-
-def one_pass(
-  predictor: Predictor | nnx.Module,
-) -> Callable[[Prompt], Float[Array, 'b t *k']] | None:
-  """The function that predicts all examples of a prompt in one pass, if any."""
-  if predicts_all(predictor):
-    return predictor.predictions
-  if isinstance(predictor, FollowsRule):
-    return lambda prompt: predictor.learning_rule().predictions(prompt)
-  return None
-
-
-# The static part of a predictor in a compiled program.
-Static = nnx.GraphDef | Predictor | None
-
-
-def split(predictor: Predictor | nnx.Module) -> tuple[Static, PyTree]:
-  """A predictor as a static part, which can be hashed, and arrays."""
-  if isinstance(predictor, nnx.Module):
-    return nnx.split(predictor)
-  if isinstance(predictor, LearningRule):
-    return None, jax.tree.map(jnp.asarray, predictor)
-  if not callable(predictor):
-    raise UserError(
-      f'{type(predictor).__name__} cannot predict; it must be a model, an estimator, a '
-      'learning rule, or another callable that predicts from a prompt'
-    )
-  return predictor, None
-
-
-def merge(static: Static, arrays: PyTree) -> Predictor:
-  """The predictor that was split."""
-  if isinstance(static, nnx.GraphDef):
-    return nnx.merge(static, arrays)
-  if isinstance(arrays, LearningRule):
-    return arrays
-  assert static is not None
-  return static
+def _both_ways(predictors: Sequence[Predictor], prompt: Prompt) -> tuple[Array, Array]:
+  (predictor,) = predictors
+  return everywhere(predictors, prompt)[0], predictor(prompt)

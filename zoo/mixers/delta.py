@@ -1,24 +1,67 @@
-"""Linear-state mixers that erase: the delta rule, with and without a gate."""
+"""Linear-state mixers that erase: the delta rule and its descendants."""
 
 from __future__ import annotations
 
 import abc
+from typing import Annotated
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from zoo.core import values
 from zoo.core.registry import mixers
-from zoo.mixers.decay import Rate
-from zoo.mixers.linear_state import HeadState, Inputs, State, normalize
-from zoo.mixers.mixer import Init, project, widen
+from zoo.mixers.decay import KeyRates, Rate
+from zoo.mixers.linear_state import (
+  HeadState,
+  Inputs,
+  State,
+  decayed,
+  delta_rule,
+  normalize,
+  recurrence,
+)
+from zoo.mixers.mixer import (
+  Activation,
+  Init,
+  head_size,
+  project,
+  split,
+  split_heads,
+  widen,
+)
+
+NegativeEigenvalues = Annotated[
+  bool,
+  values.truth(
+    about='Whether what is erased may be up to twice what is read (2411.12537).'
+  ),
+]
+NumHouseholder = Annotated[
+  int, values.size(maximum=64, about='Keys that a token erases and writes, n_h.')
+]
 
 
 class _DeltaRule(HeadState):
-  """S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), where S'_t is S_{t−1} after a decay."""
+  """S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), where S'_t is S_{t−1} after a decay.
+
+  β_t = sigmoid(W_β x_t), or twice that with `negative_eigenvalues`, so that the
+  eigenvalue 1 − β_t of I − β_t k_tᵀ k_t is in (−1, 1) (Grazzi et al., arXiv
+  2411.12537). q, k and v go through a short convolution and SiLU, q and k are scaled to
+  length 1, and the RMS norm is that of each head.
+  """
 
   def __init__(
-    self, width: int, num_heads: int, init: Init, *, gate: bool, rngs: nnx.Rngs
+    self,
+    width: int,
+    num_heads: int,
+    init: Init,
+    negative_eigenvalues: bool,
+    *,
+    gate: Activation | None = None,
+    gate_rank: int | None = None,
+    rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
     super().__init__(
@@ -28,20 +71,23 @@ class _DeltaRule(HeadState):
       convolved=('query', 'key', 'value'),
       norm=True,
       gate=gate,
+      gate_rank=gate_rank,
       rngs=rngs,
     )
     self.strength = project(width, num_heads, init, use_bias=False, rngs=rngs)
+    self.most = _most(negative_eigenvalues)
 
   @abc.abstractmethod
-  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h 1'] | None:
+  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h g'] | None:
     """The logarithm of the decay before each token; None: no decay."""
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Inputs, tuple[Array, ...]]:
     (query, key, value), past = self.heads(tokens, state)
-    beta, decay = jax.nn.sigmoid(widen(self.strength(tokens))), self.log_decay(tokens)
-    return Inputs(normalize(query), normalize(key), value, decay, beta, beta), past
+    beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
+    decay = self.log_decay(tokens)
+    return delta_rule(normalize(query), normalize(key), value, decay, beta), past
 
 
 @mixers.register('delta')
@@ -51,19 +97,21 @@ class Delta(_DeltaRule):
   S_t = S_{t−1} + β_t k_tᵀ (v_t − k_t S_{t−1}), with β_t = sigmoid(W_β x_t) for each
   head: a step of gradient descent on |k_t S − v_t|²/2. q, k and v go through a short
   convolution and SiLU; q and k are scaled to length 1; out(norm(o_t)), with the RMS
-  norm of each head.
+  norm of each head. With `negative_eigenvalues` β_t is twice as large (arXiv
+  2411.12537).
   """
 
   def __init__(
     self,
     width: int,
     num_heads: int,
+    negative_eigenvalues: NegativeEigenvalues = False,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, gate=False, rngs=rngs)
+    super().__init__(width, num_heads, init, negative_eigenvalues, rngs=rngs)
 
   def log_decay(self, tokens: Float[Array, 'b n w']) -> None:
     return None
@@ -83,13 +131,220 @@ class GatedDelta(_DeltaRule):
     self,
     width: int,
     num_heads: int,
+    negative_eigenvalues: NegativeEigenvalues = False,
     init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, gate=True, rngs=rngs)
+    super().__init__(
+      width, num_heads, init, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs
+    )
     self.rate = Rate(width, num_heads, rngs=rngs)
 
   def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h 1']:
     return self.rate(tokens)[1]
+
+
+@mixers.register('kda')
+class KimiDelta(_DeltaRule):
+  """Kimi delta attention (Kimi Linear, arXiv 2510.26692, section 3).
+
+  The gated delta rule with a decay for each entry of a key,
+  g_t = −e^A softplus(W_2 W_1 x_t + b) with A by head, and a gate of low rank:
+  out(norm(o_t) ∘ sigmoid(W_4 W_3 x_t + c)). W_1 and W_3 have as many outputs as a head
+  has entries.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    negative_eigenvalues: NegativeEigenvalues = False,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    super().__init__(
+      width,
+      num_heads,
+      init,
+      negative_eigenvalues,
+      gate=jax.nn.sigmoid,
+      gate_rank=head_size(width, num_heads),
+      rngs=rngs,
+    )
+    self.rates = KeyRates(width, num_heads, rngs=rngs)
+
+  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:
+    return self.rates(tokens)
+
+
+@mixers.register('gdn2')
+class GatedDelta2(HeadState):
+  """Gated DeltaNet-2 (arXiv 2605.22791): erasing and writing have gates of their own.
+
+  S_t = S'_t − k_tᵀ ((b_t ∘ k_t) S'_t) + k_tᵀ (w_t ∘ v_t), S'_t = exp(g_t) ∘ S_{t−1},
+  with the vectors b_t = sigmoid(W_b x_t) and w_t = sigmoid(W_w x_t), and the rest as in
+  `kda`. With `negative_eigenvalues` b_t is twice as large, and w_t is not.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    negative_eigenvalues: NegativeEigenvalues = False,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    super().__init__(
+      width,
+      num_heads,
+      init,
+      convolved=('query', 'key', 'value'),
+      norm=True,
+      gate=jax.nn.sigmoid,
+      gate_rank=head_size(width, num_heads),
+      rngs=rngs,
+    )
+    self.rates = KeyRates(width, num_heads, rngs=rngs)
+    self.erase = project(width, width, init, use_bias=False, rngs=rngs)
+    self.write = project(width, width, init, use_bias=False, rngs=rngs)
+    self.most = _most(negative_eigenvalues)
+
+  def inputs(
+    self, tokens: Float[Array, 'b n w'], state: State
+  ) -> tuple[Inputs, tuple[Array, ...]]:
+    (query, key, value), past = self.heads(tokens, state)
+    erase, write = (
+      split_heads(jax.nn.sigmoid(widen(layer(tokens))), self.num_heads)
+      for layer in (self.erase, self.write)
+    )
+    key, log_decay = normalize(key), self.rates(tokens)
+    erase = self.most * decayed(erase * key, log_decay)
+    value = write * widen(value)
+    return Inputs(normalize(query), key, value, log_decay, erase=erase), past
+
+
+@mixers.register('comba')
+class Comba(HeadState):
+  """Comba (Hu et al., arXiv 2506.02475): feedback from the state and to the output.
+
+  S_t = α_t S_{t−1} − σ(b) β_t k_tᵀ (k_t S_{t−1}) + β_t k_tᵀ v_t and
+  o_t = (q_t − d k_t) S_t with b and d by head; what is erased is read before the decay
+  α_t = e^(g_t), which is that of `gated_delta`, as are β_t, the convolutions and the
+  lengths of q and k; out(norm(o_t) ∘ sigmoid(W_g x_t)). d starts at 0.02, as the
+  authors advise for small models. In the code of flash-linear-attention σ(b) has no
+  effect, as its product with the key is scaled to length 1 again; its values are twice
+  as wide.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    super().__init__(
+      width,
+      num_heads,
+      init,
+      convolved=('query', 'key', 'value'),
+      norm=True,
+      gate=jax.nn.sigmoid,
+      rngs=rngs,
+    )
+    self.strength = project(width, num_heads, init, use_bias=False, rngs=rngs)
+    self.rate = Rate(width, num_heads, rngs=rngs)
+    self.feedback = nnx.Param(jnp.ones(num_heads), **split('model'))
+    self.correction = nnx.Param(jnp.full(num_heads, 0.02), **split('model'))
+
+  def inputs(
+    self, tokens: Float[Array, 'b n w'], state: State
+  ) -> tuple[Inputs, tuple[Array, ...]]:
+    (query, key, value), past = self.heads(tokens, state)
+    query, key = normalize(query), normalize(key)
+    beta = jax.nn.sigmoid(widen(self.strength(tokens)))
+    feedback, correction = (
+      widen(each[...])[None, None, :, None] for each in (self.feedback, self.correction)
+    )
+    erase = jax.nn.sigmoid(feedback) * beta[..., None] * key
+    query -= correction * key
+    return Inputs(query, key, value, self.rate(tokens)[1], beta, erase), past
+
+
+@mixers.register('gated_delta_product')
+class GatedDeltaProduct(HeadState):
+  """Gated DeltaProduct (Siems et al., arXiv 2502.10297): n_h delta rules per token.
+
+  S_t = S_{t,n_h} with S_{t,0} = e^(g_t) S_{t−1},
+  S_{t,j} = S_{t,j−1} + β_{t,j} k_{t,j}ᵀ (v_{t,j} − k_{t,j} S_{t,j−1}), o_t = q_t S_t:
+  a product of `num_householder` = n_h reflections, if β is 2. The rest is as in
+  `gated_delta`, but with negative eigenvalues by default, as in the paper.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    num_householder: NumHouseholder = 2,
+    negative_eigenvalues: NegativeEigenvalues = True,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    super().__init__(
+      width,
+      num_heads,
+      init,
+      convolved=('query', 'key', 'value'),
+      steps=num_householder,
+      norm=True,
+      gate=jax.nn.silu,
+      rngs=rngs,
+    )
+    strengths = num_householder * num_heads
+    self.strength = project(width, strengths, init, use_bias=False, rngs=rngs)
+    self.rate = Rate(width, num_heads, rngs=rngs)
+    self.num_householder, self.most = num_householder, _most(negative_eigenvalues)
+
+  def inputs(
+    self, tokens: Float[Array, 'b n w'], state: State
+  ) -> tuple[Inputs, tuple[Array, ...]]:
+    (query, key, value), past = self.heads(tokens, state)
+    beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
+    beta = beta.reshape(*key.shape[:3])
+    decay = as_steps(self.rate(tokens)[1], self.num_householder, 0)
+    query = as_steps(normalize(query), self.num_householder, -1)
+    return delta_rule(query, normalize(key), value, decay, beta), past
+
+  def recur(
+    self, inputs: Inputs, memory: Float[Array, 'b h k v']
+  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+    read, memory = recurrence(inputs, memory)
+    return read[:, self.num_householder - 1 :: self.num_householder], memory
+
+  def with_values(self, inputs: Inputs, values: Float[Array, 'b n h v']) -> Inputs:
+    """The inputs in which all values of a token are the same."""
+    values = jnp.repeat(values, self.num_householder, axis=1)
+    return inputs._replace(value=values)
+
+
+def as_steps(
+  array: Float[Array, 'b n *f'], steps: int, at: int
+) -> Float[Array, 'b m *f']:
+  """One entry per step: a token's entry is at the step `at`, and others are 0."""
+  b, n, *features = array.shape
+  zeros = jnp.zeros((b, n, steps, *features), array.dtype)
+  return zeros.at[:, :, at].set(array).reshape(b, n * steps, *features)
+
+
+def _most(negative_eigenvalues: bool) -> float:
+  return 2.0 if negative_eigenvalues else 1.0

@@ -1,14 +1,16 @@
 """The recurrence that linear attention, delta rules and state-space models share.
 
-Vectors are rows, and each head has a state S `[k, v]`:
+Vectors are rows, and each head has a state S `[k, v]`, which at each token decays, is
+erased, and is written to:
 
-  S'_t = exp(g_t) ∘ S_{t−1}                 it decays,
-  u_t  = β_t v_t − ε_t k_t S'_t             the value to write, less what is erased,
-  S_t  = S'_t + k_tᵀ u_t,   o_t = q_t S_t.
+  S_t = exp(g_t) ∘ S_{t−1} − e_tᵀ (a_t S_{t−1}) + k_tᵀ β_t v_t,   o_t = q_t S_t.
 
-A mixer defines q, k, v, g, β and ε (`LinearState.inputs`); `mamba` and `longhorn` have
-a scan of their own (`zoo/mixers/ssm.py`). Shape letters here: `k` size of a key, `v`
-size of a value, `g` size of a decay (k, or 1 for a scalar), `l` tokens of a chunk.
+a_t S_{t−1} is what is read of the state before it decays, and e_t is where that is
+erased. A delta rule, which erases what k_t reads of the decayed state, has e_t = k_t
+and a_t = β_t exp(g_t) ∘ k_t. A mixer defines q, k, v, g, β, a and e
+(`LinearState.inputs`); `mamba` and `longhorn` have a scan of their own
+(`zoo/mixers/ssm.py`). Shape letters here: `k` size of a key, `v` size of a value, `g`
+size of a decay (k, or 1 for a scalar), `l` tokens of a chunk.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from zoo.mixers.mixer import (
+  Activation,
   Init,
   Linear,
+  LowRank,
   Mixer,
   RMSNorm,
   head_size,
   merge_heads,
   project,
   project_back,
-  split_heads,
   widen,
 )
 from zoo.mixers.short_convolution import PAST, ShortConvolution
@@ -50,18 +53,41 @@ class Inputs(NamedTuple):
   value: Float[Array, 'b n h v']
   log_decay: Float[Array, 'b n h g'] | None = None  # g_t ≤ 0; None is 0
   write: Float[Array, 'b n h'] | None = None  # β_t; None is 1
-  erase: Float[Array, 'b n h'] | None = None  # ε_t; None is 0
+  erase: Float[Array, 'b n h k'] | None = None  # a_t; None is 0
+  erase_key: Float[Array, 'b n h k'] | None = None  # e_t; None is the key
+
+
+def delta_rule(
+  query: Float[Array, 'b n h k'],
+  key: Float[Array, 'b n h k'],
+  value: Float[Array, 'b n h v'],
+  log_decay: Float[Array, 'b n h g'] | None,
+  strength: Float[Array, 'b n h'],
+) -> Inputs:
+  """S_t = S'_t + β_t k_tᵀ (v_t − k_t S'_t), S'_t = exp(g_t) ∘ S_{t−1}."""
+  erase = strength[..., None] * decayed(key, log_decay)
+  return Inputs(query, key, value, log_decay, strength, erase)
+
+
+def decayed(
+  reader: Float[Array, 'b n h k'], log_decay: Float[Array, 'b n h g'] | None
+) -> Float[Array, 'b n h k']:
+  """What reads of a state what `reader` reads of it after the decay."""
+  return reader if log_decay is None else jnp.exp(log_decay) * reader
 
 
 def update(inputs: Inputs, state: Float[Array, 'b h k v']) -> Float[Array, 'b h k v']:
   """S_t from S_{t−1} and the inputs of one token."""
-  _, key, _, log_decay, _, erase = inputs
-  if log_decay is not None:
-    state = jnp.exp(log_decay)[..., None] * state
+  _, key, _, log_decay, _, erase, erase_key = inputs
+  kept = state if log_decay is None else jnp.exp(log_decay)[..., None] * state
   written = _to_write(inputs)
   if erase is not None:
-    written -= erase[..., None] * jnp.einsum('bhk,bhkv->bhv', key, state)
-  return state + key[..., None] * written[..., None, :]
+    read = jnp.einsum('bhk,bhkv->bhv', erase, state)
+    if erase_key is None:
+      written -= read
+    else:
+      kept -= erase_key[..., None] * read[..., None, :]
+  return kept + key[..., None] * written[..., None, :]
 
 
 def step(
@@ -100,14 +126,16 @@ def chunkwise(
 ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
   """Computes what `scan` returns, by matrix products within chunks of tokens.
 
-  With G the cumulative log decay in a chunk and S the state before it,
+  With S the state before a chunk, G_i the sum of its log decays up to token i, and
+  D_ij(X, Y) = Σ_k X_ik Y_jk exp(G_ik − G_jk) for j ≤ i, else 0, what is read to be
+  erased is R = A' S + D'(A, K) V − D'(A, E) R, in which G_{i−1} stands in place of G_i,
+  and so j < i. Then
 
-    U = (I + diag(ε) tril(K Kᵀ, −1))⁻¹ (diag(β) V − diag(ε) (K ∘ e^G) S),
-    O = (Q ∘ e^G) S + tril(Q Kᵀ) U,
+    R = (I + D'(A, E))⁻¹ (A' S + D'(A, K) V),   A' = A ∘ exp(G_{i−1}),
+    O = (Q ∘ exp(G)) S + D(Q, K) V − D(Q, E) R
 
-  in which entry (i, j) of each product with Kᵀ has the factor e^{G_i − G_j} ≤ 1, so
-  that nothing overflows (the forms of arXiv 2406.06484 and 2412.06464). `chunk_size`
-  must be a power of 2 if `inputs.erase` is given.
+  (the forms of arXiv 2406.06484 and 2412.06464 for E = K). No exponent is above 0, so
+  that nothing overflows. `chunk_size` must be a power of 2 if `inputs.erase` is given.
   """
   n = inputs.query.shape[1]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
@@ -116,38 +144,62 @@ def chunkwise(
     """`[m, b, h, l, …]`; the padding neither decays, writes nor erases."""
     return jnp.moveaxis(in_chunks(array, chunk_size), 3, 2)
 
-  inputs = jax.tree.map(chunks, inputs)
-  query, key, _, log_decay, _, erase = inputs
+  def body(state: Array, parts: _Chunk) -> tuple[Array, Array]:
+    written = parts.written
+    if parts.erased is not None:
+      written -= parts.erased @ state
+    outputs = parts.query @ state + parts.scores @ written
+    return parts.decay * state + jnp.swapaxes(parts.key, -1, -2) @ written, outputs
+
+  state, outputs = jax.lax.scan(body, state, _within(jax.tree.map(chunks, inputs)))
+  return joined(jnp.moveaxis(outputs, 2, 3), n), state
+
+
+class _Chunk(NamedTuple):
+  """What the state before a chunk is multiplied with; w counts what is written.
+
+  That is `written − erased S` at the keys, w = l; if tokens erase elsewhere, what they
+  erase there comes after it, w = 2 l.
+  """
+
+  query: Float[Array, '*c l k']  # decayed from the start of the chunk
+  scores: Float[Array, '*c l w']
+  written: Float[Array, '*c w v']
+  erased: Float[Array, '*c w k'] | None
+  key: Float[Array, '*c w k']  # decayed to the end of the chunk
+  decay: Float[Array, '*c g 1']  # of the state
+
+
+def _within(inputs: Inputs) -> _Chunk:
+  """The chunks of inputs `[*c, l, …]`."""
+  query, key, _, log_decay, _, erase, erase_key = inputs
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
   total = jnp.cumsum(log_decay, axis=-2)
-  written = _to_write(inputs)
-  decayed_key = jnp.exp(total) * key
-  if erase is None:
-    erased = None
-  else:
-    products = erase[..., None] * jnp.tril(_products(key, key, total), -1)
-    inverse = _unit_lower_inverse(products)
-    written, erased = inverse @ written, inverse @ (erase[..., None] * decayed_key)
+  between = _decays(total)
+  scores, written, erased = _products(query, key, between), _to_write(inputs), None
+  if erase is not None:
+    # What token i reads has decayed up to token i − 1.
+    before = [(0, 0)] * (between.ndim - 3) + [(1, 0), (0, 0), (0, 0)]
+    shifted = jnp.pad(between[..., :-1, :, :], before)
+    place = key if erase_key is None else erase_key
+    inverse = _unit_lower_inverse(_products(erase, place, shifted))
+    erased = inverse @ (jnp.exp(total - log_decay) * erase)
+    if erase_key is None:
+      written = inverse @ written
+    else:
+      read = inverse @ (_products(erase, key, shifted) @ written)
+      written = jnp.concatenate([written, -read], axis=-2)
+      erased = jnp.concatenate([jnp.zeros_like(erased), erased], axis=-2)
+      elsewhere = _products(query, erase_key, between)
+      scores = jnp.concatenate([scores, elsewhere], axis=-1)
   last = total[..., -1:, :]
-  parts = (
-    jnp.exp(total) * query,
-    _products(query, key, total),
-    written,
-    erased,
-    jnp.exp(last - total) * key,
-    jnp.exp(last)[..., 0, :, None],
-  )
-
-  def body(state, parts):
-    query, scores, written, erased, key, decay = parts
-    if erased is not None:
-      written -= erased @ state
-    outputs = query @ state + scores @ written
-    return decay * state + jnp.swapaxes(key, -1, -2) @ written, outputs
-
-  state, outputs = jax.lax.scan(body, state, parts)
-  return joined(jnp.moveaxis(outputs, 2, 3), n), state
+  kept = jnp.exp(last - total)
+  places = kept * key
+  if erase_key is not None:
+    places = jnp.concatenate([places, kept * erase_key], axis=-2)
+  decay = jnp.exp(last)[..., 0, :, None]
+  return _Chunk(jnp.exp(total) * query, scores, written, erased, places, decay)
 
 
 def recurrence(
@@ -194,24 +246,30 @@ def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
 
-def _products(
-  rows: Float[Array, '*c l k'], columns: Float[Array, '*c l k'], total: Array
-) -> Float[Array, '*c l l']:
-  """Σ_k rows_i columns_j exp(total_i − total_j) for j ≤ i, else 0."""
+def _decays(total: Float[Array, '*c l g']) -> Float[Array, '*c l l g']:
+  """exp(total_i − total_j) for j ≤ i, else 0."""
   seen = np.tri(total.shape[-2], dtype=bool)
   seen = seen.reshape((1,) * (total.ndim - 2) + (*seen.shape, 1))
   between = total[..., :, None, :] - total[..., None, :, :]
-  decay = jnp.exp(jnp.where(seen, between, -jnp.inf))  # where later, ∞ · 0 would occur
-  if total.shape[-1] == 1:
-    return jnp.einsum('...ik,...jk->...ij', rows, columns) * decay[..., 0]
-  return jnp.einsum('...ik,...jk,...ijk->...ij', rows, columns, decay)
+  return jnp.exp(jnp.where(seen, between, -jnp.inf))  # where later, ∞ · 0 would occur
+
+
+def _products(
+  rows: Float[Array, '*c l k'],
+  columns: Float[Array, '*c l k'],
+  decays: Float[Array, '*c l l g'],
+) -> Float[Array, '*c l l']:
+  """Σ_k rows_i columns_j decays_ij."""
+  if decays.shape[-1] == 1:
+    return jnp.einsum('...ik,...jk->...ij', rows, columns) * decays[..., 0]
+  return jnp.einsum('...ik,...jk,...ijk->...ij', rows, columns, decays)
 
 
 class State(NamedTuple):
   """A mixer's memory of the tokens that it has seen."""
 
   memory: Float[Array, 'b h k v']  # the state S of each head
-  past: tuple[Float[Array, 'b p c'], ...]  # the last inputs of each short convolution
+  past: tuple[Array, ...]  # what else it keeps, such as the last tokens
   position: Int[Array, '']  # the number of tokens
 
 
@@ -300,7 +358,8 @@ class HeadState(LinearState):
   """The recurrence for heads with queries, keys and values of the same size.
 
   Those named in `convolved` go through a short convolution and SiLU. The output of each
-  head goes through an RMS norm if `norm`, and is multiplied by silu(W_g x) if `gate`.
+  head goes through an RMS norm if `norm`, and is multiplied by gate(W_g x) if `gate`;
+  W_g goes through `gate_rank` features if that is given.
   """
 
   def __init__(
@@ -310,28 +369,44 @@ class HeadState(LinearState):
     init: Init,
     *,
     convolved: Sequence[str] = (),
+    steps: int = 1,
     norm: bool = False,
-    gate: bool = False,
+    gate: Activation | None = None,
+    gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    """`steps` pairs of a key and a value per token.
+
+    Raises UserError if `width` is not a multiple of `num_heads`.
+    """
     size = head_size(width, num_heads)
-    super().__init__(num_heads, size, size, [width] * len(convolved))
+    widths = {'query': width, 'key': steps * width, 'value': steps * width}
+    super().__init__(num_heads, size, size, [widths[name] for name in convolved])
     self.query = project(width, width, init, rngs=rngs)
-    self.key = project(width, width, init, rngs=rngs)
-    self.value = project(width, width, init, rngs=rngs)
+    self.key = project(width, steps * width, init, rngs=rngs)
+    self.value = project(width, steps * width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
     self.convolutions = nnx.Dict(
-      {name: ShortConvolution(width, rngs=rngs) for name in convolved}
+      {name: ShortConvolution(widths[name], rngs=rngs) for name in convolved}
     )
     self.norm = RMSNorm(size) if norm else None
-    self.gate = project(width, width, init, rngs=rngs) if gate else None
+    self.activation = gate
+    if gate is None:
+      self.gate = None
+    elif gate_rank is None:
+      self.gate = project(width, width, init, rngs=rngs)
+    else:
+      self.gate = LowRank(width, gate_rank, width, init, rngs=rngs)
 
   def heads(
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[list[Array], tuple[Array, ...]]:
-    """Query, key and value of each head, and the next `state.past`."""
+    """Query, key and value of each head, and the next `state.past`.
+
+    Keys and values are those of the first step of a token, then of its next one.
+    """
     heads, past = [], []
+    b, size = len(tokens), tokens.shape[-1] // self.num_heads
     for name in ('query', 'key', 'value'):
       features = getattr(self, name)(tokens)
       if name in self.convolutions:
@@ -339,16 +414,16 @@ class HeadState(LinearState):
         features, after = self.convolutions[name](features, before)
         features = jax.nn.silu(features)
         past.append(after)
-      heads.append(split_heads(features, self.num_heads))
+      heads.append(features.reshape(b, -1, self.num_heads, size))
     return heads, tuple(past)
 
   def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
+    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
     merged = merge_heads(read if self.norm is None else self.norm(read))
     merged = merged.astype(tokens.dtype)
-    if self.gate is not None:
-      merged *= jax.nn.silu(self.gate(tokens))
+    if self.gate is not None and self.activation is not None:
+      merged *= self.activation(self.gate(tokens))
     return self.out(merged)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 import jax
@@ -21,7 +21,13 @@ from zoo.core.errors import UserError, check_count, check_init_scale
 
 _Module = TypeVar('_Module', bound=nnx.Module)
 
+Activation = Callable[[Array], Array]
+
 StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
+
+
+# What a mixer may define as well.
+_DEFAULTS = 'outputs_at', 'attention', 'initial_state', 'step', 'causal'
 
 
 class Mixer(nnx.Module):
@@ -32,17 +38,17 @@ class Mixer(nnx.Module):
   causal: a token sees itself and those before it. With `causal=False` every token sees
   the context, which is all tokens but the last.
 
-  For `zoo.probing` a mixer may have `attention(tokens)`, the attention weights
-  `[b, h, n, n]` by query and key, and `initial_state(batch)` with `step(token, state)`,
-  which takes tokens `[b, w]` one by one. It may also define `outputs_at`, where some
-  outputs cost less than all.
+  It may define `outputs_at`, where some outputs cost less than all; `attention`; and
+  `initial_state` with `step`, if it can take tokens one by one.
   """
+
+  causal: bool = True
 
   def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
     """With `final=False` the class may extend a mixer, as one that records calls."""
     super().__init_subclass__(**given)
     if final:
-      check_subclass(cls, Mixer, 'mixer', ('outputs_at',))
+      check_subclass(cls, Mixer, 'mixer', _DEFAULTS)
 
   @abc.abstractmethod
   def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
@@ -53,6 +59,20 @@ class Mixer(nnx.Module):
   ) -> Float[Array, 'b t w']:
     """The outputs for some tokens, those of `self(tokens)` but for rounding."""
     return self(tokens)[:, at]
+
+  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n'] | None:
+    """The attention weights, query by key; None if it has none."""
+    return None
+
+  def initial_state(self, batch: int) -> PyTree:
+    """The state before the first token; None if tokens are not taken one by one."""
+    return None
+
+  def step(
+    self, token: Float[Array, 'b w'], state: PyTree
+  ) -> tuple[Float[Array, 'b w'], PyTree]:
+    """The output of one token, and the next state."""
+    raise UserError(f'{type(self).__name__} takes no tokens one by one')
 
 
 class Linear(nnx.Linear):
@@ -127,6 +147,31 @@ def project_back(
     kernel_metadata=split('model', None),
     rngs=rngs,
   )
+
+
+class LowRank(nnx.Module):
+  """W_2 f(W_1 x), through `rank` features; f is the identity by default."""
+
+  def __init__(
+    self,
+    inputs: int,
+    rank: int,
+    outputs: int,
+    init: Init = Init(),
+    *,
+    between: Activation | None = None,
+    use_bias: bool = True,
+    rngs: nnx.Rngs,
+  ):
+    """W_1 has no bias; W_2 has one if `use_bias`."""
+    kernel_init = init.kernel()
+    self.down = Linear(inputs, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs)
+    self.up = project(rank, outputs, init, use_bias=use_bias, rngs=rngs)
+    self.between = between
+
+  def __call__(self, features: Float[Array, '*n i']) -> Float[Array, '*n o']:
+    inner = self.down(features)
+    return self.up(inner if self.between is None else self.between(inner))
 
 
 def split(*axes: str | None) -> dict:

@@ -105,6 +105,10 @@ class LinearLayer(FourMatrices):
   """One of several layers, of a model that reads out its prediction itself."""
 
 
+# What a model of one layer of linear attention may define as well.
+_DEFAULTS = 'readout', 'forward_tokens', 'guess_kind'
+
+
 class LinearAttention(FourMatrices):
   """A model of one layer of linear attention over the embedding matrix E.
 
@@ -116,12 +120,13 @@ class LinearAttention(FourMatrices):
 
   order_invariant = True  # the order of the examples does not matter
   nested_heads = True  # for one key, fewer heads are the first ones of a larger model
+  guess_kind = 'fixed'  # one of zoo.models.initial_guess.GUESSES
 
   def __init_subclass__(cls, final: bool = True, **given: Any) -> None:
     """With `final=False` the class may extend a model, as one that records calls."""
     super().__init_subclass__(**given)
     if final:
-      check_subclass(cls, LinearAttention, 'model', ('readout', 'forward_tokens'))
+      check_subclass(cls, LinearAttention, 'model', _DEFAULTS)
 
   @abc.abstractmethod
   def initial_guess(self) -> tuple[Float[Array, ' d'], Float[Array, '']]:
@@ -247,6 +252,8 @@ class YqLSA(LinearAttention):
   Parameters: `w_k, w_q, w_v, w_p [h, e, e]`, and `w [d]`, which starts at 0. The paper
   has one head; more heads do not lower the least risk.
   """
+
+  guess_kind = 'linear'
 
   def __init__(
     self,

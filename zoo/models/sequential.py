@@ -14,7 +14,7 @@ from zoo.core.exact_forms import Recurrence
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
 from zoo.core.values import choice
-from zoo.mixers.linear_state import Inputs, chunkwise
+from zoo.mixers.linear_state import Inputs, chunkwise, delta_rule
 from zoo.models.arguments import InitScale
 
 # For each rule: whether the decays α are trained as well as the writes K, and whether a
@@ -88,14 +88,13 @@ class SequentialLearner(nnx.Module):
       decay = _for_tokens(self.log_decay[:c], b)[..., None]
     # A token reads after it has written. The first token writes nothing; each later one
     # writes an example and reads with the features of the next.
-    inputs = Inputs(
-      query=prompt.features[:, :, None],
-      key=jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
-      value=jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
-      log_decay=decay,
-      write=_for_tokens(write, b),
-      # The mixer erases after the decay, so this gives H = αK.
-      erase=_for_tokens(write, b) if self.erases else None,
+    # The delta rule erases after the decay, so it gives H = αK.
+    inputs = (delta_rule if self.erases else Inputs)(
+      prompt.features[:, :, None],
+      jnp.pad(prompt.x, ((0, 0), (1, 0), (0, 0)))[:, :, None],
+      jnp.pad(prompt.y, ((0, 0), (1, 0)))[:, :, None, None],
+      decay,
+      _for_tokens(write, b),
     )
     state = jnp.broadcast_to(self._start()[None, None, :, None], (b, 1, d, 1))
     return chunkwise(inputs, state)[0][:, :, 0, 0]

@@ -6,13 +6,6 @@ from zoo.probing.activations import mean_attention as mean_attention
 from zoo.probing.attention_heads import Head as Head
 from zoo.probing.attention_heads import heads as heads
 from zoo.probing.attention_heads import prune as prune
-from zoo.probing.distribution_shift import SHIFTS as SHIFTS
-from zoo.probing.distribution_shift import exact_shifted_risk as exact_shifted_risk
-from zoo.probing.distribution_shift import (
-  sampled_shifted_risks as sampled_shifted_risks,
-)
-from zoo.probing.distribution_shift import shift as shift
-from zoo.probing.distribution_shift import shifted_tasks as shifted_tasks
 from zoo.probing.guesses import LearnedGuess as LearnedGuess
 from zoo.probing.guesses import learned_guess as learned_guess
 from zoo.probing.implicit import implicit_algorithm as implicit_algorithm
@@ -29,6 +22,13 @@ from zoo.probing.report import reference as reference
 from zoo.probing.report import references as references
 from zoo.probing.scores import risks as risks
 from zoo.probing.scores import score as score
+from zoo.probing.shifts import SHIFTS as SHIFTS
+from zoo.probing.shifts import exact_shifted_risk as exact_shifted_risk
+from zoo.probing.shifts import (
+  sampled_shifted_risks as sampled_shifted_risks,
+)
+from zoo.probing.shifts import shift as shift
+from zoo.probing.shifts import shifted_tasks as shifted_tasks
 from zoo.probing.similarity import Alignment as Alignment
 from zoo.probing.similarity import alignment as alignment
 from zoo.probing.summaries import summary as summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +35,8 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
     `values`, `scores` (key by query), `update` and `forward_tokens`;
   - for a model with layers, `layer_tokens.0`, …, before the first and after each layer;
   - for a mixer, its input `tokens`; `attention [b, h, n, n]`, query by key; and
-    `state`, the parts of its state after each token, `[b, n, …]`. The last two require
-    the methods that the docstring of `zoo.mixers.Mixer` names. `ttt` has no attention,
-    because its outputs are not linear in its values;
+    `state`, the parts of its state after each token, `[b, n, …]`, if it has them. `ttt`
+    has no attention, because its outputs are not linear in its values;
   - for `deep_lsa`, `second_moment.0`, …: G of the examples in `layer_tokens.0`, …;
   - for `lstm` and `gru`, `carries.0`, …, of each layer after each token `[b, n, w]`.
 
@@ -182,13 +181,14 @@ def _extra_values(
   for path, module in nnx.iter_modules(model):
     if not isinstance(module, Mixer):
       continue
-    name, mixer = '.'.join(map(str, path)), cast(Any, module)
+    name = '.'.join(map(str, path))
     for call, tokens in _calls(found, f'{name}.tokens'):
       made = f'{name}.attention{call}'
-      if hasattr(mixer, 'attention') and made not in found:
-        yield made, mixer.attention(tokens)
-      if hasattr(mixer, 'step') and getattr(mixer, 'causal', True):
-        yield from _named(f'{name}.state{call}', _states(mixer, tokens)).items()
+      if made not in found and (weights := module.attention(tokens)) is not None:
+        yield made, weights
+      if module.causal and (start := module.initial_state(len(tokens))) is not None:
+        states = _states(module, start, tokens)
+        yield from _named(f'{name}.state{call}', states).items()
   if isinstance(model, LSTM | GRU):
     yield from _named('carries', model.carries(model.embed(prompt))).items()
   if isinstance(model, DeepLSA):
@@ -207,14 +207,13 @@ def _calls(found: dict[str, Array], name: str) -> list[tuple[str, Array]]:
   ]
 
 
-def _states(mixer: Any, tokens: Float[Array, 'b n w']) -> PyTree:
+def _states(mixer: Mixer, start: PyTree, tokens: Float[Array, 'b n w']) -> PyTree:
   """The states of a mixer after each token, `[b, n, …]`."""
 
   def step(state: PyTree, token: Float[Array, 'b w']) -> tuple[PyTree, PyTree]:
     _, state = mixer.step(token, state)
     return state, jax.tree.leaves(state)
 
-  start = mixer.initial_state(len(tokens))
   _, each = jax.lax.scan(step, start, jnp.swapaxes(tokens, 0, 1))
   # A count of tokens has no batch axis.
   each = [jnp.swapaxes(leaf, 0, 1) if leaf.ndim > 1 else leaf for leaf in each]

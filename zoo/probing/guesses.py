@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.curves import sample_batches
+from zoo.measure.predict import BATCH_SIZE, gather, run, sample_batches
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.linear_attention import LinearAttention
-
-_BATCH_SIZE = 4096
+from zoo.models.token_model import TokenModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,29 +53,21 @@ def learned_guess(
   if not isinstance(model, nnx.Module):
     raise UserError(f'{type(model).__name__} has no guess; it must be an NNX module')
   num_prompts = check_count('num_prompts', num_prompts, minimum=4)
-  graph, state = nnx.split(model)
-  queries, predictions = [], []
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE):
-    with jax.default_matmul_precision('highest'):
-      predictions.append(np.asarray(_without_examples(graph, state, prompt)))
-    queries.append(prompt.x_query)
-  x, answers = np.concatenate(queries), np.concatenate(predictions)
-  guess = getattr(model, 'guess', None)
+  x, answers = gather(
+    lambda prompt: (prompt.x_query, run(_without_examples, [model], prompt)),
+    sample_batches(task, seed, num_prompts, BATCH_SIZE),
+  )
   kind = token = None
   if isinstance(model, LinearAttention):
-    weights, bias = map(np.asarray, model.initial_guess())
-    # yq-LSA trains its guess.
-    kind = 'linear' if hasattr(model, 'w') else 'fixed'
-    token = LinearFit(weights, bias, None, distance_to_mean(weights, task))
-  elif isinstance(guess, InitialGuess):
-    kind = guess.kind
+    kind, token = model.guess_kind, _exact(*model.initial_guess(), task)
+  elif isinstance(model, TokenModel):
+    kind, guess = model.guess.kind, model.guess
     token = _of_token(guess, x, task)
   return LearnedGuess(kind, token, _fit(x, answers, task))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _without_examples(graph: Any, state: PyTree, prompt: Prompt) -> Array:
-  model = nnx.merge(graph, state)
+def _without_examples(predictors: Sequence[Predictor], prompt: Prompt) -> Array:
+  (model,) = predictors
   return model(dataclasses.replace(prompt, x=prompt.x[:, :0], y=prompt.y[:, :0]))
 
 
@@ -87,16 +76,14 @@ def _of_token(
 ) -> LinearFit:
   if not guess.is_affine:
     return _fit(x, np.asarray(guess(jnp.asarray(x))), task)
-  weights, bias = (
-    np.asarray(getattr(guess, name)[...]) if hasattr(guess, name) else np.zeros(shape)
-    for name, shape in (
-      ('weights', (x.shape[1], guess.num_outputs)),
-      ('bias', guess.num_outputs),
-    )
-  )
-  if guess.num_outputs == 1:
-    weights, bias = weights[:, 0], bias[0]
-  return LinearFit(weights, np.asarray(bias), None, distance_to_mean(weights, task))
+  weights, bias = guess.affine()
+  one = guess.num_outputs == 1
+  return _exact(*((weights[:, 0], bias[0]) if one else (weights, bias)), task)
+
+
+def _exact(weights: ArrayLike, bias: ArrayLike, task: Task) -> LinearFit:
+  weights, bias = np.asarray(weights), np.asarray(bias)
+  return LinearFit(weights, bias, None, distance_to_mean(weights, task))
 
 
 def _fit(
@@ -120,7 +107,5 @@ def _fit(
 
 def distance_to_mean(weights: Float[np.ndarray, ' d *k'], task: Task) -> float | None:
   """|w − w*|; None for a task without a prior mean w*."""
-  mean = getattr(task, 'prior_mean', None)
-  if mean is None or np.shape(mean) != weights.shape:
-    return None
-  return float(np.linalg.norm(weights - mean))
+  mean = task.mean_weights()
+  return None if mean is None else float(np.linalg.norm(weights - mean))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, Task
-from zoo.measure.curves import sample_batches, split, summarise
+from zoo.measure.curves import summarise
+from zoo.measure.predict import gather, loss_of, run, sample_batches
 from zoo.tasks.base import Loss, is_squared
 
 _BATCH_SIZE = 512
@@ -54,51 +54,43 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
       'layer_tokens and read, as transformer and deep_lsa have'
     )
   check_count('num_prompts', num_prompts, minimum=2)
-  graph, state = split(model)
-  loss = task.loss
-  each_losses, each_tokens, targets = [], [], []
+  loss, squared = loss_of(task), is_squared(task)
   # The first half is for the losses, the second for the fit, if there is one.
-  squared = is_squared(task)
   batches = sample_batches(task, seed, 2 * num_prompts, _BATCH_SIZE)
   if not squared:
     batches = itertools.islice(batches, -(-num_prompts // _BATCH_SIZE))
-  for prompt in batches:
-    found = jax.device_get(_read_layers(graph, loss, state, prompt))
-    each_losses.append(found[0])
-    each_tokens.append(found[1])
-    targets.append(np.asarray(prompt.y_query))
-  own = np.concatenate(each_losses, axis=1).astype(np.float64)[:, :num_prompts]
-  fitted = None
-  if squared:
-    tokens = np.concatenate(each_tokens, axis=1).astype(np.float64)
-    fitted = _curve(_fitted(tokens, np.concatenate(targets), num_prompts))
-  return Lens(_curve(own), fitted)
+  losses, tokens, targets = gather(
+    lambda prompt: (*run(_read_layers, [model], prompt, loss), prompt.y_query), batches
+  )
+  own = _curve(losses[:num_prompts].astype(np.float64))
+  if not squared:
+    return Lens(own, None)
+  return Lens(own, _curve(_fitted(tokens.astype(np.float64), targets, num_prompts)))
 
 
-def _curve(losses: Float[np.ndarray, 'l p']) -> LayerCurve:
-  return LayerCurve(*summarise(losses.T))
+def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
+  return LayerCurve(*summarise(losses))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _read_layers(
-  graph: Any, loss: Loss, state: PyTree, prompt: Prompt
-) -> tuple[Float[Array, 'l b'], Float[Array, 'l b w']]:
+  predictors: Sequence[Layered], prompt: Prompt, loss: Loss
+) -> tuple[Float[Array, 'b l'], Float[Array, 'b l w']]:
   """The loss at the query by the model's readout, and the query's token, by layer."""
-  model = nnx.merge(graph, state)
-  with jax.default_matmul_precision('highest'):
-    each = model.layer_tokens(prompt)
-    predictions = [model.read(tokens, prompt)[:, -1] for tokens in each]
-  found = jnp.stack([loss(one, prompt.y_query) for one in predictions])
-  return found, jnp.stack([tokens[:, -1] for tokens in each])
+  (model,) = predictors
+  each = model.layer_tokens(prompt)
+  predictions = [model.read(tokens, prompt)[:, -1] for tokens in each]
+  losses = [loss(one, prompt.y_query) for one in predictions]
+  tokens = [tokens[:, -1] for tokens in each]
+  return jnp.stack(losses, axis=1), jnp.stack(tokens, axis=1)
 
 
 def _fitted(
-  tokens: Float[np.ndarray, 'l p w'], targets: Float[np.ndarray, ' p'], num_prompts: int
-) -> Float[np.ndarray, 'l m']:
+  tokens: Float[np.ndarray, 'p l w'], targets: Float[np.ndarray, ' p'], num_prompts: int
+) -> Float[np.ndarray, 'm l']:
   """Squared errors on the first m prompts, of least squares fitted to the others."""
   found = []
-  for one in tokens:
+  for one in np.moveaxis(tokens, 1, 0):
     inputs = np.column_stack([one, np.ones(len(one))])
     weights = np.linalg.lstsq(inputs[num_prompts:], targets[num_prompts:])[0]
     found.append((inputs[:num_prompts] @ weights - targets[:num_prompts]) ** 2)
-  return np.stack(found)
+  return np.stack(found, axis=1)

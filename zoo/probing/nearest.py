@@ -12,26 +12,23 @@ and the prediction is w·x_q. For a given η, λ or Γ it is affine in w_0.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import scipy.linalg
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.search import lowest_point
-from zoo.measure.curves import merge, sample_batches, split
 from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import BATCH_SIZE, at_query, gather, run, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
-from zoo.tasks.baselines import HostBaseline
 
-_BATCH_SIZE = 4096
 # If the slope of predictions in w_0 is below this share of the query's length, float32
 # predictions do not determine w_0 to two digits.
 _LEAST_SLOPE = 1e-3
@@ -70,12 +67,6 @@ class _Samples(NamedTuple):
   query: Float[np.ndarray, 'p d']  # x_q
   features: Float[np.ndarray, 'p d d']  # S
   labels: Float[np.ndarray, 'p d']  # r
-  context_length: int
-
-  def part(self, half: slice) -> _Samples:
-    return self._replace(
-      **{name: getattr(self, name)[half] for name in self._fields[:-1]}
-    )
 
 
 # From a parameter to the predictions for w_0 = 0, and their derivative in w_0.
@@ -97,11 +88,17 @@ def sampled_algorithm(
     )
   d = task.num_features
   num_prompts = check_count('num_prompts', num_prompts, minimum=least_prompts(d))
-  samples = _sample(subject, task, num_prompts, seed)
-  half = num_prompts // 2
-  fitted, measured = samples.part(slice(half)), samples.part(slice(half, None))
+  samples = gather(
+    lambda prompt: _sample(prompt, run(at_query, [subject], prompt)[0]),
+    sample_batches(task, seed, num_prompts, BATCH_SIZE),
+  )
+  half, c = num_prompts // 2, task.context_length
+  fitted, measured = (
+    jax.tree.map(lambda array, part=part: array[part], samples)
+    for part in (slice(half), slice(half, None))
+  )
   step, of_step = _nearest_step(fitted)
-  penalty, of_ridge = _nearest_penalty(fitted)
+  penalty, of_ridge = _nearest_penalty(fitted, c)
   matrix, of_matrix = _nearest_matrix(fitted, step * np.eye(d), of_step)
   blind = _least_squares(fitted.query, fitted.prediction)
   effect = np.square(measured.prediction - measured.query @ blind)
@@ -125,7 +122,7 @@ def sampled_algorithm(
     risk=estimate(np.square(measured.prediction - measured.target)),
     nearest_gd=measure(step, of_step, *_steps(measured)(step)),
     nearest_gd_beta=measure(matrix, of_matrix, *_matrix_step(measured, matrix)),
-    nearest_ridge=measure(penalty, of_ridge, *_ridges(measured)(penalty)),
+    nearest_ridge=measure(penalty, of_ridge, *_ridges(measured, c)(penalty)),
   )
 
 
@@ -137,30 +134,14 @@ def least_prompts(num_features: int) -> int:
   return 4 * num_features * (num_features + 1)
 
 
-def _sample(subject: Predictor, task: Task, num_prompts: int, seed: int) -> _Samples:
-  static, arrays = split(subject)
-  parts, c = [], 1
-  for prompt in sample_batches(task, seed, num_prompts, _BATCH_SIZE):
-    with jax.default_matmul_precision('highest'):
-      if isinstance(static, HostBaseline):
-        prediction = static(prompt)
-      else:
-        prediction = _predict(static, arrays, prompt)
-    x, y, query, target, prediction = (
-      np.asarray(array, np.float64)
-      for array in (prompt.x, prompt.y, prompt.x_query, prompt.y_query, prediction)
-    )
-    c = max(x.shape[1], 1)
-    features, labels = np.einsum('pci,pcj->pij', x, x), np.einsum('pci,pc->pi', x, y)
-    parts.append((prediction, target, query, features / c, labels / c))
-  each = zip(*parts, strict=True)
-  prediction, target, query, features, labels = map(np.concatenate, each)
-  return _Samples(prediction, target, query, features, labels, c)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _predict(static: Any, arrays: PyTree, prompt: Prompt) -> Float[Array, ' b']:
-  return merge(static, arrays)(prompt)
+def _sample(prompt: Prompt, predictions: Float[Array, ' b']) -> _Samples:
+  x, y, query, target, prediction = (
+    np.asarray(array, np.float64)
+    for array in (prompt.x, prompt.y, prompt.x_query, prompt.y_query, predictions)
+  )
+  c = x.shape[1]
+  features, labels = np.einsum('pci,pcj->pij', x, x), np.einsum('pci,pc->pi', x, y)
+  return _Samples(prediction, target, query, features / c, labels / c)
 
 
 def _steps(samples: _Samples) -> _Family:
@@ -170,16 +151,16 @@ def _steps(samples: _Samples) -> _Family:
   return lambda step: (step * along, samples.query - step * moved)
 
 
-def _ridges(samples: _Samples) -> _Family:
-  """The predictions of ridge regression, by λ."""
+def _ridges(samples: _Samples, c: int) -> _Family:
+  """The predictions of ridge regression on c examples, by λ."""
   values, vectors = np.linalg.eigh(samples.features)
   values = values.clip(0)
   turn = np.swapaxes(vectors, 1, 2)
   query, labels = _times(turn, samples.query), _times(turn, samples.labels)
 
   def predict(penalty: float) -> tuple[np.ndarray, np.ndarray]:
-    shrunk = query / (values + penalty / samples.context_length)
-    slope = penalty / samples.context_length * shrunk
+    shrunk = query / (values + penalty / c)
+    slope = penalty / c * shrunk
     return np.sum(shrunk * labels, axis=1), _times(vectors, slope)
 
   return predict
@@ -218,10 +199,12 @@ def _nearest_step(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
   return step, _profile(samples, family, step)[1]
 
 
-def _nearest_penalty(samples: _Samples) -> tuple[float, Float[np.ndarray, ' d']]:
+def _nearest_penalty(
+  samples: _Samples, c: int
+) -> tuple[float, Float[np.ndarray, ' d']]:
   """(λ, w_0), with λ searched from 10⁻⁸ to 10⁴ times the mean eigenvalue of XᵀX."""
-  family, count = _ridges(samples), samples.context_length
-  mean = count * np.trace(samples.features, axis1=1, axis2=2).mean()
+  family = _ridges(samples, c)
+  mean = c * np.trace(samples.features, axis1=1, axis2=2).mean()
   scale = mean / samples.query.shape[1] or 1.0
   grid = np.log(scale) + np.log(10) * np.linspace(-8, 4, 49)
   found, _ = lowest_point(lambda log: _profile(samples, family, np.exp(log))[0], grid)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.curves import sample_batches
+from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
@@ -22,9 +22,9 @@ from zoo.probing.heat_maps import plot_heads as plot_heads
 from zoo.probing.heat_maps import plot_step_matrix as plot_step_matrix
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
-from zoo.probing.sampling import Answer, answers
 from zoo.probing.shift_pictures import plot_shifts as plot_shifts
 from zoo.probing.shift_pictures import plot_task_shifts as plot_task_shifts
+from zoo.probing.similarity import answers
 from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
 
@@ -103,10 +103,10 @@ def plot_alignment(
 ) -> Figure:
   """Both predictors on 512 prompts: predictions, gradients and their cosine."""
   prompt = next(sample_batches(task, 0, 512, 512))
-  with jax.default_matmul_precision('highest'):
-    (f, gradient), (other_f, other_gradient) = map(
-      _on_host, answers([subject, other], prompt)
-    )
+  (f, gradient), (other_f, other_gradient) = jax.tree.map(
+    lambda array: np.asarray(array, np.float64),
+    run(answers, [subject, other], prompt),
+  )
   figure = Figure(2.9)
   left, middle, right = figure.subplots(1, 3)
   _scatter(left, other_f, f)
@@ -153,8 +153,3 @@ def _scatter(
   low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
   axes.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
-
-
-def _on_host(found: Answer) -> tuple[np.ndarray, np.ndarray]:
-  prediction, gradient = (np.asarray(part, np.float64) for part in found)
-  return prediction, gradient

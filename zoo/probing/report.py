@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -22,7 +21,6 @@ from zoo.measure.comparison import Comparison, compare
 from zoo.measure.intervals import Estimate
 from zoo.models.linear_attention import LinearAttention
 from zoo.probing.attention_heads import Head, heads
-from zoo.probing.distribution_shift import SHIFTS, Shift, shift
 from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
 from zoo.probing.lens import LayerCurve, Lens, lens
@@ -33,8 +31,8 @@ from zoo.probing.paths import (
   interpolation,
 )
 from zoo.probing.scores import Risks, Score, risks, score
+from zoo.probing.shifts import SHIFTS, Shift, TaskShift, shift, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
-from zoo.probing.task_shifts import TaskShift, task_shift
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
 from zoo.tasks import LinearRegression
 from zoo.tasks.base import is_squared
@@ -51,6 +49,7 @@ REFERENCES = {
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task
+_NUM_MOVED = 8192  # prompts of each value of a shifted property
 _NUM_FITTED = 16384  # prompts, for the nearest algorithms
 
 
@@ -61,19 +60,21 @@ class Report:
   is_gradient_descent: bool
   verdict: str
   against: str | None  # None: there is no other predictor
-  risks: Risks | None  # on fresh prompts of the task
-  comparison: Comparison | None  # with the task's baselines, by number of examples
-  algorithm: ImplicitAlgorithm | None
+  risks: Risks | None = None  # on fresh prompts of the task
+  # With the task's baselines, by number of examples.
+  comparison: Comparison | None = None
+  algorithm: ImplicitAlgorithm | None = None
   # For a model without an exact algorithm: the nearest ones, and its initial guess.
-  sampled: SampledAlgorithm | None
-  guess: LearnedGuess | None
-  alignment: Alignment | None
-  heads: list[Head] | None
-  to_other: Interpolation | None
-  to_optimum: Interpolation | None  # to the constructed optimum
-  lens: Lens | None  # the loss of what can be read after each layer
-  shifts: list[Shift]
-  task_shifts: list[TaskShift]  # on the tasks from `task.shifts()`, at C examples
+  sampled: SampledAlgorithm | None = None
+  guess: LearnedGuess | None = None
+  alignment: Alignment | None = None
+  heads: list[Head] | None = None
+  to_other: Interpolation | None = None
+  to_optimum: Interpolation | None = None  # to the constructed optimum
+  lens: Lens | None = None  # the loss of what can be read after each layer
+  shifts: list[Shift] = dataclasses.field(default_factory=list)
+  # On the tasks from `task.shifts()`, at C examples.
+  task_shifts: list[TaskShift] = dataclasses.field(default_factory=list)
   score: Score | None = None  # on a frozen set, if one was given
   failures: dict[str, str] = dataclasses.field(default_factory=dict)  # why, by part
 
@@ -141,38 +142,25 @@ def probe(
     )
   parts = _Parts()
   few = min(num_prompts, _NUM_COMPARED)
-  of_pair = _OfPair()
   if other is not None:
-    of_pair = _of_pair(parts, subject, other, task, num_prompts, seed, evaluation_set)
-  compared = parts.measure('comparison', compare, subject, task, few, seed)
-  if 'comparison' in parts.errors and of_pair.risks is None:
+    if evaluation_set is not None:
+      parts.measure('score', score, subject, other, evaluation_set)
+    parts.measure('risks', risks, subject, other, task, num_prompts, seed)
+    if task.num_outputs == 1:
+      parts.measure('alignment', alignment, subject, other, task, num_prompts, seed)
+  parts.measure('comparison', compare, subject, task, few, seed)
+  if 'comparison' in parts.errors and parts.found.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured
-  of_rule, sampled = _OfRule(), _OfSamples()
   if theory.covers(task) and has_rule(subject):
-    assert isinstance(task, LinearRegression)
-    of_rule = _of_rule(parts, subject, other, task)
+    _measure_rule(parts, subject, other, task)
   else:
-    sampled = _of_samples(parts, subject, task, num_prompts, seed)
-  is_descent, verdict = _judge(task, compared, of_rule, sampled)
-  read = None
+    _measure_samples(parts, subject, task, num_prompts, seed)
+  is_descent, verdict = _judge(task, parts.found)
   if isinstance(subject, Layered):
-    read = parts.measure('lens', lens, subject, task, few, seed)
-  of_shifts = _of_shifts(parts, subject, other, task, num_prompts, seed)
-  return Report(
-    is_gradient_descent=is_descent,
-    verdict=verdict,
-    against=against_name,
-    comparison=compared,
-    lens=read,
-    **of_pair._asdict(),
-    **of_rule._asdict(),
-    **sampled._asdict(),
-    **of_shifts._asdict(),
-    failures=parts.end(),
-  )
-
-
-_Result = TypeVar('_Result')
+    parts.measure('lens', lens, subject, task, few, seed)
+  _measure_shifts(parts, subject, other, task, num_prompts, seed)
+  failures = parts.end()
+  return Report(is_descent, verdict, against_name, **parts.found, failures=failures)
 
 
 class _Parts:
@@ -182,18 +170,21 @@ class _Parts:
   _CHECKS = 'score', 'risks', 'comparison'
 
   def __init__(self) -> None:
+    self.found: dict[str, Any] = {}  # by field of the report
     self.errors: dict[str, Exception] = {}
     self._bar = tqdm(desc='probe', leave=False, disable=None, bar_format='{desc}')
 
-  def measure(
-    self, name: str, function: Callable[..., _Result], *arguments: Any
-  ) -> _Result | None:
+  def measure(self, name: str, function: Callable[..., Any], *given: Any) -> None:
+    """Keeps the result of a function for the field `name` of the report."""
+    self.found[name] = self.attempt(name, function, *given)
+
+  def attempt(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
     """The result of a function; None if it fails, after a warning."""
     if self._bar.disable:  # not in a terminal
       logging.info('probe: %s', name)
     self._bar.set_description_str(f'probe: {name}')
     try:
-      return function(*arguments)
+      return function(*given)
     except Exception as error:  # a user's predictor or task may raise anything
       if isinstance(error, UserError) and name in self._CHECKS:
         raise
@@ -212,127 +203,71 @@ def _in_words(error: Exception) -> str:
   return f'{kind}{in_one_line(error, 200)}'
 
 
-class _OfPair(NamedTuple):
-  """The results that require another predictor, by their names in a report."""
-
-  score: Score | None = None
-  risks: Risks | None = None
-  alignment: Alignment | None = None
-
-
-def _of_pair(
-  parts: _Parts,
-  subject: Predictor,
-  other: Predictor,
-  task: Task,
-  num_prompts: int,
-  seed: int,
-  evaluation_set: EvaluationSet | None,
-) -> _OfPair:
-  scored = aligned = None
-  if evaluation_set is not None:
-    scored = parts.measure('score', score, subject, other, evaluation_set)
-  about = subject, other, task, num_prompts, seed
-  measured = parts.measure('risks', risks, *about)
-  if task.num_outputs == 1:
-    aligned = parts.measure('alignment', alignment, *about)
-  return _OfPair(scored, measured, aligned)
-
-
-def _judge(
-  task: Task, compared: Comparison | None, of_rule: _OfRule, sampled: _OfSamples
-) -> tuple[bool, str]:
-  """Whether the subject does gradient descent, and the verdict in words."""
-  if theory.covers(task):
-    if of_rule.algorithm is not None:
-      return judge(of_rule.algorithm, task)
-    if sampled.sampled is not None:
-      return judge_by_samples(sampled.sampled)
-    return False, 'Unknown: its algorithm could not be measured.'
-  if compared is not None:
-    return False, judge_by_baselines(compared)
-  return False, 'Unknown: no theory covers its task.'
-
-
-class _OfRule(NamedTuple):
-  """The results that require a learning rule, by their names in a report."""
-
-  algorithm: ImplicitAlgorithm | None = None
-  heads: list[Head] | None = None
-  to_other: Interpolation | None = None
-  to_optimum: Interpolation | None = None
-
-
-def _of_rule(
+def _measure_rule(
   parts: _Parts, subject: Predictor, other: Predictor | None, task: LinearRegression
-) -> _OfRule:
-  measure = parts.measure
-  optimum = measure('to_optimum', constructed_optimum, subject, task)
-  return _OfRule(
-    measure('algorithm', implicit_algorithm, subject, task),
-    measure('heads', heads, subject, task)
-    if isinstance(subject, LinearAttention)
-    else None,
-    measure('to_other', interpolation, subject, other, task)
-    if other is not None and has_rule(other)
-    else None,
-    None
-    if optimum is None
-    else measure('to_optimum', interpolation, subject, optimum, task),
-  )
+) -> None:
+  """Measures what requires a learning rule."""
+  optimum = parts.attempt('to_optimum', constructed_optimum, subject, task)
+  parts.measure('algorithm', implicit_algorithm, subject, task)
+  if isinstance(subject, LinearAttention):
+    parts.measure('heads', heads, subject, task)
+  if other is not None and has_rule(other):
+    parts.measure('to_other', interpolation, subject, other, task)
+  if optimum is not None:
+    parts.measure('to_optimum', interpolation, subject, optimum, task)
 
 
-class _OfSamples(NamedTuple):
-  """The results for subjects without a learning rule, by their names in a report."""
-
-  sampled: SampledAlgorithm | None = None
-  guess: LearnedGuess | None = None
-
-
-def _of_samples(
+def _measure_samples(
   parts: _Parts, subject: Predictor, task: Task, num_prompts: int, seed: int
-) -> _OfSamples:
-  sampled = guess = None
+) -> None:
+  """Measures what subjects without a learning rule have."""
   if task.num_outputs == 1 and is_squared(task):
-    least = least_prompts(task.num_features)
-    num_prompts = max(min(num_prompts, _NUM_FITTED), least)
-    about = subject, task, num_prompts, seed
-    sampled = parts.measure('sampled', sampled_algorithm, *about)
+    num_prompts = min(num_prompts, _NUM_FITTED)
+    num_prompts = max(num_prompts, least_prompts(task.num_features))
+    parts.measure('sampled', sampled_algorithm, subject, task, num_prompts, seed)
   if isinstance(subject, nnx.Module):
-    guess = parts.measure('guess', learned_guess, subject, task)
-  return _OfSamples(sampled, guess)
+    parts.measure('guess', learned_guess, subject, task)
 
 
-class _OfShifts(NamedTuple):
-  """The results on shifted tasks, by their names in a report."""
+def _judge(task: Task, found: dict[str, Any]) -> tuple[bool, str]:
+  """Whether the subject does gradient descent, and the verdict in words."""
+  if not theory.covers(task):
+    if found['comparison'] is None:
+      return False, 'Unknown: no theory covers its task.'
+    return False, judge_by_baselines(found['comparison'])
+  if (algorithm := found.get('algorithm')) is not None:
+    return judge(algorithm, task)
+  if (sampled := found.get('sampled')) is not None:
+    return judge_by_samples(sampled)
+  return False, 'Unknown: its algorithm could not be measured.'
 
-  shifts: list[Shift]
-  task_shifts: list[TaskShift]
 
-
-def _of_shifts(
+def _measure_shifts(
   parts: _Parts,
   subject: Predictor,
   other: Predictor | None,
   task: Task,
   num_prompts: int,
   seed: int,
-) -> _OfShifts:
-  found = _OfShifts([], [])
-  if theory.covers(task) and other is not None:
-    measured_with = functools.partial(shift, seed=seed)
-    for kind in SHIFTS:
-      about = subject, other, task, kind
-      one = parts.measure(f'shifts, {kind}', measured_with, *about)
-      if one is not None:
-        found.shifts.append(one)
-  count = min(num_prompts, _NUM_SHIFTED)
-  for name, shifted in (parts.measure('task_shifts', task.shifts) or {}).items():
-    about = subject, other, name, shifted, count, seed
-    of_task = parts.measure(f'task_shifts, {name}', task_shift, *about)
-    if of_task is not None:
-      found.task_shifts.append(of_task)
-  return found
+) -> None:
+  """Measures the losses on shifted tasks."""
+  kinds = SHIFTS if theory.covers(task) and other is not None else ()
+  shifts = [
+    parts.attempt(
+      f'shifts, {kind}', shift, subject, other, task, kind, _NUM_MOVED, seed
+    )
+    for kind in kinds
+  ]
+  few = min(num_prompts, _NUM_SHIFTED)
+  tasks = parts.attempt('task_shifts', task.shifts) or {}
+  task_shifts = [
+    parts.attempt(
+      f'task_shifts, {name}', task_shift, subject, other, name, shifted, few, seed
+    )
+    for name, shifted in tasks.items()
+  ]
+  parts.found['shifts'] = [one for one in shifts if one is not None]
+  parts.found['task_shifts'] = [one for one in task_shifts if one is not None]
 
 
 def _plain(value: object) -> object:

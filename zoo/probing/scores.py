@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Any
 
 import jax
-from jaxtyping import Array, Float
 
 from zoo import theory
+from zoo.core.errors import check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.evaluation_sets import EvaluationSet
-from zoo.measure.intervals import Estimate
-from zoo.probing.sampling import Answer, means, sample_means
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import (
+  BATCH_SIZE,
+  gather,
+  loss_of,
+  losses_at_query,
+  run,
+  sample_batches,
+)
 from zoo.theory.exact import known_risk
 
-_BATCH_SIZE = 1024  # divides the sizes of the sets, so that one program is enough
+_OF_SETS = 1024  # divides the sizes of the sets, so that one program is enough
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +64,9 @@ def risks(
 
   Raises UserError for a predictor that cannot be called on the task's prompts.
   """
-  losses = Losses(task)
-  sampled = sample_means(losses, [subject, other], task, num_prompts, seed)
-  return _risks(subject, other, task, sampled)
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  batches = sample_batches(task, seed, num_prompts, BATCH_SIZE)
+  return Risks(**_risks(subject, other, task, batches))
 
 
 def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -> Score:
@@ -66,17 +74,14 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
 
   Raises UserError for a predictor that cannot be called on the set's prompts.
   """
-  task, prompt = evaluation_set.task, evaluation_set.prompt
-  num_prompts = len(prompt.y_query)
-
-  def batches() -> Iterator[Prompt]:
-    for start in range(0, num_prompts, _BATCH_SIZE):
-      stop = start + _BATCH_SIZE
-      yield jax.tree.map(lambda array: array[start:stop], prompt)  # noqa: B023
-
-  sampled = means(Losses(task), [subject, other], task.num_features, batches())
+  task, whole = evaluation_set.task, evaluation_set.prompt
+  num_prompts = len(whole.y_query)
+  batches = (
+    jax.tree.map(lambda array, start=start: array[start : start + _OF_SETS], whole)
+    for start in range(0, num_prompts, _OF_SETS)
+  )
   return Score(
-    **vars(_risks(subject, other, task, sampled)),
+    **_risks(subject, other, task, batches),
     evaluation_set=evaluation_set.name,
     version=evaluation_set.version,
     sha256=evaluation_set.sha256,
@@ -85,29 +90,19 @@ def score(subject: Predictor, other: Predictor, evaluation_set: EvaluationSet) -
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Losses:
-  """Measures the losses of two predictors on a task, and their differences."""
-
-  task: Task
-
-  def __call__(
-    self, prompt: Prompt, answers: list[Answer]
-  ) -> dict[str, Float[Array, ' b']]:
-    loss = self.task.loss
-    one_b, two_b = (loss(answer.prediction, prompt.y_query) for answer in answers)
-    return {'risk': one_b, 'other_risk': two_b, 'risk_difference': one_b - two_b}
-
-
 def _risks(
-  subject: Predictor, other: Predictor, task: Task, sampled: dict[str, Estimate]
-) -> Risks:
+  subject: Predictor, other: Predictor, task: Task, batches: Iterable[Prompt]
+) -> dict[str, Any]:
+  both, loss = [subject, other], loss_of(task)
+  one, two = gather(lambda prompt: run(losses_at_query, both, prompt, loss), batches)
   optimal_risk = None
   if theory.covers(task):
     optimal_risk = float(theory.exact_risk(theory.optimal_rule(task), task))
-  return Risks(
-    **sampled,
-    exact_risk=known_risk(subject, task),
-    other_exact_risk=known_risk(other, task),
-    optimal_risk=optimal_risk,
-  )
+  return {
+    'risk': estimate(one),
+    'other_risk': estimate(two),
+    'risk_difference': estimate(one - two),
+    'exact_risk': known_risk(subject, task),
+    'other_exact_risk': known_risk(other, task),
+    'optimal_risk': optimal_risk,
+  }

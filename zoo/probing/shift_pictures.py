@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from zoo.measure.intervals import Estimate
-from zoo.probing.distribution_shift import Shift
-from zoo.probing.task_shifts import TaskShift
+from zoo.probing.shifts import Shift, TaskShift
 from zoo.reports.style import (
   BLUE,
   GREEN,

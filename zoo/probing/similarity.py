@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from zoo import theory
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task
-from zoo.measure.intervals import Estimate
-from zoo.probing.sampling import Answer, sample_means
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import BATCH_SIZE, gather, run, sample_batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +56,19 @@ def alignment(
 ) -> Alignment:
   """Compares a model, rule or estimator with another one on the prompts of a task.
 
-  The prompts are those of `sampling.sample_means`. The exact part needs two learning
-  rules and a task that exact theory covers. Raises UserError for a predictor that
-  cannot be called on the task's prompts, or that another library fits to each prompt.
+  The exact part needs two learning rules and a task that exact theory covers. Raises
+  UserError for a predictor that cannot be called on the task's prompts, or that another
+  library fits to each prompt.
   """
-  means = sample_means(_measure, [subject, other], task, num_prompts, seed, True)
-  exact = None
+  num_prompts = check_count('num_prompts', num_prompts, minimum=2)
+  both, exact = [subject, other], None
+  found = gather(
+    lambda prompt: run(_measure, both, prompt),
+    sample_batches(task, seed, num_prompts, BATCH_SIZE),
+  )
   if theory.covers(task) and has_rule(subject) and has_rule(other):
     exact = exact_alignment(subject, other, task)
+  means = {name: estimate(values) for name, values in found.items()}
   return Alignment(num_prompts, **means, exact=exact)
 
 
@@ -95,21 +103,39 @@ def has_rule(subject: Predictor) -> bool:
   return True
 
 
-def _measure(prompt: Prompt, answers: list[Answer]) -> dict[str, Float[Array, ' b']]:
-  one, two = answers
-  prediction_b = one.prediction - two.prediction
-  square_b = jnp.sum(jnp.square(one.gradient - two.gradient), axis=1)
-  product_b = jnp.sum(one.gradient * two.gradient, axis=1)
-  scale_b = jnp.linalg.norm(one.gradient, axis=1) * jnp.linalg.norm(
-    two.gradient, axis=1
-  )
+def answers(
+  predictors: Sequence[Predictor], prompt: Prompt
+) -> list[tuple[Float[Array, ' b'], Float[Array, 'b d']]]:
+  """The predictions of each predictor, and their gradients in the query."""
+  return [_answer(predictor, prompt) for predictor in predictors]
+
+
+def _answer(predictor: Predictor, prompt: Prompt) -> tuple[Array, Array]:
+  def total(x_query: Float[Array, 'b d']) -> tuple[Float[Array, ''], Array]:
+    prediction = predictor(dataclasses.replace(prompt, x_query=x_query))
+    # A prompt's prediction depends only on its own query.
+    return jnp.sum(prediction), prediction
+
+  gradient, prediction = jax.grad(total, has_aux=True)(prompt.x_query)
+  return prediction, gradient
+
+
+def _measure(
+  predictors: Sequence[Predictor], prompt: Prompt
+) -> dict[str, Float[Array, ' b']]:
+  (f, gradient), (other_f, other_gradient) = answers(predictors, prompt)
+  gap_b = f - other_f
+  square_b = jnp.sum(jnp.square(gradient - other_gradient), axis=1)
+  product_b = jnp.sum(gradient * other_gradient, axis=1)
+  lengths_b = (jnp.linalg.norm(one, axis=1) for one in (gradient, other_gradient))
+  scale_b = math.prod(lengths_b)
   return {
-    'prediction_difference': jnp.abs(prediction_b),
+    'prediction_difference': jnp.abs(gap_b),
     'gradient_difference': jnp.sqrt(square_b),
     'cosine_similarity': jnp.where(
       scale_b > 0, product_b / jnp.where(scale_b > 0, scale_b, 1), 0
     ),
-    'squared_prediction_difference': jnp.square(prediction_b),
+    'squared_prediction_difference': jnp.square(gap_b),
     'squared_gradient_difference': square_b,
     'gradient_product': product_b,
   }

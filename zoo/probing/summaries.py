@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from zoo.core.tables import format_estimate, format_table
-from zoo.measure.comparison import table_of
+from zoo.measure.comparison import Comparison, table_of
 from zoo.measure.intervals import Estimate
 from zoo.probing.attention_heads import Head
-from zoo.probing.distribution_shift import Shift, ShiftedRisk
 from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.lens import LayerCurve, Lens
+from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
+from zoo.probing.shifts import Shift, ShiftedRisk, TaskShift
 from zoo.probing.similarity import Alignment
-from zoo.probing.task_shifts import TaskShift
 from zoo.probing.verdicts import percent
 from zoo.reports import Table
 
@@ -46,49 +46,44 @@ def summary(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
   """The tables of a report; the first cell of each header is the table's title."""
-  found = []
   against = report.against or ''
-  if report.risks is not None:
-    found.append(_risk_table(report.risks, 'risk', against))
-  if report.algorithm is not None:
-    found.append(_algorithm_table(report.algorithm))
-  if report.sampled is not None:
-    found.append(_nearest_table(report.sampled))
-  if report.guess is not None:
-    found.append(_guess_table(report.guess))
-  if report.comparison is not None:
-    header, rows = table_of(report.comparison)
-    found.append(Table(rows, header))
-  if report.alignment is not None:
-    found.append(_alignment_table(report.alignment, against))
-  if report.score is not None:
-    found.append(_score_table(report.score, against))
-  if report.heads is not None and len(report.heads) > 1:
-    found.append(_head_table(report.heads))
-  if report.to_optimum is not None and report.to_optimum.weight_risk is not None:
-    found.append(_path_table(report.to_optimum))
-  if report.lens is not None:
-    found.append(_lens_table(report.lens))
-  if report.shifts:
-    found.append(_shift_table(report.shifts, against))
-  if report.task_shifts:
-    found.append(_task_shift_table(report.task_shifts, report.against))
-  if report.failures:
-    header = 'left out of this report', 'because'
-    found.append(Table([*report.failures.items()], header))
-  return found
+  found = [
+    report.risks and _risk_table(report.risks, 'risk', against),
+    report.algorithm and _algorithm_table(report.algorithm),
+    report.sampled and _nearest_table(report.sampled),
+    report.guess and _guess_table(report.guess),
+    report.comparison and _comparison_table(report.comparison),
+    report.alignment and _alignment_table(report.alignment, against),
+    report.score and _score_table(report.score, against),
+    report.heads and _head_table(report.heads),
+    report.to_optimum and _path_table(report.to_optimum),
+    report.lens and _lens_table(report.lens),
+    report.shifts and _shift_table(report.shifts, against),
+    report.task_shifts and _task_shift_table(report.task_shifts, report.against),
+    report.failures and _failure_table(report.failures),
+  ]
+  return [table for table in found if isinstance(table, Table)]
+
+
+def _comparison_table(found: Comparison) -> Table:
+  header, rows = table_of(found)
+  return Table(rows, header)
+
+
+def _failure_table(failures: Mapping[str, str]) -> Table:
+  return Table([*failures.items()], ('left out of this report', 'because'))
 
 
 def _lens_table(found: Lens) -> Table:
-  def cells(curve: LayerCurve | None, i: int) -> str:
-    if curve is None:
-      return '-'
-    return format_estimate(float(curve.mean[i]), float(curve.standard_error[i]))
-
-  rows = [
-    (str(i), cells(found.own, i), cells(found.fitted, i))
-    for i in range(len(found.own.mean))
+  curves = (found.own,) if found.fitted is None else (found.own, found.fitted)
+  losses = [
+    [*map(format_estimate, curve.mean.tolist(), curve.standard_error.tolist())]
+    for curve in curves
   ]
+  layers = range(len(found.own.mean))
+  if found.fitted is None:
+    losses.append(['-' for _ in layers])
+  rows = [*zip(map(str, layers), *losses, strict=True)]
   return Table(rows, ('after layer', 'own readout', 'fitted readout'))
 
 
@@ -206,7 +201,9 @@ def _alignment_table(found: Alignment, against: str) -> Table:
   )
 
 
-def _head_table(found: list[Head]) -> Table:
+def _head_table(found: list[Head]) -> Table | None:
+  if len(found) == 1:
+    return None
   rows = [
     (
       str(number),
@@ -218,8 +215,9 @@ def _head_table(found: list[Head]) -> Table:
   return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
 
 
-def _path_table(path: Interpolation) -> Table:
-  assert path.weight_risk is not None
+def _path_table(path: Interpolation) -> Table | None:
+  if path.weight_risk is None:
+    return None
   top = int(np.argmax(path.weight_risk))
   rows = [
     ('the model', '0', _exact(path.weight_risk[0])),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -12,7 +10,7 @@ from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size
+from zoo.core.values import derived_size, set_field, size, value
 from zoo.tasks.base import (
   CONTEXT,
   BaseTask,
@@ -101,7 +99,7 @@ class AssociativeRecall(BaseTask):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Recall(Baseline):
   """The value that the query's key had; for a new key all values are equally likely.
 

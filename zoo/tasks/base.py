@@ -83,6 +83,10 @@ class BaseTask(abc.ABC):
     """The loss of each prediction; here the squared error."""
     return losses.squared_error(prediction, target)
 
+  def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
+    """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
+    return None
+
   def baselines(self) -> dict[str, Predictor]:
     """Untrained predictors to compare a model with; the first is the one to beat.
 

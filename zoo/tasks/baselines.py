@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 import functools
 from collections.abc import Callable
 from typing import ClassVar
@@ -13,18 +13,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from zoo.core.prompt import Prompt
+from zoo.core.values import Vector, leaf, value
 
 
-class Baseline:
+class Baseline(abc.ABC):
   """An untrained predictor, defined by `predict` for one prompt.
 
-  Equal baselines share compiled programs, so a subclass must be a frozen dataclass with
-  hashable fields.
+  A subclass is decorated with `zoo.core.values.value`: its numbers are then arguments
+  of compiled programs, which baselines of the same class and sizes share.
   """
 
   # Whether prompts are predicted one after another, because each needs much memory.
   one_by_one: ClassVar[bool] = False
 
+  @abc.abstractmethod
   def predict(
     self,
     x: Float[Array, 'c d'],
@@ -33,7 +35,6 @@ class Baseline:
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '*k']:
     """The prediction at a query from the seen examples, which come first."""
-    raise NotImplementedError
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query."""
@@ -65,12 +66,13 @@ class Baseline:
     return jax.lax.map(predict, (x, y, x_query))
 
 
-class HostBaseline:
+class HostBaseline(abc.ABC):
   """A predictor that fits a model of another library to each prompt, on the host.
 
   It cannot be compiled, and is so slow that a comparison gives it fewer prompts.
   """
 
+  @abc.abstractmethod
   def fit_and_predict(
     self,
     x: Float[np.ndarray, 'k d'],
@@ -78,7 +80,6 @@ class HostBaseline:
     x_query: Float[np.ndarray, ' d'],
   ) -> float:
     """The prediction at a query from k ≥ 0 examples."""
-    raise NotImplementedError
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""
@@ -108,7 +109,7 @@ def zeroed(
   return jnp.where(seen[:, None], x, 0), jnp.where(along, y, 0)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Zero(Baseline):
   """Predicts 0: the mean of a centred task, or equal probabilities of all classes."""
 
@@ -122,7 +123,7 @@ class Zero(Baseline):
     return jnp.zeros(y.shape[1:], y.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class NearestNeighbours(Baseline):
   """The mean label of the examples nearest to the query; 0 before the first."""
 
@@ -142,7 +143,7 @@ class NearestNeighbours(Baseline):
     return jnp.sum(weights * y[nearest]) / jnp.maximum(jnp.sum(weights), 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Averaging(Baseline):
   """Predicts `w·x_q` with `w = (1/k) Σ_i y_i x_i` (Garg et al., arXiv 2208.01066)."""
 
@@ -158,7 +159,7 @@ class Averaging(Baseline):
     return jnp.dot(x_query, y @ x) / count
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class LeastSquares(Baseline):
   """Ridge regression; a penalty of 0 is least squares with weights of least norm.
 
@@ -168,7 +169,7 @@ class LeastSquares(Baseline):
 
   penalty: float = 0.0
   squares: bool = False
-  center: tuple[float, ...] | None = None
+  center: Vector | None = leaf(default=None)
 
   def predict(
     self,

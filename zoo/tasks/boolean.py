@@ -7,7 +7,6 @@ Features are uniform on {−1, 1}^d unless the task says otherwise.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import itertools
 import math
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import set_field, size, value
+from zoo.core.values import leaf, set_field, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -303,7 +302,7 @@ def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '
   return jax.random.rademacher(key, shape, float)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ConjunctionSpace(Baseline):
   """The Bayes predictor of the task 'conjunction', by enumeration of 3^d functions.
 
@@ -344,7 +343,7 @@ class ConjunctionSpace(Baseline):
     return jnp.where(jnp.any(fitting), logit, 0)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ConjunctionBayes(Baseline):
   """The Bayes predictor of the task 'conjunction', estimated by importance sampling.
 
@@ -444,7 +443,7 @@ def _log_evidence(
   return logsumexp(logs) - math.log(s)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Elimination(Baseline):
   """Valiant's algorithm: the conjunction of all literals that all positives satisfy.
 
@@ -469,11 +468,11 @@ class Elimination(Baseline):
     return jnp.where(jnp.any(against), -1 - doubt, certain)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Negated(Baseline):
   """The dual of a baseline: features, labels and prediction are negated."""
 
-  baseline: Baseline
+  baseline: Baseline = leaf()
 
   def predict(
     self,
@@ -485,14 +484,14 @@ class Negated(Baseline):
     return -self.baseline.predict(-x, -y, seen, -x_query)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class VersionSpace(Baseline):
   """The Bayes predictor by enumeration: all functions that fit vote by their prior.
 
   Predicts a fair coin if none fits.
   """
 
-  task: Majority | SparseParity
+  task: Majority | SparseParity = leaf()
 
   def predict(
     self,
@@ -510,7 +509,7 @@ class VersionSpace(Baseline):
     return losses.logit(jnp.where(total > 0, for_it / total, 0.5))
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ParityBayes(Baseline):
   """The Bayes predictor of the task 'parity', by elimination over GF(2).
 
@@ -548,7 +547,7 @@ class ParityBayes(Baseline):
     return losses.logit(jnp.where(jnp.any(query[:d] > 0), 0.5, label))
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class NeighbourBayes(Baseline):
   """The Bayes predictor of the task 'nearest_neighbour'.
 
@@ -573,7 +572,7 @@ class NeighbourBayes(Baseline):
     return losses.logit(jnp.where(certain, (1 + y[nearest]) / 2, 0.5))
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class NaiveBayes(Baseline):
   """`2 a·x_q` with the shrunk correlations `a = Σ_i y_i x_i / (k + d)`.
 

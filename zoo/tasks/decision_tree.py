@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
-from zoo.core.values import size
+from zoo.core.values import size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -83,7 +82,7 @@ class Regressor(Protocol):
   def predict(self, X: np.ndarray) -> np.ndarray: ...
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class _Trees(HostBaseline):
   """Predicts with a regressor of scikit-learn, and 0 before the first example.
 
@@ -109,7 +108,7 @@ class _Trees(HostBaseline):
     return float(self.regressor().fit(x, y).predict(x_query[None])[0])
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class GreedyTree(_Trees):
   """One tree, grown greedily until it fits all examples, or to a depth."""
 
@@ -122,7 +121,7 @@ class GreedyTree(_Trees):
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Boosting(_Trees):
   """Gradient boosting with 50 trees of depth 4 and the learning rate 0.1."""
 

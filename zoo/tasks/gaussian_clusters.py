@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -12,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size
+from zoo.core.values import derived_size, set_field, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -68,7 +67,7 @@ class GaussianClusters(BaseTask):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ClusterBayes(Baseline):
   """The exact probabilities of the classes, for means uniform on the cube [−1, 1]^d.
 
@@ -97,7 +96,7 @@ class ClusterBayes(Baseline):
     return jnp.sum(before + _log_mass(n + 1, with_query), axis=-1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class NearestMean(Baseline):
   """The posterior of a class as if its mean were that of its examples, 0 without any.
 
@@ -115,7 +114,7 @@ class NearestMean(Baseline):
     return -0.5 * jnp.sum(jnp.square(x_query[None] - mean), axis=-1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class NearestShares(Baseline):
   """The shares of the classes among the nearest examples; equal before the first."""
 
@@ -134,7 +133,7 @@ class NearestShares(Baseline):
     return losses.log_probability(votes / jnp.maximum(jnp.sum(votes), 1))
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class SoftmaxRegression(Baseline):
   """Logistic regression with intercepts by gradient descent from 0 on the mean loss.
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_vector
-from zoo.core.learning_rule import LearningRule
+from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
@@ -103,6 +103,9 @@ class LinearRegression(FunctionClass):
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
   ) -> Float[Array, ' t']:
     return dot(x, function[None])
+
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
 
   def baselines(self) -> dict[str, Predictor]:
     return _baselines(self)
@@ -335,26 +338,20 @@ def is_scalar(matrix: Float[np.ndarray, 'd d']) -> bool:
   return np.allclose(matrix, identity, rtol=0, atol=1e-12 * abs(matrix[0, 0]))
 
 
-class Estimator:
+class Estimator(abc.ABC):
   """Predicts `w·x_q` from weights `w` that it fits to the context.
 
-  Without examples the weights are the start. Equal estimators share compiled programs.
+  Without examples the weights are the start. Estimators of the same class and sizes
+  share compiled programs.
   """
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
-    c = prompt.x.shape[1]
-    return self._fit(prompt, c, self._parameter(c))
+    return self._fit(prompt, prompt.x.shape[1])
 
-  def _parameter(self, count: int) -> Float[np.ndarray, '*n']:
-    """The parameter of the fit to `count` examples; 0 for a fit that has none."""
-    return np.zeros(())
-
-  def _fit(
-    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
-  ) -> Float[Array, 'b d']:
+  @abc.abstractmethod
+  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
     """The weights fitted to `count` examples; all other examples and labels are 0."""
-    raise NotImplementedError
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b']:
     """The prediction for each prompt's query."""
@@ -362,16 +359,62 @@ class Estimator:
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t']:
     """The prediction for each example from those before it, that for the query last."""
-    lengths = range(prompt.x.shape[1] + 1)
-    table = jnp.asarray(np.stack([self._parameter(k) for k in lengths]), prompt.x.dtype)
 
     def predict(x: Array, y: Array, seen: Array, x_query: Array) -> Array:
       count = jnp.sum(seen)
       x, y = jax.vmap(zeroed, (0, 0, None))(x, y, seen)
       part = Prompt(x=x, y=y, x_query=x_query, y_query=prompt.y_query)
-      return jnp.einsum('bd,bd->b', self._fit(part, count, table[count]), x_query)
+      return jnp.einsum('bd,bd->b', self._fit(part, count), x_query)
 
     return at_every_length(prompt, predict)
+
+
+@value
+class FirstSteps:
+  """The best first steps from the prior mean of a task, for any number of examples.
+
+  They are `best_first_step` and `best_step_matrix`, which depend on the number C by the
+  factors `1 + 1/C` and `1/C`. With `R R = N` and `R Σ R = V diag(μ) Vᵀ` the matrix is
+  `R V diag(1 / ((1 + 1/C) μ + (tr ΣN + σ²)/C)) Vᵀ R`.
+  """
+
+  context_length: int  # of the task
+  slope: float  # tr ΣΣN
+  signal: float  # tr ΣΣNΣ
+  square: float  # tr ΣΣ
+  spread: float  # tr ΣN + σ²
+  basis: Float[np.ndarray, 'd d'] = leaf()  # R V
+  eigenvalues: Float[np.ndarray, ' d'] = leaf()  # μ
+
+  @classmethod
+  def of(cls, task: LinearRegression) -> FirstSteps:
+    """The best first steps on a task."""
+    deviation, features = second_moments(task)
+    product = features @ deviation
+    root = symmetric_root(deviation)
+    eigenvalues, vectors = np.linalg.eigh(root @ features @ root)
+    return cls(
+      context_length=task.context_length,
+      slope=float(np.trace(features @ product)),
+      signal=float(np.trace(features @ product @ features)),
+      square=float(np.trace(features @ features)),
+      spread=float(np.trace(product) + task.noise_std**2),
+      basis=root @ vectors,
+      eigenvalues=eigenvalues.clip(0),
+    )
+
+  def step_size(self, count: int | Array) -> Float[Array, '']:
+    """The best step size for `count` examples; that for one if there are none."""
+    part = 1 / jnp.maximum(count, 1).astype(float)
+    curvature = (1 + part) * self.signal + part * self.spread * self.square
+    return jnp.where(curvature > 0, self.slope / curvature, 0)
+
+  def step_matrix(self, count: int | Array) -> Float[Array, 'd d']:
+    """The best step matrix for `count` examples; that for one if there are none."""
+    part, basis = 1 / jnp.maximum(count, 1).astype(float), jnp.asarray(self.basis)
+    curvatures = (1 + part) * jnp.asarray(self.eigenvalues) + part * self.spread
+    inverse = jnp.where(curvatures > 0, 1 / curvatures, 0)
+    return (basis * inverse[None]) @ basis.T
 
 
 @value
@@ -380,18 +423,16 @@ class GradientDescent(Estimator):
 
   start: Float[np.ndarray, ' d'] = leaf()
   step_sizes: Float[np.ndarray, ' k'] = leaf()
-  # At other context lengths the step size is the best for one step on this task.
-  tuned_for: LinearRegression | None = leaf(default=None)
+  # At other context lengths the one step has the best size.
+  tuned: FirstSteps | None = leaf(default=None)
 
-  def _parameter(self, count: int) -> Float[np.ndarray, ' k']:
-    task = _of_length(self.tuned_for, count)
-    return self.step_sizes if task is None else np.array([best_first_step(task)])
-
-  def _fit(
-    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
-  ) -> Float[Array, 'b d']:
+  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
     weights_bd = _rows(self.start, prompt)
-    for step_size in jnp.asarray(parameter, weights_bd.dtype):
+    step_sizes = jnp.asarray(self.step_sizes, weights_bd.dtype)
+    if self.tuned is not None:
+      best = self.tuned.step_size(count).astype(step_sizes.dtype)
+      step_sizes = jnp.where(count == self.tuned.context_length, step_sizes, best)
+    for step_size in step_sizes:
       weights_bd = weights_bd - step_size * _gradient(weights_bd, prompt, count)
     return weights_bd
 
@@ -411,18 +452,15 @@ class GDBeta(Estimator):
 
   start: Float[np.ndarray, ' d'] = leaf()
   step_matrix: Float[np.ndarray, 'd d'] = leaf()
-  # At other context lengths the step matrix is the best for this task.
-  tuned_for: LinearRegression | None = leaf(default=None)
+  # At other context lengths the step has the best matrix.
+  tuned: FirstSteps | None = leaf(default=None)
 
-  def _parameter(self, count: int) -> Float[np.ndarray, 'd d']:
-    task = _of_length(self.tuned_for, count)
-    return self.step_matrix if task is None else best_step_matrix(task)
-
-  def _fit(
-    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
-  ) -> Float[Array, 'b d']:
+  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
     weights_bd = _rows(self.start, prompt)
-    step_matrix = jnp.asarray(parameter, weights_bd.dtype)
+    step_matrix = jnp.asarray(self.step_matrix, weights_bd.dtype)
+    if self.tuned is not None:
+      best = self.tuned.step_matrix(count).astype(step_matrix.dtype)
+      step_matrix = jnp.where(count == self.tuned.context_length, step_matrix, best)
     return weights_bd - _gradient(weights_bd, prompt, count) @ step_matrix.T
 
   def learning_rule(self) -> LearningRule:
@@ -447,9 +485,7 @@ class Ridge(Estimator):
     """Ridge regression with `K = I`."""
     return cls(start, penalty, np.eye(start.size))
 
-  def _fit(
-    self, prompt: Prompt, count: int | Array, parameter: np.ndarray | Array
-  ) -> Float[Array, 'b d']:
+  def _fit(self, prompt: Prompt, count: int | Array) -> Float[Array, 'b d']:
     start_bd = _rows(self.start, prompt)
     root = jnp.asarray(self.root, start_bd.dtype)
     # Not by the normal equations: they would square the condition number.
@@ -480,10 +516,10 @@ def _baselines(task: LinearRegression) -> dict[str, Predictor]:
 
   `ridge` is missing where no best penalty is known.
   """
-  start = task.prior_mean
+  start, tuned = task.prior_mean, FirstSteps.of(task)
   found: dict[str, Predictor] = {
-    'gd': GradientDescent(start, np.array([best_first_step(task)]), tuned_for=task),
-    'gd_beta': GDBeta(start, best_step_matrix(task), tuned_for=task),
+    'gd': GradientDescent(start, np.array([best_first_step(task)]), tuned),
+    'gd_beta': GDBeta(start, best_step_matrix(task), tuned),
   }
   with contextlib.suppress(UserError):
     found['ridge'] = Ridge.isotropic(start, best_penalty(task))
@@ -496,14 +532,7 @@ def _baselines(task: LinearRegression) -> dict[str, Predictor]:
   }
 
 
-def _of_length(task: LinearRegression | None, count: int) -> LinearRegression | None:
-  """The task with `count` examples; None if `count` is 0, or already its own."""
-  if task is None or count in (0, task.context_length):
-    return None
-  return dataclasses.replace(task, context_length=count)
-
-
-def _rows(start: Float[np.ndarray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
+def _rows(start: Float[AnyArray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
   """The start, repeated for each prompt in the prompts' precision."""
   prompt.check_features('estimator', start.size)
   shape = prompt.x.shape[0], start.size

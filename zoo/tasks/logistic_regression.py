@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,7 @@ from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core import losses
-from zoo.core.errors import (
-  UserError,
-)
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import (
@@ -24,8 +22,10 @@ from zoo.core.values import (
   choice,
   covariance,
   derived,
+  leaf,
   set_field,
   size,
+  value,
   vector,
 )
 from zoo.tasks.base import (
@@ -81,6 +81,9 @@ class LogisticRegression(FunctionClass):
     if self.prior_covariance is not None:
       set_field(self, 'prior_root', symmetric_root(self.prior_covariance))
 
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return self.prior_mean
+
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     normal = jax.random.normal(key, (self.num_features,))
     if self.prior_covariance is not None:
@@ -117,7 +120,7 @@ class LogisticRegression(FunctionClass):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class MaximumAPosteriori(Baseline):
   """The link of `w·x_q` for the weights w of greatest posterior density.
 
@@ -126,7 +129,7 @@ class MaximumAPosteriori(Baseline):
   with the prior N(0, I) that is the usual penalised logistic regression with C = 1.
   """
 
-  task: LogisticRegression
+  task: LogisticRegression = leaf()
 
   def predict(
     self,
@@ -179,7 +182,7 @@ class MaximumAPosteriori(Baseline):
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Quadrature(Baseline):
   """The posterior probability of the label +1, integrated on a grid of weights.
 
@@ -191,11 +194,13 @@ class Quadrature(Baseline):
   error of a probability was 2e-5 in 1000 prompts of one example, for several priors.
   """
 
-  task: LogisticRegression
-  num_nodes: int | None = None  # along each axis; None: `num_nodes(task)`
+  task: LogisticRegression = leaf()
+  num_nodes: Any = size(default=None)  # along each axis; None: `num_nodes(task)`
 
   def __post_init__(self):
     _check_link(self.task)
+    if self.num_nodes is None:
+      set_field(self, 'num_nodes', num_nodes(self.task))
 
   def predict(
     self,
@@ -207,7 +212,7 @@ class Quadrature(Baseline):
     log_link, d = _log_link(self.task), x.shape[1]
     offset, rows = _margins(self.task, *zeroed(x, y, seen))
     mean, root = _expectation_propagation(log_link, offset, rows, seen)
-    axis = np.linspace(-_REACH, _REACH, self.num_nodes or num_nodes(self.task))
+    axis = np.linspace(-_REACH, _REACH, self.num_nodes)
     grid = np.stack(np.meshgrid(*[axis] * d, indexing='ij'), axis=-1).reshape(-1, d)
     grid = grid[np.linalg.norm(grid, axis=1) <= _REACH]
     inverse = _solve(root, jnp.eye(d, dtype=x.dtype))
@@ -224,7 +229,7 @@ class Quadrature(Baseline):
     return positive - jax.nn.logsumexp(log_p + log_link(-score))
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ImportanceSampling(Baseline):
   """The posterior probability of the label +1, estimated by importance sampling.
 
@@ -238,7 +243,7 @@ class ImportanceSampling(Baseline):
   They are compared with 16 times as many samples, on 256 prompts of 5 to 40 examples.
   """
 
-  task: LogisticRegression
+  task: LogisticRegression = leaf()
   num_samples: int = 4096
 
   def __post_init__(self):
@@ -304,7 +309,7 @@ class ImportanceSampling(Baseline):
     return jax.lax.map(weigh, student, batch_size=_PART)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class SignAveraging(Baseline):
   """The sign of `a·x_q` with `a = (1/k) Σ_i y_i x_i` (code of Garg et al., 2208.01066).
 
@@ -313,7 +318,7 @@ class SignAveraging(Baseline):
   mean 0 and equal variances, under the probit function that is closest to the link.
   """
 
-  task: LogisticRegression
+  task: LogisticRegression = leaf()
 
   def predict(
     self,
@@ -325,12 +330,13 @@ class SignAveraging(Baseline):
     x, y = zeroed(x, y, seen)
     # The variance of the noise ε if a label is regarded as the sign of w·x + ε.
     noise = {'logistic': 8 / math.pi, 'probit': 1.0, 'sign': 0.0}[self.task.link]
-    d, root = self.task.num_features, _root(self.task)
-    variance = (np.sum(self.task.prior_mean**2) + np.sum(root**2)) / d
+    d = self.task.num_features
+    mean, root = jnp.asarray(self.task.prior_mean), jnp.asarray(_root(self.task))
+    variance = (jnp.sum(mean * mean) + jnp.sum(root * root)) / d
     # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
-    c2 = 2 / math.pi / max(noise + d * variance, 1e-12)
+    c2 = 2 / math.pi / jnp.maximum(noise + d * variance, 1e-12)
     precision = 1 + c2 * variance * jnp.sum(seen).astype(x.dtype)
-    score = math.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
+    score = jnp.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
     spread = noise + variance * jnp.dot(x_query, x_query) / precision
     score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))
     return log_ndtr(score) - log_ndtr(-score)

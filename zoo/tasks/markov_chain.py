@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import derived_size, set_field, size
+from zoo.core.values import derived_size, set_field, size, value
 from zoo.tasks.base import (
   CONTEXT,
   BaseTask,
@@ -115,7 +114,7 @@ def _stationary_law(matrix: Float[Array, 's s']) -> Float[Array, ' s']:
   )
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Bigram(Baseline):
   """Predicts from the counts of symbols after the query's symbol, each plus 1."""
 
@@ -130,7 +129,7 @@ class Bigram(Baseline):
     return jnp.log((x @ x_query) @ y + 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Unigram(Baseline):
   """Predicts from the counts of all symbols, the query's too, each plus 1."""
 
@@ -145,7 +144,7 @@ class Unigram(Baseline):
     return jnp.log(jnp.sum(x, axis=0) + x_query + 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class TwoSymbolBayes(Baseline):
   """The Bayes predictor for two symbols, if the first one is from the stationary law.
 

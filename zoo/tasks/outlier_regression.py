@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import choice, number, set_field, size
+from zoo.core.values import choice, number, set_field, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -108,7 +107,7 @@ def _orthogonal_vector(
   return (a * u + b * without(v, u)) / (a * a + b * b)
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class WithoutOnes(Baseline):
   """Least squares without the examples whose features are all 1, whose label is 1.
 

@@ -46,9 +46,7 @@ class QuadraticRegression(FunctionClass):
 
   def baselines(self) -> dict[str, Predictor]:
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.
-    center = None
-    if self.prior_mean.any():
-      center = tuple((self.prior_mean / math.sqrt(3)).tolist())
+    center = self.prior_mean / math.sqrt(3) if self.prior_mean.any() else None
     return {
       'bayes': LeastSquares(3 * self.noise_std**2, True, center),
       'ols': LeastSquares(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -11,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
-from zoo.core.values import number, size
+from zoo.core.values import number, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -65,7 +64,7 @@ class ReluNetwork(FunctionClass):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class ArcCosineKernel:
   """The posterior mean of a two-layer network as its width goes to infinity.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -11,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
-from zoo.core.values import size, static
+from zoo.core.values import size, static, value
 from zoo.tasks.base import (
   CONTEXT,
   FunctionClass,
@@ -96,7 +95,7 @@ class Sinusoid(FunctionClass):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class SinusoidPosterior(Baseline):
   """The posterior mean of `a sin(x + p)`, a and p uniform in their ranges, no noise.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -14,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
-from zoo.core.values import number, size
+from zoo.core.values import is_zero, number, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -80,7 +79,7 @@ class SparseRegression(FunctionClass):
     }
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class SparseBayes(Baseline):
   """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
 
@@ -112,7 +111,7 @@ class SparseBayes(Baseline):
     x_query: Float[Array, ' d'],
   ) -> Float[Array, '']:
     x, y = zeroed(x, y, seen)
-    noiseless = self.noise_std == 0
+    noiseless = is_zero(self.noise_std)
     overdetermined = jnp.sum(seen) > self.num_nonzero
     std = jnp.asarray(self.noise_std, x.dtype)
     if noiseless:
@@ -174,7 +173,7 @@ def _ridge(
   return jnp.sum(residual * residual, axis=0), log_det, prediction
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class Lasso(Baseline):
   """Least squares with an L1 penalty, by FISTA.
 

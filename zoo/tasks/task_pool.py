@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import TypeGuard
 
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.core.values import is_zero, number, size
+from zoo.core.values import is_zero, leaf, number, size, value
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -102,7 +101,7 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
   return pool
 
 
-@dataclasses.dataclass(frozen=True)
+@value
 class DiscreteBayes(Baseline):
   """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
 
@@ -112,7 +111,7 @@ class DiscreteBayes(Baseline):
 
   one_by_one = True  # a pool may have a million tasks
 
-  task: TaskPool
+  task: TaskPool = leaf()
 
   def predict(
     self,

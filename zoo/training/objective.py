@@ -24,7 +24,7 @@ from zoo.core.protocols import (
   Task,
 )
 from zoo.core.statistics import Statistics
-from zoo.measure.curves import one_pass
+from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.parts import mean_loss

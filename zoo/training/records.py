@@ -18,7 +18,7 @@ from msgspec import Meta
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2 as _event_pb2
 from tensorboardX.summary import scalar
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from zoo.core.errors import RunError
 from zoo.host.files import (
@@ -67,8 +67,8 @@ class Progress:
       initial=step,
       total=num_steps,
       unit='step',
-      # A log file, unlike a terminal, would record every refresh.
-      mininterval=0.2 if sys.stderr.isatty() else 10.0,
+      # A log file, unlike a terminal or a notebook, would record every refresh.
+      mininterval=0.2 if sys.stderr.isatty() or 'ipykernel' in sys.modules else 10.0,
       dynamic_ncols=True,
       disable=jax.process_index() != 0,
     )
@@ -127,7 +127,8 @@ class Records:
       saved = reversed(read_lines(workdir / _METRICS))
       by_step = {line['step']: line for line in saved}
       lines = [by_step[number] for number in sorted(by_step) if number <= step]
-    self._start = time.monotonic() - (lines[-1]['wall_time'] if lines else 0.0)
+    self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
+    self._start = time.monotonic() - self.line.get('wall_time', 0.0)
     self._stack = contextlib.ExitStack()
     self._board: EventsWriter | None = None
     self._is_copied = True
@@ -177,9 +178,9 @@ class Records:
 
   def write(self, line: dict[str, Any]) -> None:
     """Writes one logged step, with None for values that are missing or overflow."""
+    self.line = line = finite_or_null({**line, 'wall_time': self.wall_time})
     if not self._primary:
       return
-    line = finite_or_null({**line, 'wall_time': self.wall_time})
     # Opened for each line: a sweep has more records than a process may have open files.
     with self._path.open('a') as file:
       file.write(json.dumps(line) + '\n')
@@ -207,6 +208,12 @@ def copy_all(records: Sequence[Records]) -> None:
   lease.make_sure(records[0].workdir)
   with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
     list(threads.map(Records.copy, records))
+
+
+def last_line(workdir: pathlib.Path) -> dict[str, Any]:
+  """The newest line of a run's `metrics.jsonl`, empty if there is none."""
+  lines = read_lines(workdir / _METRICS)
+  return lines[-1] if lines else {}
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import csv
 import hashlib
@@ -35,7 +36,7 @@ from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir
 from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
-from zoo.training.trainer import NotFiniteError, Trainer, make_program, train_locked
+from zoo.training.trainer import NotFiniteError, Trainer, make_program, run_locked
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
 
 # Fields of a config, such as 'task.prior_mean', and their values.
@@ -232,7 +233,8 @@ def _train_alone(
 ) -> list[pathlib.Path] | None:
   """Trains one point; returns it in a list if it failed, None if interrupted."""
   try:
-    return None if train_locked(config, folder, interruption) is None else []
+    events = [*run_locked(config, folder, interruption)]
+    return [] if events and events[-1].summary is not None else None
   except NotFiniteError:
     return [folder]
 
@@ -256,9 +258,10 @@ def _train_stacked(
     trainer = Trainer(program, folders, checkpoints, interruption)
     # Writing all lines of all points for TensorBoard would take longer than training.
     try:
-      result = trainer.run(label, tensorboard=False)
+      collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
     except NotFiniteError:
       return [*folders]
+    result = trainer.result
   if result is None:
     return None
   lost = []

@@ -14,10 +14,11 @@ import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import nnx
@@ -27,6 +28,7 @@ from jaxtyping import Array, Key
 from zoo import theory
 from zoo.config import memory
 from zoo.config.mesh import make_mesh, replicate
+from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.validation import (
   Config,
   build_task,
@@ -37,7 +39,7 @@ from zoo.config.validation import (
 )
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError
-from zoo.core.protocols import Task
+from zoo.core.protocols import Model, Task
 from zoo.host import processes
 from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
@@ -45,6 +47,7 @@ from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
+from zoo.storage.saved_models import load
 from zoo.storage.workdir import locked, open_workdir
 from zoo.theory import is_ours
 from zoo.training.comparison import compare_members, log_fewer_prompts
@@ -60,7 +63,7 @@ from zoo.training.objective import (
 )
 from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
-from zoo.training.records import Progress, Records, copy_all
+from zoo.training.records import Progress, Records, copy_all, last_line
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -86,6 +89,24 @@ class NotFiniteError(RunError):
   """No model of a run has a finite loss, gradient and weights any more."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Event:
+  """A logged step of a run."""
+
+  step: int
+  metrics: dict[str, Any]  # its line of `metrics.jsonl`; None: not measured there
+  summary: Summary | None  # of the whole run, at its last step
+  _make_model: Callable[[], Model]
+
+  @property
+  def model(self) -> Model:
+    """A copy of the model as it is after this step.
+
+    Raises UserError once training has gone on.
+    """
+    return self._make_model()
+
+
 def train(
   config: Config, workdir: str | pathlib.Path, profile: Steps | None = None
 ) -> Summary | None:
@@ -101,6 +122,29 @@ def train(
   each must make the same call, with a workdir that they share; process 0 writes the
   records.
   """
+  summary = None
+  for event in _run(config, workdir, profile, ahead=True):
+    summary = event.summary
+  return summary
+
+
+def training_run(
+  config: Config, workdir: str | pathlib.Path
+) -> Generator[Event, None, None]:
+  """Trains like `train`, and yields each logged step, the last with the summary.
+
+  A caller that stops early, by `break` or `close`, leaves a run whose state is saved at
+  that step; the same call goes on from there. So does a call after SIGTERM, which ends
+  the iteration. A finished run yields its last step. Raises what `train` raises; if
+  there are several processes, all must stop at the same step.
+  """
+  return _run(config, workdir, None, ahead=False)
+
+
+def _run(
+  config: Config, workdir: str | pathlib.Path, profile: Steps | None, ahead: bool
+) -> Generator[Event, None, None]:
+  """Yields the logged steps; with `ahead` their models cannot be asked for."""
   config = _validate_everywhere(config)
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
@@ -113,7 +157,7 @@ def train(
   try:
     with locked(workdir, patience), Interruption() as interruption:
       open_workdir(workdir, config)  # another program may have taken it just before
-      return train_locked(config, workdir, interruption, profile)
+      yield from run_locked(config, workdir, interruption, profile, ahead)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
@@ -123,28 +167,32 @@ def _is_new(workdir: pathlib.Path) -> bool:
   return not workdir.is_dir() or not any(workdir.iterdir())
 
 
-def train_locked(
+def run_locked(
   config: Config,
   workdir: pathlib.Path,
   interruption: Interruption,
   profile: Steps | None = None,
-) -> Summary | None:
-  """Like `train`, in a workdir that belongs to this config and is locked."""
+  ahead: bool = True,
+) -> Iterator[Event]:
+  """Like `training_run`, in a workdir that belongs to this config and is locked."""
   metadata = run_metadata(config)
   with Checkpoints(workdir, config.checkpoint.keep, metadata) as checkpoints:
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       if profile is not None:
         log_no_trace(profile, 'the run is finished')
-      return summary
+      line = last_line(workdir)
+      yield Event(summary['step'], line, summary, lambda: load(workdir).model)
+      return
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption)
-    result = trainer.run(config.model.name, profile=profile)
-  if result is None:
-    return None
-  (summary,) = result.summaries
-  assert summary is not None  # a single model that is not finite raises RunError
-  write_summary(workdir, summary)
-  return summary
+    for step in trainer.steps(config.model.name, profile=profile, ahead=ahead):
+      summary = None
+      if trainer.result is not None:
+        (summary,) = trainer.result.summaries
+        assert summary is not None  # a single model that is not finite raises RunError
+        write_summary(workdir, summary)
+      line = trainer.lines[0]
+      yield Event(step, line, summary, functools.partial(trainer.model_after, step))
 
 
 def _validate_everywhere(config: Config) -> Config:
@@ -248,6 +296,7 @@ class Program:
   configs: Sequence[Config]  # one per model; they share all fields read here
   mesh: Mesh
   layout: Layout
+  graph: nnx.GraphDef  # of the model
   train_steps: jax.stages.Wrapped
   key: Key[Array, '*n']  # of the training prompts, for all models or for each
   numbers: Numbers
@@ -326,6 +375,7 @@ def make_program(configs: Sequence[Config]) -> Program:
       configs=configs,
       mesh=mesh,
       layout=layout,
+      graph=graph,
       train_steps=plan.train_steps,
       key=replicate(
         stream_key(config, TRAIN_STREAM)
@@ -359,6 +409,7 @@ def program_of(config: Config) -> Program:
   classes = tuple(
     entries.get(name) for entries in registries for name in entries.names()
   )
+  classes += tuple(OPTIMIZERS.values())
   key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
   program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
   _KEPT[key] = program  # as the newest
@@ -411,6 +462,7 @@ class Trainer:
   state: State
   finite: np.ndarray  # [n]: which models are finite, as last recorded
   risks: list[Risks]  # of the models, as last recorded
+  result: TrainResult | None  # after the last step
 
   def __init__(
     self,
@@ -425,37 +477,56 @@ class Trainer:
     self._workdirs = workdirs
     self._checkpoints = checkpoints
     self._interruption = interruption
+    self.result = None
 
-  def run(
-    self, label: str, tensorboard: bool = True, profile: Steps | None = None
-  ) -> TrainResult | None:
-    """Trains from the newest checkpoint to the end.
+  def steps(
+    self,
+    label: str,
+    tensorboard: bool = True,
+    profile: Steps | None = None,
+    ahead: bool = True,
+  ) -> Iterator[int]:
+    """Trains from the newest checkpoint to the end, and yields each recorded step.
 
-    The progress bar shows the `label`, and the first workdir gets the trace of the
-    steps `profile`. Returns None after SIGTERM. Raises NotFiniteError once no model is
-    finite.
+    The last one comes with the `result`, unless SIGTERM ends the run before. With
+    `ahead` a step is recorded while the devices compute the next ones; otherwise the
+    state is that of the step. A caller that stops early leaves a run that is saved. The
+    progress bar shows the `label`, and the first workdir gets the trace of the steps
+    `profile`. Raises NotFiniteError once no model is finite.
     """
-    config, num_steps = self._config, self._config.train.num_steps
+    num_steps = self._config.train.num_steps
     with contextlib.ExitStack() as stack:
-      stack.enter_context(memory.in_config(config))
-      stack.enter_context(on_mesh(self._program.mesh, config))
-      start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
-      self._records = [
-        stack.enter_context(Records(workdir, start, tensorboard))
-        for workdir in self._workdirs
-      ]
-      self._progress = stack.enter_context(Progress(label, start, num_steps))
-      self.prepare(start)
+      with self._computing():
+        start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
+        self._records = [
+          stack.enter_context(Records(workdir, start, tensorboard))
+          for workdir in self._workdirs
+        ]
+        self._progress = stack.enter_context(Progress(label, start, num_steps))
+        self.prepare(start)
       folder = self._workdirs[0] / 'profile'
       trace = stack.enter_context(Trace(folder, profile, start))
-      self._loop(trace)
-      self.save_last()
-      self.stop_clock()
-      if self.step < num_steps:
-        if processes.count() == 1:
-          self._interruption.raise_if_ctrl_c()
-        return None
-      return TrainResult(self.summarise(), self.state)
+      try:
+        yield from self._loop(trace, ahead)
+      except GeneratorExit:  # the caller stops early
+        with self._computing():
+          self.save_last()
+        raise
+      with self._computing():
+        self.save_last()
+        self.stop_clock()
+        if self.step == num_steps:
+          self.result = TrainResult(self.summarise(), self.state)
+    if self.result is not None:
+      yield num_steps
+    elif processes.count() == 1:
+      self._interruption.raise_if_ctrl_c()
+
+  @contextlib.contextmanager
+  def _computing(self) -> Iterator[None]:
+    """Computes on the mesh of the config; not while a caller has the last step."""
+    with memory.in_config(self._config), on_mesh(self._program.mesh, self._config):
+      yield
 
   def prepare(self, start: int) -> None:
     """Loads the state saved at a step, or makes the initial state, and compiles."""
@@ -474,28 +545,51 @@ class Trainer:
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
-  def _loop(self, trace: Trace) -> None:
-    """Advances, records and saves up to the last step, or to an interruption."""
-    config, measured = self._config, None
-    num_steps = config.train.num_steps
+  def _loop(self, trace: Trace, ahead: bool) -> Iterator[int]:
+    """Advances, records and saves up to the last step, or to an interruption.
+
+    Yields the recorded steps but for the last.
+    """
+    num_steps, measured = self._config.train.num_steps, None
     while self.step < num_steps and not self._interruption.due():
-      if trace.starts_after(self.step):
-        self.record(measured)  # waits, so that no earlier step is traced
-        measured = None
-        trace.start()
-      stop = trace.next_stop(self.step, _next_stop(self.step, config))
-      before, measured = measured, self.advance(stop)
-      self.record(before)  # while the devices compute the steps to `stop`
-      if trace.ends_after(stop):
-        self.record(measured)  # waits, so that the whole step is traced
-        measured = None
-        trace.end()
-      by_steps = stop % config.checkpoint.every == 0 or stop == num_steps
-      if by_steps or self.waited_too_long():
-        self.record(measured)  # waits, since only a finite state is saved
-        measured = None
-        self.save()
-    self.record(measured)
+      with self._computing():
+        recorded, measured = self._call(measured, trace, ahead)
+      yield from (step for step in recorded if step < num_steps)
+    if measured is not None:
+      with self._computing():
+        step = self.record(measured)
+      yield from [step] if step < num_steps else []
+
+  def _call(
+    self, before: dict[str, Any] | None, trace: Trace, ahead: bool
+  ) -> tuple[list[int], dict[str, Any] | None]:
+    """Starts the next call of the compiled steps, and records the one before.
+
+    Returns the recorded steps, and the measurements that are not recorded yet: those of
+    the new call, unless it must be waited for.
+    """
+    recorded = []
+    if before is not None and trace.starts_after(self.step):
+      recorded.append(self.record(before))  # waits, so that no earlier step is traced
+      before = None
+    if trace.starts_after(self.step):
+      trace.start()
+    stop = trace.next_stop(self.step, _next_stop(self.step, self._config))
+    measured = self.advance(stop)
+    if before is not None:
+      recorded.append(self.record(before))  # while the devices compute to `stop`
+    traced = trace.ends_after(stop)
+    at_end = stop == self._config.train.num_steps
+    due = at_end or stop % self._config.checkpoint.every == 0 or self.waited_too_long()
+    # Waits for the whole of a traced step; and only a finite state is saved.
+    if traced or due or not ahead:
+      recorded.append(self.record(measured))
+      measured = None
+    if traced:
+      trace.end()
+    if due:
+      self.save()
+    return recorded, measured
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
@@ -505,13 +599,11 @@ class Trainer:
     self.step = stop
     return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
 
-  def record(self, measured: dict[str, Any] | None) -> None:
-    """Waits for a result of `advance` and records it.
+  def record(self, measured: dict[str, Any]) -> int:
+    """Waits for a result of `advance`, records it, and returns its step.
 
     Raises NotFiniteError if no model is finite.
     """
-    if measured is None:
-      return
     fetched: dict[str, Any] = jax.device_get(measured)
     lines = [_line(fetched, i) for i in range(len(self._records))]
     before, self.finite = self.finite, np.array([line.pop('finite') for line in lines])
@@ -532,6 +624,23 @@ class Trainer:
     shown = lines[int(np.argmax(self.finite))]
     risk = shown['eval_risk'] if shown['exact_risk'] is None else shown['exact_risk']
     self._progress.show(loss=shown['loss'], risk=risk)
+    return done
+
+  @property
+  def lines(self) -> list[dict[str, Any]]:
+    """The newest line of the records of each model, empty if there is none."""
+    return [dict(records.line) for records in self._records]
+
+  def model_after(self, step: int) -> Model:
+    """A copy of the first model after the newest step; raises UserError for another."""
+    if step != self.step:
+      raise UserError(
+        f'the model of step {step} is gone: training is at step {self.step}; take it '
+        'before the next step is asked for'
+      )
+    with self._computing():
+      state = self._program.layout.saveable({'model': self.state['model']})['model']
+      return nnx.merge(self._program.graph, jax.tree.map(jnp.copy, state))
 
   def waited_too_long(self) -> bool:
     """Whether the last save was more than `checkpoint.every_minutes` ago.

@@ -34,8 +34,10 @@ def one_line(what: str) -> Iterator[None]:
   except UserError:
     raise
   except Exception as error:
-    text = in_one_line(error)
-    raise UserError(f'{what} failed: {type(error).__name__}: {text}') from error
+    # A call that needs the values of traced arrays.
+    action = 'compiling ' if isinstance(error, jax.errors.JAXTypeError) else ''
+    kind, text = type(error).__name__, in_one_line(error)
+    raise UserError(f'{action}{what} failed: {kind}: {text}') from error
 
 
 def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
@@ -46,8 +48,9 @@ def label_shape(task: Task, *leading: int) -> tuple[int, ...]:
 
 def check_shape(what: str, array: object, shape: tuple[int, ...]) -> None:
   """Raises UserError unless an array, which may be abstract, has the given shape."""
-  if getattr(array, 'shape', None) != shape:
-    found = getattr(array, 'shape', type(array).__name__)
+  known = isinstance(array, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+  found = array.shape if known else type(array).__name__
+  if found != shape:
     raise UserError(f'{what} has the shape {found}; it must be {shape}')
 
 
@@ -112,13 +115,11 @@ def facts_of(
   task: Task,
   lengths: Sequence[int],
   call: str | None = None,
-  failed: list[UserError] | None = None,
 ) -> Facts:
   """Predictions by all methods, and of the first k examples for k in `lengths`.
 
   They are to be traced as one program. `call` is the name of the prediction in
-  messages. Raises UserError for a method that fails or has the wrong form; an error
-  with fewer examples goes to `failed` if that is a list.
+  messages. Raises UserError for a method that fails or has the wrong form.
   """
   b, c = prompt.x.shape[:2]
   call = f'{name}(prompt)' if call is None else call
@@ -130,15 +131,9 @@ def facts_of(
     check_floats(what, found['everywhere'], label_shape(task, b, c + 1))
   for k in lengths:
     what = f'{call} of {k} examples'
-    try:
-      with one_line(what):
-        found[f'after {k}'] = predictor(prompt.prefix(k))
-      check_floats(what, found[f'after {k}'], label_shape(task, b))
-    except UserError as error:
-      if failed is None:
-        raise
-      failed.append(error)
-      found.pop(f'after {k}', None)
+    with one_line(what):
+      found[f'after {k}'] = predictor(prompt.prefix(k))
+    check_floats(what, found[f'after {k}'], label_shape(task, b))
   return found
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -15,16 +14,21 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 
 from zoo.core import registry
-from zoo.core.errors import UserError, in_one_line
+from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import FollowsRule, Predictor, Task
+from zoo.core.protocols import (
+  FollowsRule,
+  MayIgnoreOrder,
+  MayNestHeads,
+  Predictor,
+  Task,
+)
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
   called,
   check_close,
   check_facts,
-  check_finite,
   check_shape,
   facts_of,
   label_shape,
@@ -48,75 +52,73 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   name = type(model).__name__
   if not isinstance(model, Predictor):
     raise UserError(f'{name} is not a model: it has no __call__(prompt)')
-  with one_line(f'sampling prompts for {name}'):
-    prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
-  failed: list[UserError] = []
+  prompt = _prompt(name, task)
+  # A constant in the program, which a model must not notice.
+  constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
+
+  def measure(static: Any, *given: Any) -> Facts:
+    return _facts(static, *given) | _more_facts(model, constant, static, *given)
+
+  facts, run = _check_predictions(name, model, task, prompt, measure)
+  _check_calls(name, facts)
   with jax.default_matmul_precision('highest'):
-    run = _program(name, model, prompt, task, failed)
-    facts = run(prompt)
-    check_finite(f'{name}(prompt)', facts['alone'])
-    _check_calls(name, facts)
-    check_facts(name, facts, run, prompt)
-    _check_other_weights(name, facts, run, prompt)
     if isinstance(model, FollowsRule):
       with one_line(f'{name}.learning_rule()'):
         compare_rule(model)
-    if getattr(model, 'order_invariant', False):
+    if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
-  if getattr(model, 'nested_heads', False):
+  if isinstance(model, MayNestHeads) and model.nested_heads:
     _check_nested_heads(name, model)
-  for error in failed:
-    raise error
 
 
-def _program(
+def check_before_training(model: Predictor, task: Task) -> None:
+  """Raises UserError if a model reads targets or looks ahead, or contradicts itself.
+
+  Training and evaluation rely on this without noticing. A few prompts are predicted by
+  `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
+  learning rule if they exist. A model whose predictions start as a constant shows
+  nothing, and is checked with other weights.
+  """
+  name = type(model).__name__
+  _check_predictions(name, model, task, _prompt(name, task))
+  check_rule(model)
+
+
+def _prompt(name: str, task: Task) -> Prompt:
+  with one_line(f'sampling prompts for {name}'):
+    return jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
+
+
+def _check_predictions(
   name: str,
   model: Predictor | nnx.Module,
-  given: Prompt,
   task: Task,
-  failed: list[UserError],
-) -> Run:
-  """All facts of a model as one compiled program of the prompts.
+  prompt: Prompt,
+  measure: Callable[..., Facts] | None = None,
+) -> tuple[Facts, Run]:
+  """Checks the facts of a model as one compiled program of the prompts; returns both.
 
-  The prompts that are `given` are a constant in it, which a model must not notice.
+  `measure` finds them, by default `_facts`, whose program is kept.
   """
   with one_line(f'splitting {name}'):
     graph, parameters, rest = _split(model)
-  lengths = short_lengths(given.x.shape[1])
-  constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), given)
-
-  @jax.jit
-  def program(parameters: PyTree, rest: PyTree, prompt: Prompt) -> Facts:
-    with one_line(f'splitting and merging {name}'):
-      merged: Any = model if graph is None else nnx.merge(graph, parameters, rest)
-    with _naming_compilation(name):
-      found = facts_of(name, merged, prompt, task, lengths, failed=failed)
-      with one_line(f'{name}(prompt)'):
-        found['again'], found['constant'] = merged(prompt), merged(constant)
-        if graph is not None:
-          found['object'] = cast(Any, model)(prompt)
-      with one_line(f'{name}(prompt) of three prompts'):
-        found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
-    if graph is not None:
-      found['slopes'] = _slopes(name, graph, parameters, rest, prompt, task)
-    return found
+  static = model if graph is None else graph
+  if measure is None:
+    program = compiled(_facts, static)
+  else:
+    program = jax.jit(functools.partial(measure, static))
 
   def run(prompt: Prompt, changed: bool = False) -> Facts:
-    weights = parameters
-    if changed and graph is not None:
-      weights = jax.jit(changed_weights)(parameters)
-    return jax.device_get(program(weights, rest, prompt))
+    with jax.default_matmul_precision('highest'):
+      return jax.device_get(program(task, parameters, rest, changed, prompt))
 
-  return run
-
-
-def _check_other_weights(name: str, facts: Facts, run: Run, prompt: Prompt) -> None:
-  """Checks a model whose predictions start as a constant, which shows nothing."""
-  if np.ptp(facts.get('everywhere', facts['alone'])):
-    return
-  facts = run(prompt, True)
-  if all(np.isfinite(array).all() for array in jax.tree.leaves(facts)):
-    check_facts(name, facts, functools.partial(run, changed=True), prompt)
+  facts = run(prompt)
+  check_facts(name, facts, run, prompt)
+  if not np.ptp(facts.get('everywhere', facts['alone'])):  # constants show nothing
+    other = run(prompt, True)
+    if all(np.isfinite(array).all() for array in jax.tree.leaves(other)):
+      check_facts(name, other, functools.partial(run, changed=True), prompt)
+  return facts, run
 
 
 def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
@@ -127,17 +129,51 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
   return graph, parameters, rest
 
 
-@contextlib.contextmanager
-def _naming_compilation(name: str) -> Iterator[None]:
-  """Says that compiling failed if a call needs the values of traced arrays."""
-  try:
-    yield
-  except UserError as error:
-    cause = error.__cause__
-    if isinstance(cause, jax.errors.JAXTypeError):
-      text = f'{type(cause).__name__}: {in_one_line(cause)}'
-      raise UserError(f'compiling {name} failed: {text}') from cause
-    raise
+def _merge(static: Any, parameters: PyTree, rest: PyTree, changed: Any = False) -> Any:
+  """The model, with its own weights or with changed ones."""
+  if not isinstance(static, nnx.GraphDef):
+    return static
+  weights = jax.tree.map(
+    functools.partial(jnp.where, changed), changed_weights(parameters), parameters
+  )
+  return nnx.merge(static, weights, rest)
+
+
+def _facts(
+  static: Any,
+  task: Task,
+  parameters: PyTree,
+  rest: PyTree,
+  changed: Any,
+  prompt: Prompt,
+) -> Facts:
+  """What a model predicts, in whatever way."""
+  model = _merge(static, parameters, rest, changed)
+  lengths = short_lengths(prompt.x.shape[1])
+  return facts_of(type(model).__name__, model, prompt, task, lengths)
+
+
+def _more_facts(
+  model: Any,
+  constant: Prompt,
+  static: Any,
+  task: Task,
+  parameters: PyTree,
+  rest: PyTree,
+  changed: Any,
+  prompt: Prompt,
+) -> Facts:
+  """The predictions of other calls of a model, and the gradient of its loss."""
+  name, merged = type(model).__name__, _merge(static, parameters, rest, changed)
+  with one_line(f'{name}(prompt)'):
+    found = {'again': merged(prompt), 'constant': merged(constant)}
+  with one_line(f'{name}(prompt) of three prompts'):
+    found['part'] = merged(jax.tree.map(lambda array: array[2:5], prompt))
+  if merged is not model:
+    with one_line(f'{name}(prompt)'):
+      found['object'] = model(prompt)
+    found['slopes'] = _slopes(name, static, parameters, rest, prompt, task)
+  return found
 
 
 def _slopes(
@@ -148,8 +184,8 @@ def _slopes(
     raise UserError(f'{name} has no nnx.Param; there is nothing to train')
 
   def loss(parameters: PyTree) -> Array:
-    merged: Any = nnx.merge(graph, parameters, rest)
-    return jnp.mean(task.loss(merged(prompt), prompt.y_query))
+    model = nnx.merge(graph, parameters, rest)
+    return jnp.mean(task.loss(cast(Any, model)(prompt), prompt.y_query))
 
   with one_line(f'the gradient of {name}'):
     return jax.tree.leaves(jax.grad(loss)(parameters))
@@ -200,50 +236,6 @@ def check_forms(model: Predictor | nnx.Module, task: Task) -> None:
     raise UserError(
       f'{kind}.loss has the shape {loss.shape}; it must be one number per prompt'
     )
-
-
-def check_before_training(model: Predictor, task: Task) -> None:
-  """Raises UserError if a model reads targets or looks ahead, or contradicts itself.
-
-  Training and evaluation rely on this without noticing. A few prompts are predicted by
-  `__call__`, also from fewer examples, and by `predictions`, `loop_predictions` and the
-  learning rule if they exist. A model whose predictions start as a constant shows
-  nothing, and is checked with other weights.
-  """
-  name = type(model).__name__
-  with one_line(f'sampling prompts for {name}'):
-    prompt = jax.device_get(task.sample(jax.random.key(0), NUM_PROMPTS))
-  graph, parameters, rest = _split(model)
-  static: Any = model if graph is None else graph
-  program = compiled(_facts, static)
-
-  def run(prompt: Prompt, changed: bool = False) -> Facts:
-    return jax.device_get(program(task, parameters, rest, changed, prompt))
-
-  with jax.default_matmul_precision('highest'):
-    facts = run(prompt)
-    check_facts(name, facts, run, prompt)
-    _check_other_weights(name, facts, run, prompt)
-  check_rule(model)
-
-
-def _facts(
-  static: Any,
-  task: Task,
-  parameters: PyTree,
-  rest: PyTree,
-  changed: Any,
-  prompt: Prompt,
-) -> Facts:
-  """The facts of a model with its own weights, or with changed ones."""
-  model = static
-  if isinstance(static, nnx.GraphDef):
-    weights = jax.tree.map(
-      functools.partial(jnp.where, changed), changed_weights(parameters), parameters
-    )
-    model = nnx.merge(static, weights, rest)
-  lengths = short_lengths(prompt.x.shape[1])
-  return facts_of(type(model).__name__, model, prompt, task, lengths)
 
 
 def _check_order_invariant(

@@ -98,16 +98,16 @@ def _sample(name: str, task: Task, key: Array, batch_size: int) -> Prompt:
 def _check_shapes(name: str, task: Task, prompt: Prompt) -> None:
   b, d = NUM_PROMPTS, task.num_features
   c = task.context_length
-  for part, shape in (
-    ('x', (b, c, d)),
-    ('y', label_shape(task, b, c)),
-    ('x_query', (b, d)),
-    ('y_query', label_shape(task, b)),
-    ('context_targets', label_shape(task, b, c)),
-  ):
-    array = getattr(prompt, part)
-    if array is not None or part != 'context_targets':
-      check_form(f'{part} of the prompts of {name}', array, shape)
+  parts = [
+    ('x', prompt.x, (b, c, d)),
+    ('y', prompt.y, label_shape(task, b, c)),
+    ('x_query', prompt.x_query, (b, d)),
+    ('y_query', prompt.y_query, label_shape(task, b)),
+  ]
+  if prompt.context_targets is not None:
+    parts.append(('context_targets', prompt.context_targets, label_shape(task, b, c)))
+  for part, array, shape in parts:
+    check_form(f'{part} of the prompts of {name}', array, shape)
 
 
 def _check_sampling(

@@ -1,28 +1,39 @@
-"""The risk of a predictor under distribution shift."""
+"""The risks of predictors on tasks other than the training task.
+
+These are the tasks of `task.shifts()`, and, for linear regression, the values of one of
+its properties, where risks also have an exact value.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
 
 from zoo import theory
-from zoo.core import values
 from zoo.core.errors import check_name, in_one_line
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate
-from zoo.probing.sampling import Answer, sample_means
+from zoo.measure.comparison import affordable
+from zoo.measure.curves import sample_losses
+from zoo.measure.intervals import Estimate, estimate
+from zoo.measure.predict import (
+  BATCH_SIZE,
+  gather,
+  loss_of,
+  losses_at_query,
+  run,
+  sample_batches,
+)
 from zoo.probing.similarity import has_rule
 from zoo.tasks import LinearRegression
-from zoo.tasks.base import BaseTask
-from zoo.tasks.linear_regression import second_moments
+from zoo.tasks.linear_regression import require_covered, second_moments
 from zoo.theory.exact import float64_rule, known_risk
+
+_FEWEST = 16  # prompts; a shift that allows fewer is not measured
 
 
 class ShiftedTask(NamedTuple):
@@ -61,8 +72,19 @@ class Shift:
   risks: list[ShiftedRisk]
 
 
-def _with_context(task: LinearRegression, length: float) -> LinearRegression:
-  return dataclasses.replace(task, context_length=round(length))
+@dataclasses.dataclass(frozen=True)
+class TaskShift:
+  """The losses of two predictors on the same prompts of a shifted task.
+
+  A loss is None for a predictor that fails on the task; `failure` then holds the error.
+  The other loss is also None if there is no other predictor.
+  """
+
+  name: str  # in `task.shifts()`
+  num_prompts: int
+  risk: Estimate | None
+  other_risk: Estimate | None
+  failure: str | None = None
 
 
 def _with_moved_mean(task: LinearRegression, distance: float) -> LinearRegression:
@@ -72,21 +94,17 @@ def _with_moved_mean(task: LinearRegression, distance: float) -> LinearRegressio
   return dataclasses.replace(task, prior_mean=mean + distance * along)
 
 
-def _with_scaled_features(task: LinearRegression, scale: float) -> LinearRegression:
-  return dataclasses.replace(
-    task, feature_covariance=scale**2 * second_moments(task)[1]
-  )
+def _with_features(
+  task: LinearRegression, change: Callable[[np.ndarray], np.ndarray]
+) -> LinearRegression:
+  return dataclasses.replace(task, feature_covariance=change(second_moments(task)[1]))
 
 
-def _with_condition(task: LinearRegression, condition: float) -> LinearRegression:
-  eigenvalues, vectors = np.linalg.eigh(second_moments(task)[1])
+def _stretched(covariance: np.ndarray, condition: float) -> np.ndarray:
+  eigenvalues, vectors = np.linalg.eigh(covariance)
   stretched = eigenvalues * np.geomspace(1, condition, len(eigenvalues))
   stretched *= eigenvalues.sum() / stretched.sum()
-  return dataclasses.replace(task, feature_covariance=(vectors * stretched) @ vectors.T)
-
-
-def _with_noise(task: LinearRegression, noise_std: float) -> LinearRegression:
-  return dataclasses.replace(task, noise_std=noise_std)
+  return (vectors * stretched) @ vectors.T
 
 
 class _Kind(NamedTuple):
@@ -105,7 +123,7 @@ _KINDS = {
     lambda task: sorted(
       {float(max(1, round(task.context_length * f))) for f in (0.25, 0.5, 1, 2, 4)}
     ),
-    _with_context,
+    lambda task, length: dataclasses.replace(task, context_length=round(length)),
   ),
   'prior_mean': _Kind(
     'distance that the prior mean is moved along w*',
@@ -117,19 +135,19 @@ _KINDS = {
     'factor on all features',
     lambda task: 1.0,
     lambda task: (0.5, 0.75, 1.0, 1.25, 1.5),
-    _with_scaled_features,
+    lambda task, scale: _with_features(task, lambda one: scale**2 * one),
   ),
   'feature_condition': _Kind(
     'factor on the condition number of the features, trace unchanged',
     lambda task: 1.0,
     lambda task: (1.0, 2.0, 4.0, 16.0),
-    _with_condition,
+    lambda task, factor: _with_features(task, lambda one: _stretched(one, factor)),
   ),
   'noise_std': _Kind(
     'standard deviation of the label noise',
     lambda task: task.noise_std,
     lambda task: [task.noise_std + more for more in (0.0, 0.5, 1.0, 2.0)],
-    _with_noise,
+    lambda task, noise_std: dataclasses.replace(task, noise_std=noise_std),
   ),
   'query_scale': _Kind(
     'factor on the query alone, out of distribution',
@@ -151,19 +169,17 @@ def shifted_tasks(
   `name` is one of SHIFTS; the default `values` are around the task's own. Raises
   UserError for an unknown name, and for a task that exact theory does not cover.
   """
-  check_name('shift', name, SHIFTS)
-  theory.task_moments(task)  # raises UserError for other tasks
-  assert isinstance(task, LinearRegression)
-  kind = _KINDS[name]
-  found = []
-  for value in kind.values(task) if values is None else values:
-    if kind.shift is None:
-      found.append(ShiftedTask(value, task, value))
-    else:
-      # Reuse the unshifted task, whose sampling is already compiled.
-      same = value == kind.trained(task)
-      found.append(ShiftedTask(value, task if same else kind.shift(task, value)))
-  return found
+  kind = _KINDS[check_name('shift', name, SHIFTS)]
+  task = require_covered(task)
+  values = kind.values(task) if values is None else values
+  if kind.shift is None:
+    return [ShiftedTask(value, task, value) for value in values]
+  trained = kind.trained(task)
+  # Where it is the same the task is, so that its sampling is already compiled.
+  return [
+    ShiftedTask(value, task if value == trained else kind.shift(task, value))
+    for value in values
+  ]
 
 
 def shift(
@@ -183,37 +199,57 @@ def shift(
   for shifted in shifted_tasks(task, name):
     optimal = exact_shifted_risk(theory.optimal_rule(shifted.task), shifted)
     assert optimal is not None  # every rule has an exact risk on a covered task
-    predictors = [subject, other]
-    sampled, failures = _attempt(predictors, shifted, num_prompts, seed)
-    exact = [
-      None if estimate is None else exact_shifted_risk(predictor, shifted)
-      for predictor, estimate in zip(predictors, sampled, strict=True)
-    ]
-    found.append(
-      ShiftedRisk(
-        *(shifted.value, sampled[0], exact[0], sampled[1], exact[1], optimal),
-        failure='; '.join(failures) or None,
-      )
+
+    def measure(
+      predictor: Predictor, shifted: ShiftedTask = shifted
+    ) -> tuple[Estimate, float | None]:
+      (sampled,) = sampled_shifted_risks([predictor], shifted, num_prompts, seed)
+      return sampled, exact_shifted_risk(predictor, shifted)
+
+    (own, others), failure = _attempt(measure, (subject, other))
+    (sampled, exact), (other_sampled, other_exact) = (
+      one or (None, None) for one in (own, others)
     )
-  assert isinstance(task, LinearRegression)
-  return Shift(name, SHIFTS[name], _KINDS[name].trained(task), found)
+    risks = sampled, exact, other_sampled, other_exact
+    found.append(ShiftedRisk(shifted.value, *risks, optimal, failure))
+  return Shift(name, SHIFTS[name], _KINDS[name].trained(require_covered(task)), found)
+
+
+def task_shift(
+  subject: Predictor,
+  other: Predictor | None,
+  name: str,
+  shifted: Task,
+  num_prompts: int = 2048,
+  seed: int = 0,
+) -> TaskShift:
+  """Measures two predictors on a shifted task; large tasks get fewer prompts."""
+  num_prompts = min(num_prompts, affordable(shifted))
+  if num_prompts < _FEWEST:
+    return TaskShift(name, 0, None, None, 'the task is too large to be measured here')
+  at = [shifted.context_length]
+
+  def measure(predictor: Predictor) -> Estimate:
+    losses = sample_losses({'': predictor}, shifted, num_prompts, seed, lengths=at)
+    return estimate(losses[''][:, -1])
+
+  found, failure = _attempt(measure, (subject, other))
+  return TaskShift(name, num_prompts, *found, failure=failure)
 
 
 def _attempt(
-  predictors: list[Predictor], shifted: ShiftedTask, num_prompts: int, seed: int
-) -> tuple[list[Estimate | None], list[str]]:
-  """The sampled risks, with None for predictors that fail, and the failures' errors."""
-  try:
-    return [*sampled_shifted_risks(predictors, shifted, num_prompts, seed)], []
-  except Exception as error:  # a user's model may raise anything
-    if len(predictors) == 1:
-      reason = in_one_line(error, 200)
-      name = type(predictors[0]).__name__
-      return [None], [f'{name}: {type(error).__name__}: {reason}']
-  alone = [_attempt([one], shifted, num_prompts, seed) for one in predictors]
-  return [risk for risks, _ in alone for risk in risks], [
-    failure for _, failures in alone for failure in failures
-  ]
+  measure: Callable[[Predictor], Any], predictors: Sequence[Predictor | None]
+) -> tuple[list[Any], str | None]:
+  """What is measured of each predictor, or None, and the errors of those that fail."""
+  found, failures = [], []
+  for predictor in predictors:
+    try:
+      found.append(None if predictor is None else measure(predictor))
+    except Exception as error:  # a user's model may raise anything
+      kind, reason = type(predictor).__name__, in_one_line(error, 200)
+      failures.append(f'{kind}: {type(error).__name__}: {reason}')
+      found.append(None)
+  return found, '; '.join(failures) or None
 
 
 def sampled_shifted_risks(
@@ -223,11 +259,22 @@ def sampled_shifted_risks(
   seed: int = 0,
 ) -> list[Estimate]:
   """The risk of each predictor, on the same prompts of a shifted task."""
-  task: Task = shifted.task
-  if shifted.query_scale != 1:
-    task = _ScaledQuery(shifted.task, shifted.query_scale)
-  means = sample_means(_squared_errors, predictors, task, num_prompts, seed)
-  return [means[str(count)] for count in range(len(predictors))]
+  loss = loss_of(shifted.task)
+  found = gather(
+    lambda prompt: run(losses_at_query, predictors, prompt, loss),
+    _sample(shifted, num_prompts, seed),
+  )
+  return [estimate(losses) for losses in found]
+
+
+def _sample(shifted: ShiftedTask, num_prompts: int, seed: int) -> Iterator[Prompt]:
+  _, task, scale = shifted
+  for prompt in sample_batches(task, seed, num_prompts, BATCH_SIZE):
+    if scale == 1:
+      yield prompt
+    else:
+      query, target = scale * prompt.x_query, scale * prompt.y_query
+      yield dataclasses.replace(prompt, x_query=query, y_query=target)
 
 
 def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | None:
@@ -244,39 +291,3 @@ def exact_shifted_risk(predictor: Predictor, shifted: ShiftedTask) -> float | No
       offset = dataclasses.replace(rule, init=0 * rule.init, update=0 * rule.update)
       constant = float(theory.squared_difference(offset, rule * 0.0, task).prediction)
   return query_scale**2 * (risk - constant) + constant
-
-
-@values.value
-class _ScaledQuery(BaseTask):
-  """A task with scaled queries and targets."""
-
-  task: LinearRegression = values.leaf()
-  scale: float = 1.0
-  num_features: int = values.derived_size()
-  context_length: int = values.derived_size()
-
-  def __post_init__(self):
-    values.set_field(self, 'num_features', self.task.num_features)
-    values.set_field(self, 'context_length', self.task.context_length)
-
-  def sample_one(self, key: Key[Array, '']) -> Prompt:
-    return self._scaled(self.task.sample_one(key))
-
-  def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
-    return self._scaled(self.task.sample_batch(key, batch_size))
-
-  def _scaled(self, prompt: Prompt) -> Prompt:
-    return dataclasses.replace(
-      prompt,
-      x_query=self.scale * prompt.x_query,
-      y_query=self.scale * prompt.y_query,
-    )
-
-
-def _squared_errors(
-  prompt: Prompt, answers: list[Answer]
-) -> dict[str, Float[Array, ' b']]:
-  return {
-    str(count): jnp.square(answer.prediction - prompt.y_query)
-    for count, answer in enumerate(answers)
-  }

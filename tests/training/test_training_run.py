@@ -1,0 +1,107 @@
+"""Training as an iteration: what is yielded, and that stopping early loses nothing."""
+
+import json
+import re
+import sys
+import unittest.mock
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.launch.processes import ROOT
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
+
+
+def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fake):
+  events = [*zoo.training_run(small_config(), tmp_path)]
+  assert [event.step for event in events] == [4, 6, 8, 12]
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  assert [event.metrics for event in events] == [*map(json.loads, text.splitlines())]
+  assert [event.summary for event in events[:-1]] == [None] * 3
+  assert events[-1].summary == json.loads((tmp_path / 'summary.json').read_text())
+
+
+def test_train_is_the_iteration_to_its_end(tmp_path, fake):
+  summary = zoo.train(small_config(), tmp_path / 'trained')
+  (*_, last) = zoo.training_run(small_config(), tmp_path / 'iterated')
+  one, other = (saved_arrays(tmp_path / n, 12) for n in ('trained', 'iterated'))
+  assert_same_bits(one, other)
+  assert summary is not None
+  assert last.summary is not None
+  assert summary['exact_risk'] == last.summary['exact_risk']
+
+
+@pytest.mark.parametrize('stop', [6, 8])  # between two saves, and at one
+def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
+  tmp_path, fake, stop
+):
+  zoo.train(small_config(), tmp_path / 'whole')
+  for event in zoo.training_run(small_config(), tmp_path / 'cut'):
+    if event.step == stop:
+      break
+  assert (tmp_path / 'cut/checkpoints' / str(stop)).is_dir()
+  assert not (tmp_path / 'cut/summary.json').exists()
+  rest = [event.step for event in zoo.training_run(small_config(), tmp_path / 'cut')]
+  assert rest == [step for step in (8, 12) if step > stop]
+  assert_same_bits(
+    saved_arrays(tmp_path / 'cut', 12), saved_arrays(tmp_path / 'whole', 12)
+  )
+
+
+def test_a_finished_run_yields_its_last_step(tmp_path):
+  """A real run, whose events have the models that their checkpoints have."""
+  models = {
+    event.step: event.model for event in zoo.training_run(small_config(), tmp_path)
+  }
+  (again,) = zoo.training_run(small_config(), tmp_path)
+  assert again.step == 12
+  assert again.summary == json.loads((tmp_path / 'summary.json').read_text())
+  for step, model in {4: models[4], 8: models[8], 12: again.model}.items():
+    saved = nnx.to_pure_dict(nnx.state(zoo.load(tmp_path, step).model))
+    for name, array in nnx.to_pure_dict(nnx.state(model)).items():
+      np.testing.assert_array_equal(array, saved[name])
+
+
+def test_a_model_is_that_of_its_step_or_refused(tmp_path, fake):
+  events = zoo.training_run(small_config(), tmp_path)
+  first = next(events)
+  kept = first.model
+  next(events)
+  with refuses('the model of step 4 is gone: training is at step 6'):
+    first.model  # noqa: B018
+  for leaf in jax.tree.leaves(nnx.state(kept)):  # a copy, which is still there
+    assert np.isfinite(leaf).all()
+  events.close()
+  assert (tmp_path / 'checkpoints/6').is_dir()
+
+
+def test_a_wrong_config_is_refused_at_the_first_step(tmp_path):
+  with refuses('num_steps is 0'):
+    next(zoo.training_run(small_config(train__num_steps=0), tmp_path / 'run'))
+  assert not (tmp_path / 'run').exists()
+
+
+def test_the_loops_on_how_to_run(tmp_path, fake, monkeypatch, capsys):
+  """With what Weights & Biases is handed noted, and programs of NumPy."""
+  text = (ROOT / 'docs' / 'how_to.md').read_text()
+  loops = re.findall(r'```python\n([^`]*training_run[^`]*)```', text)
+  run = unittest.mock.MagicMock()
+  run.init.return_value.__enter__.return_value = run
+  monkeypatch.setitem(sys.modules, 'wandb', run)
+  monkeypatch.chdir(tmp_path)
+  for code in loops:
+    exec(compile(code.replace("'transformer'", "'yq_lsa'"), 'how_to.md', 'exec'), {})
+  assert capsys.readouterr().out
+  assert [call.kwargs['step'] for call in run.log.call_args_list] == [5, 10, 15, 20]
+  assert run.log.call_args_list[-1].args[0]['eval_risk'] is not None
+  assert run.summary.update.call_args.args[0]['step'] == 20
+
+
+def test_people_find_what_they_use():
+  wanted = 'load save train training_run probing curve check_task check_model theory'
+  assert {*wanted.split()} <= {*dir(zoo)}
+  assert not {'Any', 'importlib', 'overload'} & {*dir(zoo)}
