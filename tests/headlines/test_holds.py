@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean', 'saddles'])
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))
