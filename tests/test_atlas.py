@@ -97,7 +97,7 @@ def test_exact_risks_take_the_place_of_sampled_losses():
   assert (result.baseline('zero'), result.baseline('bayes', 2)) == (25.0, 0.5)
   assert result.excess == 3 / 5
   assert results_.difference(result, result) == (0.0, 0.0, 0.0)
-  assert results_.row_of(result)[2] == '3.0000 ± 12.7062, exact risk'
+  assert results_.cells_table([result]).rows[0][3] == '3.0000 ± 12.7062, exact risk'
 
 
 def test_baselines_with_a_closed_form_are_exact():
@@ -261,7 +261,7 @@ def test_a_guess_is_compared_with_the_guess_zero():
   assert (second.result, second.reference) == (yq_lsa, lsa)
   assert second.label == 'guess: linear'
   row = ['gru,prior,residual', '6.0000', '-1.5000 (one seed)', '-25.0 (one seed)']
-  assert results_.row_of_change(first) == row
+  assert results_.changes_table([first]).rows == [row]
   found = {one.cell: one for one in (zero, other)}
   assert '-25.0 (one seed)' in atlas.table(found)
   (_, written) = csv.DictReader(results_.to_csv(found).splitlines())
@@ -302,9 +302,13 @@ def test_models_are_drawn_by_the_context_length_of_training():
   lines = [line.get_ydata() for line in losses.get_lines()]
   for lowest in ([5.0, 2.5], [4.0, 2.0]):
     assert any(np.array_equal(line, lowest) for line in lines)
-  for axes, share in ((ratios, 0.75), (gru_ratios, 1 / 3)):
-    (drawn,) = axes.containers
-    np.testing.assert_allclose(drawn[0].get_ydata().astype(float), [share, share])
+  for axes, label, share in (
+    (ratios, 'yq_lsa', 0.75),
+    (gru_ratios, 'guess: residual', 1 / 3),
+  ):
+    (drawn,) = [line for line in axes.get_lines() if line.get_label() == label]
+    drawn = np.asarray(drawn.get_ydata(), np.float64)
+    np.testing.assert_allclose(drawn, [share, share])
   exact = [line.get_ydata() for line in ratios.get_lines()]
   assert any(np.array_equal(line, [0.8, 0.8]) for line in exact)
 

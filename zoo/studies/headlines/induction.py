@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, PALETTE
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import PALETTE
 from zoo.studies.runner import Trainer, history
 from zoo.studies.study import Found, Study, at_least, at_most, near
 
@@ -52,7 +52,7 @@ def measure(train: Trainer) -> Found:
         series(f'seed {seed}', 'curve', PALETTE[seed], *curve)
         for seed, curve in enumerate(curves)
       ),
-      series('ln 2', 'dashed', BLACK, curves[0][0], [math.log(2)] * len(curves[0][0])),
+      level('ln 2', math.log(2), curves[0][0]),
     ),
   )
   numbers = {

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.special import log_softmax, xlogy
 
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
+from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
 from zoo.studies.runner import Trainer, load
 from zoo.studies.study import Expected, Found, Study, at_most, near
@@ -90,7 +90,7 @@ def _panels(
     (
       series('model', 'curve', '#000000', steps, risks),
       *(
-        series(_PHASES[name], 'dashed', colour, steps, [lines[name]] * len(steps))
+        level(_PHASES[name], lines[name], steps, colour)
         for name, colour in colours.items()
       ),
     ),

@@ -6,9 +6,9 @@ import numpy as np
 
 from zoo import estimators, probing, theory
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
+from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.runner import Trainer, history, load
+from zoo.studies.runner import Trainer, histories, load
 from zoo.studies.study import Found, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
@@ -29,15 +29,15 @@ def measure(train: Trainer) -> Found:
   )
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
-  steps, risks = zip(*(history(row, 'exact_risk') for row in rows), strict=True)
+  steps, risks = histories(rows, 'exact_risk')
   # Without the first logged step, where a model with small weights predicts 0.
   learning = Panel(
     'a',
     'training step',
     'exact in-context risk',
     (
-      series('trained, 3 seeds', 'curve', BLUE, steps[0], risks),
-      series('gradient descent', 'dashed', BLACK, steps[0], [gd_risk] * len(steps[0])),
+      series('trained, 3 seeds', 'curve', BLUE, steps, risks),
+      level('gradient descent', gd_risk, steps),
     ),
   )
   agreement = Panel(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.runner import Trainer, history
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import BLUE, VERMILION
+from zoo.studies.runner import Trainer, histories
 from zoo.studies.study import Expected, Found, Study
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
@@ -19,11 +19,9 @@ def measure(train: Trainer) -> Found:
   }
   shown = []
   for name, colour in (('lsa', VERMILION), ('ltb', BLUE)):
-    curves = [history(row, 'exact_risk') for row in rows[name]]
-    steps = curves[0][0]
-    values = [risks for _, risks in curves]
+    steps, values = histories(rows[name], 'exact_risk')
     shown.append(series(f'{name}, 3 seeds', 'curve', colour, steps, values))
-  shown.append(series('GD from w*', 'dashed', BLACK, steps, [gd] * len(steps)))
+  shown.append(level('GD from w*', gd, steps))
   panel = Panel('a', 'training step', 'exact in-context risk', tuple(shown))
   return Found(risks, (panel,))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, BLUE, VERMILION
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, best, history, load
 from zoo.studies.study import Found, Study, at_least, near
 from zoo.tasks import AssociativeRecall
@@ -50,7 +50,7 @@ def measure(train: Trainer) -> Found:
     'share of values that are right',
     (
       series('attention', 'dots', BLUE, count, accuracy),
-      series('all', 'dashed', BLACK, count, [1.0] * len(count)),
+      level('all', 1.0, count),
     ),
   )
   learning = Panel(
