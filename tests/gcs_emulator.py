@@ -43,6 +43,8 @@ class Handler(server.RequestHandler):
         size = int(self.headers['Content-Length'])
         self.faults.update(json.loads(self.rfile.read(size)))
         return self._refuse(HTTPStatus.OK)
+      if '/moveTo/' in self.path:  # it would answer 501, after which gcsfs tries again
+        return self._refuse(HTTPStatus.METHOD_NOT_ALLOWED)
       if random.random() < self.faults['share']:
         return self._refuse(HTTPStatus(self.faults['status']))
       return server.Router(self).handle(method)

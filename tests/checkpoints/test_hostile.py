@@ -194,7 +194,7 @@ def test_metadata_that_is_no_json_or_too_deep_or_too_large(folder):
     file.truncate(10**8)
   write_manifest(folder)
   refused(folder, '100000000 bytes')
-  for text, said in (('[' * 100_000, 'deep'), ('{', 'not JSON'), ('\udcff', 'UTF-8')):
+  for text, said in (('[' * 100_000, 'JSON'), ('{', 'JSON'), ('\udcff', 'UTF-8')):
     path.write_bytes(text.encode(errors='surrogateescape'))
     write_manifest(folder)
     refused(folder, said)

@@ -14,9 +14,7 @@ from tests.checkpoints.states import disk
 from tests.checkpoints.test_saved_models import assert_same
 from tests.compare import refuses
 from tests.settings import general, isotropic
-from tests.training.runs import small_config
 from zoo import theory
-from zoo.config.validation import build_model
 from zoo.theory import constructions
 
 
@@ -127,17 +125,6 @@ def test_a_model_that_would_predict_otherwise_is_refused(register, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_a_config_that_contradicts_the_model_is_refused(tmp_path):
-  config = small_config('multi_head_lsa')
-  model = build_model(config, nnx.Rngs(0))
-  for guess in (1.0, [0.0, 0.0, 1.0]):
-    config.model.initial_guess = guess
-    with refuses('config.model.initial_guess is', 'was constructed with 0.0'):
-      zoo.save(model, tmp_path / 'model', config=config)
-  config.model.initial_guess = [0.0, 0.0, 0.0]  # the same, one by one
-  zoo.save(model, tmp_path / 'model', config=config)
-
-
 def test_a_model_that_counts_its_calls_does_not_notice_the_save(register, tmp_path):
   @register('counting')
   class Counting(Scaled):
@@ -237,7 +224,7 @@ def test_what_cannot_be_saved_is_named(tmp_path):
     zoo.save(model, tmp_path / 'new', isotropic(4, 4))
   with refuses('step is -1'):
     zoo.save(model, tmp_path / 'new', TASK, step=-1)
-  with refuses('not a valid path'):
+  with refuses('the home folder of an unknown user'):
     zoo.save(model, '~nosuchuser/model', TASK)
   with pytest.raises(zoo.RunError, match='name too long'):
     zoo.save(model, tmp_path / ('long' * 1000), TASK)

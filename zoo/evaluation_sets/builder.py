@@ -5,12 +5,15 @@ Files are ArrayRecord, written and read without TensorFlow.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
+from absl import logging
 
-from zoo.evaluation_sets.builds import tf_example_pb2, tfds, writer
+from zoo.core.errors import UserError
 from zoo.evaluation_sets.sets import (
   SPECS,
   VERSION,
@@ -18,6 +21,18 @@ from zoo.evaluation_sets.sets import (
   find_spec,
   sample_prompts,
 )
+
+try:
+  import array_record as array_record
+  import tensorflow_datasets as tfds
+except ModuleNotFoundError as error:
+  # TFDS 4.9.10 needs importlib_resources, but does not declare it.
+  extra = 'tensorflow_datasets', 'array_record', 'importlib_resources'
+  if error.name is None or error.name.partition('.')[0] not in extra:
+    raise
+  raise UserError(
+    f"{error.name} is not installed; evaluation sets need pip install 'icl-zoo[data]'"
+  ) from None
 
 
 class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
@@ -58,22 +73,42 @@ class IclLinearRegression(tfds.core.GeneratorBasedBuilder):
     for i in range(self._spec.num_prompts):
       yield i, {name: array[i] for name, array in prompts.items()}
 
-  def _example_writer(self) -> writer.ExampleWriter:
-    assert self.info.file_format is not None
-    return _SortedWriter(self.info.file_format)
+
+def open_builder(
+  name: str, data_dir: str | os.PathLike[str] | None
+) -> IclLinearRegression:
+  """The builder of a set in `data_dir`; None means TFDS's own folder.
+
+  Raises any error of TFDS for files that are damaged.
+  """
+  with quiet():
+    return IclLinearRegression(
+      data_dir=None if data_dir is None else os.fspath(data_dir),
+      config=name,
+      file_format='array_record',
+    )
 
 
-class _SortedWriter(writer.ExampleWriter):
-  """Writes the fields of an example in a fixed order, unlike protobuf."""
+def read_prompts(builder: IclLinearRegression, number: int) -> dict[str, np.ndarray]:
+  """All prompts of a set that is built, by field; raises ValueError for another number.
 
-  def write(
-    self,
-    path: str | os.PathLike,
-    examples: Iterable[writer.type_utils.KeySerializedExample],
-  ) -> list | None:
-    return super().write(path, ((key, _sorted(example)) for key, example in examples))
+  Raises any error of TFDS and ArrayRecord for damaged files.
+  """
+  source = builder.as_data_source(split='test')  # pyright: ignore[reportCallIssue]
+  if len(source) != number:
+    raise ValueError(f'it has {len(source)} prompts, not {number}')
+  examples = source.__getitems__(range(number))
+  return {name: np.stack([one[name] for one in examples]) for name in examples[0]}
 
 
-def _sorted(example: bytes) -> bytes:
-  parsed = tf_example_pb2.Example.FromString(example)  # pyright: ignore[reportAttributeAccessIssue]
-  return parsed.SerializeToString(deterministic=True)
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """Hides TFDS's messages about downloads and about a folder that does not exist."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  nowhere = io.StringIO()
+  try:
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+      yield
+  finally:
+    logging.set_verbosity(before)

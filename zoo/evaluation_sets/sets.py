@@ -135,22 +135,18 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Evaluatio
   """
   spec = find_spec(name)
   # Imported here since only loading and building need TFDS.
-  from zoo.evaluation_sets.builder import IclLinearRegression
-  from zoo.evaluation_sets.builds import open_builder, quiet, read_split
+  from zoo.evaluation_sets.builder import open_builder, quiet, read_prompts
 
-  folder = f'{data_dir or "the data folder of TFDS"}, {IclLinearRegression.name}/{name}'
+  data_dir = None if data_dir is None else user_path(data_dir)
+  folder = f'the set {name} in {data_dir or "the data folder of TFDS"}'
   try:
-    builder, is_built = open_builder(IclLinearRegression, data_dir, name)
+    builder = open_builder(name, data_dir)
     folder = str(builder.data_path)
-    if not is_built:
+    if not builder.is_prepared():
       logging.info('sampling the evaluation set %s into %s', name, folder)
       with quiet():
         builder.download_and_prepare()
-    examples = read_split(builder, 'test')
-    content = {
-      field: np.stack([example[field] for example in examples]).astype(np.float32)
-      for field in _FIELDS
-    }
+    content = read_prompts(builder, spec.num_prompts)
   except OSError as error:
     raise RunError(f'{folder} cannot be written: {error.strerror or error}') from error
   except Exception as error:  # TFDS and ArrayRecord raise many kinds for damaged files

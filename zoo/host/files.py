@@ -1,11 +1,10 @@
 """Reads files within limits, and writes them whole or not at all.
 
 A file may come from an untrusted source: its kind and its size are checked before it is
-read, and the depth of JSON is bounded.
+read.
 """
 
 import contextlib
-import errno
 import importlib
 import json
 import math
@@ -25,7 +24,6 @@ from zoo.core.errors import RunError, UserError
 _Kind = TypeVar('_Kind')
 
 MIB = 2**20
-MAX_JSON_DEPTH = 64  # of nested lists and objects
 
 
 class UnreadableFile(UserError):
@@ -163,22 +161,9 @@ def parse_as(text: str | bytes, kind: type[_Kind], source: str) -> _Kind:
 def parse_json(text: str | bytes, source: str) -> Any:
   """The value of JSON text; `source` names it in the message of UnreadableFile."""
   try:
-    value = json.loads(text)
-  except RecursionError as error:
-    raise UnreadableFile(_too_deep(source)) from error
-  except ValueError as error:  # also a number with too many digits
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:  # also a number with too many digits
     raise UnreadableFile(f'{source} is not JSON: {error}') from error
-  level = [[value]]
-  for _ in range(MAX_JSON_DEPTH + 1):
-    level = [
-      child
-      for node in level
-      for child in (node.values() if type(node) is dict else node)
-      if type(child) is dict or type(child) is list
-    ]
-    if not level:
-      return value
-  raise UnreadableFile(_too_deep(source))
 
 
 def is_finite_number(value: object) -> bool:
@@ -199,10 +184,6 @@ def finite_or_null(content: Any) -> Any:
   return content
 
 
-def _too_deep(source: str) -> str:
-  return f'{source} nests lists or objects more than {MAX_JSON_DEPTH} deep'
-
-
 def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
   """Writes a whole file, or leaves the old one as it was; raises OSError.
 
@@ -213,12 +194,12 @@ def write_atomically(path: pathlib.Path, content: str | bytes) -> None:
     path.write_bytes(data)
     return
   temporary = path.with_name(temporary_name(path))
+  temporary.unlink(missing_ok=True)  # of a process of the same number that was killed
   try:
-    number = open_to_write(temporary, os.O_WRONLY | os.O_TRUNC)
-    with os.fdopen(number, 'wb') as file:
+    with temporary.open('xb') as file:  # never through a symbolic link
       file.write(data)
       file.flush()
-      os.fsync(number)
+      os.fsync(file.fileno())
     temporary.replace(path)
   except OSError:
     temporary.unlink(missing_ok=True)
@@ -280,24 +261,6 @@ def upload(folder: pathlib.Path, target: pathlib.Path, last: str = '') -> None:
 def download(folder: pathlib.Path, names: list[str], target: pathlib.Path) -> None:
   """Copies objects of a folder in a bucket into a local one; raises OSError."""
   _gcs().download(folder, names, target)
-
-
-def open_to_write(path: pathlib.Path, flags: int) -> int:
-  """Opens or makes a regular file, never through a symbolic link.
-
-  Returns its descriptor; raises OSError.
-  """
-  safe = getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0)  # not on Windows
-  try:
-    number = os.open(path, flags | os.O_CREAT | safe, 0o666)
-  except OSError as error:
-    if error.errno == errno.ELOOP:
-      raise OSError(error.errno, 'it is a symbolic link', str(path)) from error
-    raise
-  if not stat.S_ISREG(os.fstat(number).st_mode):  # such as a FIFO
-    os.close(number)
-    raise OSError(errno.EINVAL, 'it is not a regular file', str(path))
-  return number
 
 
 def sync_folder(folder: pathlib.Path) -> None:

@@ -13,7 +13,6 @@ import logging
 import os
 import pathlib
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,10 +27,8 @@ from gcsfs.retry import HttpError
 
 from zoo.core.errors import RunError, UserError, in_one_line
 
-_MAX_PAUSE = 16.0  # seconds between two tries
-# Statuses after which to try again: a time-out, too many requests, and all from 500 on
-# but this one, which says that the service cannot do what is asked.
-_PASSING, _NOT_IMPLEMENTED = (408, 429), 501
+_PAUSE = 1.0  # seconds, after gcsfs has given up and before it tries again
+_PASSING = 408, 429  # a time-out and too many requests, as are all from 500 on
 _THREADS = 16  # copy at the same time
 # What a call raises, of which all but some statuses pass.
 _ERRORS = (
@@ -60,27 +57,26 @@ class PatientFileSystem(GCSFileSystem):
   patience = 600.0
 
   async def _request(self, *arguments: Any, **named: Any) -> Any:
-    once: Any = GCSFileSystem._request
-    start, pause = time.monotonic(), 0.5
-    while True:
-      try:
-        return await once.__wrapped__(self, *arguments, **named)
-      except _ERRORS as error:
-        code = int(error.code or 500) if isinstance(error, HttpError) else 500
-        if code == _NOT_IMPLEMENTED or (code < 500 and code not in _PASSING):
-          raise _refused(error) from error
-        left = start + self.patience - time.monotonic()
-        if left <= 0:
-          raise Unreachable(
-            f'the bucket could not be reached for {self.patience:g} s: '
-            f'{in_one_line(error) or type(error).__name__}'
-          ) from error
-      except (FileNotFoundError, FileExistsError):
-        raise
-      except (OSError, ValueError) as error:  # forbidden, or a bad request
-        raise _refused(error) from error
-      await asyncio.sleep(min(pause, left))
-      pause = min(2 * pause, _MAX_PAUSE)
+    reason = ''
+    try:
+      async with asyncio.timeout(self.patience):
+        while True:
+          try:
+            return await super()._request(*arguments, **named)
+          except _ERRORS as error:
+            code = int(error.code or 500) if isinstance(error, HttpError) else 500
+            if code < 500 and code not in _PASSING:
+              raise _refused(error) from error
+            reason = f': {in_one_line(error) or type(error).__name__}'
+          except (FileNotFoundError, FileExistsError):
+            raise
+          except (OSError, ValueError) as error:  # forbidden, or a bad request
+            raise _refused(error) from error
+          await asyncio.sleep(_PAUSE)
+    except TimeoutError as error:
+      raise Unreachable(
+        f'the bucket could not be reached for {self.patience:g} s{reason}'
+      ) from error
 
 
 def _refused(error: Exception) -> OSError:
@@ -163,14 +159,9 @@ def move(folder: pathlib.Path, target: pathlib.Path) -> None:
 def upload(folder: pathlib.Path, target: pathlib.Path, last: str = '') -> None:
   """Copies a local folder into one of a bucket, the file called `last` at the end."""
   files = [path for path in folder.rglob('*') if path.is_file() and path.name != last]
-
-  def copy(path: pathlib.Path) -> None:
-    (target / path.relative_to(folder)).write_bytes(path.read_bytes())
-
-  with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-    list(threads.map(copy, files))
-  if last:
-    copy(folder / last)
+  for some in files, [folder / last] if last else []:
+    names = [str(target / path.relative_to(folder)) for path in some]
+    file_system().put([*map(str, some)], names)
 
 
 def download(folder: pathlib.Path, names: list[str], target: pathlib.Path) -> None:

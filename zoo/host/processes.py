@@ -25,7 +25,6 @@ from zoo.core.errors import InUseError, RunError, UserError
 from zoo.host import jax_private
 
 Result = TypeVar('Result')
-JsonValue = None | str | list[str]
 
 # Practically unlimited: if a process dies, its missing heartbeat ends those that wait
 # for it. The checksums of a large checkpoint may take hours.
@@ -149,19 +148,6 @@ def run_on_main(function: Callable[[], Result]) -> Result:
   if index() == 0:
     client.key_value_set(name, text)
   return json.loads(client.blocking_key_value_get(name, _LONG_MS))
-
-
-def gather(name: str, value: JsonValue) -> list[JsonValue]:
-  """What each process gives under a name that is used only once; waits for all.
-
-  Any thread may call it, unlike what else is in this module.
-  """
-  if count() == 1:
-    return [value]
-  client = jax_private.coordination_client()
-  client.key_value_set(f'icl_zoo/{name}/{index()}', json.dumps(value))
-  keys = [f'icl_zoo/{name}/{i}' for i in range(count())]
-  return [json.loads(client.blocking_key_value_get(key, _LONG_MS)) for key in keys]
 
 
 def to_stop() -> bool:

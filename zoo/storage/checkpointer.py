@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import itertools
 import pathlib
 import secrets
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from absl import logging
 from jaxtyping import PyTree
@@ -36,7 +34,7 @@ from zoo.host.files import (
 )
 from zoo.storage import lease
 from zoo.storage.metadata import check_own_step
-from zoo.storage.orbax_errors import one_line, quiet_orbax
+from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
   MARKER,
   METADATA_FILE,
@@ -46,33 +44,25 @@ from zoo.storage.orbax_folders import (
 from zoo.storage.steps import (
   FORMAT,
   MANIFEST,
-  add_manifest,
   chosen_step,
-  files_of,
   find_corruption,
-  incomplete_saves,
+  killed_saves,
   step_folders,
   step_of,
-  written_sums,
+  write_manifest,
 )
 
 _SAVING, _DELETING = '.saving.', '.deleting.'  # before the number of a local step
 # Temporary folders that a killed run leaves; the last is that of version 0.1.0.
 _LEFT_OVER = f'{_SAVING}*', f'{_DELETING}*', '*.orbax-checkpoint-tmp*'
 
-_exchanges = itertools.count()  # between processes; all count the same ones
-
-
-def _nothing() -> None:
-  pass
-
 
 class Checkpoints:
   """The checkpoints of the run that is being trained; a context manager.
 
   Opening it deletes what a killed run left, and moves damaged steps into
-  `<workdir>/damaged`, with a warning that names them. Process 0 does this, and names
-  and deletes steps; all processes write their arrays, and share the checksums.
+  `<workdir>/damaged`, with a warning that names them. Process 0 does this, and names,
+  completes and deletes steps; all processes write their arrays.
   """
 
   def __init__(self, workdir: pathlib.Path, keep: int, metadata: Mapping[str, object]):
@@ -88,25 +78,22 @@ class Checkpoints:
     self._folder = self._workdir / 'checkpoints'
     self._keep = keep
     self._saving: concurrent.futures.Future[None] | None = None
-    self._quiet = contextlib.ExitStack()
-    self._known: list[int] = []  # the steps that this launch has seen, on process 0
-    self.set_aside = self._open()  # whether a step was damaged
+    self._known: list[int] = []  # the good steps that this launch has seen
+    self.set_aside = processes.run_on_main(self._open)  # whether a step was damaged
 
   def __enter__(self) -> Checkpoints:
-    self._quiet.enter_context(quiet_orbax())
     return self
 
   def __exit__(self, *exception: object) -> None:
-    with self._quiet:
-      failed = exception != (None, None, None)
-      if failed and (self._in_bucket or processes.count() > 1):
-        return  # the save would wait for what may be lost
-      try:
-        self.wait()
-      except RunError:
-        # If another exception is being raised, the user must see that one.
-        if not failed:
-          raise
+    failed = exception != (None, None, None)
+    if failed and (self._in_bucket or processes.count() > 1):
+      return  # the save would wait for what may be lost
+    try:
+      self.wait()
+    except RunError:
+      # If another exception is being raised, the user must see that one.
+      if not failed:
+        raise
 
   @property
   def latest(self) -> int | None:
@@ -128,7 +115,7 @@ class Checkpoints:
     self,
     step: int,
     state: Mapping[str, PyTree],
-    before_commit: Callable[[], None] = _nothing,
+    before_commit: Callable[[], None] = lambda: None,
   ) -> None:
     """Starts to save a state, and returns as soon as its arrays may be donated.
 
@@ -139,18 +126,18 @@ class Checkpoints:
     name = f'{_SAVING}{step}'
     if self._in_bucket:
       name = processes.run_on_main(lambda: f'{step}-{secrets.token_hex(8)}')
-    exchange = f'sums/{next(_exchanges)}'
+    folder = self._folder / name
     try:
       self._check_lease()
-      written = start_save(self._folder / name, state, {**self._metadata, 'step': step})
+      written = start_save(folder, state, {**self._metadata, 'step': step})
     except Exception as error:
       raise self._failure(error) from error
 
     def finish() -> None:
-      written()
+      written()  # by all processes
       if processes.index() == 0:
         before_commit()
-      self._complete(self._folder / name, step, exchange)
+        self._complete(folder, step)
 
     self._saving = in_background(finish)
 
@@ -169,42 +156,27 @@ class Checkpoints:
 
   def _open(self) -> bool:
     """Deletes left-overs, and sets damaged steps aside; returns whether there were."""
-    processes.run_on_main(self._clean)
+    if not self._in_bucket:
+      self._folder.mkdir(exist_ok=True)
+    for left_over in self._left_overs():
+      logging.info('deleting %s, which a kill has left', left_over)
+      delete_folder(left_over)
     found = False
     # Older steps than the newest good one matter only if that one fails later.
-    for name in processes.run_on_main(
-      lambda: [path.name for path in step_folders(self._folder)]
-    ):
-      exchange = f'damage/{next(_exchanges)}'
-      share = processes.index(), processes.count()
-      reasons = processes.gather(exchange, find_corruption(self._folder / name, *share))
-      reason = next(filter(None, reasons), None)
+    for folder in step_folders(self._folder):
+      reason = find_corruption(folder)
       if reason is None:
-        processes.run_on_main(lambda name=name: self._check_own(self._folder / name))
-        self._known = [step_of(self._folder / name)]
+        self._check_own(folder)
+        self._known = [step_of(folder)]
         break
       found = True
-      processes.run_on_main(
-        lambda name=name, reason=reason: self._set_aside(name, str(reason))
-      )
+      self._set_aside(folder, reason)
     return found
 
-  def _clean(self) -> None:
+  def _left_overs(self) -> list[pathlib.Path]:
     if self._in_bucket:
-      for left_over in incomplete_saves(self._folder):
-        logging.info(
-          'checkpoint step %d has no %s, as after a kill: deleting it',
-          *(step_of(left_over), MANIFEST),
-        )
-        delete_folder(left_over)
-      return
-    self._folder.mkdir(exist_ok=True)
-    for pattern in _LEFT_OVER:
-      for left_over in self._folder.glob(pattern):
-        if left_over.is_dir() and not left_over.is_symlink():
-          delete_folder(left_over)
-        else:
-          left_over.unlink()
+      return killed_saves(self._folder)
+    return [path for pattern in _LEFT_OVER for path in self._folder.glob(pattern)]
 
   def _check_own(self, step_folder: pathlib.Path) -> None:
     if self._in_bucket and not (step_folder / MARKER).exists():
@@ -212,42 +184,24 @@ class Checkpoints:
     saved = read_json(step_folder / METADATA_FILE)
     check_own_step(step_folder, step_of(step_folder), saved, self._metadata)
 
-  def _set_aside(self, name: str, reason: str) -> None:
+  def _set_aside(self, folder: pathlib.Path, reason: str) -> None:
     aside = self._workdir / 'damaged'
-    target, copy = aside / name, 1
+    target, copy = aside / folder.name, 1
     while target.exists():
       copy += 1
-      target = aside / f'{name}.{copy}'
-    path = self._folder / name
-    move_folder(path, target)
+      target = aside / f'{folder.name}.{copy}'
+    move_folder(folder, target)
     logging.warning(
       'checkpoint step %d is damaged: %s; moved to %s, falling back to the previous '
       'one',
-      *(step_of(path), reason, target),
+      *(step_of(folder), reason, target),
     )
 
-  def _complete(self, written: pathlib.Path, step: int, exchange: str) -> None:
-    """Adds checksums to a step, gives it its name, and deletes the oldest steps.
-
-    Each process hashes a share of the files.
-    """
-    main, number = processes.index(), processes.count()
-    if main == 0 and not self._in_bucket:
-      for marker in written.rglob(MARKER):
-        marker.unlink()
-    mine = files_of(written) if main == 0 else None
-    names = cast(list[str], processes.gather(f'{exchange}/names', mine)[0])
-    shares = processes.gather(
-      f'{exchange}/sums', written_sums(written, names[main::number])
-    )
-    if main > 0:
-      return
-    sums = dict[str, str]()
-    for i, share in enumerate(shares):
-      sums |= zip(names[i::number], cast(list[str], share), strict=True)
+  def _complete(self, written: pathlib.Path, step: int) -> None:
+    """Adds checksums to a step, gives it its name, and deletes the oldest steps."""
     # Another program would have deleted files only after the lease had ended.
     self._check_lease()
-    add_manifest(written, names, [sums[name] for name in names])
+    write_manifest(written)
     if not self._in_bucket:
       written.rename(self._folder / str(step))
       sync_folder(self._folder)  # before an older step goes, or a power cut may undo it

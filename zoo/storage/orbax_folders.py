@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -18,13 +17,15 @@ from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
 from zoo.core.errors import RunError, UserError
-from zoo.host.files import MIB, read_json
-from zoo.storage.orbax_errors import reading, writing
+from zoo.host import processes
+from zoo.host.files import MIB, is_url, read_json
+from zoo.storage.orbax_errors import quiet_orbax, reading
 from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
 METADATA_ITEM = 'origin'
 METADATA_FILE = 'origin/data.json'
+OPTIMIZER = 'optimizer/'  # with which the names of its files begin
 # It holds an absolute path of this machine, and only in a bucket Orbax needs it.
 MARKER = 'commit_success.txt'
 
@@ -32,7 +33,9 @@ MARKER = 'commit_success.txt'
 # during a save. A lost process is detected by its missing heartbeat instead.
 _TIMEOUT_SECONDS = 365 * 24 * 3600
 
-_MAX_JSON_BYTES = 16 * MIB  # about what 50,000 arrays need
+# Files that Orbax would read whole, whatever their size, and what 50,000 arrays need.
+_JSON_FILES = '_CHECKPOINT_METADATA', '{}/_METADATA', '{}/_sharding', '{}/array_meta*/*'
+_MAX_JSON_BYTES = 16 * MIB
 # A checkpoint may take this much memory, or at most this many times the size of its
 # files: trained weights hardly compress.
 _SMALL_BYTES = 256 * MIB
@@ -53,7 +56,8 @@ def start_save(
 ) -> Callable[[], None]:
   """Starts to write a new folder; returns as soon as the arrays may be donated.
 
-  The returned function waits until Orbax has written everything, and raises its errors.
+  The returned function waits until Orbax has written everything, on all processes, and
+  raises its errors.
   """
   context = ocp.Context()
   handlers = ocp.handlers.local_registry()
@@ -63,22 +67,28 @@ def start_save(
   # Otherwise, if a folder cannot be created, the threads that write into it wait for
   # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
-  threads = {*threading.enumerate()}
-  with writing(threads), context:
+  with quiet_orbax(), context:
     response = ocp.save_checkpointables_async(
       str(folder), {**items, METADATA_ITEM: dict(metadata)}
     )
 
   def wait() -> None:
-    with writing(threads):
+    with quiet_orbax():
       response.result()
+    if processes.index() == 0 and not is_url(folder):
+      for marker in folder.rglob(MARKER):
+        marker.unlink()
 
   return wait
 
 
 def load_metadata(folder: pathlib.Path) -> object:
-  """The metadata of a step; raises RunError unless all files of it are as written."""
-  if reason := find_corruption(folder):
+  """The metadata of a step; raises RunError unless all files of it are as written.
+
+  A copy of a step may lack the whole optimizer, which no model needs.
+  """
+  left_out = () if (folder / 'optimizer').is_dir() else (OPTIMIZER,)
+  if reason := find_corruption(folder, left_out):
     raise RunError(f'the checkpoint {folder} is damaged: {reason}')
   try:
     return read_json(folder / METADATA_FILE, _MAX_JSON_BYTES)
@@ -93,8 +103,9 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
   the sizes of the files suggest.
   """
   with reading(folder):
-    for path in _json_files(folder, item):
-      read_json(path, _MAX_JSON_BYTES)
+    for name in _JSON_FILES:
+      for path in folder.glob(name.format(item)):
+        read_json(path, _MAX_JSON_BYTES)
     tree = ocp.metadata(str(folder), checkpointable_name=item).metadata
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = {array_name(path): leaf for path, leaf in leaves}
@@ -124,14 +135,6 @@ def array_name(path: tuple) -> str:
   # Both paths end in the field of the variable that holds the array.
   name = jax.tree_util.keystr(path, simple=True, separator='.')
   return name.removesuffix('.value')
-
-
-def _json_files(folder: pathlib.Path, item: str) -> list[pathlib.Path]:
-  """The files that Orbax would read whole, whatever their size and depth."""
-  names = '_CHECKPOINT_METADATA', f'{item}/_METADATA', f'{item}/_sharding'
-  paths = [folder / name for name in names]
-  paths += (folder / item / 'array_metadatas').glob('*')
-  return [path for path in paths if path.exists()]
 
 
 def _check_memory(

@@ -12,11 +12,12 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, Sharding, SingleDeviceSharding
@@ -27,16 +28,10 @@ from ml_collections import ConfigDict
 from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.host.files import (
-  download,
-  is_url,
-  names_below,
-  or_shipped,
-  refuse_url,
-  workdir_path,
-)
+from zoo.host.files import download, is_url, names_below, or_shipped, workdir_path
 from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
+  OPTIMIZER,
   SavedArray,
   array_name,
   load_arrays,
@@ -47,7 +42,6 @@ from zoo.storage.steps import (
   FORMAT,
   chosen_step,
   find_corruption,
-  leave_out,
   step_folders,
   step_of,
 )
@@ -59,7 +53,23 @@ _MAX_REASON = 1000  # characters, since a name or a list in the config may be lo
 # While a run deletes old steps: how often to try to read the newest step, and to list
 # the folder before it counts as empty.
 _MAX_TRIES, _MAX_LISTINGS = 100, 5
-_OPTIMIZER = 'optimizer/'  # which no model needs
+
+
+class _Named(TypedDict):
+  name: str
+
+
+class _Sections(TypedDict):
+  model: _Named
+  task: _Named
+
+
+class _Metadata(TypedDict):
+  """What the metadata of each step have, among other fields."""
+
+  format: Literal[1]
+  step: Annotated[int, msgspec.Meta(ge=0)]
+  config: _Sections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,10 +99,9 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   missing step, a newer format, or a model or task that is not registered; RunError for
   damaged files.
   """
-  if is_url(path):
-    path = workdir_path(path)
-  else:
-    path = absolute(or_shipped(pathlib.Path(path)))
+  path = workdir_path(path)
+  if not is_url(path):
+    path = or_shipped(path).absolute()  # as Orbax needs it
   for _ in range(_MAX_TRIES):
     folder = _step_folder(path, step)
     try:
@@ -118,9 +127,8 @@ def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
     local = pathlib.Path(temporary, folder.name)
     try:
-      names = [one for one in names_below(folder) if not one.startswith(_OPTIMIZER)]
+      names = [one for one in names_below(folder) if not one.startswith(OPTIMIZER)]
       download(folder, names, local)
-      leave_out(local, _OPTIMIZER)
       yield local
     except (UserError, RunError) as error:
       error.args = (str(error).replace(str(local), str(folder)),)
@@ -134,15 +142,6 @@ def _is_deleted(folder: pathlib.Path) -> bool:
     return not folder.exists()
   except OSError:  # a bucket that is out of reach
     return False
-
-
-def absolute(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The absolute path, with `~` expanded, that Orbax needs; raises UserError."""
-  refuse_url(path)
-  try:
-    return pathlib.Path(path).expanduser().resolve()
-  except (OSError, RuntimeError, ValueError) as error:  # no such user, a zero byte
-    raise UserError(f'{path!r} is not a valid path: {error}') from error
 
 
 def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
@@ -204,37 +203,22 @@ def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
       good = sorted(step_of(one) for one in others if find_corruption(one) is None)
     hint = f'; there are good ones at steps {good}' if good else ''
     raise RunError(f'{error}{hint}') from error
-  fields = metadata if isinstance(metadata, dict) else {}
+  fields: Any = metadata if isinstance(metadata, dict) else {}
   written = fields.get('format')
   if isinstance(written, int) and written > FORMAT:
     raise UserError(
       f'{folder} has the format {written!r}, which is newer than this version of ICL '
       f'Zoo; it reads up to {FORMAT}'
     )
-  config = _parse_config(fields.get('config'))
-  if written != FORMAT or config is None or not _is_count(fields.get('step')):
+  try:
+    msgspec.convert(fields, _Metadata)
+    return cast(Config, ConfigDict(fields['config'])), fields['step']
+  except (ValueError, RecursionError) as error:  # of msgspec, or a dot in a name
     raise RunError(
       f'the checkpoint {folder} is damaged: its metadata must have the format '
-      f'{FORMAT}, a step, and a config that names a model and a task'
-    )
-  return config, fields['step']
-
-
-def _parse_config(fields: object) -> Config | None:
-  """The config, or None unless it names a model and a task."""
-  if not isinstance(fields, dict):
-    return None
-  for section in (fields.get('model'), fields.get('task')):
-    if not (isinstance(section, dict) and isinstance(section.get('name'), str)):
-      return None
-  try:
-    return cast(Config, ConfigDict(fields))
-  except ValueError:  # a dot in a name
-    return None
-
-
-def _is_count(value: object) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+      f'{FORMAT}, a step, and a config that names a model and a task: '
+      f'{in_one_line(error)}'
+    ) from error
 
 
 def _check_num_features(
@@ -279,13 +263,10 @@ def _as_saved(
   Raises UserError unless both have the same arrays.
   """
   shapes = {name: array.shape for name, array in saved.items()}
-  wanted = shapes_of(state)
-  if shapes != wanted:
-    raise UserError(
-      f'{folder} does not fit the model that its config names now: it has '
-      f'{list_differing(shapes, wanted)}, and the model '
-      f'{list_differing(wanted, shapes)}'
-    )
+  check_same_arrays(
+    f'{folder} does not fit the model that its config names now',
+    *(shapes, shapes_of(state)),
+  )
   variables = {'.'.join(map(str, path)): v for path, v in nnx.to_flat_state(state)}
 
   def as_saved(path: tuple, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -315,12 +296,20 @@ def shapes_of(state: PyTree) -> dict[str, tuple[int, ...]]:
   return {array_name(path): shape(leaf) for path, leaf in leaves}
 
 
-def list_differing(shapes: dict[str, tuple], other: dict[str, tuple]) -> str:
-  """The entries of `shapes` that `other` lacks or has with another shape."""
-  own = [
-    f'{name} {shape}' for name, shape in shapes.items() if other.get(name) != shape
-  ]
-  return ', '.join(sorted(own)) or 'nothing else'
+def check_same_arrays(
+  subject: str, shapes: Mapping[str, tuple], wanted: Mapping[str, tuple]
+) -> None:
+  """Raises UserError, about the `subject`, unless it has the arrays of a model."""
+
+  def differing(one: Mapping[str, tuple], other: Mapping[str, tuple]) -> str:
+    own = [f'{name} {shape}' for name, shape in one.items() if other.get(name) != shape]
+    return ', '.join(sorted(own)) or 'nothing else'
+
+  if shapes != wanted:
+    raise UserError(
+      f'{subject}: it has {differing(shapes, wanted)}, and the model '
+      f'{differing(wanted, shapes)}'
+    )
 
 
 def _sharding(mesh: Mesh, axes: tuple, shape: tuple[int, ...]) -> Sharding:

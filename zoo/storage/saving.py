@@ -7,7 +7,6 @@ The folder is one step of a run's checkpoints without the optimizer: Orbax's arr
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import tempfile
@@ -19,19 +18,18 @@ from flax import nnx
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from zoo.config.validation import Config, abstract_model, to_json
+from zoo.config.validation import Config, abstract_model
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.host.files import delete_folder, is_url, names_below, upload, workdir_path
+from zoo.host.files import delete_folder, is_url, upload, workdir_path
 from zoo.storage.metadata import run_metadata
-from zoo.storage.orbax_errors import one_line, quiet_orbax
-from zoo.storage.orbax_folders import MARKER, start_save
+from zoo.storage.orbax_errors import one_line
+from zoo.storage.orbax_folders import start_save
 from zoo.storage.saved_models import (
   SavedModel,
-  absolute,
-  list_differing,
+  check_same_arrays,
   load,
   shapes_of,
 )
@@ -61,16 +59,8 @@ def save(
   folder cannot be written. An error leaves no folder behind. The folder may be in a
   bucket: gs://bucket/models/a.
   """
-  if is_url(path):
-    target = workdir_path(path)
-    if names_below(target):
-      raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-    with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
-      local = pathlib.Path(temporary, 'model')
-      save(model, local, task, config=config, step=step)
-      return _upload(local, target)
+  target = workdir_path(path)
   step = check_count('step', step, minimum=0)
-  path = absolute(path)
   if (task is None) == (config is None):
     raise UserError('give zoo.save either a task or a config, not both')
   if config is None:
@@ -82,44 +72,45 @@ def save(
       config = cast(Config, ConfigDict(sections))
     except ValueError as error:  # a dot in the key of a dict
       raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
-  else:
-    _check_arguments(config, model)
-  state = nnx.state(model)
-  _check_makes(config, state)
+  state, made = nnx.state(model), nnx.state(abstract_model(config))
+  check_same_arrays(
+    'the config makes another model', *(shapes_of(made), shapes_of(state))
+  )
   metadata = {'format': FORMAT, 'step': step, **run_metadata(config)}
+  in_bucket = is_url(target)
+  parent = None if in_bucket else target.absolute().parent
   try:
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
       raise UserError(f'{path} exists already; it must be a new folder or an empty one')
-    path.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f'.{path.name}.'
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix) as temporary:
+    if parent is not None:
+      parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+      dir=parent, prefix=f'.{target.name}.'
+    ) as temporary:
       folder = pathlib.Path(temporary, 'model')
       _write(folder, state, metadata)
       _check_predicts_the_same(model, task, load(folder))
-      folder.replace(path)
+      (_upload if in_bucket else pathlib.Path.replace)(folder, target)
   except OSError as error:
-    raise RunError(f'{path} cannot be written: {error.strerror or error}') from error
+    raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
 
 
-def _upload(local: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies a saved model into a bucket, or nothing; raises RunError."""
+def _upload(folder: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies a saved model into a bucket, or nothing; raises OSError."""
   try:
-    upload(local, target, last=MANIFEST)  # without it no model is loaded
-  except OSError as error:
+    upload(folder, target, last=MANIFEST)  # without it no model is loaded
+  except OSError:
     with contextlib.suppress(OSError):
       delete_folder(target)
-    raise RunError(f'{target} cannot be written: {error}') from error
+    raise
 
 
 def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> None:
   """Writes the folder; raises OSError for whatever Orbax raises."""
   try:
-    with quiet_orbax():
-      start_save(folder, {'model': state}, metadata)()
+    start_save(folder, {'model': state}, metadata)()
   except Exception as error:
     raise OSError(one_line(error)) from error
-  for marker in folder.rglob(MARKER):
-    marker.unlink()
   write_manifest(folder)
 
 
@@ -155,52 +146,16 @@ def _described(
   return {'name': names[0], **own}
 
 
-def _check_arguments(config: Config, model: Model) -> None:
-  """Raises UserError if a config contradicts what the model was constructed with."""
-  arguments = registry.arguments_of(model)
-  known = {} if arguments is None else arguments.values()
-  for name, value in json.loads(to_json(config))['model'].items():
-    if name in known and not _is_same(value, known[name]):
-      raise UserError(
-        f'config.model.{name} is {value!r}, and the {type(model).__name__} was '
-        f'constructed with {known[name]!r}'
-      )
-
-
-def _is_same(one: object, other: object) -> bool:
-  """Whether two arguments are equal; a number stands for a vector of that number."""
-  if one == other or (one in (None, {}) and other in (None, {})):  # no options
-    return True
-  try:
-    return bool(np.all(np.asarray(one, float) == np.asarray(other, float)))
-  except (TypeError, ValueError):  # not numbers, or of different shapes
-    return False
-
-
-def _check_makes(config: Config, state: PyTree) -> None:
-  """Raises UserError unless the config makes a model with the arrays of `state`."""
-  shapes, wanted = shapes_of(state), shapes_of(nnx.state(abstract_model(config)))
-  if shapes != wanted:
-    raise UserError(
-      f'the config makes another model: it has {list_differing(wanted, shapes)}, and '
-      f'the model given {list_differing(shapes, wanted)}; give zoo.save a config with '
-      'all its hyper-parameters'
-    )
-
-
 def _check_predicts_the_same(
   model: Model, task: Task | None, saved: SavedModel
 ) -> None:
   """Raises UserError unless the loaded model and task act like the given ones."""
-  key = jax.random.key(0)
-  prompt = saved.task.sample(key, _NUM_PROMPTS)
-  if task is not None:
-    given = task.sample(key, _NUM_PROMPTS)
-    if not jax.tree.all(jax.tree.map(np.array_equal, given, prompt)):
-      raise UserError(
-        f'a {type(task).__name__} made from its arguments samples other prompts; was '
-        'an attribute changed after it was made? give zoo.save a config instead'
-      )
+  if task not in (None, saved.task):
+    raise UserError(
+      f'{saved.task!r}, made from the arguments of the task, is not {task!r}; give '
+      'zoo.save a config instead'
+    )
+  prompt = saved.task.sample(jax.random.key(0), _NUM_PROMPTS)
   before, after = (_predict(one, prompt) for one in (model, saved.model))
   if np.array_equal(before, after, equal_nan=True):
     return

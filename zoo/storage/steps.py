@@ -31,8 +31,6 @@ from zoo.host.files import (
 MANIFEST = 'SHA256SUMS'
 FORMAT = 1  # of a step's contents; increased when older code could not read them
 
-# The manifests and their hashes; the first steps in buckets had MD5.
-_HASHES = {MANIFEST: 'sha256', 'MD5SUMS': 'md5'}
 _STEP = re.compile('([0-9]{1,18})(-[0-9a-f]{16})?')
 
 
@@ -40,91 +38,64 @@ def write_manifest(step_folder: pathlib.Path) -> None:
   """Writes the checksums of all files of a step into it, in sha256sum's format.
 
   All of the step is on the disk when this returns, so that it outlives a power cut.
-  Raises RunError unless the manifest can be read back, OSError if it cannot be written.
+  Raises OSError.
   """
-  names = files_of(step_folder)
-  add_manifest(step_folder, names, written_sums(step_folder, names))
-
-
-def add_manifest(
-  step_folder: pathlib.Path, names: Sequence[str], sums: Sequence[str]
-) -> None:
-  """As `write_manifest`, with known checksums."""
+  names = [name for name in names_below(step_folder) if name != MANIFEST]
+  sums = _checksums(step_folder, names, sync=not is_url(step_folder))
   lines = [f'{one}  {name}\n' for one, name in zip(sums, names, strict=True)]
-  manifest = step_folder / MANIFEST
-  write_atomically(manifest, ''.join(lines))
-  if not names or manifest.read_text(encoding='utf-8') != ''.join(lines):
-    raise RunError(f'{manifest} does not hold the checksums that were written to it')
+  write_atomically(step_folder / MANIFEST, ''.join(lines))
   if not is_url(step_folder):
-    for folder in {(step_folder / name).parent for name in names}:
-      while folder != step_folder:
-        sync_folder(folder)
-        folder = folder.parent
+    for folder in step_folder.rglob('*/'):
+      sync_folder(folder)
     sync_folder(step_folder)
 
 
-def files_of(step_folder: pathlib.Path) -> list[str]:
-  """The names of the files of a step but for its manifest; raises OSError."""
-  return [name for name in names_below(step_folder) if name not in _HASHES]
-
-
-def written_sums(folder: pathlib.Path, names: Sequence[str]) -> list[str]:
-  """The checksum of each file, once it is on the disk."""
-
-  def sync(name: str) -> None:
-    with (folder / name).open('rb') as file:
-      os.fsync(file.fileno())
-
-  # Windows refuses it for a file that is opened to read.
-  if os.name == 'posix' and not is_url(folder):
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-      list(threads.map(sync, names))
-  return _sums(folder, names)
-
-
-def _sums(
-  folder: pathlib.Path, names: Sequence[str], kind: str = 'sha256'
+def _checksums(
+  folder: pathlib.Path, names: Sequence[str], sync: bool = False
 ) -> list[str]:
-  """The checksum of each file; in threads, since hashing releases Python's lock."""
+  """The checksum of each file, with `sync` once it is on the disk.
+
+  In threads, since hashing releases Python's lock.
+  """
 
   def checksum(name: str) -> str:
     with (folder / name).open('rb') as file:
-      return hashlib.file_digest(cast(Any, file), kind).hexdigest()
+      if sync and os.name == 'posix':  # Windows refuses it for a file that is read
+        os.fsync(file.fileno())
+      return hashlib.file_digest(cast(Any, file), 'sha256').hexdigest()
 
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
     return list(threads.map(checksum, names))
 
 
 def find_corruption(
-  step_folder: pathlib.Path, share: int = 0, num_shares: int = 1
+  step_folder: pathlib.Path, left_out: tuple[str, ...] = ()
 ) -> str | None:
   """What is wrong with the files of a saved step, or None if all are as written.
 
-  Of several shares only one is read. Extra files outside the subfolders of a step are
-  ignored, since loading reads none.
+  Extra files outside the subfolders of a step are ignored, since loading reads none,
+  and so are files whose names begin with one of `left_out`, which a copy may lack.
   """
   try:
-    names = set(names_below(step_folder))
-    manifest = next((name for name in _HASHES if name in names), None)
-    if manifest is None:
+    names = {one for one in names_below(step_folder) if not one.startswith(left_out)}
+    if MANIFEST not in names:
       return f'it has no {MANIFEST}'
     if not is_url(step_folder):
       for name in sorted(names):
         if not stat.S_ISREG((step_folder / name).stat().st_mode):
           return f'{name} is not a regular file'
-    lines = read_text(step_folder / manifest).splitlines()
+    lines = read_text(step_folder / MANIFEST).splitlines()
     parts = [line.partition('  ') for line in lines]
-    listed = {name: checksum for checksum, _, name in parts}
+    listed = {name: one for one, _, name in parts if not name.startswith(left_out)}
     if not listed:
-      return f'{manifest} is empty'
+      return f'{MANIFEST} is empty'
     if missing := sorted(listed.keys() - names):
-      return f'{missing[0] or manifest} is missing or unreadable'
+      return f'{missing[0] or MANIFEST} is missing or unreadable'
     if extra := sorted(one for one in names - listed.keys() if '/' in one):
-      return f'{extra[0]} is not in {manifest}'
-    chosen = sorted(listed)[share::num_shares]
-    sums = _sums(step_folder, chosen, _HASHES[manifest])
-    for name, found in zip(chosen, sums, strict=True):
-      if found != listed[name]:
+      return f'{extra[0]} is not in {MANIFEST}'
+    found = _checksums(step_folder, [*listed])
+    for name, checksum in zip(listed, found, strict=True):
+      if checksum != listed[name]:
         return f'{name} is not as it was written (its checksum differs)'
     return None
   except UnreadableFile as error:
@@ -136,43 +107,31 @@ def find_corruption(
     return f'{name} cannot be read: {error.strerror or error}'
 
 
-def leave_out(step_folder: pathlib.Path, below: str) -> None:
-  """Drops the files whose names begin so from the manifest of a local copy."""
-  for manifest in (step_folder / name for name in _HASHES):
-    if manifest.exists():
-      lines = read_text(manifest).splitlines(keepends=True)
-      kept = [line for line in lines if not line.partition('  ')[2].startswith(below)]
-      manifest.write_text(''.join(kept), encoding='utf-8')
-
-
 def step_folders(folder: pathlib.Path) -> list[pathlib.Path]:
   """The folders of saved steps, the newest first; raises OSError."""
-  found = [path for path in entries(folder) if _STEP.fullmatch(path.name)]
-  if is_url(folder):
-    found = [path for path in found if not (is_save(path) and not _is_complete(path))]
-  else:
+  found = [
+    path
+    for path in entries(folder)
+    if _STEP.fullmatch(path.name) and not _was_killed(path)
+  ]
+  if not is_url(folder):
     found = [path for path in found if path.is_dir()]
   return sorted(found, key=lambda path: (step_of(path), path.name), reverse=True)
 
 
-def incomplete_saves(folder: pathlib.Path) -> list[pathlib.Path]:
+def killed_saves(folder: pathlib.Path) -> list[pathlib.Path]:
   """The folders in a bucket of saves that were killed before they were complete."""
-  return [path for path in entries(folder) if is_save(path) and not _is_complete(path)]
+  steps = [path for path in entries(folder) if _STEP.fullmatch(path.name)]
+  return [path for path in steps if _was_killed(path)]
+
+
+def _was_killed(step_folder: pathlib.Path) -> bool:
+  return '-' in step_folder.name and not (step_folder / MANIFEST).exists()
 
 
 def step_of(step_folder: pathlib.Path) -> int:
   """The number of a step."""
   return int(step_folder.name.partition('-')[0])
-
-
-def is_save(path: pathlib.Path) -> bool:
-  """Whether a folder is named as a save into a bucket."""
-  parts = _STEP.fullmatch(path.name)
-  return parts is not None and parts[2] is not None
-
-
-def _is_complete(step_folder: pathlib.Path) -> bool:
-  return any((step_folder / name).exists() for name in _HASHES)
 
 
 def chosen_step(

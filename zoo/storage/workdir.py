@@ -21,7 +21,6 @@ from zoo.host.files import (
   UnreadableFile,
   entries,
   is_url,
-  open_to_write,
   patient,
   read_json,
   write_atomically,
@@ -104,12 +103,14 @@ def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
     content = read_json(saved)
   except UnreadableFile:
     content = None
-  try:
-    check_same_config(str(saved), str(saved.parent), content, config)
-  except UserError:
-    known = isinstance(content, dict) and kind == 'run'
-    if not (known and _reclaim(saved, config)):
-      raise
+  if not isinstance(content, dict):
+    raise UserError(f'{saved} is damaged: no config can be read from it; {_OTHER}')
+  differing = differences(content, config)
+  if differing and not (kind == 'run' and _reclaim(saved, config)):
+    raise UserError(
+      f'{saved.parent} belongs to another config; it differs in {shown(differing)}; '
+      f'{_OTHER}'
+    )
 
 
 def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
@@ -141,18 +142,6 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
     and not (log.exists() and log.stat().st_size)
     and not _names_in(saved)
   )
-
-
-def check_same_config(
-  path: str, workdir: str, content: object, config: AnyConfig
-) -> None:
-  """Raises UserError unless the `content` of the file at `path` is the same config."""
-  if not isinstance(content, dict):
-    raise UserError(f'{path} is damaged: no config can be read from it; {_OTHER}')
-  if differing := differences(content, config):
-    raise UserError(
-      f'{workdir} belongs to another config; it differs in {shown(differing)}; {_OTHER}'
-    )
 
 
 @contextlib.contextmanager
@@ -237,7 +226,9 @@ def _flock(
 
 def _open_lock(path: pathlib.Path) -> TextIO:
   """Opens a lock file, to read, too: NFS needs that for a shared lock."""
-  return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), 'a+')
+  no_link = getattr(os, 'O_NOFOLLOW', 0)  # not on Windows
+  flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | no_link
+  return os.fdopen(os.open(path, flags, 0o666), 'a+')
 
 
 def _wait_for(file: TextIO, shared: bool, workdir: pathlib.Path) -> None:

@@ -29,11 +29,9 @@ def measure(train: Trainer) -> Found:
 HEADLINE = Study(
   name='prior_mean',
   statement='LTB is one step of gradient descent from the prior mean; LSA cannot be.',
-  setting=(
-    'Linear regression, d = C = 10, weights ~ N(w*, I) with w* = [2, …, 2]; 5000 steps '
-    'of 2048 prompts, Adam 5e-3 decaying to 0; exact risks, the seed of 3 that is '
-    'farthest from gradient descent.'
-  ),
+  setting='Linear regression, d = C = 10, weights ~ N(w*, I) with w* = [2, …, 2]; '
+  '5000 steps of 2048 prompts, Adam 5e-3 decaying to 0; exact risks, the seed of 3 '
+  'that is farthest from gradient descent.',
   source='Zhang, Wu and Bartlett, arXiv 2402.14951',
   expected={
     # Two per cent above the proved value; the paper's schedule ends closer than that.
@@ -48,8 +46,6 @@ HEADLINE = Study(
   },
   minutes=1.5,
   measure=measure,
-  caption=(
-    'The exact risks during training of LSA, whose guess is fixed at 0, and of LTB, '
-    'whose linear MLP can hold the prior mean.'
-  ),
+  caption='The exact risks during training of LSA, whose guess is fixed at 0, and of '
+  'LTB, whose linear MLP can hold the prior mean.',
 )
