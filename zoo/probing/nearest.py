@@ -238,14 +238,10 @@ def _nearest_matrix(
     by_matrix = samples.query[:, :, None] * residual[:, None]
     return np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
 
-  found = scipy.optimize.least_squares(
-    excess,
-    np.append(start, matrix),
-    slopes,
-    method='lm',
-    **dict.fromkeys(('xtol', 'ftol', 'gtol'), 1e-14),
-    max_nfev=100,
-  )
+  solve: Any = scipy.optimize.least_squares  # whose types know no function as `jac`
+  least = dict.fromkeys(('xtol', 'ftol', 'gtol'), 1e-14)
+  begin = np.append(start, matrix)
+  found = solve(excess, begin, slopes, method='lm', max_nfev=100, **least)
   return found.x[d:].reshape(d, d), found.x[:d]
 
 
