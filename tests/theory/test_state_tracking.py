@@ -1,6 +1,7 @@
 """Weights that track a state, on more tokens than any model is trained on."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ def _prompt(task, **given):
   x = np.eye(size, dtype='f')[symbols]
   k = task.num_outputs
   zeros = np.zeros((2, _LENGTH, k), 'f')
-  return zoo.Prompt(x[:, :-1], zeros, x[:, -1], zeros[:, 0], zeros), symbols, task
+  parts: Any = (x[:, :-1], zeros, x[:, -1], zeros[:, 0], zeros)
+  return zoo.Prompt(*parts), symbols, task
 
 
 def _states(task, symbols):
