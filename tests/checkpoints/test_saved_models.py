@@ -88,7 +88,7 @@ def test_a_run_is_opened_by_its_folder_alone(workdir):
   assert saved.config.model.num_heads == saved.model.num_heads == 4
   assert saved.task.num_features == 3
   for (name,), array in arrays(saved.model).items():
-    np.testing.assert_array_equal(array, WEIGHTS[name])
+    np.testing.assert_array_equal(array, WEIGHTS[str(name)])
   assert_same(saved.model, zoo.load(workdir / 'checkpoints').model)
   assert_same(saved.model, zoo.load(str(workdir / 'checkpoints' / '12')).model)
   assert zoo.load(workdir, step=8).step == 8

@@ -25,8 +25,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.host.files import delete_folder, is_url, upload, workdir_path
 from zoo.storage.metadata import run_metadata
-from zoo.storage.orbax_errors import one_line
-from zoo.storage.orbax_folders import start_save
+from zoo.storage.orbax_folders import one_line, start_save
 from zoo.storage.saved_models import (
   SavedModel,
   check_same_arrays,
