@@ -84,7 +84,9 @@ def save(
     if parent is not None:
       parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
-      dir=parent, prefix=f'.{target.name}.'
+      dir=parent,
+      prefix=f'.{target.name}.',
+      ignore_cleanup_errors=True,  # of what Orbax may write meanwhile
     ) as temporary:
       folder = pathlib.Path(temporary, 'model')
       _write(folder, state, metadata)
