@@ -195,8 +195,8 @@ a class that is registered anew is trained by the program of the old one
   + key = (to_json(config), *jax.devices(),
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
-  - optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1))
-  + optax.cosine_decay_schedule(peak, num_steps)
+  - optax.cosine_decay_schedule(peak, rest, share)
+  + optax.cosine_decay_schedule(peak, num_steps, share)
 what Adam makes of a gradient is clipped, not the gradient
   zoo/config/optimizers.py: test_optimizers.py
   - optax.chain(clip, optimizer)

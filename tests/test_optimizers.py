@@ -1,85 +1,270 @@
 """Optimizers and schedules against the formulas."""
 
+import itertools
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from tests.training.runs import small_config
-from zoo.config.optimizers import OPTIMIZERS, build_optimizer, build_schedule
+import zoo
+from tests.compare import refuses
+from tests.training import fake_program
+from tests.training.runs import (
+  assert_same_bits,
+  compile_init,
+  saved_arrays,
+  small_config,
+)
+from zoo.config import optimizers
+from zoo.config.optimizers import build_optimizer, build_schedule, optimizer_names
+from zoo.config.validation import validate
+from zoo.training.population import unstack
+from zoo.training.trainer import make_program, on_mesh, program_of
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
 
-def updates(config, gradients):
+def _config(name='adam', **changes):
+  fields = {f'optimizer__{field}': value for field, value in changes.items()}
+  given = {'optimizer__name': name, 'optimizer__schedule': 'constant'}
+  return small_config('multi_head_lsa', **(given | fields))
+
+
+def weights_after(config, gradients):
+  """The model's weights after each update, and where the gradients are taken."""
   optimizer = build_optimizer(config.optimizer, config.train.num_steps)
-  weights = jnp.asarray([1.0, -2.0])
-  state = optimizer.init(weights)
-  found = []
+  weights: Any = jnp.asarray([1.0, -2.0])
+  state: Any = optimizer.init(weights)
+  found, trained, move = [], [weights], jax.jit(optimizer.update)
   for gradient in gradients:
-    update, state = optimizer.update(jnp.asarray(gradient), state, weights)
-    found.append(np.asarray(update))
-  return found
+    update, state = move(jnp.asarray(gradient), state, weights)
+    weights = optax.apply_updates(weights, update)
+    found.append(np.asarray(weights))
+    if optimizers.averages(config.optimizer):
+      trained.append(state.trained)
+  return np.asarray(found), np.asarray(trained)
 
 
-def test_adam_is_the_papers():
-  config = small_config(
-    optimizer__schedule='constant', optimizer__learning_rate=5e-4, seed=0
-  )
-  gradients = np.asarray([[0.3, -4.0], [0.1, 2.0], [-0.2, 0.5]])
+def updates(config, gradients):
+  found, _ = weights_after(config, gradients)
+  return np.diff([np.asarray([1.0, -2.0], 'f'), *found], axis=0)
+
+
+GRADIENTS = np.asarray([[0.3, -4.0], [0.1, 2.0], [-0.2, 0.5]], 'f')
+
+
+def adam(gradients, rate, beta1=0.9, beta2=0.999):
+  """Kingma & Ba, arXiv 1412.6980, algorithm 1."""
   m = v = np.zeros(2)
-  for t, (g, update) in enumerate(
-    zip(gradients, updates(config, gradients.astype(np.float32)), strict=True), start=1
-  ):
-    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-    step = 5e-4 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
-    # float32: 1 − 0.999ᵗ alone loses about three of seven digits.
-    np.testing.assert_allclose(update, -step, rtol=2e-4)
+  for t, g in enumerate(gradients, start=1):
+    m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+    yield -rate * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + 1e-8)
+
+
+@pytest.mark.parametrize('betas', [{}, {'beta1': 0.5, 'beta2': 0.9}])
+def test_adam_is_the_papers(betas):
+  found = updates(_config(learning_rate=0.1, **betas), GRADIENTS)
+  # float32: 1 − 0.999ᵗ alone loses about three of seven digits.
+  np.testing.assert_allclose(found, [*adam(GRADIENTS, 0.1, **betas)], rtol=2e-4)
+
+
+def test_adamw_takes_a_share_of_the_weights_away():
+  found = updates(_config('adamw', learning_rate=0.1, weight_decay=0.5), GRADIENTS[:1])
+  (of_adam,) = adam(GRADIENTS[:1], 0.1)
+  np.testing.assert_allclose(found[0], of_adam - 0.05 * np.array([1, -2]), rtol=2e-4)
+
+
+def test_lion_moves_by_signs():
+  """Chen et al., arXiv 2302.06675, algorithm 2."""
+  config = _config('lion', learning_rate=0.1, beta1=0.6, beta2=0.8, weight_decay=0.0)
+  m, wanted = np.zeros(2), []
+  for g in GRADIENTS:
+    wanted.append(-0.1 * np.sign(0.6 * m + 0.4 * g))
+    m = 0.8 * m + 0.2 * g
+  np.testing.assert_allclose(updates(config, GRADIENTS), wanted, rtol=1e-5)
+
+
+def test_sgd_has_momentum():
+  config = _config('sgd', learning_rate=0.1, beta1=0.5)
+  trace = [0.0, *itertools.accumulate(GRADIENTS, lambda m, g: 0.5 * m + g)][1:]
+  np.testing.assert_allclose(updates(config, GRADIENTS), -0.1 * np.asarray(trace), 1e-5)
+
+
+def test_muon_makes_matrices_orthogonal_and_leaves_vectors_to_nadam():
+  """As large as an update of Adam, 0.2 times the root of the larger side."""
+  config = _config('muon', learning_rate=0.1)
+  optimizer = build_optimizer(config.optimizer, config.train.num_steps)
+  matrices = np.random.default_rng(0).standard_normal((2, 4, 6)).astype('f')
+  matrices[1] = 0  # such as a head that fills up
+  grads = {'w': jnp.asarray(matrices), 'b': jnp.asarray(GRADIENTS[0])}
+  weights = jax.tree.map(jnp.zeros_like, grads)
+  found: Any
+  found, _ = jax.jit(optimizer.update)(grads, optimizer.init(weights), weights)
+  sizes = np.linalg.svd(found['w'][0], compute_uv=False)
+  # Five steps of Newton and Schulz bring singular values between 0.7 and 1.2.
+  assert np.all(np.abs(sizes / (0.1 * 0.2 * np.sqrt(6)) - 0.95) < 0.3)
+  assert np.sum(found['w'][0] * matrices[0]) < 0
+  assert not found['w'][1].any()
+  # The first step of Nesterov's Adam: β₁ m / (1 − β₁²) + g in place of m / (1 − β₁).
+  ahead = 0.9 * 0.1 / (1 - 0.9**2) + 1
+  np.testing.assert_allclose(found['b'], ahead * next(adam(GRADIENTS, 0.1)), rtol=2e-4)
+
+
+def test_schedule_free_is_the_papers():
+  """Defazio et al., arXiv 2405.15682, algorithm 1, at a constant learning rate."""
+  config = _config('schedule_free', learning_rate=0.1, beta1=0.8, weight_decay=0.0)
+  means, trained = weights_after(config, GRADIENTS)
+  x = z = np.array([1.0, -2.0])
+  v = np.zeros(2)
+  np.testing.assert_allclose(trained[0], x)
+  for t, g in enumerate(GRADIENTS, start=1):
+    v = 0.999 * v + 0.001 * g * g
+    z = z - 0.1 * g / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    x = (1 - 1 / t) * x + z / t
+    np.testing.assert_allclose(means[t - 1], x, rtol=1e-4)
+    np.testing.assert_allclose(trained[t], 0.2 * z + 0.8 * x, rtol=1e-4)
+
+
+def test_an_average_is_over_what_is_trained():
+  plain, _ = weights_after(_config('sgd', learning_rate=0.1), GRADIENTS)
+  config = _config('sgd', learning_rate=0.1, ema_decay=0.6)
+  means, trained = weights_after(config, GRADIENTS)
+  np.testing.assert_array_equal(trained[1:], plain)
+  for t in 1, 2, 3:
+    counts = 0.6 ** np.arange(t)[::-1]  # the newest counts most, the first weights not
+    np.testing.assert_allclose(means[t - 1], counts @ plain[:t] / counts.sum(), 1e-5)
 
 
 def test_clipping_is_of_the_whole_gradient():
-  config = small_config(
-    optimizer__name='sgd',
-    optimizer__schedule='constant',
-    optimizer__learning_rate=1.0,
-    optimizer__clip_norm=0.5,
-  )
-  (small, large) = updates(config, np.asarray([[0.3, 0.0], [3.0, 4.0]], np.float32))
-  np.testing.assert_allclose(small, [-0.3, 0.0])
+  config = _config('sgd', learning_rate=1.0, clip_norm=0.5)
+  small, large = updates(config, np.asarray([[0.3, 0.0], [3.0, 4.0]], 'f'))
+  np.testing.assert_allclose(small, [-0.3, 0.0], rtol=1e-6)
   np.testing.assert_allclose(large, [-0.3, -0.4], rtol=1e-6)
 
 
 def test_adam_takes_the_clipped_gradient():
-  plain = small_config(optimizer__schedule='constant', optimizer__clip_norm=None)
-  clipping = small_config(optimizer__schedule='constant', optimizer__clip_norm=0.5)
-  given = np.asarray([[0.3, 0.0], [3.0, 4.0]], np.float32)
-  clipped = np.asarray([[0.3, 0.0], [0.3, 0.4]], np.float32)
-  np.testing.assert_allclose(
-    updates(clipping, given), updates(plain, clipped), rtol=1e-5
-  )
+  given = np.asarray([[0.3, 0.0], [3.0, 4.0]], 'f')
+  clipped = np.asarray([[0.3, 0.0], [0.3, 0.4]], 'f')
+  found = updates(_config(learning_rate=0.1, clip_norm=0.5), given)
+  np.testing.assert_allclose(found, [*adam(clipped, 0.1)], rtol=2e-4)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
-def test_every_optimizer_goes_downhill(name):
-  config = small_config(optimizer__name=name, optimizer__schedule='constant')
-  (update,) = updates(config, np.asarray([[1.0, -1.0]], np.float32))
-  assert update[0] < 0 < update[1]
-
-
-def rates(**changes):
-  config = small_config(optimizer__learning_rate=1.0, **changes)
+def rates(schedule, **changes):
+  config = _config(learning_rate=1.0, **{'schedule': schedule, **changes})
   schedule = build_schedule(config.optimizer, config.train.num_steps)
   return np.asarray([schedule(step) for step in range(13)])
 
 
 def test_schedules():
-  np.testing.assert_allclose(rates(optimizer__schedule='constant'), 1.0)
+  np.testing.assert_allclose(rates('constant'), 1.0)
   cosine = (1 + np.cos(np.pi * np.arange(13) / 12)) / 2
-  np.testing.assert_allclose(rates(optimizer__schedule='cosine'), cosine, atol=1e-6)
-  warm = rates(optimizer__schedule='constant', optimizer__warmup_steps=4)
+  np.testing.assert_allclose(rates('cosine'), cosine, atol=1e-6)
+  warm = rates('constant', warmup_steps=4)
   np.testing.assert_allclose(warm, np.minimum(np.arange(13) / 4, 1))
-  both = rates(optimizer__schedule='cosine', optimizer__warmup_steps=4)
+  np.testing.assert_array_equal(rates('constant', warmup_share=0.33), warm)
+  both = rates('cosine', warmup_steps=4)
   np.testing.assert_allclose(both[:5], np.arange(5) / 4)
   decay = (1 + np.cos(np.pi * np.arange(9) / 8)) / 2
   np.testing.assert_allclose(both[4:], decay, atol=1e-6)
-  only = rates(optimizer__schedule='cosine', optimizer__warmup_steps=12)
+  only = rates('cosine', warmup_steps=12)
   np.testing.assert_allclose(only, np.arange(13) / 12, rtol=1e-6)
+  lowest = rates('cosine', final_share=0.25)
+  np.testing.assert_allclose(lowest, 0.25 + 0.75 * cosine, atol=1e-6)
+  linear = rates('linear', warmup_steps=2, final_share=0.5)
+  np.testing.assert_allclose(linear[2:], np.linspace(1, 0.5, 11), rtol=1e-6)
+  stable = rates('wsd', warmup_steps=2, decay_share=0.5)
+  np.testing.assert_allclose(stable[:7], [0, 0.5, 1, 1, 1, 1, 1])
+  np.testing.assert_allclose(stable[6:], np.linspace(1, 0, 7), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('config', 'said'),
+  [
+    (('adm',), "did you mean 'adam'"),
+    (('adam', {'weight_decay': 0.1}), "weight_decay is 0.1; 'adam' takes beta1, beta2"),
+    (('schedule_free', {'schedule': 'cosine'}), "must be 'constant'"),
+    (('schedule_free', {'ema_decay': 0.9}), 'must be None'),
+    (('adam', {'beta1': 1.0}), 'beta1 is 1.0; it must be a finite number'),
+    (('adam', {'warmup_steps': 13}), 'warmup_steps is 13; it must be ≤'),
+    (
+      ('adam', {'schedule': 'wsd', 'warmup_share': 0.9}),
+      'decay_share is 0.2; with 11 steps of warm-up',
+    ),
+  ],
+  ids=str,
+)
+def test_what_does_not_go_together_is_refused(config, said):
+  name, *changes = config
+  with refuses(said):
+    validate(_config(name, **dict(*changes)))
+
+
+def test_updates_that_depend_on_shapes_are_refused_where_arrays_are_padded():
+  with refuses("'muon', whose updates depend on the shapes", 'config.mesh.fsdp'):
+    config = _config('muon')
+    config.mesh.fsdp = True
+    validate(config)
+
+
+def test_an_optimizer_of_ones_own(monkeypatch):
+  monkeypatch.setattr(optimizers, 'OPTIMIZERS', {**optimizers.OPTIMIZERS})
+
+  @zoo.register_optimizer('halved')
+  def halved(rate, beta1=0.9):
+    return optax.chain(optax.scale(0.5 * beta1), optax.scale_by_learning_rate(rate))
+
+  assert 'halved' in optimizer_names()
+  config = validate(_config('halved', learning_rate=0.1, beta1=0.5))
+  np.testing.assert_allclose(updates(config, GRADIENTS), -0.025 * GRADIENTS, 1e-5)
+  with refuses("'halved' takes beta1"):
+    validate(_config('halved', beta2=0.5))
+  with refuses("optimizer 'adam' is already registered"):
+    zoo.register_optimizer('adam')(halved)
+
+
+# Each has a state that is more than Adam's, and both have a model that is an average.
+_TRAINED = [('muon', {'ema_decay': 0.8}), ('schedule_free', {})]
+
+
+@pytest.mark.parametrize(('name', 'changes'), _TRAINED)
+def test_a_run_that_is_stopped_within_an_average_ends_at_the_same_bits(
+  tmp_path, monkeypatch, name, changes
+):
+  fake_program.patch_saves(monkeypatch)
+  config = _config(name, **changes)
+  zoo.train(config, tmp_path / 'whole')
+  for event in zoo.training_run(config, tmp_path / 'cut'):
+    if event.step == 6:
+      break
+  zoo.train(config, tmp_path / 'cut')
+  cut, whole = (saved_arrays(tmp_path / one, 12) for one in ('cut', 'whole'))
+  assert_same_bits(cut, whole)
+  # What is saved as the model is the average, not what is trained.
+  assert sum("'trained'" in path for path in whole) == 4
+  for path, array in whole.items():
+    if "'trained'" in path:
+      model = next(
+        a for p, a in whole.items() if p.startswith("['model']") and p[9:] in path
+      )
+      assert 0 < np.abs(array - model).max() < 0.2
+
+
+@pytest.mark.parametrize(('name', 'changes'), _TRAINED)
+def test_learning_rates_side_by_side_are_those_of_each_alone(
+  monkeypatch, name, changes
+):
+  compile_init(monkeypatch)
+  config = _config(name, **changes)
+  other = _config(name, learning_rate=2e-2, **changes)
+  states = []
+  for program in program_of(config), make_program([other, config]):
+    with on_mesh(program.mesh, config):
+      states.append(program.train_steps(*program.arguments(program.init(), 0, 4))[0])
+  alone, together = states
+  _, found = unstack([other, config], jax.device_get(together))
+  for mine, theirs in zip(*map(jax.tree.leaves, (found, alone)), strict=True):
+    # Up to sums in another order, of which four steps of 5e-3 make the most.
+    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)

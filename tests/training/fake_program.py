@@ -128,8 +128,8 @@ def _key() -> Any:
 def _abstract(config: Config) -> tuple[State, State]:
   """The graphs and the state of a config, as shapes, kept by what these depend on."""
   sizes = {name: value for name, value in config.task.items() if type(value) is int}
-  optimizer = config.optimizer.to_dict()
-  del optimizer['learning_rate']
+  whole: Any = config.optimizer
+  optimizer = {name: v for name, v in whole.items() if name != 'learning_rate'}
   parts = config.model, optimizer, config.mesh
   key = json.dumps([sizes, *parts], default=to_json)
   if key not in _KEPT:

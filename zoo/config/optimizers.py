@@ -1,18 +1,172 @@
 """Builds the optax optimizer that a config names."""
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import optax
+from flax import nnx
 from jaxtyping import PyTree
+
+from zoo.core.errors import UserError
 
 if TYPE_CHECKING:  # it imports this module
   from zoo.config.schema import Optimizer as OptimizerConfig
 else:
   from ml_collections import ConfigDict as OptimizerConfig
 
-OPTIMIZERS = {'adam': optax.adam, 'adamw': optax.adamw, 'sgd': optax.sgd}
-SCHEDULES = ('constant', 'cosine')
+# Makes an optimizer from its learning rate, which is a function of the step.
+Make = Callable[..., optax.GradientTransformation]
+_Make = TypeVar('_Make', bound=Make)
+
+SCHEDULES = ('constant', 'cosine', 'linear', 'wsd')
+OPTIONS = 'beta1', 'beta2', 'weight_decay'  # fields that only some optimizers take
+
+
+class _Entry(NamedTuple):
+  make: Make
+  elementwise: bool  # whether an update does not depend on the shapes of arrays
+
+
+class Averaged(NamedTuple):
+  """The state of an optimizer whose model is an average of the weights it trains."""
+
+  num_updates: jax.Array
+  trained: PyTree  # the weights at which gradients are taken
+  inner: Any  # the state of the optimizer that trains them
+
+
+def _adam(rate, beta1=0.9, beta2=0.999):
+  return optax.adam(rate, beta1, beta2)
+
+
+def _adamw(rate, beta1=0.9, beta2=0.999, weight_decay=1e-4):
+  return optax.adamw(rate, beta1, beta2, weight_decay=weight_decay)
+
+
+def _lion(rate, beta1=0.9, beta2=0.99, weight_decay=1e-3):
+  return optax.lion(rate, beta1, beta2, weight_decay=weight_decay)
+
+
+def _sgd(rate, beta1=None):
+  return optax.sgd(rate, momentum=beta1)
+
+
+def _muon(rate, beta1=0.95, beta2=0.999, weight_decay=0.0):
+  """Muon for matrices, NAdamW for vectors and numbers.
+
+  An update has the size of Adam's (Liu et al., arXiv 2502.16982, eq. 4), so that both
+  take the same learning rate.
+  """
+  matrix = optax.contrib.MuonDimensionNumbers(-2, -1)
+  return optax.contrib.muon(
+    rate,
+    beta=beta1,
+    weight_decay=weight_decay,
+    adam_b2=beta2,
+    adam_weight_decay=weight_decay,
+    consistent_rms=0.2,
+    muon_weight_dimension_numbers=lambda params: jax.tree.map(
+      lambda leaf: matrix if leaf.ndim > 1 else None, params
+    ),
+  )
+
+
+def _schedule_free(rate, beta1=0.9, beta2=0.999, weight_decay=0.0):
+  """AdamW without a schedule, whose model is an average (arXiv 2405.15682)."""
+  base = optax.chain(
+    optax.scale_by_rms(beta2, eps=1e-8, eps_in_sqrt=False, bias_correction=True),
+    optax.add_decayed_weights(weight_decay),
+    optax.scale_by_learning_rate(rate),
+  )
+  return _averaged(
+    optax.contrib.schedule_free(base, rate, beta1),
+    lambda _, state, trained, __: optax.contrib.schedule_free_eval_params(
+      state, trained
+    ),
+  )
+
+
+OPTIMIZERS = {
+  'adam': _Entry(_adam, elementwise=True),
+  'adamw': _Entry(_adamw, elementwise=True),
+  'lion': _Entry(_lion, elementwise=True),
+  'muon': _Entry(_muon, elementwise=False),
+  'schedule_free': _Entry(_schedule_free, elementwise=True),
+  'sgd': _Entry(_sgd, elementwise=True),
+}
+
+
+def optimizer_names() -> list[str]:
+  """The optimizers that a config can name, sorted."""
+  return sorted(OPTIMIZERS)
+
+
+def register_optimizer(name: str) -> Callable[[_Make], _Make]:
+  """A decorator for a function that makes the optimizer `name` for configs.
+
+  It takes the learning rate, a function of the step, and by name those of `beta1`,
+  `beta2` and `weight_decay` that it uses; it returns an optax.GradientTransformation.
+  Raises UserError if another function has the name.
+  """
+
+  def enter(make: _Make) -> _Make:
+    known = OPTIMIZERS.get(name)
+    if known is not None and _full_name(known.make) != _full_name(make):
+      raise UserError(f'optimizer {name!r} is already registered; choose another name')
+    OPTIMIZERS[name] = _Entry(make, elementwise=False)
+    return make
+
+  return enter
+
+
+def _full_name(make: Make) -> str:
+  return f'{make.__module__}.{make.__qualname__}'
+
+
+def check_optimizer(config: OptimizerConfig, num_steps: int, fsdp: bool) -> None:
+  """Raises UserError for fields that exclude each other."""
+  name, warmup = config.name, warmup_steps(config, num_steps)
+  if fsdp and not OPTIMIZERS[name].elementwise:
+    raise UserError(
+      f'config.optimizer.name is {name!r}, whose updates depend on the shapes of '
+      'arrays; it cannot train with config.mesh.fsdp, which pads them'
+    )
+  if warmup > num_steps:
+    raise UserError(
+      f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
+      f'which is {num_steps}'
+    )
+  if config.schedule == 'wsd' and warmup + _decay_steps(config, num_steps) > num_steps:
+    raise UserError(
+      f'config.optimizer.decay_share is {config.decay_share:g}; with {warmup} steps of '
+      f'warm-up the decay is longer than train.num_steps, which is {num_steps}'
+    )
+  takes = inspect.signature(OPTIMIZERS[name].make).parameters
+  own = [option for option in OPTIONS if option in takes]
+  for option in OPTIONS:
+    if (given := getattr(config, option)) is not None and option not in own:
+      raise UserError(
+        f'config.optimizer.{option} is {given:g}; {name!r} takes '
+        f'{", ".join(own) or "none of these options"}'
+      )
+  if name == 'schedule_free' and config.schedule != 'constant':
+    raise UserError(
+      f"config.optimizer.schedule is {config.schedule!r}; it must be 'constant' for "
+      "'schedule_free', which averages weights in place of a decay"
+    )
+  if name == 'schedule_free' and config.ema_decay is not None:
+    raise UserError(
+      f'config.optimizer.ema_decay is {config.ema_decay:g}; it must be None for '
+      "'schedule_free', whose model is an average already"
+    )
+
+
+def averages(config: OptimizerConfig) -> bool:
+  """Whether the model is an average, and the optimizer's state is `Averaged`."""
+  return config.ema_decay is not None or config.name == 'schedule_free'
 
 
 def build_optimizer(
@@ -23,14 +177,23 @@ def build_optimizer(
 ) -> optax.GradientTransformation:
   """The optimizer of a section `optimizer`, with its schedule and, if asked, clipping.
 
-  All other options have optax's defaults, which for Adam are the paper's. `in_shape`
-  keeps the arrays in shape, so that they can be sharded along any axis. A
-  `learning_rate`, which may be traced, replaces that of the config.
+  Options that are None have the defaults of optax. `in_shape` keeps the arrays in
+  shape, so that they can be sharded along any axis. A `learning_rate`, which may be
+  traced, replaces that of the config.
   """
-  optimizer = OPTIMIZERS[config.name](build_schedule(config, num_steps, learning_rate))
+  entry = OPTIMIZERS[config.name]
+  given = {option: getattr(config, option) for option in OPTIONS}
+  given = {option: value for option, value in given.items() if value is not None}
+  optimizer = entry.make(build_schedule(config, num_steps, learning_rate), **given)
   if config.clip_norm is not None:
-    clip = optax.clip_by_global_norm(config.clip_norm)
-    optimizer = optax.chain(clip, optimizer)
+    optimizer = _clipped(optimizer, config.clip_norm)
+  if config.ema_decay is not None:
+    optimizer = _with_ema(optimizer, config.ema_decay)
+  if not entry.elementwise:
+    # Masks of optax hide some arrays, which variables of NNX cannot do without.
+    return optax.GradientTransformation(
+      lambda params: optimizer.init(nnx.as_pure(params)), optimizer.update
+    )
   if in_shape:
     return optimizer
 
@@ -39,6 +202,55 @@ def build_optimizer(
     return with_shapes_of((updates, state), flat)
 
   return optax.GradientTransformation(optimizer.init, update)
+
+
+def _clipped(
+  optimizer: optax.GradientTransformation, norm: float
+) -> optax.GradientTransformation:
+  clip = optax.clip_by_global_norm(norm)
+  return optax.chain(clip, optimizer)
+
+
+def _with_ema(
+  optimizer: optax.GradientTransformation, decay: float
+) -> optax.GradientTransformation:
+  """An average over past weights, in which each step counts `decay` times the next.
+
+  Corrected like Adam's moments, so that the initial weights do not count.
+  """
+
+  def average(count: jax.Array, _: Any, trained: PyTree, before: PyTree) -> PyTree:
+    rate = (1 - decay) / (1 - decay ** count.astype(jnp.float32))
+    return jax.tree.map(lambda mean, new: mean + rate * (new - mean), before, trained)
+
+  return _averaged(optimizer, average)
+
+
+def _averaged(
+  optimizer: optax.GradientTransformation,
+  average: Callable[[jax.Array, Any, PyTree, PyTree], PyTree],
+) -> optax.GradientTransformation:
+  """An optimizer whose parameters are averages of those that `optimizer` trains.
+
+  `average` takes the number of updates, the state and the weights after the update, and
+  the averages before. Gradients are taken at `Averaged.trained`.
+  """
+
+  def init(params: PyTree) -> Averaged:
+    trained = jax.tree.map(jnp.copy, params)
+    return Averaged(jnp.zeros((), jnp.int32), trained, optimizer.init(params))
+
+  def update(
+    updates: PyTree, state: Any, params: PyTree = None
+  ) -> tuple[PyTree, Averaged]:
+    count = state.num_updates + 1
+    changes, inner = optimizer.update(updates, state.inner, state.trained)
+    trained: Any = optax.apply_updates(state.trained, changes)
+    means = average(count, inner, trained, params)
+    moved = jax.tree.map(jnp.subtract, means, params)
+    return moved, Averaged(count, trained, inner)
+
+  return optax.GradientTransformation(init, update)
 
 
 def flattened(tree: PyTree) -> PyTree:
@@ -51,20 +263,40 @@ def with_shapes_of(tree: PyTree, flat: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
+def warmup_steps(config: OptimizerConfig, num_steps: int) -> int:
+  """The steps of the warm-up, of which a config may give the share."""
+  share = config.warmup_share
+  return config.warmup_steps if share is None else round(share * num_steps)
+
+
+def _decay_steps(config: OptimizerConfig, num_steps: int) -> int:
+  return round(config.decay_share * num_steps)
+
+
 def build_schedule(
   config: OptimizerConfig,
   num_steps: int,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:
-  """The learning rate by step: a linear warm-up, then constant or a cosine to 0."""
+  """The learning rate by step: a linear warm-up, then what `schedule` says."""
   peak = config.learning_rate if learning_rate is None else learning_rate
-  warmup = config.warmup_steps
-  if config.schedule == 'cosine':
-    rest = optax.cosine_decay_schedule(peak, max(num_steps - warmup, 1))
-  else:
-    rest = optax.constant_schedule(peak)
+  warmup, share = warmup_steps(config, num_steps), config.final_share
+  rest, decay = max(num_steps - warmup, 1), _decay_steps(config, num_steps)
+  schedules = {
+    'constant': lambda: optax.constant_schedule(peak),
+    'cosine': lambda: optax.cosine_decay_schedule(peak, rest, share),
+    'linear': lambda: optax.linear_schedule(peak, share * peak, rest),
+    'wsd': lambda: optax.join_schedules(
+      [
+        optax.constant_schedule(peak),
+        optax.linear_schedule(peak, share * peak, max(decay, 1)),
+      ],
+      [rest - decay],
+    ),
+  }
+  schedule = schedules[config.schedule]()
   if warmup == 0:
-    return rest
+    return schedule
   return optax.join_schedules(
-    [optax.linear_schedule(0.0, peak, warmup), rest], [warmup]
+    [optax.linear_schedule(0.0, peak, warmup), schedule], [warmup]
   )

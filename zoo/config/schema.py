@@ -20,14 +20,21 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
-from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
+from zoo.config.optimizers import SCHEDULES, optimizer_names
 from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.values import choice, number, size, static, truth
 
 
+def _check_optimizer(_: object, name: str, given: object) -> object:
+  return check_name(name, given, optimizer_names())
+
+
 def _check_axis(_: object, name: str, given: object) -> object:
   return given if given == -1 else check_count(f'{name} (-1 for all left)', given)
+
+
+_ALMOST_ONE = 1 - 1e-6
 
 
 @dataclasses.dataclass
@@ -63,24 +70,77 @@ class Objective:
 class Optimizer:
   """The optimizer; all its other options are those of optax."""
 
-  name: str = choice(OPTIMIZERS, default='adam', about='The optimizer.')
+  name: str = static(
+    default='adam',
+    check=_check_optimizer,
+    holds=str,
+    allowed='adam, adamw, lion, muon, schedule_free, sgd',
+    about='The optimizer, one of these or of your own; `muon` trains vectors with the '
+    'NAdam of optax.',
+  )
   learning_rate: float = number(
     default=5e-3, above=0.0, about='The peak of the schedule.'
+  )
+  beta1: float | None = number(
+    default=None,
+    minimum=0.0,
+    maximum=_ALMOST_ONE,
+    about='Decay of the mean of gradients, which is the momentum of `sgd` and `muon` '
+    'and the interpolation of `schedule_free`; None: the default of optax.',
+  )
+  beta2: float | None = number(
+    default=None,
+    minimum=0.0,
+    maximum=_ALMOST_ONE,
+    about='Decay of the mean of squared gradients, of `lion` that of its momentum; '
+    'None: the default of optax.',
+  )
+  weight_decay: float | None = number(
+    default=None,
+    minimum=0.0,
+    about='Times the learning rate, the share of each weight that a step takes away; '
+    'None: the default of optax. `adam` and `sgd` have none.',
   )
   schedule: str = choice(
     SCHEDULES,
     default='cosine',
-    about='A cosine decays to 0 at the last step.',
+    about='After the warm-up; `cosine` and `linear` decay up to the last step, `wsd` '
+    'during the last `decay_share` of the steps.',
   )
   warmup_steps: int = size(
     default=0,
     minimum=0,
     about='Steps of a linear warm-up from 0; at most `train.num_steps`.',
   )
+  warmup_share: float | None = number(
+    default=None,
+    minimum=0.0,
+    maximum=1.0,
+    about='The warm-up as a share of `train.num_steps`, in place of `warmup_steps`.',
+  )
+  decay_share: float = number(
+    default=0.2,
+    above=0.0,
+    maximum=1.0,
+    about='The share of `train.num_steps` in which `wsd` decays.',
+  )
+  final_share: float = number(
+    default=0.0,
+    minimum=0.0,
+    maximum=1.0,
+    about='The learning rate at the end of a decay, as a share of the peak.',
+  )
   clip_norm: float | None = number(
     default=None,
     above=0.0,
     about='Norm at which the whole gradient is clipped; None: off.',
+  )
+  ema_decay: float | None = number(
+    default=None,
+    minimum=0.0,
+    maximum=_ALMOST_ONE,
+    about='The model that is evaluated and saved is an exponential average over steps '
+    'with this decay; None: off.',
   )
 
 

@@ -14,6 +14,7 @@ from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
+from zoo.config.optimizers import check_optimizer
 from zoo.config.schema import AnyConfig as AnyConfig
 from zoo.config.schema import Config as Config
 from zoo.config.schema import Section as Section
@@ -45,12 +46,7 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
 
 
 def _validate_whole(config: Config, num_devices: int | None) -> None:
-  warmup, num_steps = config.optimizer.warmup_steps, config.train.num_steps
-  if warmup > num_steps:
-    raise UserError(
-      f'config.optimizer.warmup_steps is {warmup}; it must be ≤ train.num_steps, '
-      f'which is {num_steps}'
-    )
+  check_optimizer(config.optimizer, config.train.num_steps, config.mesh.fsdp)
   task = build_task(config)
   data, model = mesh_shape(config, num_devices)
   parts = config.train.num_parts

@@ -14,7 +14,12 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key
 
-from zoo.config.optimizers import build_optimizer, flattened, with_shapes_of
+from zoo.config.optimizers import (
+  averages,
+  build_optimizer,
+  flattened,
+  with_shapes_of,
+)
 from zoo.config.validation import Config, build_model
 from zoo.core.draws import EVAL_STREAM as EVAL_STREAM
 from zoo.core.draws import INIT_STREAM, stream_of
@@ -128,7 +133,11 @@ def make_step(
         layout.keeps_shapes,
         numbers.learning_rate,
       )
-    loss, grads = nnx.value_and_grad(loss_of)(model, key, numbers)
+    trained = model
+    if averages(config.optimizer):
+      trained = nnx.merge(graphs['model'], state['model'])
+      nnx.update(trained, nnx.as_pure(optimizer.opt_state).trained)
+    loss, grads = nnx.value_and_grad(loss_of)(trained, key, numbers)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)
     finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)

@@ -28,6 +28,7 @@ from jaxtyping import Array, Key
 from zoo import theory
 from zoo.config import memory
 from zoo.config.mesh import make_mesh, replicate
+from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.validation import (
   Config,
   build_task,
@@ -408,6 +409,7 @@ def program_of(config: Config) -> Program:
   classes = tuple(
     entries.get(name) for entries in registries for name in entries.names()
   )
+  classes += tuple(OPTIMIZERS.values())
   key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
   program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
   _KEPT[key] = program  # as the newest
