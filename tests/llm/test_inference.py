@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_copying_and_what_cannot_be_told_apart():
 
 def test_p_values_and_intervals_are_those_of_the_t_test():
   differences = np.random.default_rng(5).normal(0.3, 1, 24)
-  expected = stats.ttest_1samp(differences, 0.0)
+  expected: Any = stats.ttest_1samp(differences, 0.0)
   assert p_value(differences) == pytest.approx(expected.pvalue)
   found = paired_interval(differences, 0.9)
   assert found == pytest.approx(tuple(expected.confidence_interval(0.9)))
