@@ -14,6 +14,7 @@ import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
@@ -50,22 +51,16 @@ def read(out, name):
   return from_csv(name, (out / f'figure_{name}.csv').read_text())
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
+def test_a_mistake_is_refused_and_nothing_written(tmp_path):
+  for arguments, said in (
     ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
     ({'figures': []}, ['no figure']),
     ({'num_seeds': 0}, ['the number of seeds is 0']),
     ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
-  ],
-)
-def test_a_mistake_is_refused_and_nothing_written(tmp_path, arguments, said):
-  with refuses(*said):
-    reproduce(tmp_path / 'out', get_config, **arguments)
+  ):
+    with refuses(*said):
+      reproduce(tmp_path / 'out', get_config, **arguments)
   assert not list(tmp_path.iterdir())
-
-
-def test_a_file_is_no_output_folder(tmp_path):
   (tmp_path / 'file').write_text('mine')
   with refuses('cannot be the output folder'):
     reproduce(tmp_path / 'file', get_config)
@@ -75,12 +70,12 @@ def test_a_file_is_no_output_folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', MADE)
-def test_each_figure_is_drawn_from_what_its_csv_holds(made, name):
+def test_each_figure_is_drawn_from_what_its_csv_holds(made):
   out, _ = made
-  assert_drawn(read(out, name))
-  assert (out / f'figure_{name}.png').read_bytes().startswith(b'\x89PNG')
-  assert '<svg' in (out / f'figure_{name}.svg').read_text()
+  for name in MADE:
+    assert_drawn(read(out, name))
+    assert (out / f'figure_{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert '<svg' in (out / f'figure_{name}.svg').read_text()
 
 
 @pytest.mark.slow
@@ -149,14 +144,6 @@ def test_claims_judged_from_the_files_are_those_that_are_written(made):
     assert judge(claim, figures) == found
 
 
-@pytest.mark.slow
-def test_trained_on_the_exact_risk_figure_1_shows_no_loss(made):
-  (panel,) = read(made[0], '1').panels
-  names = [one.name for one in panel.series]
-  assert 'training loss' not in names
-  assert names[0] == 'exact risk'
-
-
 def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
   lines = [
     {'step': step, 'loss': loss, 'exact_risk': risk, 'eval_risk': risk, 'wall_time': 0}
@@ -175,7 +162,8 @@ def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'stopped'), [(signal.SIGTERM, False), (signal.SIGINT, True)]
+  ('number', 'stopped'),
+  mostly_full([(signal.SIGTERM, False)], [(signal.SIGINT, True)]),
 )
 def test_a_signal_while_figures_are_drawn_ends_it_before_the_next(
   made, training, monkeypatch, number, stopped
