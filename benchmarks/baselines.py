@@ -45,7 +45,7 @@ def main() -> None:
       )
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks import reference_values
-  from zoo.core.tables import format_table
+  from zoo.reports import Table
 
   references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})
@@ -57,10 +57,9 @@ def main() -> None:
   rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
   cells = [_cells(row) for row in rows]
   header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
-  print(format_table([row[:-1] for row in cells], header=header))
+  print(Table([row[:-1] for row in cells], header).text())
   if out is not None:
-    lines = [[*header, 'source'], ['---'] * (len(header) + 1), *cells]
-    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    table = Table(cells, [*header, 'source']).markdown()
     before, _, rest = out.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     write_atomically(out, f'{before}{BEGIN}\n\n{table}\n\n{END}{after}')

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -98,7 +99,7 @@ def test_points_stand_in_the_rows_of_their_names():
   figure = plot_rows({'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION})
   axes, other = figure.axes
   assert [one.get_text() for one in axes.get_yticklabels()] == ['lstm', 'gru']
-  drawn = {box.get_label(): box for box in axes.containers}
+  drawn: dict[str, Any] = {str(box.get_label()): box for box in axes.containers}
   line, _, (bars,) = drawn['a'].lines
   assert line.get_color() == VERMILION
   drawn_at = np.array(line.get_data(), np.float64)
