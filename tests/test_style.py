@@ -13,6 +13,7 @@ from matplotlib.text import Text
 
 import zoo
 from benchmarks.linear import plot_scaling
+from benchmarks.reference_values import Reference, Row, histogram
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_atlas import cell_of
@@ -50,7 +51,7 @@ _DOCUMENTS = [*ROOT.glob('docs/*.py'), *ROOT.glob('docs/*.ipynb'), ROOT / 'READM
 def _drawing():
   """The modules and names of functions that make a figure, which are decorated."""
   found = set()
-  others = ROOT / 'docs' / 'diagrams.py', ROOT / 'benchmarks' / 'linear.py'
+  others = [ROOT / 'docs' / 'diagrams.py', *ROOT.glob('benchmarks/*.py')]
   for path in [*ROOT.glob('zoo/**/*.py'), *others]:
     tree = ast.parse(path.read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -172,6 +173,11 @@ def _scaling(tmp_path):
   return plot_scaling(dict.fromkeys(('heads', 'features', 'context', 'batch'), found))
 
 
+def _histogram(tmp_path):
+  known = Reference('lsa', '{}', 'zero', '1', 'loss', 1.0, 1.0, 0.1, 'formula')
+  return histogram([Row(known, 1 + gap, 0.1) for gap in np.linspace(-0.3, 0.4, 21)])
+
+
 def _atlas(draw):
   def drawn(tmp_path):
     return draw(
@@ -212,6 +218,7 @@ _EXAMPLES = {
   'plot_attention': _attention,
   'plot_step_matrix': _step_matrix,
   'plot_scaling': _scaling,
+  'histogram': _histogram,
   'plot_heat_maps': _atlas(pictures.heat_map),
   'plot_rows': _atlas(lambda cells: pictures.shares(results.changes(cells))),
   'render_grid': _atlas(_contexts),
@@ -219,7 +226,16 @@ _EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize('name', _EXAMPLES)
+_QUICK = 'render_figure', 'render_grid', 'plot_shifts', 'plot_heat_maps', 'draw'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in _EXAMPLES
+  ],
+)
 def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_path):
   with matplotlib.style.context(['dark_background', {'font.size': 4}]):
     figure = _EXAMPLES[name](tmp_path)
