@@ -370,14 +370,6 @@ def test_in_a_bucket_are_the_same_files(trained, bucket):
   assert {name.split('/')[3] for name in names if '/points/' in name} == points
 
 
-def test_a_cell_alone_has_the_same_numbers(trained, tmp_path, no_report):
-  _, found = trained
-  cell = _GRID.cells[1]
-  alone = atlas.run(_GRID._replace(cells=[cell]), _tiny, tmp_path, '')
-  assert alone is not None
-  np.testing.assert_array_equal(_losses(alone, cell), _losses(found, cell))
-
-
 def test_every_cell_has_a_config():
   for name, scale in cells.scales().items():
     for task, model in itertools.product(scale.guesses, scale.models):

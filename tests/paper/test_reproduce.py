@@ -1,13 +1,12 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
-import collections
 import contextlib
 import errno
 import importlib
 import json
 import os
-import re
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,12 @@ from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
-from zoo.host.parts import Part
 from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import plot
-from zoo.studies.paper.training import Recipe, Runs, point, train_all
+from zoo.studies.paper.training import Runs, train_all
 from zoo.studies.runner import Trainer
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
@@ -52,12 +50,13 @@ def read(out, name):
 
 
 def test_a_mistake_is_refused_and_nothing_written(tmp_path):
-  for arguments, said in (
+  mistakes: list[tuple[dict[str, Any], list[str]]] = [
     ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
     ({'figures': []}, ['no figure']),
     ({'num_seeds': 0}, ['the number of seeds is 0']),
     ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
-  ):
+  ]
+  for arguments, said in mistakes:
     with refuses(*said):
       reproduce(tmp_path / 'out', get_config, **arguments)
   assert not list(tmp_path.iterdir())
@@ -213,47 +212,6 @@ def test_what_is_trained_is_not_trained_again(made, training):
   again = train_all(points, 1, 'exact', train)
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert plot('4', again) == read(out, '4')
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_processes_divide_the_runs(tmp_path, training):
-  """Both a sweep and runs with checkpoints."""
-  recipe = Recipe('yq_lsa')
-  points = [point(recipe, task__prior_mean=float(mean)) for mean in range(4)]
-  points.append(point(recipe._replace(checkpoints=4)))
-
-  def train(folder, part=None):
-    trainer = Trainer(tmp_path / folder, get_config)
-    return train_all(points, 2, 'exact', trainer, part)
-
-  alone = train('one')
-  for i in 1, 2:
-    train('two', Part(i, 2))
-  summaries = sorted((tmp_path / 'two').glob('**/summary.json'))
-  written = [path.stat().st_mtime_ns for path in summaries]
-  assert len(summaries) == 10
-  runs = train('two')
-  assert [path.stat().st_mtime_ns for path in summaries] == written
-  for at in points:
-    # In programs of half the points sums are added in another order.
-    assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_the_report_needs_nothing_from_elsewhere(made):
-  text = (made[0] / 'report.html').read_text()
-  # Names of XML dialects are no addresses that a browser opens.
-  addresses = set(re.findall(r'https?://[^\s"<]+', text))
-  assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}
-  names = collections.Counter(re.findall(r'\bid="([^"]*)"', text))
-  assert max(names.values()) == 1
-  for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
-    assert name in names
-  for link in re.findall(r'<a href="([^"]*)"', text):
-    assert (made[0] / link).is_file()
-  for claim in CLAIMS:
-    assert f'id="{claim.key}"' in text
 
 
 @pytest.mark.slow
