@@ -20,6 +20,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
+from zoo.config.curricula import GROWING, curriculum_names
 from zoo.config.optimizers import SCHEDULES, optimizer_names
 from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name
@@ -28,6 +29,10 @@ from zoo.core.values import choice, number, size, static, truth
 
 def _check_optimizer(_: object, name: str, given: object) -> object:
   return check_name(name, given, optimizer_names())
+
+
+def _check_curriculum(_: object, name: str, given: object) -> object:
+  return check_name(name, given, curriculum_names())
 
 
 def _check_path(_: object, name: str, given: object) -> object:
@@ -259,8 +264,38 @@ class Eval:
   )
 
 
+@dataclasses.dataclass
+class Curriculum:
+  """What training starts with (Garg et al., arXiv 2208.01066); None: everything."""
+
+  name: str = static(
+    default=GROWING,
+    check=_check_curriculum,
+    holds=str,
+    allowed='growing',
+    about='What is trained on grows as the fields below say, or as a function of your '
+    'own says.',
+  )
+  every: int = size(default=2000, about='Steps from one stage to the next.')
+  features: int | None = size(
+    default=None, about='Features of the first stage; further ones are 0.'
+  )
+  more_features: int = size(default=1, about='Features that each stage adds.')
+  examples: int | None = size(
+    default=None,
+    minimum=0,
+    about='Longest context of the first stage, in examples, for `positions=every`.',
+  )
+  more_examples: int = size(default=2, about='Examples that each stage adds.')
+  loops: int | None = size(
+    default=None, about='Trained loops of the first stage, of a looped transformer.'
+  )
+  more_loops: int = size(default=1, about='Loops that each stage adds.')
+
+
 SECTIONS = {
   'objective': Objective,
+  'curriculum': Curriculum,
   'optimizer': Optimizer,
   'train': Train,
   'mesh': Mesh,
@@ -303,6 +338,7 @@ if TYPE_CHECKING:
     model: Section
     task: Section
     objective: Objective
+    curriculum: Curriculum
     optimizer: Optimizer
     train: Train
     checkpoint: Checkpoint
@@ -462,7 +498,7 @@ _CHANGE_WITH_THE_END = 'train.num_steps', 'optimizer.warmup_steps'
 
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   """The default of each field of a training run's config, as JSON holds it."""
-  if not SECTIONS.keys() <= config.keys():
+  if not {'objective', 'optimizer', 'train'} <= config.keys():
     return {}  # it is damaged, or of something else
   found = dict(fields())
   for name, entries in CLASSES.items():

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key, PyTree
 
+from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
   build_optimizer,
@@ -147,6 +148,9 @@ def make_step(
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
       nnx.update(trained, nnx.as_pure(optimizer.opt_state).trained)
+    if has_curriculum(config.curriculum):
+      step = optimizer.step[...].astype(jnp.int32)
+      numbers = numbers._replace(stage=stage_at(config.curriculum, step))
     loss, grads = nnx.value_and_grad(loss_of)(trained, key, numbers)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)

@@ -28,6 +28,7 @@ from jaxtyping import Array, Key
 
 from zoo import theory
 from zoo.config import memory
+from zoo.config.curricula import CURRICULA, has_curriculum
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.validation import (
@@ -277,6 +278,7 @@ def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
   layout = Layout(abstract, config.mesh.fsdp)
   # Statistics can be computed neither in parts nor in another type.
   plain = config.train.num_parts == 1 and config.train.compute_dtype == 'float32'
+  plain &= not has_curriculum(config.curriculum)  # which leaves parts of prompts out
   at_query = config.objective.positions == 'query'
   statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
   lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
@@ -430,7 +432,7 @@ def program_of(config: Config) -> Program:
   classes = tuple(
     entries.get(name) for entries in registries for name in entries.names()
   )
-  classes += tuple(OPTIMIZERS.values())
+  classes += *OPTIMIZERS.values(), *CURRICULA.values()
   key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
   program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
   _KEPT[key] = program  # as the newest
