@@ -2,18 +2,21 @@
 
   python -m benchmarks.baselines
   python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
-  python -m benchmarks.baselines --out=docs/tasks.md   # writes the table into the page
+  python -m benchmarks.baselines --num_prompts=2048 \
+      --out=docs/results/baselines.csv --picture=docs/images/baselines.png
 
 The known values are in docs/baselines, with their sources.
 """
 
+import csv
+import io
 import math
 
 from absl import flags
 from tqdm import tqdm
 
 from launch import cli
-from zoo.core.errors import RunError, UserError, check_count, check_name
+from zoo.core.errors import RunError, check_count, check_name
 from zoo.host.files import user_path, write_atomically
 
 flags.adopt_module_key_flags(cli)
@@ -27,22 +30,18 @@ _SEED = flags.DEFINE_integer('seed', 0, 'Seed of the prompts.')
 _VALUES = flags.DEFINE_string(
   'values', 'docs/baselines', 'Folder of CSV files with the known values.'
 )
-_OUT = flags.DEFINE_string('out', None, 'Markdown page to write the table into.')
+_OUT = flags.DEFINE_string('out', None, 'CSV file to write the table into.')
+_PICTURE = flags.DEFINE_string(
+  'picture', None, 'PNG file to draw the deviations into, as a histogram.'
+)
 
-BEGIN, END = '<!-- begin of the table -->', '<!-- end of the table -->'
 _LIMIT = 4  # standard errors
 
 
 def main() -> None:
   num_prompts = check_count('--num_prompts', _NUM_PROMPTS.value, minimum=2)
   seed = check_count('--seed', _SEED.value, minimum=0)
-  out = cli.file_of(_OUT)
-  if out is not None:
-    text = out.read_text() if out.is_file() else ''
-    if not 0 <= text.find(BEGIN) < text.find(END):
-      raise UserError(
-        f'--out is {_OUT.value!r}, which has no line {BEGIN!r} before a line {END!r}'
-      )
+  out, picture = cli.file_of(_OUT), cli.file_of(_PICTURE)
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks import reference_values
   from zoo.core.tables import format_table
@@ -59,11 +58,11 @@ def main() -> None:
   header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
   print(format_table([row[:-1] for row in cells], header=header))
   if out is not None:
-    lines = [[*header, 'source'], ['---'] * (len(header) + 1), *cells]
-    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-    before, _, rest = out.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_atomically(out, f'{before}{BEGIN}\n\n{table}\n\n{END}{after}')
+    text = io.StringIO()
+    csv.writer(text, lineterminator='\n').writerows([[*header, 'source'], *cells])
+    write_atomically(out, text.getvalue())
+  if picture is not None:
+    reference_values.histogram(rows).savefig(picture)
   # A deviation is expected where the source says why the values differ.
   expected = [row for row in rows if row.reference.source.startswith('differs')]
   beyond = [row for row in rows if abs(row.deviation) > _LIMIT and row not in expected]

@@ -63,7 +63,7 @@ same guess, fixed or learned, and number of heads; the excess is relative to it.
 learned guess, and from ten heads on, it is proved to be the infimum. With fewer heads
 it is the lowest that a search found, and no proof rules out a lower one: for one head,
 as `lsa` has, the proved bounds are 10.33 and 14.43
-([theory](../docs/theory.md#5-the-number-of-heads)).
+([theory](../docs/theory_one_layer.md#5-the-number-of-heads)).
 """
 
 _CLOSING = """\

@@ -228,6 +228,7 @@ def outside(tmp_path):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_the_mixer_of_ones_own_keeps_the_contract(register, unchecked):
   text = (ROOT / 'docs' / 'architectures.md').read_text()
   (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)

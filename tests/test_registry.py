@@ -222,6 +222,7 @@ def _printed(*arguments: str) -> str:
   return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_config_files_are_read_without_what_builds_and_trains():
   """A mistyped flag is reported once they are read, and soon."""
   program = """

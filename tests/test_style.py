@@ -3,7 +3,6 @@
 import ast
 import importlib
 import io
-import json
 import re
 
 import matplotlib.image
@@ -14,6 +13,7 @@ from matplotlib.text import Text
 
 import zoo
 from benchmarks.linear import plot_scaling
+from benchmarks.reference_values import Reference, Row, histogram
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
 from tests.test_atlas import cell_of
@@ -30,7 +30,6 @@ from zoo.reports.comparison_plots import plot_by_examples
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure
 from zoo.studies.atlas import pictures, results
-from zoo.training.curves import plot_risk
 
 _README = 830  # pixels, the width of its text on GitHub
 
@@ -52,7 +51,7 @@ _DOCUMENTS = [*ROOT.glob('docs/*.py'), *ROOT.glob('docs/*.ipynb'), ROOT / 'READM
 def _drawing():
   """The modules and names of functions that make a figure, which are decorated."""
   found = set()
-  others = ROOT / 'docs' / 'diagrams.py', ROOT / 'benchmarks' / 'linear.py'
+  others = [ROOT / 'docs' / 'diagrams.py', *ROOT.glob('benchmarks/*.py')]
   for path in [*ROOT.glob('zoo/**/*.py'), *others]:
     tree = ast.parse(path.read_text())
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -98,11 +97,6 @@ def _measured() -> Measured:
   }
 
 
-def _examples(tmp_path):
-  one = _measured()
-  return plot_by_examples({'$a': {'model': one, 'gd': one, 'bayes': one}})
-
-
 _NAMES = 'gd', 'gd_beta', 'ridge', 'ols', 'bayes', 'averaging', 'nearest_neighbours'
 
 
@@ -136,13 +130,6 @@ def test_a_model_is_seen_where_the_other_predictor_agrees():
   behind, front = lines['gd, exact'], lines['the model, exact']
   assert behind.get_linewidth() > 2 * front.get_linewidth()
   assert front.get_zorder() > behind.get_zorder()
-
-
-def _risk(tmp_path):
-  (tmp_path / 'config.json').write_text(json.dumps({'model': {'name': 'lsa'}}))
-  lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
-  (tmp_path / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-  return plot_risk([tmp_path, tmp_path])
 
 
 def _shifts(tmp_path):
@@ -186,6 +173,11 @@ def _scaling(tmp_path):
   return plot_scaling(dict.fromkeys(('heads', 'features', 'context', 'batch'), found))
 
 
+def _histogram(tmp_path):
+  known = Reference('lsa', '{}', 'zero', '1', 'loss', 1.0, 1.0, 0.1, 'formula')
+  return histogram([Row(known, 1 + gap, 0.1) for gap in np.linspace(-0.3, 0.4, 21)])
+
+
 def _atlas(draw):
   def drawn(tmp_path):
     return draw(
@@ -216,8 +208,6 @@ def _diagram(tmp_path):
 # By the name of the function that makes the figure.
 _EXAMPLES = {
   'render_figure': lambda tmp_path: _panels(),
-  'plot_by_examples': _examples,
-  '_plot_risk': _risk,
   'plot_alignment': _alignment,
   'plot_interpolation': _interpolation,
   'plot_shifts': _shifts,
@@ -228,17 +218,24 @@ _EXAMPLES = {
   'plot_attention': _attention,
   'plot_step_matrix': _step_matrix,
   'plot_scaling': _scaling,
-  'heat_map': _atlas(pictures.heat_map),
-  'losses': _atlas(pictures.losses),
-  'curves': _atlas(pictures.curves),
-  'gains': _atlas(lambda cells: pictures.gains(results.changes(cells))),
-  'shares': _atlas(lambda cells: pictures.shares(results.changes(cells))),
-  'contexts': _atlas(_contexts),
+  'histogram': _histogram,
+  'plot_heat_maps': _atlas(pictures.heat_map),
+  'plot_rows': _atlas(lambda cells: pictures.shares(results.changes(cells))),
+  'render_grid': _atlas(_contexts),
   'draw': _diagram,
 }
 
 
-@pytest.mark.parametrize('name', _EXAMPLES)
+_QUICK = 'render_figure', 'render_grid', 'plot_shifts', 'plot_heat_maps', 'draw'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in _EXAMPLES
+  ],
+)
 def test_a_picture_is_whole_and_legible_whatever_the_readers_style(name, tmp_path):
   with matplotlib.style.context(['dark_background', {'font.size': 4}]):
     figure = _EXAMPLES[name](tmp_path)
@@ -264,7 +261,7 @@ def _svg(figure):
   return text.getvalue()
 
 
-@pytest.mark.parametrize('name', ['render_figure', 'heat_map'])
+@pytest.mark.parametrize('name', ['render_figure', 'plot_heat_maps'])
 def test_an_svg_is_white_and_the_same_when_it_is_drawn_again(name, tmp_path):
   svg = _svg(_EXAMPLES[name](tmp_path))
   with matplotlib.style.context('dark_background'):

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs.llm import benchmarks, defaults
 from zoo import UserError
-from zoo.llm.config import Config
+from zoo.llm.config import Config, default_ablation
 
 
 def get_config(variant: str = '') -> Config:
@@ -33,18 +33,7 @@ def get_config(variant: str = '') -> Config:
     del config.guess[field]
   del config.prompts.num_examples
 
-  config.ablation = ablation = ConfigDict()
-  ablation.benchmarks = ('stsb', 'sick_entailment', 'trec_qa')  # of `benchmarks`
-  # shuffled, plus_1 and minus_1 change the guess cosine; plus_1 and minus_1 need
-  # numbers as labels.
-  ablation.guesses = (
-    *('network', 'cosine', 'constant', 'shuffled', 'plus_1', 'minus_1', 'wrong'),
-    'oracle',  # with each size of noise
-  )
-  ablation.noise = (0.0, 0.5, 1.0, 2.0, 3.0)  # ≥ 0, in units of the score
-  # 0 to 1: the probability that the guess is another class
-  ablation.class_noise = (0.0, 0.2, 0.4, 0.6, 0.8)
-  ablation.num_examples = (0, 2, 5, 10, 20)  # 0 to 20
+  config.ablation = ablation = default_ablation()
 
   # The same queries in each cell, so that cells are compared on the same prompts.
   config.prompts.num_prompts = 24

@@ -1,11 +1,12 @@
 """The command that compares baselines with their known values."""
 
+import csv
+
 import pytest
 
 from benchmarks.reference_values import Reference
 
 _ARGUMENTS = '"{""num_features"": 2, ""context_length"": 3}"'
-_BEGIN, _END = '<!-- begin of the table -->', '<!-- end of the table -->'
 
 
 @pytest.fixture
@@ -25,10 +26,10 @@ def values(tmp_path):
   return values
 
 
-def test_the_table_is_written_between_its_marks(call, tmp_path, values):
-  page = tmp_path / 'page.md'
-  page.write_text(f'Before.\n{_BEGIN}\nold\n{_END}\nAfter.\n')
-  answer = call('benchmarks.baselines', values(), '--num_prompts=40', f'--out={page}')
+def test_the_table_and_the_picture_are_written(call, tmp_path, values):
+  page, picture = tmp_path / 'found.csv', tmp_path / 'found.png'
+  files = f'--out={page}', f'--picture={picture}'
+  answer = call('benchmarks.baselines', values(), '--num_prompts=40', *files)
   assert answer.code == 0, answer.err
   lines = answer.out.splitlines()
   assert lines[0].split()[:3] == ['task', 'baseline', 'k']
@@ -37,15 +38,12 @@ def test_the_table_is_written_between_its_marks(call, tmp_path, values):
   assert lines[1].split()[3:7] == ['2', 'loss', '/', '2']
   assert lines[1].split()[7:10] == ['0', '±', '0.01']
   assert lines[-1] == '2 values, 0 beyond 4 standard errors'
-  before, *table, after = page.read_text().split('\n\n')
-  assert (before, after) == (f'Before.\n{_BEGIN}', f'{_END}\nAfter.\n')
-  header, rule, *rows = '\n\n'.join(table).splitlines()
-  assert header.startswith('| task | baseline | k | quantity | known | measured |')
-  assert set(rule) == {'|', ' ', '-'}
-  assert [row.split(' | ')[1] for row in rows] == ['ols', 'zero']
-  assert rows[0].startswith(f'| {name} | ols | 2 | loss / 2 | 0 ± 0.01 | ')
-  assert rows[0].endswith(' | formula |')
-  assert {row.count('|') for row in [header, rule, *rows]} == {header.count('|')}
+  header, *rows = csv.reader(page.read_text().splitlines())
+  assert header[:5] == ['task', 'baseline', 'k', 'quantity', 'known']
+  assert [row[1] for row in rows] == ['ols', 'zero']
+  assert rows[0][:5] == [name, 'ols', '2', 'loss / 2', '0 ± 0.01']
+  assert rows[0][-1] == 'formula'
+  assert picture.read_bytes().startswith(b'\x89PNG')
 
 
 def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, values):
@@ -68,9 +66,8 @@ def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, va
   [
     (['--task=linear'], "unknown task with known values 'linear'; known: associative"),
     (['--task=sinusoid'], "unknown task with known values 'sinusoid'"),
-    (['--out={folder}/page.md'], "which has no line '<!-- begin of the table -->'"),
-    (['--out={folder}/none.md'], 'none.md'),
     (['--out={folder}'], 'out'),
+    (['--picture={folder}'], 'picture'),
     (['--num_prompts=1'], '--num_prompts is 1; it must be an integer ≥ 2'),
     (['--seed=-1'], '--seed is -1'),
     (['--values={folder}'], 'holds no reference values'),
@@ -79,11 +76,10 @@ def test_a_value_that_differs_is_an_error_and_one_task_can_be_asked_for(call, va
   ids=str,
 )
 def test_a_mistake_is_one_line(call, tmp_path, arguments, said):
-  (tmp_path / 'page.md').write_text('No marks.')
   answer = call(
     'benchmarks.baselines', *(one.format(folder=tmp_path) for one in arguments)
   )
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
   assert said in line
-  assert [one.name for one in tmp_path.iterdir()] == ['page.md']
+  assert not [*tmp_path.iterdir()]

@@ -178,6 +178,17 @@ def test_a_line_with_an_unknown_value_is_whole(run, caplog):
   assert (curve['num_examples'], curve['mean']) == ([0, 1], [None, 2.0])
 
 
+def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
+  lines = [line(step, exact_risk=None) for step in (4, 8)]
+  lines.append(line(12, exact_risk=None, eval_risk=2.0))
+  (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  (axes,) = plot_risk([run]).axes
+  risk, loss, _ = axes.lines
+  assert risk.get_marker() != 'None'
+  assert loss.get_label() == 'yq_lsa, 1 head, training loss'
+  np.testing.assert_array_equal(loss.get_ydata(), [2.0, 1.0, 2 / 3])
+
+
 def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zoo.llm import loaded
+from zoo.llm import experiment, loaded
+from zoo.llm.benchmarks import PUBLISHED
+from zoo.reports import plots
 
 # A folder that is there, where the weights of models that the tests replace would be.
 WEIGHTS = pathlib.Path(__file__).parent
@@ -35,17 +37,22 @@ PAIRS = [
 
 def write_stsb(folder, pairs=PAIRS):
   """The three CSV files; queries and contexts are of the same pairs."""
-  header = ['sentence1', 'sentence2', 'similarity_score']
-  return _write_csv(folder, 'stsb-en-{}.csv', header, pairs)
+  rows = [('sentence1', 'sentence2', 'similarity_score'), *pairs]
+  return _write(folder, PUBLISHED['stsb'], rows)
 
 
-def _write_csv(folder, name, header, rows):
+def _write(folder, benchmark, rows):
+  """The files of a benchmark; the last one has the line ends of Windows."""
   folder.mkdir(parents=True, exist_ok=True)
-  for split in ('train', 'dev', 'test'):
-    with (folder / name.format(split)).open('w', newline='') as file:
-      writer = csv.writer(file)
-      writer.writerow(header)
-      writer.writerows(rows)
+  for name, end in zip(benchmark.files, ('\n', '\n', '\r\n'), strict=True):
+    with (folder / name).open('w', newline='') as file:
+      csv.writer(
+        file,
+        delimiter=benchmark.delimiter,
+        lineterminator=end,
+        quoting=csv.QUOTE_MINIMAL if benchmark.quoted else csv.QUOTE_NONE,
+        quotechar='"' if benchmark.quoted else None,
+      ).writerows(rows)
   return folder
 
 
@@ -53,26 +60,18 @@ JUDGMENTS = ['NEUTRAL', 'ENTAILMENT', 'CONTRADICTION']
 SICK_HEADER = 'pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment'
 
 
-def sick_rows(pairs=PAIRS):
+def sick_rows():
   """Number, sentences, score from 1 to 5, judgment."""
   return [
     (number, one, other, round(1 + 0.8 * score, 3), JUDGMENTS[number % 3])
-    for number, (one, other, score) in enumerate(pairs)
+    for number, (one, other, score) in enumerate(PAIRS)
   ]
 
 
-def write_sick(folder, rows=None):
-  """The three files of SICK; the one of test has the line ends of Windows."""
-  folder.mkdir(parents=True, exist_ok=True)
-  lines = ['\t'.join(map(str, row)) for row in rows or sick_rows()]
-  for name, end in (
-    ('train', '\n'),
-    ('trial', '\n'),
-    ('test_annotated', '\r\n'),
-  ):
-    text = ''.join(line + end for line in [SICK_HEADER, *lines])
-    (folder / f'SICK_{name}.txt').write_bytes(text.encode())
-  return folder
+def write_sick(folder):
+  """The three files of SICK."""
+  rows = [SICK_HEADER.split('\t'), *sick_rows()]
+  return _write(folder, PUBLISHED['sick_entailment'], rows)
 
 
 # Question, sentence, and whether it answers the question.
@@ -93,13 +92,10 @@ ANSWERS = [
 ]
 
 
-def write_trec_qa(folder, rows=None):
+def write_trec_qa(folder, rows=ANSWERS):
   """The three files of TREC QA."""
-  lines = [
-    (question, label, sentence)
-    for question, sentence, label in (ANSWERS if rows is None else rows)
-  ]
-  return _write_csv(folder, '{}.csv', ['qtext', 'label', 'atext'], lines)
+  lines = [(question, label, sentence) for question, sentence, label in rows]
+  return _write(folder, PUBLISHED['trec_qa'], [('qtext', 'label', 'atext'), *lines])
 
 
 def write_jsonl(folder, rows):
@@ -131,11 +127,25 @@ def set_fields(config, fields):
 
 @contextlib.contextmanager
 def asking(model):
-  """The model answers all runs, and texts are embedded by their letters."""
+  """The model answers all runs, texts are embedded by their letters, and of figures
+  only the numbers are written, since pictures take time.
+  """
+
+  def write_csv(plot, out):
+    (out / f'figure_{plot.name}.csv').write_text(plots.to_csv(plot))
+
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(loaded, 'load_model', lambda path, dtype: model)
     patch.setattr(loaded, 'embed', lambda path, texts: embed(texts))
-    yield patch
+    patch.setattr(experiment, 'write_plot', write_csv)
+    patch.setattr(plots, 'write_plot', write_csv)
+    yield model
+
+
+def lines_of(out):
+  """The lines of a run, without how long they took."""
+  text = (out / 'prompts.jsonl').read_text()
+  return [{**json.loads(line), 'seconds': 0.0} for line in text.splitlines()]
 
 
 def embed(texts):

@@ -13,21 +13,21 @@ from tests.llm.pairs import (
   write_stsb,
   write_trec_qa,
 )
-from zoo.llm import benchmarks, published
+from zoo.llm import benchmarks
 
 WRITE = {'stsb': write_stsb, 'sick': write_sick, 'trec_qa': write_trec_qa}
 BENCHMARK_OF = {'stsb': 'stsb', 'sick': 'sick_entailment', 'trec_qa': 'trec_qa'}
 
 
 def files_of(source):
-  return published.PUBLISHED[BENCHMARK_OF[source]].source.files
+  return benchmarks.PUBLISHED[BENCHMARK_OF[source]].files
 
 
 def test_what_is_read_is_what_the_files_hold_in_their_order(tmp_path):
   folder = write_stsb(tmp_path / 'csv')
   header, row = 'sentence1,sentence2,similarity_score', '"A ""new"" roof,\nred",Rot –'
   (folder / 'stsb-en-dev.csv').write_text(f'{header}\n{row},3.333\n', 'utf-8')
-  read = published.load('stsb', folder)
+  read = benchmarks.PUBLISHED['stsb'].read(folder)
   for split in ('train', 'test'):
     assert [(*example.texts, example.label) for example in read.splits[split]] == PAIRS
   (dev,) = read.splits['dev']
@@ -87,22 +87,22 @@ def test_a_damaged_file_is_one_line(tmp_path, source, split, old, new, said):
       text = text.replace(old, new)
     (folder / file).write_bytes(text.encode(errors='surrogateescape'))
   with refuses(*said):
-    published.load(BENCHMARK_OF[source], folder)
+    benchmarks.PUBLISHED[BENCHMARK_OF[source]].read(folder)
 
 
 @pytest.mark.parametrize('source', WRITE)
 def test_a_file_that_is_missing_is_told(tmp_path, source):
   folder, names = tmp_path / 'files', files_of(source)
   with refuses(f'the data folder {folder} does not exist'):
-    published.load(BENCHMARK_OF[source], folder)
+    benchmarks.PUBLISHED[BENCHMARK_OF[source]].read(folder)
   WRITE[source](folder)
   for name in names:
     (folder / name).rename(folder / 'away')
     with refuses(f'has no {name}', ', '.join(names)):
-      published.load(BENCHMARK_OF[source], folder)
+      benchmarks.PUBLISHED[BENCHMARK_OF[source]].read(folder)
     (folder / 'away').rename(folder / name)
   with refuses('--data is missing', *names):
-    published.load(BENCHMARK_OF[source], None)
+    benchmarks.PUBLISHED[BENCHMARK_OF[source]].read(None)
 
 
 def test_sick_is_two_benchmarks(tmp_path):
@@ -110,8 +110,8 @@ def test_sick_is_two_benchmarks(tmp_path):
   # A quotation mark is a character like any other.
   dev = f'{SICK_HEADER}\n7\tA "dog\tIt\'s wet\t3.333\tENTAILMENT\n'
   (folder / 'SICK_trial.txt').write_text(dev)
-  scores = published.load('sick_relatedness', folder)
-  classes = published.load('sick_entailment', folder)
+  scores = benchmarks.PUBLISHED['sick_relatedness'].read(folder)
+  classes = benchmarks.PUBLISHED['sick_entailment'].read(folder)
   assert (scores.classes, scores.sha256) == ((), classes.sha256)
   assert classes.classes == ('contradiction', 'entailment', 'neutral')
   for split in ('train', 'test'):
@@ -132,8 +132,8 @@ def test_trec_qa_is_balanced_by_question(tmp_path):
     ('When ?', 'Here .', 0),
   ]
   folder = write_trec_qa(tmp_path / 'files', rows)
-  found = published.load('trec_qa', folder)
-  assert found == published.load('trec_qa', folder)
+  found = benchmarks.PUBLISHED['trec_qa'].read(folder)
+  assert found == benchmarks.PUBLISHED['trec_qa'].read(folder)
   for split, examples in found.splits.items():
     shown = [(*e.texts, int(e.label == 'yes')) for e in examples]
     assert set(shown) <= set(rows)

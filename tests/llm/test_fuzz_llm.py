@@ -13,8 +13,8 @@ from tests.llm.pairs import (
 )
 from tests.marks import FULL
 from zoo.llm import benchmarks
+from zoo.llm.benchmarks import PUBLISHED
 from zoo.llm.experiment import wording_of
-from zoo.llm.published import PUBLISHED
 
 pytestmark = [*FULL, pytest.mark.timeout(2400)]
 
@@ -24,7 +24,7 @@ pytestmark = [*FULL, pytest.mark.timeout(2400)]
   [('stsb', write_stsb), ('sick_entailment', write_sick), ('trec_qa', write_trec_qa)],
 )
 def test_the_files_of_published_benchmarks(tmp_path, name, write):
-  path = write(tmp_path) / PUBLISHED[name].source.files[2]
+  path = write(tmp_path) / PUBLISHED[name].files[2]
 
   def read():
     PUBLISHED[name].read(tmp_path)

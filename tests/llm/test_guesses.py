@@ -10,7 +10,7 @@ from flax import nnx
 from tests.compare import refuses
 from tests.llm.pairs import small_config
 from zoo.llm.benchmarks import Benchmark, Example
-from zoo.llm.guesses import GuessNetwork, Scale, make_guesses
+from zoo.llm.guesses import Scale, guess_network, make_guesses
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -79,10 +79,10 @@ def test_the_network_is_trained_as_in_appendix_c3():
   for split, examples in data.splits.items():
     x[split] = np.array([np.concatenate(embed(e.texts)) for e in examples], np.float64)
   init_key, *epoch_keys = jax.random.split(jax.random.key(5), 1 + num_epochs)
-  network: Any = GuessNetwork(2 * WIDTH, 1, nnx.Rngs(init_key))
+  network: Any = guess_network(2 * WIDTH, 1, nnx.Rngs(init_key))
   weights = [
     np.asarray(array[...], np.float64)
-    for layer in (network.hidden, network.output)
+    for layer in (network.layers[0], network.layers[2])
     for array in (layer.kernel, layer.bias)
   ]
   assert [w.shape for w in weights] == [(2 * WIDTH, 16), (16,), (16, 1), (1,)]
@@ -161,10 +161,10 @@ def test_a_network_of_classes_is_trained_on_the_cross_entropy():
   }
   y = np.eye(3)[['abc'.index(label) for label in labels_of(data)]]
   init_key, key = jax.random.split(jax.random.key(5), 2)
-  network: Any = GuessNetwork(2 * WIDTH, 3, nnx.Rngs(init_key))
+  network: Any = guess_network(2 * WIDTH, 3, nnx.Rngs(init_key))
   weights = [
     np.asarray(array[...], np.float64)
-    for layer in (network.hidden, network.output)
+    for layer in (network.layers[0], network.layers[2])
     for array in (layer.kernel, layer.bias)
   ]
   first, second = ([np.zeros_like(w) for w in weights] for _ in range(2))

@@ -40,7 +40,6 @@ def test_the_weights_are_those_of_the_normal_equations():
   variance = sum(e**2 for e in residuals) / (n - 3)
   found = weights(guess, own, answer)
   assert found is not None
-  assert found.num == n
   assert (found.guess, found.own) == (pytest.approx(a), pytest.approx(b))
   assert found.guess_stderr == pytest.approx(math.sqrt(variance * oo / determinant))
   assert found.own_stderr == pytest.approx(math.sqrt(variance * gg / determinant))

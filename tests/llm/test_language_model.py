@@ -236,7 +236,7 @@ def test_the_whole_experiment_with_random_weights(folders, tmp_path):
   assert (summary['model'], summary['num_prompts']) == ('phi', 4)
   assert 'torch' in summary['engine']
   for arm in summary['arms'].values():
-    assert 0 < arm['expected'].get('mass', 0) < 1
+    assert 0 < (arm['expected']['mass'] or 0) < 1
     assert 0 <= (arm['expected']['loss'] or 0) <= 25
   for suffix in ('csv', 'svg', 'png'):
     assert (out / f'figure_6.{suffix}').stat().st_size > 1000

@@ -1,14 +1,22 @@
-"""The recurrence against the public definitions of the mixers that it is."""
+"""Mixers against the numbers that their public definitions give."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from tests.compare import assert_close
 from tests.mixers.golden import golden
 from tests.mixers.loops import recur
-from zoo.mixers.linear_state import Inputs, chunkwise, scan
+from tests.weights import drawn
+from zoo.mixers import ForgettingAttention
+from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens, scan
+from zoo.mixers.log_linear import pair_weights
+from zoo.mixers.mamba3 import trapezoid, turn
+from zoo.mixers.titans import Descent, descend
 
 _STEPS = 3  # of gated_delta_product
 
@@ -68,3 +76,96 @@ def test_the_forms_are_the_public_definitions(dtype, error):
       assert found.dtype == dtype
       assert_close(found, outs, error)
       assert_close(last, states, error)
+
+
+def _fox(at):
+  """Attention whose tokens are q, k and v of both heads, and the logits of f."""
+  (_, n, _, size), width = at['q'].shape, 32
+  mixer = drawn(
+    lambda: ForgettingAttention(width, 2, rngs=nnx.Rngs(0)), 0.0, at['q'].dtype.name
+  )
+  for i, layer in enumerate((mixer.query, mixer.key, mixer.value)):
+    kernel = np.zeros((width, width))
+    for head in range(2):
+      rows = size * (2 * i + head) + np.arange(size)
+      kernel[rows, 16 * head + np.arange(size)] = 1
+    # Scores are divided by the root of 16, not of 5.
+    kernel *= (16 / size) ** 0.5 if i == 0 else 1
+    layer.kernel[...] = jnp.asarray(kernel, at['q'].dtype)
+  mixer.out.kernel[...] = jnp.asarray(np.eye(width), at['q'].dtype)
+  forget = np.eye(width)[:, -2:]
+  mixer.forget.kernel[...] = jnp.asarray(forget, at['q'].dtype)
+  parts = [at[name].reshape(1, n, -1) for name in ('q', 'k', 'v')]
+  logits = -jnp.log(jnp.expm1(-at['g']))
+  read = mixer(jnp.concatenate([*parts, logits], axis=-1))
+  return read.reshape(1, n, 2, 16)[..., :size]
+
+
+def _log_linear(at):
+  write = jnp.ones_like(at['g'])
+  inputs = Inputs(at['q'], at['k'], at['v'], at['g'][..., None], write)
+  weights = pair_weights(inputs, at['level_scales'])
+  return jnp.einsum('bhti,bihv->bthv', weights, at['v'])
+
+
+def _titans(at):
+  """With the gradient of that code, which is not the paper's."""
+  scale, shift, size = at['w'], at['b'], at['q'].shape[-1]
+
+  def gradient(read, key, value):
+    centred = read - read.mean(axis=-1, keepdims=True)
+    deviation = jnp.sqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + 1e-6)
+    unit = centred / deviation
+    error = scale[None] * (scale[None] * unit + shift[None] - value + key)
+    total = error.sum(axis=-1, keepdims=True)
+    along = unit * (error * unit).sum(axis=-1, keepdims=True)
+    return 2 * (size * error - (total + along) / (deviation * size))
+
+  rows = (jnp.swapaxes(at[name], 1, 2) for name in ('q', 'k', 'v'))
+  numbers = (jnp.swapaxes(at[name], 1, 2)[..., 0] for name in ('theta', 'eta', 'alpha'))
+  memory = jnp.zeros((1, 2, 2 * size, size), at['q'].dtype)
+  step = functools.partial(descend, gradient=gradient)
+  read, memory = over_tokens(step, Descent(*rows, *numbers), memory)
+  centred = read - read.mean(axis=-1, keepdims=True)
+  deviation = jnp.sqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + 1e-6)
+  out = read + centred / deviation * scale[None, None] + shift[None, None]
+  return jnp.swapaxes(out, 1, 2), memory[:, :, :size]
+
+
+def _mamba3(at):
+  delta, log_decay, weight = (
+    jnp.swapaxes(at[name], 1, 2) for name in ('DT', 'ADT', 'Trap')
+  )
+  angle = jnp.cumsum(np.pi * jnp.tanh(at['Angles']) * delta[..., None], axis=1)
+  query, key = (
+    turn(at[name] + at[f'{name}_bias'][None, None], angle) for name in ('Q', 'K')
+  )
+  start = jnp.zeros_like(key[:, :1]), jnp.zeros_like(at['V'][:, :1])
+  weight = jax.nn.sigmoid(weight)
+  inputs, _ = trapezoid(query, key, at['V'], log_decay, delta, weight, last=start)
+  memory = jnp.zeros((1, 2, key.shape[-1], at['V'].shape[-1]), key.dtype)
+  read, memory = chunkwise(inputs, memory)
+  out = read[:, 1::2] + at['D'][None, None, :, None] * at['V']
+  return out, jnp.swapaxes(memory, 2, 3)
+
+
+_OTHERS = {'fox': _fox, 'log_linear': _log_linear, 'titans': _titans, 'mamba3': _mamba3}
+
+
+@pytest.mark.parametrize(('dtype', 'error'), [('float64', 1e-10), ('float32', 1e-5)])
+def test_other_mixers_are_the_public_definitions(dtype, error):
+  """One program for all four."""
+  with jax.enable_x64(True):
+    given = {
+      name: {key: jnp.asarray(one, dtype) for key, one in golden(name).items()}
+      for name in _OTHERS
+    }
+    found = jax.jit(lambda given: {name: _OTHERS[name](given[name]) for name in given})(
+      given
+    )
+    for name, one in found.items():
+      at, both = golden(name), one if isinstance(one, tuple) else (one,)
+      out = at['out'].reshape(both[0].shape)
+      assert_close(both[0], out, error)
+      if len(both) == 2:
+        assert_close(both[1], at['state'], error)

@@ -109,15 +109,17 @@ def _assert_all_close(actual, expected, relative=_REORDERED, floor=0.0):
   jax.tree.map(check, actual, expected)
 
 
-# Those of the others' class whose own equations are tested where the models are.
-_LIKE_OTHERS = 'lsa', 'multi_head_lsa', 'gru'
+# Linear, of tokens, of examples one by one, and of none of these. The equations of all
+# are tested where the models are.
+_KINDS = ['yq_lsa', 'transformer', 'gru', 'mlp']
 
 
 @pytest.mark.parametrize(
   'name',
-  mostly_full(
-    [name for name in zoo.list_models() if name not in _LIKE_OTHERS], zoo.list_models()
-  ),
+  [
+    name if name in _KINDS else pytest.param(name, marks=pytest.mark.slow)
+    for name in zoo.list_models()
+  ],
 )
 def test_it_keeps_its_contract(name):
   # Of two examples there are fewer in two ways: one, and none.

@@ -41,6 +41,7 @@ def test_it_is_a_network_of_a_mean_over_examples(float64, outputs):
   assert_close(none, found[:, 0], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('task', 'guess'),
   mostly_full([('gaussian_clusters', 'network')], bodies.TASKS_AND_GUESSES),

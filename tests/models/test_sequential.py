@@ -65,6 +65,7 @@ def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   assert_close(after_2, expected[:, 2], 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rule', mostly_full(['gated_delta'], RULES))
 def test_its_curve_is_that_of_theory_and_of_samples(float64, rule):
   task = isotropic(D, C, 1.0, 0.4, prior_covariance=np.diag([1.0, 2.0, 0.3]))
@@ -119,6 +120,7 @@ def test_trained_on_the_exact_risk_it_is_the_best_delta_rule(tmp_path):
   np.testing.assert_allclose(model.start[...], 1.0, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_it_keeps_its_contract():
   zoo.check_model(built(lambda: _model('gated_delta')), isotropic(D, 3, 1.0, 0.5))
 

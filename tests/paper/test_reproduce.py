@@ -11,7 +11,6 @@ import signal
 
 import numpy as np
 import pytest
-from tqdm import tqdm
 
 import zoo
 from tests.compare import refuses
@@ -223,7 +222,7 @@ def test_what_is_trained_is_not_trained_again(made, training):
   before = {path: path.stat().st_mtime_ns for path in out.glob('**/metrics.jsonl')}
   assert len(before) == len(set(points))
   train = Trainer(out / 'runs' / 'exact', get_config)
-  again = train_all(points, 1, 'exact', train, tqdm(disable=True))
+  again = train_all(points, 1, 'exact', train)
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert plot('4', again) == read(out, '4')
 
@@ -232,13 +231,13 @@ def test_what_is_trained_is_not_trained_again(made, training):
 @pytest.mark.full
 def test_processes_divide_the_runs(tmp_path, training):
   """Both a sweep and runs with checkpoints."""
-  recipe = Recipe('yq_lsa', '')
+  recipe = Recipe('yq_lsa')
   points = [point(recipe, task__prior_mean=float(mean)) for mean in range(4)]
   points.append(point(recipe._replace(checkpoints=4)))
 
   def train(folder, part=None):
     trainer = Trainer(tmp_path / folder, get_config)
-    return train_all(points, 2, 'exact', trainer, tqdm(disable=True), part)
+    return train_all(points, 2, 'exact', trainer, part)
 
   alone = train('one')
   for i in 1, 2:

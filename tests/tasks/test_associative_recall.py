@@ -100,6 +100,7 @@ def test_bayes_is_the_share_of_the_pairings_that_fit(setting):
       np.testing.assert_allclose(every[b, k], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_keys', [8, 20])  # fewer keys than values, and more
 def test_after_the_pairs_were_shown_nothing_is_left_to_guess(num_keys):
   task = _task(num_keys=num_keys, num_values=12, context_length=20, num_pairs=8)
@@ -112,6 +113,7 @@ def test_after_the_pairs_were_shown_nothing_is_left_to_guess(num_keys):
   np.testing.assert_allclose(found['zero'], np.log(12), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_bayes_is_the_best_and_knows_its_loss():
   task = _task(context_length=24)
   found = sample_losses(task.baselines(), task, 2048, 1)

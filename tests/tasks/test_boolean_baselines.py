@@ -236,6 +236,7 @@ def _chance_that_a_parity_is_known(d, k):
   return float(ranks @ known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('d', 'count'), mostly_full([(40, 512)], [(10, 4096)]))
 def test_parities_are_learnt_as_soon_as_linear_algebra_allows(d, count):
   # 2^40 subsets could not be enumerated.
@@ -285,6 +286,7 @@ def test_averaging_is_a_shrunk_correlation(k):
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', mostly_full(['parity'], ['conjunction', 'majority', 'nearest_neighbour'])
 )

@@ -63,6 +63,7 @@ def test_the_kernel_predicts_the_mean_of_the_gaussian_process(noise, mean):
       assert abs(predictions[n, k] - expected) <= 1e-10
 
 
+@pytest.mark.slow
 def test_float32_costs_nothing():
   task = ReluNetwork()
   baseline = _kernel(task)
@@ -90,6 +91,7 @@ def test_with_one_feature_two_examples_of_both_signs_determine_the_function():
   assert losses[:, 20:].max() <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('d', mostly_full([2], [20]))
 def test_the_decomposition_does_not_fail(d):
   task = ReluNetwork(d, 400, 3)

@@ -154,6 +154,7 @@ def test_bayes_of_one_symbol_has_a_closed_form():
   np.testing.assert_allclose(leaves, 4 / 3 * (1 - np.log(2)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_bayes_is_the_best_and_knows_its_loss():
   count, lengths = 2048, (0, 1, 9, 50)
   task = _task(context_length=50)

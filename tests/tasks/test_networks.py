@@ -87,6 +87,7 @@ def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
     _task(name, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', mostly_full(['noisy relu_network'], ['relu_network', 'sinusoid'])
 )

@@ -111,6 +111,7 @@ def test_labels_are_those_of_the_function_at_the_features(name):
   np.testing.assert_array_equal(prompt.y, prompt.targets[:, :-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', mostly_full(['orthogonal_query'], [*_CHANGED, *_SCALED])
 )
@@ -140,6 +141,7 @@ def test_noise_of_the_labels_is_that_of_the_task():
   assert abs(gap.mean()) <= 4.5 * gap.std() / np.sqrt(len(gap))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', mostly_full(['skewed'], ['half_subspace']))
 def test_stretched_features_have_the_promised_eigenvalues(name):
   count, j = 20_000, np.arange(_D)

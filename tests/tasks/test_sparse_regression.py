@@ -94,6 +94,7 @@ def test_bayes_is_the_mean_over_all_supports(std):
       np.testing.assert_allclose(predictions[i, k], expected, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('std', mostly_full([0.0], [0.1]))
 def test_bayes_in_single_precision_is_that_in_double_precision(std):
   task = SparseRegression(context_length=6, noise_std=std)
@@ -157,6 +158,7 @@ def test_the_lasso_is_that_of_another_library(penalty):
       assert abs(gap) < 2e-5 * np.mean(y_k**2)
 
 
+@pytest.mark.slow
 def test_the_lasso_is_optimal():
   """Where a weight is not 0 its slope is the penalty, elsewhere at most that."""
   task, penalty = SparseRegression(context_length=12), 0.01

@@ -74,6 +74,7 @@ def test_bayes_is_the_mean_of_the_posterior_over_the_pool(std):
       )
 
 
+@pytest.mark.slow
 def test_no_baseline_surpasses_bayes():
   task = TaskPool(num_features=4, context_length=8)
   losses = sample_losses(task.baselines(), task, 1024, 0)

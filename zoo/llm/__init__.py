@@ -6,13 +6,17 @@ model.generate([model.chat('What is 3 + 4?')], max_new_tokens=20)
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zoo.llm.extra import needs_extra
+from zoo.core.errors import UserError
 
 if TYPE_CHECKING:
   from zoo.llm.language_model import LanguageModel
+
+_EXTRA = 'accelerate', 'gguf', 'safetensors', 'tokenizers', 'torch', 'transformers'
 
 
 def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
@@ -26,3 +30,16 @@ def load_model(path: str | os.PathLike[str], dtype: str = 'float32') -> Language
   with needs_extra():
     from zoo.llm.language_model import load
   return load(path, dtype)
+
+
+@contextlib.contextmanager
+def needs_extra() -> Iterator[None]:
+  """Raises UserError if an import lacks a package of the extra `llm`."""
+  try:
+    yield
+  except ModuleNotFoundError as error:
+    if error.name not in _EXTRA:
+      raise
+    raise UserError(
+      f"{error.name} is not installed; language models need pip install 'icl-zoo[llm]'"
+    ) from None

@@ -3,34 +3,76 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from flax.traverse_util import flatten_dict
+
 from zoo import reports
 from zoo.core.tables import format_table
 from zoo.host.files import write_atomically
-from zoo.llm.ablation_results import LEVEL, Comparison, CurveRow, Results, Row
+from zoo.llm.ablation_results import LEVEL, Results, Row
+from zoo.llm.config import ORACLE
 from zoo.llm.readouts import READOUTS, ReadoutName
+from zoo.llm.report import number, with_interval
 from zoo.reports import plots
 from zoo.reports.style import BLACK, GREY, PALETTE
 
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS
-_COLOURS = *PALETTE, GREY
-_HEADER = (
-  *('guess', 'examples', 'answers', 'without guess', 'with guess', 'guess alone'),
-  *('copied', 'weight of guess', 'weight of own answer'),
-  *('with − without', 'p', 'with − guess alone', 'p'),
-)
-_LOG_LOSSES = 'log loss without', 'log loss with'
+_Column = tuple[str, Callable[[Row], str]]  # its header, and what it shows of a row
+_COLUMNS: list[_Column] = [
+  ('guess', lambda row: row['guess']),
+  ('examples', lambda row: str(row['num_examples'])),
+  ('answers', lambda row: f'{row["num_parsed"]}/{row["num_prompts"]}'),
+  ('without guess', lambda row: number(row['without_guess'])),
+  ('with guess', lambda row: number(row['with_guess'])),
+  ('guess alone', lambda row: number(row['guess_alone'])),
+  ('copied', lambda row: _share(row['copied_share'])),
+  (
+    'weight of guess',
+    lambda row: _weight(row['guess_weight'], row['guess_weight_stderr']),
+  ),
+  (
+    'weight of own answer',
+    lambda row: _weight(row['own_weight'], row['own_weight_stderr']),
+  ),
+  ('with − without', lambda row: _difference(row['with_minus_without'])),
+  ('p', lambda row: _p(row['with_minus_without']['p'])),
+  ('with − guess alone', lambda row: _difference(row['with_minus_guess'])),
+  ('p', lambda row: _p(row['with_minus_guess']['p'])),
+]
+_LOG_LOSSES: list[_Column] = [
+  ('log loss without', lambda row: number(row['log_loss_without'])),
+  ('log loss with', lambda row: number(row['log_loss_with'])),
+]
+_CROSSING = 'benchmark', 'readout', 'examples', 'crosses at', '95 %', 'resamples'
 _SIDES = {
   'nowhere below': 'none: nowhere better than the guess',
   'begins below': 'none: better than the least noisy guess already',
   'no answers': 'no answers',
 }
+_HOW_TO_READ = (
+  'The weights are coefficients of a least-squares fit of the answer to the guess '
+  'and to the model’s own answer without the guess, with standard errors. Copying '
+  'is a weight of 1 for the guess and 0 for the own answer; a dash means that the '
+  'two cannot be told apart, as for a constant guess. Intervals of differences '
+  'are simultaneous, with 95 % for all comparisons of a readout; p is from the '
+  'paired t test, with classes McNemar’s exact test, with Holm’s correction over '
+  'all comparisons of a readout. Answers that equal the guess '
+  'count as copied; with classes the model may have said the same by itself.'
+)
+_ABOUT_CROSSINGS = (
+  'The error of the guess above which the answer is better than the guess. '
+  'A model that ignores the guess crosses at its own error, so compare with the '
+  'error without guess. The interval is from 2000 bootstrap resamples of the '
+  'prompts; an open end is beyond the curve. The last column is the share of '
+  'resamples that cross.'
+)
 
 
 def write(found: Results, out: pathlib.Path) -> None:
@@ -43,14 +85,20 @@ def write(found: Results, out: pathlib.Path) -> None:
   sections = [_overview(found)]
   for benchmark, metric in found['metrics'].items():
     for readout, name in READOUTS.items():
-      plot, figures = _plot(found, benchmark, readout), {}
+      rows, figures = _rows_of(found, benchmark, readout), {}
+      plot = _plot(found, benchmark, readout)
       if plot.panels:  # it has none if no answer could be parsed
         plots.write_plot(plot, out)
         title = f'{benchmark}, {name}'
         figures[plot.name] = reports.figure_of(plot, title, _caption(metric))
-      tables = [_table(found, benchmark, readout)]
+      note = f'{found["num_comparisons"][readout]} comparisons of this readout in all.'
+      has_log_loss = rows[0]['log_loss_with'] is not None
+      columns = _COLUMNS + _LOG_LOSSES if has_log_loss else _COLUMNS
+      table = reports.Table(
+        _cells(rows, columns), header=_header(columns), title=metric, note=note
+      )
       heading = f'{benchmark}: {name}'
-      sections.append(reports.Section(heading, figures=figures, tables=tables))
+      sections.append(reports.Section(heading, figures=figures, tables=[table]))
   title = 'Guesses in the prompt: an ablation'
   write_atomically(out / PAGE, reports.render(title, _lead(found), sections))
 
@@ -59,10 +107,10 @@ def table(found: Results) -> str:
   """Tables for a terminal: the expected value in each cell, and where curves cross."""
   parts = []
   for benchmark, metric in found['metrics'].items():
-    rows = _rows_of(found, benchmark, 'expected')
+    cells = _cells(_rows_of(found, benchmark, 'expected'), _COLUMNS)
     parts.append(
       f'{benchmark}: {metric} of the expected value, {found["num_prompts"]} prompts\n'
-      + format_table([_cells(row)[:-2] for row in rows], _HEADER)
+      + format_table(cells, _header(_COLUMNS))
     )
   if found['curves']:
     parts.append(format_table([*map(_crossing, found['curves'])], _CROSSING))
@@ -71,17 +119,8 @@ def table(found: Results) -> str:
 
 def to_csv(rows: Sequence[Row]) -> str:
   """All rows as CSV; each field of a comparison is a column."""
+  flat = [flatten_dict(row, sep='_') for row in rows]
   text = io.StringIO()
-  flat = [
-    {
-      name if inner is None else f'{name}_{inner}': found
-      for name, value in row.items()
-      for inner, found in (
-        value.items() if isinstance(value, dict) else [(None, value)]
-      )
-    }
-    for row in rows
-  ]
   writer = csv.DictWriter(text, list(flat[0]), lineterminator='\n')
   writer.writeheader()
   writer.writerows(flat)
@@ -96,31 +135,37 @@ def _rows_of(found: Results, benchmark: str, readout: ReadoutName) -> list[Row]:
   ]
 
 
+def _header(columns: Sequence[_Column]) -> list[str]:
+  return [name for name, _ in columns]
+
+
+def _cells(rows: Sequence[Row], columns: Sequence[_Column]) -> list[list[str]]:
+  return [[shown(row) for _, shown in columns] for row in rows]
+
+
 def _lead(found: Results) -> str:
   lines = [f'{found["model"]}, {found["num_prompts"]} prompts in each cell.']
   for readout, name in READOUTS.items():
     rows = [row for row in found['rows'] if row['readout'] == readout]
-    counts = [
-      sum(_holds(row[key], sign) for row in rows)
-      for key, sign in (
-        ('with_minus_without', -1),
-        ('with_minus_without', 1),
-        ('with_minus_guess', -1),
-        ('with_minus_guess', 1),
-      )
-    ]
+    own, guess = (
+      [_sign(row[key]) for row in rows]
+      for key in ('with_minus_without', 'with_minus_guess')
+    )
     lines.append(
       f'{name.capitalize()}: of {len(rows)} cells, the guess lowers the error in '
-      f'{counts[0]} and raises it in {counts[1]}; the answer is better than the guess '
-      f'alone in {counts[2]} and worse in {counts[3]} (p < {LEVEL} after Holm, '
-      f'{found["num_comparisons"][readout]} comparisons).'
+      f'{own.count(-1)} and raises it in {own.count(1)}; the answer is better than the '
+      f'guess alone in {guess.count(-1)} and worse in {guess.count(1)} (p < {LEVEL} '
+      f'after Holm, {found["num_comparisons"][readout]} comparisons).'
     )
   return ' '.join(lines)
 
 
-def _holds(comparison: Comparison, sign: int) -> bool:
+def _sign(comparison: Row) -> int:
+  """The sign of a difference that holds; 0 for one that may be chance."""
   p, difference = comparison['p'], comparison['difference']
-  return p is not None and p < LEVEL and (difference or 0.0) * sign > 0
+  if p is None or difference is None or p >= LEVEL:
+    return 0
+  return (difference > 0) - (difference < 0)
 
 
 def _overview(found: Results) -> reports.Section:
@@ -131,93 +176,45 @@ def _overview(found: Results) -> reports.Section:
         [*map(_crossing, found['curves'])],
         header=_CROSSING,
         title='Where the curve of the oracle meets the diagonal',
-        note='The error of the guess above which the answer is better than the guess. '
-        'A model that ignores the guess crosses at its own error, so compare with the '
-        'error without guess. The interval is from 2000 bootstrap resamples of the '
-        'prompts; an open end is beyond the curve. The last column is the share of '
-        'resamples that cross.',
+        note=_ABOUT_CROSSINGS,
       )
     )
-  return reports.Section(
-    'How to read it',
-    'The weights are coefficients of a least-squares fit of the answer to the guess '
-    'and to the model’s own answer without the guess, with standard errors. Copying '
-    'is a weight of 1 for the guess and 0 for the own answer; a dash means that the '
-    'two cannot be told apart, as for a constant guess. Intervals of differences '
-    'are simultaneous, with 95 % for all comparisons of a readout; p is from the '
-    'paired t test, with classes McNemar’s exact test, with Holm’s correction over '
-    'all comparisons of a readout. Answers that equal the guess '
-    'count as copied; with classes the model may have said the same by itself.',
-    files={name: name for name in (TABLE, NUMBERS)},
-    tables=tables,
-  )
+  files = {name: name for name in (TABLE, NUMBERS)}
+  return reports.Section('How to read it', _HOW_TO_READ, files=files, tables=tables)
 
 
-_CROSSING = 'benchmark', 'readout', 'examples', 'crosses at', '95 %', 'resamples'
-
-
-def _crossing(curve: CurveRow) -> list[str]:
+def _crossing(curve: Row) -> list[str]:
   low, high = (
-    'open' if end is None else f'{end:.3f}' for end in (curve['low'], curve['high'])
+    'open' if end is None else number(end) for end in (curve['low'], curve['high'])
   )
-  at, share = curve['at'], curve['share_crossing']
   return [
     curve['benchmark'],
     READOUTS[curve['readout']],
     str(curve['num_examples']),
-    _SIDES[curve['side']] if at is None else f'{at:.3f}',
-    f'{low} to {high}' if share else '-',
-    f'{share:.0%}',
+    _SIDES[curve['side']] if curve['at'] is None else number(curve['at']),
+    f'{low} to {high}' if curve['share_crossing'] else '-',
+    f'{curve["share_crossing"]:.0%}',
   ]
 
 
-def _table(found: Results, benchmark: str, readout: ReadoutName) -> reports.Table:
-  rows = _rows_of(found, benchmark, readout)
-  has_log_loss = rows[0]['log_loss_with'] is not None
-  return reports.Table(
-    [_cells(row) if has_log_loss else _cells(row)[:-2] for row in rows],
-    header=(*_HEADER, *_LOG_LOSSES) if has_log_loss else _HEADER,
-    title=found['metrics'][benchmark],
-    note=f'{found["num_comparisons"][readout]} comparisons of this readout in all.',
-  )
-
-
-def _cells(row: Row) -> list[str]:
-  copied = row['copied_share']
-  cells = [
-    row['guess'],
-    str(row['num_examples']),
-    f'{row["num_parsed"]}/{row["num_prompts"]}',
-    *(_number(row[key]) for key in ('without_guess', 'with_guess', 'guess_alone')),
-    '-' if copied is None else f'{copied:.0%}',
-    _weight(row['guess_weight'], row['guess_weight_stderr']),
-    _weight(row['own_weight'], row['own_weight_stderr']),
-  ]
-  for comparison in row['with_minus_without'], row['with_minus_guess']:
-    cells += [_interval(comparison), _p(comparison['p'])]
-  return [*cells, _number(row['log_loss_without']), _number(row['log_loss_with'])]
-
-
-def _number(value: float | None) -> str:
-  return '-' if value is None else f'{value:.3f}'
+def _share(value: float | None) -> str:
+  return '-' if value is None else f'{value:.0%}'
 
 
 def _weight(value: float | None, stderr: float | None) -> str:
   return '-' if value is None else f'{value:.2f} ± {stderr:.2f}'
 
 
-def _interval(of: Comparison) -> str:
+def _difference(of: Row) -> str:
   if of['difference'] is None:
     return '-'
-  if of['low'] is None:
-    return f'{of["difference"]:+.3f}'
-  return f'{of["difference"]:+.3f} [{of["low"]:+.3f}, {of["high"]:+.3f}]'
+  return with_interval(of['difference'], of['low'], of['high'])
 
 
 def _p(p: float | None) -> str:
   if p is None:
     return '-'
-  return '< 0.001' if p < 0.001 else f'{p:.3f}'
+  return '< 0.001' if p < 0.001 else number(p)
 
 
 def _caption(metric: str) -> str:
@@ -231,94 +228,85 @@ def _caption(metric: str) -> str:
 
 
 def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
-  metric = found['metrics'][benchmark]
+  metric, rows = found['metrics'][benchmark], _rows_of(found, benchmark, readout)
+  kinds = [*dict.fromkeys(row['guess'] for row in rows)]
+  kinds = [kind for kind in kinds if not kind.startswith(ORACLE)] or kinds
+  ticks = tuple(map(str, sorted({row['num_examples'] for row in rows})))
+  errors, weights = [], []
+  for i, (kind, colour) in enumerate(_coloured(kinds)):
+    of_kind = [row for row in rows if row['guess'] == kind]
+    means = [(row['num_examples'], row['with_guess'], 0.0) for row in of_kind]
+    errors.append(_series(kind, 'line', colour, ticks, means))
+    bars = [
+      (
+        row['num_examples'],
+        row['guess_weight'],
+        2 * (row['guess_weight_stderr'] or 0.0),
+      )
+      for row in of_kind
+    ]
+    shift = 0.08 * (i - (len(kinds) - 1) / 2)
+    weights.append(_series(kind, 'dots', colour, ticks, bars, shift))
+  own = [
+    (row['num_examples'], row['without_guess'], 0.0)
+    for row in rows
+    if row['guess'] == kinds[0]
+  ]
+  errors.append(_series('without guess', 'dashed', BLACK, ticks, own))
   curves = [
     curve
     for curve in found['curves']
     if (curve['benchmark'], curve['readout']) == (benchmark, readout)
     and curve['guess_losses']
   ]
-  rows = _rows_of(found, benchmark, readout)
-  kinds = list(dict.fromkeys(row['guess'] for row in rows))
-  kinds = [kind for kind in kinds if not kind.startswith('oracle')] or kinds
-  errors = _by_kind(rows, kinds, 'line', lambda row: (row['with_guess'], 0.0))
-  own = _by_kind(rows, kinds[:1], 'line', lambda row: (row['without_guess'], 0.0))
-  errors += [
-    dataclasses.replace(one, name='without guess', kind='dashed', colour=BLACK)
-    for one in own
-  ]
-  weights = _by_kind(
-    rows,
-    kinds,
-    'dots',
-    lambda row: (row['guess_weight'], 2 * (row['guess_weight_stderr'] or 0.0)),
-  )
   panels = [
-    plots.Panel(
-      'a', f'{metric} of the guess', f'{metric} of answers', tuple(_curves(curves))
-    ),
-    plots.Panel('b', 'examples', metric, tuple(errors), x_names=_lengths(rows)),
-    plots.Panel(
-      'c', 'examples', 'weight of guess', tuple(weights), x_names=_lengths(rows)
-    ),
+    plots.Panel('a', f'{metric} of the guess', f'{metric} of answers', _curves(curves)),
+    plots.Panel('b', 'examples', metric, _shown(errors), x_names=ticks),
+    plots.Panel('c', 'examples', 'weight of guess', _shown(weights), x_names=ticks),
   ]
   name = f'{benchmark}_{readout}'
   return plots.Plot(name, tuple(panel for panel in panels if panel.series))
 
 
-def _curves(curves: Sequence[CurveRow]) -> list[plots.Series]:
+def _series(
+  name: str,
+  style: str,
+  colour: str,
+  ticks: Sequence[str],
+  points: Sequence[tuple[int, float | None, float]],
+  shift: float = 0.0,
+) -> plots.Series:
+  """Numbers of examples, values if they are known, and half the length of their bars.
+
+  `shift` moves the points from their ticks.
+  """
+  found = sorted(
+    (ticks.index(str(num)) + shift, value, value - half, value + half)
+    for num, value, half in points
+    if value is not None
+  )
+  columns = np.array(found, np.float64).reshape(-1, 4).T.tolist()
+  return plots.Series(name, style, colour, *map(tuple, columns))
+
+
+def _shown(found: Sequence[plots.Series]) -> tuple[plots.Series, ...]:
+  return tuple(one for one in found if one.x)
+
+
+def _coloured(names: Sequence[str]) -> list[tuple[str, str]]:
+  return list(zip(names, itertools.cycle((*PALETTE, GREY)), strict=False))
+
+
+def _curves(curves: Sequence[Row]) -> tuple[plots.Series, ...]:
   """The curves of the oracle, and the diagonal."""
   if not curves:
-    return []
+    return ()
   largest = max(x for curve in curves for x in curve['guess_losses'])
-  diagonal = [0.0, largest], [0.0, largest]
-  return [
-    *(
-      plots.series(
-        f'{curve["num_examples"]} examples',
-        'line',
-        colour,
-        *zip(*sorted(_points_of(curve)), strict=True),
-      )
-      for curve, colour in zip(curves, _cycle(len(curves)), strict=True)
-    ),
-    plots.series('the guess itself', 'dashed', BLACK, *diagonal),
-  ]
-
-
-def _points_of(curve: CurveRow) -> list[tuple[float, float]]:
-  return list(zip(curve['guess_losses'], curve['answer_losses'], strict=True))
-
-
-def _cycle(count: int) -> list[str]:
-  return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
-
-
-def _lengths(rows: Sequence[Row]) -> tuple[str, ...]:
-  """The numbers of examples, as ticks of an axis."""
-  return tuple(map(str, sorted({row['num_examples'] for row in rows})))
-
-
-def _by_kind(
-  rows: Sequence[Row],
-  kinds: Sequence[str],
-  style: str,
-  read: Callable[[Row], tuple[float | None, float]],
-) -> list[plots.Series]:
-  """A series for each kind of guess over the numbers of examples, with shifted dots.
-
-  `read` returns a value, or None, and half the length of its bar.
-  """
-  ticks, found = _lengths(rows), []
-  for i, (kind, colour) in enumerate(zip(kinds, _cycle(len(kinds)), strict=True)):
-    shift = 0.08 * (i - (len(kinds) - 1) / 2) if style == 'dots' else 0.0
-    points = []
-    for row in rows:
-      value, half = read(row)
-      if row['guess'] == kind and value is not None:
-        x = ticks.index(str(row['num_examples'])) + shift
-        points.append((x, value, value - half, value + half))
-    if points:
-      columns = (tuple(map(float, of)) for of in zip(*sorted(points), strict=True))
-      found.append(plots.Series(kind, style, colour, *columns))
-  return found
+  diagonal = [0.0, largest]
+  shown = []
+  names = [f'{curve["num_examples"]} examples' for curve in curves]
+  for curve, (name, colour) in zip(curves, _coloured(names), strict=True):
+    points = sorted(zip(curve['guess_losses'], curve['answer_losses'], strict=True))
+    shown.append(plots.series(name, 'line', colour, *zip(*points, strict=True)))
+  shown.append(plots.series('the guess itself', 'dashed', BLACK, diagonal, diagonal))
+  return tuple(shown)

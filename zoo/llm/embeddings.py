@@ -34,26 +34,24 @@ def embed(
   model, tokenizer = _load(user_path(path))
   order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
   rows: dict[int, np.ndarray] = {}
-  with tqdm(
-    total=len(texts),
+  starts = tqdm(
+    range(0, len(order), _BATCH),
     desc='embedding',
-    unit='text',
-    dynamic_ncols=True,
+    unit='batch',
     # A log file, unlike a terminal, would record every refresh.
     mininterval=0.2 if sys.stderr.isatty() else 10.0,
     disable=len(texts) <= _BATCH,
-  ) as bar:
-    for start in range(0, len(order), _BATCH):
-      batch = order[start : start + _BATCH]
-      found = tokenizer(
-        [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'
-      ).to(model.device)
-      states = model(**found).last_hidden_state
-      mask = found['attention_mask'][..., None].to(states.dtype)
-      means = (states * mask).sum(dim=1) / mask.sum(dim=1)
-      vectors = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
-      rows |= dict(zip(batch, vectors, strict=True))
-      bar.update(len(batch))
+  )
+  for start in starts:
+    batch = order[start : start + _BATCH]
+    found = tokenizer(
+      [texts[i] for i in batch], padding=True, truncation=True, return_tensors='pt'
+    ).to(model.device)
+    states = model(**found).last_hidden_state
+    mask = found['attention_mask'][..., None].to(states.dtype)
+    means = (states * mask).sum(dim=1) / mask.sum(dim=1)
+    vectors = torch.nn.functional.normalize(means, dim=-1).cpu().numpy()
+    rows |= dict(zip(batch, vectors, strict=True))
   embedded = np.stack([rows[i] for i in range(len(texts))])
   if not np.isfinite(embedded).all():
     raise RunError('the sentence encoder gives numbers that are not finite')

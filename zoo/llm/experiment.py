@@ -2,60 +2,76 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import json
 import os
 import pathlib
+import sys
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from absl import logging
+from tqdm import tqdm
 
 from zoo.core.errors import RunError, UserError, check_name, check_number
 from zoo.host.files import user_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.llm import guesses as guess_models
 from zoo.llm.benchmarks import Benchmark
-from zoo.llm.config import Config, validate
+from zoo.llm.config import Config, changed, validate
 from zoo.llm.guesses import Guesses, Scale
 from zoo.llm.loaded import Loaded
-from zoo.llm.prompts import Prompts, Wording
-from zoo.llm.readouts import Answers, Model
+from zoo.llm.prompts import ARMS, WITH, WITHOUT, Prompt, Wording, make_prompts
+from zoo.llm.readouts import Answers, Model, read_all
 from zoo.llm.records import (
   GUESSES,
   PROMPTS,
   SUMMARY,
-  ask,
-  read_guesses,
+  append_lines,
+  read_if_there,
   read_lines,
-  read_model_facts,
-  write_guesses,
+  remove_incomplete_line,
 )
 from zoo.llm.report import plot
-from zoo.llm.summary import Line, ModelFacts, PromptFacts, Summary, summarise
+from zoo.llm.summary import Line, ModelFacts, Summary, summarise
 from zoo.reports.plots import write_plot
 from zoo.storage.workdir import locked, open_workdir
 
 _KIND = 'language-model experiment'  # of the workdir
 
 
-class Run(NamedTuple):
-  """A checked run: its prompts, its model, and the folder of the answers."""
+@dataclasses.dataclass
+class Run:
+  """A checked run: its prompts, and the lines of those that are answered."""
 
   config: Config
-  benchmark: Benchmark
-  guesses: Guesses
-  prompts: Prompts
   out: pathlib.Path
-  model: Model | None  # None if the run is finished
-  finished: Summary | None
+  benchmark: Benchmark
+  wording: Wording
+  guesses: Guesses
+  prompts: Sequence[Prompt]
+  lines: dict[int, Line]  # by index
+  model: Model | None = None  # None if the run is finished
+  summary: Summary | None = None  # of a finished run
 
-  def lines(self) -> list[Line] | None:
-    """The lines of all prompts; None if one has no line yet."""
-    found = read_lines(self.out / PROMPTS, self.prompts)
-    if len(found) < len(self.prompts):
-      return None
-    return [found[index] for index in range(len(self.prompts))]
+  @property
+  def scale(self) -> Scale:
+    """That of the labels."""
+    return self.wording.scale
+
+  @property
+  def is_answered(self) -> bool:
+    """Whether all prompts have a line."""
+    return len(self.lines) == len(self.prompts)
+
+  def ordered(self) -> list[Line]:
+    """The lines of all prompts, once they are answered."""
+    return [self.lines[index] for index in range(len(self.prompts))]
+
+  def finished(self) -> Summary:
+    """The summary, once there is one."""
+    assert self.summary is not None
+    return self.summary
 
 
 def run(
@@ -68,8 +84,7 @@ def run(
   Writes to the folder `out`: `guesses.json`, a line in `prompts.jsonl` as soon as a
   prompt is answered, and at the end `summary.json` and figure 6. Prompts that have a
   line are not asked again, so the same call resumes after an interruption; after
-  SIGTERM it returns None. `data` is the folder of a JSONL benchmark, or of the files of
-  a published one; these are not needed once they are built into TFDS's data folder.
+  SIGTERM it returns None. `data` is the folder of the files of a benchmark.
 
   Raises UserError, and leaves `out` unchanged, for a mistake in the config, the data or
   the weights, for prompts that do not fit into the cache, and for an `out` with other
@@ -91,27 +106,33 @@ def prepare(
   wording = wording_of(config, benchmark)
   _check_sizes(config, benchmark)
   guess_models.check(config.guess, benchmark)
-  config = _with_checksum(config, benchmark)
-  guesses = None
-  if (out / 'config.json').is_file():
+  # Other data make another run.
+  config = changed(config, benchmark={'sha256': benchmark.sha256})
+  guesses, facts = None, None
+  is_begun = (out / 'config.json').is_file()
+  if is_begun:
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_guesses(out / GUESSES)
-    if guesses is not None:
-      prompts = _prompts(config, benchmark, wording, guesses)
-      if (finished := _finished(config, benchmark, prompts, out)) is not None:
-        return Run(config, benchmark, guesses, prompts, out, None, finished)
-  model = loaded.model(config)
+    guesses = read_if_there(out / GUESSES, Guesses)
+    facts = read_if_there(out / SUMMARY, ModelFacts)
   if guesses is None:
+    loaded.model(config)  # raises before the slow guesses
     guesses = loaded.guesses(config, benchmark, wording.scale)
-  prompts = _prompts(config, benchmark, wording, guesses)
-  _check_lengths(prompts, model, config)
-  return Run(config, benchmark, guesses, prompts, out, model, None)
+  prompts = make_prompts(config, benchmark, wording, guesses)
+  lines = read_lines(out / PROMPTS, prompts) if is_begun else {}
+  prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
+  if facts is not None and prepared.is_answered:
+    prepared.summary = _summary(prepared, facts)
+  else:
+    prepared.model = loaded.model(config)
+    _check_lengths(prepared, prepared.model)
+  return prepared
 
 
 def begin(prepared: Run) -> None:
   """Writes the config and the guesses of a run; raises UserError or OSError."""
   open_workdir(prepared.out, prepared.config, _KIND)
-  write_guesses(prepared.guesses, prepared.out / GUESSES)
+  content = json.dumps(dataclasses.asdict(prepared.guesses))
+  write_atomically(prepared.out / GUESSES, content + '\n')
 
 
 def complete(
@@ -122,110 +143,100 @@ def complete(
   `without_guess` has the answers to all prompts without guesses, if they are known from
   a run whose prompts differ only in the guesses; then only the other arm is asked.
   """
-  if prepared.finished is not None:
-    return prepared.finished
-  out = prepared.out
-  open_workdir(out, prepared.config, _KIND)
+  model, out = prepared.model, prepared.out
+  if prepared.summary is not None or model is None:
+    return prepared.summary
   try:
+    begin(prepared)
     with locked(out), Interruption() as interruption:
-      write_guesses(prepared.guesses, out / GUESSES)
-      return _ask_all(prepared, without_guess, interruption)
+      # Another process may have asked some in the meantime.
+      remove_incomplete_line(out / PROMPTS)
+      prepared.lines = read_lines(out / PROMPTS, prepared.prompts)
+      _ask(prepared, model, without_guess, interruption)
+      interruption.raise_if_ctrl_c()
+      if not prepared.is_answered:
+        return None
+      facts: ModelFacts = {
+        'model': model.name,
+        'num_params': model.num_params,
+        'engine': model.engine,
+      }
+      prepared.summary = _summary(prepared, facts)
+      _warn_of_unparsed(prepared.summary)
+      write_plot(plot(prepared.summary, prepared.ordered()), out)
+      write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   except OSError as error:
     raise RunError(f'{out} could not be written: {error}') from error
+  return prepared.summary
 
 
-def _ask_all(
+def _ask(
   prepared: Run,
+  model: Model,
   without_guess: Sequence[Answers] | None,
   interruption: Interruption,
-) -> Summary | None:
-  """Asks the prompts that have no line yet; writes figure 6 and the summary."""
-  config, benchmark, _, prompts, out, model, _ = prepared
-  assert model is not None
-  lines = ask(
-    prompts,
-    model,
-    config.readouts,
-    config.model.batch_size,
-    out / PROMPTS,
-    interruption,
-    without_guess,
-  )
-  interruption.raise_if_ctrl_c()
-  if lines is None:
-    return None
-  facts: ModelFacts = {
-    'model': model.name,
-    'num_params': model.num_params,
-    'engine': model.engine,
-  }
-  summary = _summary(config, benchmark, prompts, lines, facts)
-  _warn_of_unparsed(summary)
-  write_plot(plot(summary, lines), out)
-  write_atomically(out / SUMMARY, json.dumps(summary, indent=2) + '\n')
-  return summary
+) -> None:
+  """Asks the prompts that have no line yet, and writes theirs, until interrupted.
+
+  Each call of the model has `batch_size` prompts in both arms, or, if the answers
+  `without_guess` are known, twice as many prompts with guesses.
+  """
+  prompts, lines = prepared.prompts, prepared.lines
+  arms = ARMS if without_guess is None else (WITH,)
+  size = prepared.config.model.batch_size * len(ARMS) // len(arms)
+  missing = [index for index in range(len(prompts)) if index not in lines]
+  with (
+    (prepared.out / PROMPTS).open('a', encoding='utf-8') as file,
+    tqdm(
+      desc=model.name,
+      initial=len(lines),
+      total=len(prompts),
+      unit='prompt',
+      dynamic_ncols=True,
+      # A log file, unlike a terminal, would record every refresh.
+      mininterval=0.2 if sys.stderr.isatty() else 10.0,
+    ) as bar,
+  ):
+    for start in range(0, len(missing), size):
+      batch, began = missing[start : start + size], time.monotonic()
+      answers = iter(
+        read_all(
+          model,
+          [prompts[index].texts[arm] for index in batch for arm in arms],
+          [prompts[index].query for index in batch for _ in arms],
+          prepared.wording,
+          prepared.config.readouts,
+        )
+      )
+      seconds = (time.monotonic() - began) / len(batch)
+      for index in batch:
+        found = {} if without_guess is None else {WITHOUT: without_guess[index]}
+        found |= {arm: next(answers) for arm in arms}
+        record = prompts[index].record
+        lines[index] = {**record, 'arms': found, 'seconds': seconds}
+      append_lines(file, [lines[index] for index in batch])
+      bar.update(len(batch))
+      if interruption.requested:
+        return
 
 
-def _with_checksum(config: Config, benchmark: Benchmark) -> Config:
-  """The config with the checksum of the data, so that other data make another run."""
-  config = copy.deepcopy(config)
-  with config.unlocked():
-    config.benchmark.sha256 = benchmark.sha256
-  return config
-
-
-def _prompts(
-  config: Config, benchmark: Benchmark, wording: Wording, guesses: Guesses
-) -> Prompts:
-  section = config.prompts
-  return Prompts(
-    benchmark,
-    wording,
-    guesses,
-    seed=config.seed,
-    num_prompts=section.num_prompts,
-    num_examples=section.num_examples,
-    context_split=section.context_split,
-  )
-
-
-def _finished(
-  config: Config, benchmark: Benchmark, prompts: Prompts, out: pathlib.Path
-) -> Summary | None:
-  """The summary of a finished run; None if prompts are left to ask."""
-  facts = read_model_facts(out / SUMMARY)
-  if facts is None:
-    return None
-  lines = read_lines(out / PROMPTS, prompts)
-  if len(lines) < len(prompts):
-    return None
-  ordered = [lines[index] for index in range(len(prompts))]
-  return _summary(config, benchmark, prompts, ordered, facts)
-
-
-def _summary(
-  config: Config,
-  benchmark: Benchmark,
-  prompts: Prompts,
-  lines: Sequence[Line],
-  facts: ModelFacts,
-) -> Summary:
-  guess = config.guess
-  asked: PromptFacts = {
+def _summary(prepared: Run, facts: ModelFacts) -> Summary:
+  config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
+  guess, guesses = config.guess, prepared.guesses.labels
+  return {
+    **facts,
     'benchmark': config.benchmark.name,
     'data_sha256': benchmark.sha256,
     'seed': config.seed,
     'num_examples': config.prompts.num_examples,
     'context_split': config.prompts.context_split,
-    'guess': {
-      'model': guess.model,
-      'bias': guess.bias,
-      'noise': guess.noise,
-      'shuffled': guess.shuffled,
+    'guess': {name: guess[name] for name in ('model', 'bias', 'noise', 'shuffled')},
+    'guess_loss_by_split': {
+      split: scale.mean_loss(guesses[split], [one.label for one in examples])
+      for split, examples in benchmark.splits.items()
     },
-    'guess_loss_by_split': prompts.guess_loss_by_split,
+    **summarise(prepared.ordered(), scale),
   }
-  return {**facts, **asked, **summarise(lines, prompts.wording.scale)}
 
 
 def wording_of(config: Config, benchmark: Benchmark) -> Wording:
@@ -238,24 +249,22 @@ def wording_of(config: Config, benchmark: Benchmark) -> Wording:
       f'config.benchmark.inputs is {inputs}; it must have {num_texts} names, since '
       f'each example has {num_texts} inputs'
     )
-  if benchmark.classes:
-    if section.low is not None or section.high is not None:
-      raise UserError(
-        'config.benchmark.low and high must be None if labels are classes, as here: '
-        f'{", ".join(benchmark.classes)}'
-      )
-    scale = Scale(0.0, 0.0, benchmark.classes)
-  else:
+  scale = Scale(0.0, 0.0, benchmark.classes)
+  if not benchmark.classes:
     low = check_number('config.benchmark.low', section.low)
-    high = check_number('config.benchmark.high', section.high, above=low)
-    scale = Scale(low, high)
-    for split, examples in benchmark.splits.items():
-      for example in examples:
-        if not low <= float(example.label) <= scale.high:
-          raise UserError(
-            f'the split {split!r} has the label {example.label}; by '
-            f'config.benchmark.low and high it must be from {low:g} to {scale.high:g}'
-          )
+    scale = Scale(low, check_number('config.benchmark.high', section.high, above=low))
+    labels = [example.label for split in benchmark.splits.values() for example in split]
+    for label in labels:
+      if not low <= float(label) <= scale.high:
+        raise UserError(
+          f'an example has the label {label}; by config.benchmark.low and high it must '
+          f'be from {low:g} to {scale.high:g}'
+        )
+  elif section.low is not None or section.high is not None:
+    raise UserError(
+      'config.benchmark.low and high must be None if labels are classes, as here: '
+      f'{", ".join(benchmark.classes)}'
+    )
   return Wording(section.instruction, inputs, section.label, scale)
 
 
@@ -274,18 +283,17 @@ def _check_sizes(config: Config, benchmark: Benchmark) -> None:
       )
 
 
-def _check_lengths(prompts: Prompts, model: Model, config: Config) -> None:
+def _check_lengths(prepared: Run, model: Model) -> None:
   if model.max_length is None:
     return
-  longest = model.max_length - config.readouts.max_new_tokens
-  for index in range(len(prompts)):
-    for text in prompts.texts(index):
-      length = model.num_tokens(model.chat(text, prompts.wording.answer_prefix))
-      if length > longest:
+  more = prepared.config.readouts.max_new_tokens
+  for index, prompt in enumerate(prepared.prompts):
+    for text in prompt.texts.values():
+      length = model.num_tokens(model.chat(text, prepared.wording.answer_prefix))
+      if length + more > model.max_length:
         raise UserError(
-          f'prompt {index} has {length} tokens, and {config.readouts.max_new_tokens} '
-          f'may follow; {model.name} takes {model.max_length}: make '
-          'config.prompts.num_examples smaller'
+          f'prompt {index} has {length} tokens, and {more} may follow; {model.name} '
+          f'takes {model.max_length}: make config.prompts.num_examples smaller'
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeGuard
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
+from ml_collections import ConfigDict
 from scipy import special
 
 from zoo.config.optimizers import build_optimizer
+from zoo.config.schema import Optimizer, described
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import FITTED, GUESSES, Config
@@ -52,21 +54,17 @@ class Scale:
     p = probabilities[self.classes.index(str(label))]
     return -math.log(max(p, sys.float_info.min))
 
-  def has(self, label: object) -> TypeGuard[float | str]:
-    """Whether a value is a label: a class, or a number within the bounds."""
-    if self.classes:
-      return label in self.classes
-    return (
-      isinstance(label, int | float)
-      and not isinstance(label, bool)
-      and self.low <= label <= self.high
-    )
-
   def loss(self, answer: float | str, label: float | str) -> float:
     """The squared error; with classes, 0 for the right class and 1 for a wrong one."""
     if self.classes:
       return float(answer != label)
     return (float(answer) - float(label)) ** 2
+
+  def mean_loss(
+    self, answers: Sequence[float | str], labels: Sequence[float | str]
+  ) -> float:
+    """The mean of the losses of several answers."""
+    return sum(map(self.loss, answers, labels)) / len(labels)
 
   def same(self, answer: float | str, guess: float | str) -> bool:
     """Whether an answer equals a guess to the two decimals that are shown."""
@@ -81,18 +79,17 @@ class Scale:
     return float(np.mean(np.asarray(labels, np.float64)))
 
 
-class GuessNetwork(nnx.Module):
+def guess_network(num_features: int, num_outputs: int, rngs: nnx.Rngs) -> nnx.Module:
   """Concatenated embeddings → Linear(16) → ReLU → Linear (arXiv 2512.04268, C.3)."""
-
-  def __init__(self, num_features: int, num_outputs: int, rngs: nnx.Rngs):
-    self.hidden = nnx.Linear(num_features, HIDDEN, rngs=rngs)
-    self.output = nnx.Linear(HIDDEN, num_outputs, rngs=rngs)
-
-  def __call__(self, features: Float[Array, 'n f']) -> Float[Array, 'n k']:
-    return self.output(nnx.relu(self.hidden(features)))
+  return nnx.Sequential(
+    nnx.Linear(num_features, HIDDEN, rngs=rngs),
+    nnx.relu,
+    nnx.Linear(HIDDEN, num_outputs, rngs=rngs),
+  )
 
 
-class Guesses(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Guesses:
   """A guess for each example, by split.
 
   `probabilities` has those of the classes, in the order of the scale; it is None for
@@ -195,43 +192,38 @@ def _outputs(
   if config.model == 'constant':
     mean = targets.mean(axis=0, dtype=np.float64)
     return {split: np.tile(mean, (len(rows), 1)) for split, rows in splits.items()}
-  embedded = embed(
-    [text for rows in splits.values() for row in rows for text in row.texts]
-  )
-  features, start = {}, 0
-  for split, rows in splits.items():
-    size = len(rows) * len(rows[0].texts)
-    features[split] = embedded[start : start + size].reshape(
-      len(rows), len(rows[0].texts), -1
-    )
-    start += size
+  of_split = {
+    split: [text for row in rows for text in row.texts]
+    for split, rows in splits.items()
+  }
+  embedded = embed([text for texts in of_split.values() for text in texts])
+  ends = np.cumsum([len(texts) for texts in of_split.values()])[:-1]
+  features = {
+    split: part.reshape(len(splits[split]), -1, part.shape[1])
+    for split, part in zip(splits, np.split(embedded, ends), strict=True)
+  }
   if config.model == 'cosine':
     cosines = {
       # The vectors have norm 1.
       split: np.einsum('nw,nw->n', pair[:, 0], pair[:, 1], dtype=np.float64)
       for split, pair in features.items()
     }
-    fitted = _linear_fit(cosines, targets)
-    return fitted if not scale.classes else _map(_as_probabilities, fitted)
-  flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
-  trained = _network(
-    config, flat, targets, jax.random.key(seed), of_classes=bool(scale.classes)
-  )
-  return trained if not scale.classes else _map(_softmax, trained)
-
-
-def _map(
-  function: Callable[[Float[np.ndarray, 'n k']], Float[np.ndarray, 'n k']],
-  outputs: dict[str, Float[np.ndarray, 'n k']],
-) -> dict[str, Float[np.ndarray, 'n k']]:
-  return {split: function(values) for split, values in outputs.items()}
+    outputs, normalised = _linear_fit(cosines, targets), _clipped
+  else:
+    flat = {split: rows.reshape(len(rows), -1) for split, rows in features.items()}
+    key = jax.random.key(seed)
+    outputs = _network(config, flat, targets, key, of_classes=bool(scale.classes))
+    normalised = _softmax
+  if not scale.classes:
+    return outputs
+  return {split: normalised(values) for split, values in outputs.items()}
 
 
 def _softmax(logits: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
   return special.softmax(logits.astype(np.float64), axis=1)
 
 
-def _as_probabilities(fitted: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
+def _clipped(fitted: Float[np.ndarray, 'n k']) -> Float[np.ndarray, 'n k']:
   """Clips and normalises linear fits of class indicators, which may leave [0, 1]."""
   clipped = np.clip(fitted, 0, 1)
   return clipped / clipped.sum(axis=1, keepdims=True)
@@ -264,13 +256,16 @@ def _network(
   num_rows, num_epochs = len(targets), config.num_epochs
   batch_size = min(config.batch_size, num_rows)
   steps = num_rows // batch_size
-  optimizer = build_optimizer(config.optimizer, steps * num_epochs)
+  # Options that only training runs have keep their defaults.
+  defaults = {name: field.default for name, field in described(Optimizer).items()}
+  options: Any = ConfigDict(defaults | config.optimizer.to_dict())
+  optimizer = build_optimizer(options, steps * num_epochs)
 
   @jax.jit
   def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:
     x = features['train']
     keys = jax.random.split(key, 1 + num_epochs)
-    model = GuessNetwork(x.shape[1], y.shape[1], nnx.Rngs(keys[0]))
+    model = guess_network(x.shape[1], y.shape[1], nnx.Rngs(keys[0]))
     graph, weights = nnx.split(model)
 
     def loss(weights: PyTree, rows: Array) -> Array:

@@ -22,7 +22,6 @@ class Weights(NamedTuple):
   guess_stderr: float
   own: float
   own_stderr: float
-  num: int  # of prompts
 
 
 def weights(
@@ -41,31 +40,24 @@ def weights(
   """
   n, k = answer.shape
   num_parameters = k + 2
-  if n <= num_parameters:
-    return None
-  # A constant per output amounts to subtracting the mean of each output.
-  x = np.stack([guess - guess.mean(axis=0), own - own.mean(axis=0)], axis=2)
-  y = answer - answer.mean(axis=0)
-  spread = np.sqrt(np.square(x).sum(axis=(0, 1)))
+  x = np.stack([guess.ravel(), own.ravel()], axis=1)
+  sizes = np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
+  x = np.concatenate([x / sizes, np.tile(np.eye(k), (n, 1))], axis=1)
   # Rounding may leave differences of 1e-15 in a constant column.
-  if (spread <= 1e-9 * max(float(np.abs([guess, own]).max()), 1e-300)).any():
+  if n <= num_parameters or np.linalg.matrix_rank(x, rtol=1e-9) < num_parameters:
     return None
-  scaled = (x / spread).reshape(n * k, 2)
-  gram = scaled.T @ scaled
-  if gram[0, 1] ** 2 > 1 - 1e-9:  # of the squared correlation
-    return None
-  inverse = np.linalg.inv(gram)
-  fitted = inverse @ scaled.T @ y.reshape(-1)
-  errors = y - (scaled @ fitted).reshape(n, k)
+  fitted, *_ = np.linalg.lstsq(x, answer.ravel())
+  errors = answer.ravel() - x @ fitted
+  covariance = np.linalg.inv(x.T @ x)
   if k == 1:
-    covariance = inverse * float(np.square(errors).sum()) / (n - num_parameters)
+    covariance *= errors @ errors / (n - num_parameters)
   else:
-    scores = np.einsum('nkp,nk->np', x / spread, errors)
+    scores = (x * errors[:, None]).reshape(n, k, -1).sum(axis=1)
     freedom = n / (n - 1) * (n * k - 1) / (n * k - num_parameters)
-    covariance = freedom * inverse @ (scores.T @ scores) @ inverse
-  a, b = (fitted / spread).tolist()
-  a_error, b_error = (np.sqrt(np.diag(covariance).clip(0)) / spread).tolist()
-  return Weights(a, a_error, b, b_error, n)
+    covariance = freedom * covariance @ scores.T @ scores @ covariance
+  a, b = (fitted[:2] / sizes).tolist()
+  a_error, b_error = (np.sqrt(np.diag(covariance)[:2]) / sizes).tolist()
+  return Weights(a, a_error, b, b_error)
 
 
 def p_value(differences: Float[np.ndarray, ' n']) -> float | None:

@@ -9,14 +9,17 @@ slots of the cache that a mask of four dimensions allows.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import itertools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 import transformers
@@ -120,7 +123,8 @@ class LanguageModel:
     """
     new = check_count('max_new_tokens', max_new_tokens)
     encoded = self._encode_all(prompts, new)
-    past, tokens, positions = self._follow(encoded, past)
+    past = past or self._read(encoded, None)
+    past, tokens, positions = self._rest(encoded, past)
     answers: list[list[int]] = [[] for _ in encoded]
     going = set(range(len(encoded)))
     for _ in range(new):
@@ -150,7 +154,8 @@ class LanguageModel:
     """
     tree = TokenTree([self._encode(text) for text in continuations])
     encoded = self._encode_all(prompts, max(map(len, tree.paths), default=0))
-    past, tokens, positions = self._follow(encoded, past)
+    past = past or self._read(encoded, None)
+    past, tokens, positions = self._rest(encoded, past)
     device, rows = positions.device, len(encoded)
     nodes = torch.tensor(tree.tokens, dtype=torch.long, device=device).expand(rows, -1)
     depths = torch.tensor(tree.depths, dtype=torch.long, device=device)
@@ -196,31 +201,26 @@ class LanguageModel:
     return encoded
 
   def _read(self, prompts: Sequence[list[int]], past: Past | None) -> Past:
-    past, rest = self._fork(prompts, past)
-    tokens, positions = self._padded(rest, past.positions, left=False)
+    past, tokens, positions = self._rest(prompts, past or self._empty(len(prompts)))
     for start in range(0, tokens.shape[1], _CHUNK):
       chunk = slice(start, start + _CHUNK)
       _, past = self._extend(past, tokens[:, chunk], positions[:, chunk])
     return dataclasses.replace(past, prompts=prompts)
 
-  def _follow(
-    self, prompts: Sequence[list[int]], past: Past | None
-  ) -> tuple[Past, torch.Tensor, torch.Tensor]:
-    """A past, and the tokens of each prompt that it lacks with their positions."""
-    past, rest = self._fork(prompts, past or self._read(prompts, None))
-    return past, *self._padded(rest, past.positions, left=True)
+  def _empty(self, rows: int) -> Past:
+    """The past of prompts of which nothing was read."""
+    positions = torch.zeros((rows, 0), dtype=torch.long, device=self._model.device)
+    return Past([[]] * rows, transformers.DynamicCache(), positions)
 
-  def _fork(
-    self, prompts: Sequence[list[int]], past: Past | None
-  ) -> tuple[Past, list[list[int]]]:
-    """A copy of the past for these prompts, and each prompt's other tokens.
+  def _rest(
+    self, prompts: Sequence[list[int]], past: Past
+  ) -> tuple[Past, torch.Tensor, torch.Tensor]:
+    """A copy of a past for these prompts, and their other tokens with the positions.
 
     The other tokens always include a prompt's last one, since its logits are needed.
+    Shorter rows begin with padding.
     """
     rows = len(prompts)
-    if past is None:
-      empty = torch.zeros((rows, 0), dtype=torch.long, device=self._model.device)
-      return Past(prompts, transformers.DynamicCache(), empty), list(prompts)
     if len(past.prompts) not in (1, rows):
       raise UserError(
         f'the past is of {len(past.prompts)} prompts; it must be of 1 or {rows}'
@@ -230,28 +230,22 @@ class LanguageModel:
       min(len(_common([seen, ids])), len(ids) - 1)
       for seen, ids in zip(before, prompts, strict=True)
     ]
-    limits = torch.tensor(kept, device=past.positions.device)[:, None]
-    positions = past.positions.expand(rows, -1)
-    positions = torch.where(positions < limits, positions, _PADDING)
+    rest = [ids[count:] for ids, count in zip(prompts, kept, strict=True)]
+    width, device = max(map(len, rest)), past.positions.device
+    tokens = torch.tensor([[0] * (width - len(ids)) + ids for ids in rest])
+    positions = torch.tensor(
+      [
+        [_PADDING] * (width - len(ids)) + [*range(count, count + len(ids))]
+        for ids, count in zip(rest, kept, strict=True)
+      ]
+    )
+    limits = torch.tensor(kept, device=device)[:, None]
+    slots = past.positions.expand(rows, -1)
     cache = _copied(past.cache)
     if len(past.prompts) < rows:
       cache.batch_repeat_interleave(rows)
-    rest = [ids[count:] for ids, count in zip(prompts, kept, strict=True)]
-    return Past(prompts, cache, positions), rest
-
-  def _padded(
-    self, rest: Sequence[Sequence[int]], seen: torch.Tensor, *, left: bool
-  ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens in rows of one length, and their positions, after those seen before."""
-    width = max(map(len, rest))
-    tokens = torch.zeros((len(rest), width), dtype=torch.long)
-    positions = torch.full_like(tokens, _PADDING)
-    firsts = (seen < _PADDING).sum(dim=1).tolist()
-    for row, (ids, first) in enumerate(zip(rest, firsts, strict=True)):
-      place = slice(width - len(ids), width) if left else slice(len(ids))
-      tokens[row, place] = torch.tensor(ids)
-      positions[row, place] = first + torch.arange(len(ids))
-    return tokens.to(seen.device), positions.to(seen.device)
+    seen = Past(prompts, cache, torch.where(slots < limits, slots, _PADDING))
+    return seen, tokens.to(device), positions.to(device)
 
   @torch.inference_mode()
   def _extend(
@@ -305,13 +299,12 @@ class LanguageModel:
     device = self._model.device
     tokens = torch.tensor([[hidden, first, hidden, last]], device=device)
     positions = torch.tensor([[_PADDING, 0, 1, 1]], device=device)
-    past, _ = self._fork([[first]], None)
     reason = 'it gives other numbers with a mask and positions than without'
     try:
       with torch.inference_mode():
         plain = self._model(input_ids=torch.tensor([[first, last]], device=device))
       alone = torch.eye(2, dtype=torch.bool, device=device)
-      found, _ = self._extend(past, tokens, positions, alone)
+      found, _ = self._extend(self._empty(1), tokens, positions, alone)
       expected, found = plain.logits[0, -1].float(), found[0, -1].float()
       if not expected.isfinite().all():
         raise UserError(f'{self.name} gives numbers that are not finite')
@@ -339,18 +332,19 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
   options: dict[str, Any] = {'local_files_only': True, 'trust_remote_code': False}
   if not is_folder:
     options['gguf_file'] = path.name
+  devices = {'device_map': 'auto'} if torch.cuda.is_available() else {}
   try:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
-    if torch.cuda.is_available():
-      options['device_map'] = 'auto'
-    read: Any = transformers.AutoModelForCausalLM.from_pretrained(
-      folder,
-      dtype=_DTYPES[dtype],
-      use_safetensors=True,
-      output_loading_info=True,
-      **options,
-    )
+    with _parsed_once():
+      tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
+      ends = [] if is_folder else _fit_to_gguf(tokenizer, path)
+      read: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=_DTYPES[dtype],
+        use_safetensors=True,
+        output_loading_info=True,
+        **options,
+        **devices,
+      )
     model, info = read
   except UserError:
     raise
@@ -376,6 +370,23 @@ def load(path: str | os.PathLike[str], dtype: str = 'float32') -> LanguageModel:
     )
   name = path.name if is_folder else path.stem
   return LanguageModel(model, tokenizer, name=name, end_tokens=ends)
+
+
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+  """Keeps what transformers computes of a GGUF file again and again.
+
+  It parses the file for the tokenizer, the config and the weights, and makes the table
+  of all names of tensors for each module of the model.
+  """
+  library: Any = gguf
+  reader, names = library.GGUFReader, library.get_tensor_name_map
+  library.GGUFReader = functools.cache(reader)
+  library.get_tensor_name_map = functools.cache(names)
+  try:
+    yield
+  finally:
+    library.GGUFReader, library.get_tensor_name_map = reader, names
 
 
 def _fit_to_gguf(tokenizer: Any, path: pathlib.Path) -> list[int]:

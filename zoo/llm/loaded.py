@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from zoo.core.errors import UserError
 from zoo.host.files import user_path
-from zoo.llm import load_model, published
-from zoo.llm.benchmarks import Benchmark, read_jsonl
+from zoo.llm import load_model, needs_extra
+from zoo.llm.benchmarks import PUBLISHED, Benchmark, read_jsonl
 from zoo.llm.config import EMBEDDING, Config
-from zoo.llm.extra import needs_extra
 from zoo.llm.guesses import Guesses, Scale, make_guesses
 from zoo.llm.readouts import Model
 
@@ -25,43 +24,40 @@ class Loaded:
   """Loads everything once, for all runs of a process that share model and encoder."""
 
   def __init__(self):
-    self._benchmarks: dict[tuple[str, object], Benchmark] = {}
-    self._guesses: dict[tuple[str, str, str], Guesses] = {}
+    self._known: dict[Hashable, Any] = {}
     self._vectors: dict[str, Float[np.ndarray, ' w']] = {}
-    self._model: Model | None = None
+
+  def _once(self, key: Hashable, load: Callable[[], Any]) -> Any:
+    if key not in self._known:
+      self._known[key] = load()
+    return self._known[key]
 
   def benchmark(self, config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
     """The benchmark of a config; raises UserError if it cannot be read."""
-    key = config.benchmark.name, data
-    if key not in self._benchmarks:
-      self._benchmarks[key] = _read_benchmark(config, data)
-    return self._benchmarks[key]
+    name, folder = config.benchmark.name, None if data is None else user_path(data)
+    read = read_jsonl if name == 'jsonl' else PUBLISHED[name].read
+    return self._once((name, folder), lambda: read(folder))
 
   def model(self, config: Config) -> Model:
     """The language model; raises UserError if it, or the encoder, cannot be found."""
     weights = weights_path('model.weights', config.model.weights)
     if config.guess.model in EMBEDDING:  # checked before the slow loading
       weights_path('encoder.weights', config.encoder.weights)
-    if self._model is None:
-      self._model = load_model(weights, dtype=config.model.dtype)
-    return self._model
+    return self._once('model', lambda: load_model(weights, dtype=config.model.dtype))
 
   def guesses(self, config: Config, benchmark: Benchmark, scale: Scale) -> Guesses:
     """The guesses of a config for all examples; raises as `make_guesses` does."""
-    key = benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'
-    if key not in self._guesses:
-      embed = functools.partial(self._embed, config)
-      self._guesses[key] = make_guesses(
-        config.guess, benchmark, scale, embed, config.seed
-      )
-    return self._guesses[key]
 
-  def _embed(self, config: Config, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
-    if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
-      path = weights_path('encoder.weights', config.encoder.weights)
-      vectors = embed(path, new)
-      self._vectors.update(zip(new, vectors, strict=True))
-    return np.stack([self._vectors[text] for text in texts])
+    def embed_new(texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
+      if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+        path = weights_path('encoder.weights', config.encoder.weights)
+        self._vectors.update(zip(new, embed(path, new), strict=True))
+      return np.stack([self._vectors[text] for text in texts])
+
+    return self._once(
+      (benchmark.sha256, config.benchmark.name, f'{config.guess} {config.seed}'),
+      lambda: make_guesses(config.guess, benchmark, scale, embed_new, config.seed),
+    )
 
 
 def embed(path: pathlib.Path, texts: Sequence[str]) -> Float[np.ndarray, 'n w']:
@@ -97,15 +93,3 @@ def weights_path(field: str, value: str) -> pathlib.Path:
   if not os.path.exists(path):
     raise UserError(f'config.{field}: the package {name} has no {inside}')
   return path
-
-
-def _read_benchmark(config: Config, data: str | os.PathLike[str] | None) -> Benchmark:
-  if config.benchmark.name == 'jsonl':
-    if data is None:
-      raise UserError(
-        '--data is missing; it must name a folder with train.jsonl and test.jsonl'
-      )
-    return read_jsonl(user_path(data))
-  return published.load(
-    config.benchmark.name, None if data is None else user_path(data)
-  )

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TypedDict
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from zoo.llm.benchmarks import Benchmark, Example
+from zoo.llm.config import Config
 from zoo.llm.guesses import Guesses, Scale
 
-
-@dataclasses.dataclass(frozen=True)
-class Indices:
-  """The positions of a prompt's query and examples in their splits."""
-
-  query: int
-  context: tuple[int, ...]
+WITHOUT, WITH = ARMS = 'without_guess', 'with_guess'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +34,85 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
+class Indices(NamedTuple):
+  """The positions of a prompt's query and examples in their splits."""
+
+  query: int
+  context: list[int]
+
+
+class Record(TypedDict):
+  """The facts about a prompt that do not depend on its answers."""
+
+  index: int
+  query: int
+  context: list[int]
+  label: float | str
+  guess: float | str
+  context_mean: float | str
+  constant: float | str
+  context_guess_loss: float | None
+  # −log p of the right class, if labels are classes and the guess has probabilities
+  guess_log_loss: float | None
+  constant_log_loss: float | None
+
+
+class Prompt(NamedTuple):
+  """A query, the user's message by arm, and the facts for the line of the prompt."""
+
+  query: Example
+  texts: dict[str, str]
+  record: Record
+
+
+def make_prompts(
+  config: Config, benchmark: Benchmark, wording: Wording, guesses: Guesses
+) -> list[Prompt]:
+  """The prompts of a config: each a function of seed, index, data and guesses."""
+  scale, split, splits = wording.scale, config.prompts.context_split, benchmark.splits
+  of_train = [example.label for example in splits['train']]
+  constant = scale.middle(of_train)
+  frequencies = [of_train.count(name) / len(of_train) for name in scale.classes]
+  prompts = []
+  for index in range(config.prompts.num_prompts):
+    place, context = sample_indices(
+      config.seed,
+      index,
+      len(splits['test']),
+      len(splits[split]),
+      config.prompts.num_examples,
+    )
+    query, examples = splits['test'][place], [splits[split][i] for i in context]
+    guess, of_context = (
+      guesses.labels['test'][place],
+      [guesses.labels[split][i] for i in context],
+    )
+    texts = [
+      prompt_text(wording, examples, query),
+      prompt_text(wording, examples, query, [*of_context, guess]),
+    ]
+    labels = [example.label for example in examples]
+    record: Record = {
+      'index': index,
+      'query': place,
+      'context': context,
+      'label': query.label,
+      'guess': guess,
+      'context_mean': scale.middle(labels) if labels else constant,
+      'constant': constant,
+      'context_guess_loss': scale.mean_loss(of_context, labels) if labels else None,
+      'guess_log_loss': None,
+      'constant_log_loss': None,
+    }
+    if guesses.probabilities is not None:
+      p = guesses.probabilities['test'][place]
+      record['guess_log_loss'] = scale.log_loss(p, query.label)
+    if scale.classes:
+      record['constant_log_loss'] = scale.log_loss(frequencies, query.label)
+    prompts.append(Prompt(query, dict(zip(ARMS, texts, strict=True)), record))
+  return prompts
+
+
 def sample_indices(
   seed: int, index: int, num_queries: int, num_contexts: int, num_examples: int
 ) -> Indices:
@@ -49,7 +123,7 @@ def sample_indices(
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
-  return Indices(int(order[index]), tuple(context[:num_examples].tolist()))
+  return Indices(int(order[index]), context[:num_examples].tolist())
 
 
 def prompt_text(
@@ -89,113 +163,3 @@ def prompt_text(
     ask = f'Refine the initial guess of the last item. {ask}'
   blocks.append(f'{ask} Answer with "{wording.label}:" and nothing else.')
   return '\n\n'.join(blocks)
-
-
-class Record(TypedDict):
-  """The facts about a prompt that do not depend on its answers."""
-
-  index: int
-  query: int
-  context: list[int]
-  label: float | str
-  guess: float | str
-  context_mean: float | str
-  constant: float | str
-  context_guess_loss: float | None
-  # −log p of the right class, if labels are classes and the guess has probabilities
-  guess_log_loss: float | None
-  constant_log_loss: float | None
-
-
-class Prompts:
-  """All prompts of a run: a pure function of seed, index, data and guesses."""
-
-  def __init__(
-    self,
-    benchmark: Benchmark,
-    wording: Wording,
-    guesses: Guesses,
-    *,
-    seed: int,
-    num_prompts: int,
-    num_examples: int,
-    context_split: str,
-  ):
-    scale = wording.scale
-    self.wording = wording
-    self.guess_loss_by_split = {
-      split: _mean(
-        scale.loss(guess, example.label)
-        for guess, example in zip(guesses.labels[split], examples, strict=True)
-      )
-      for split, examples in benchmark.splits.items()
-    }
-    self._queries, self._contexts = (
-      benchmark.splits[split] for split in ('test', context_split)
-    )
-    self._guesses = guesses.labels['test']
-    self._context_guesses = guesses.labels[context_split]
-    self._probabilities: list[list[float]] | None = None
-    if guesses.probabilities is not None:
-      self._probabilities = guesses.probabilities['test']
-    of_train = [example.label for example in benchmark.splits['train']]
-    self._constant = scale.middle(of_train)
-    self._frequencies = [of_train.count(name) / len(of_train) for name in scale.classes]
-    self._seed, self._num_examples = seed, num_examples
-    self._num_prompts = num_prompts
-
-  def __len__(self) -> int:
-    return self._num_prompts
-
-  def query(self, index: int) -> Example:
-    """The query of a prompt."""
-    return self._queries[self._indices(index).query]
-
-  def texts(self, index: int) -> list[str]:
-    """The user's message without guesses, and with them."""
-    indices = self._indices(index)
-    context = [self._contexts[i] for i in indices.context]
-    guesses = [self._context_guesses[i] for i in indices.context]
-    guesses.append(self._guesses[indices.query])
-    query = self._queries[indices.query]
-    return [
-      prompt_text(self.wording, context, query),
-      prompt_text(self.wording, context, query, guesses),
-    ]
-
-  def record(self, index: int) -> Record:
-    """The part of a line of `prompts.jsonl` that does not depend on the answers."""
-    indices, scale = self._indices(index), self.wording.scale
-    labels = [self._contexts[i].label for i in indices.context]
-    losses = (
-      scale.loss(self._context_guesses[i], self._contexts[i].label)
-      for i in indices.context
-    )
-    label = self._queries[indices.query].label
-    of_guess = None
-    if self._probabilities is not None:
-      of_guess = scale.log_loss(self._probabilities[indices.query], label)
-    return {
-      'index': index,
-      'query': indices.query,
-      'context': list(indices.context),
-      'label': label,
-      'guess': self._guesses[indices.query],
-      'context_mean': scale.middle(labels) if labels else self._constant,
-      'constant': self._constant,
-      'context_guess_loss': _mean(losses) if indices.context else None,
-      'guess_log_loss': of_guess,
-      'constant_log_loss': (
-        scale.log_loss(self._frequencies, label) if scale.classes else None
-      ),
-    }
-
-  def _indices(self, index: int) -> Indices:
-    return sample_indices(
-      self._seed, index, len(self._queries), len(self._contexts), self._num_examples
-    )
-
-
-def _mean(values: Iterable[float]) -> float:
-  listed = list(values)
-  return sum(listed) / len(listed)

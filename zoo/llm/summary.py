@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NotRequired, TypedDict
+from typing import NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
 from zoo.llm.guesses import Scale
-from zoo.llm.prompts import Record
+from zoo.llm.prompts import ARMS, WITH, WITHOUT, Record
 from zoo.llm.readouts import READOUTS, Answers, ReadoutName
 from zoo.measure.intervals import estimate, interval
 
-ARMS = 'without_guess', 'with_guess'
 PARSED: tuple[ReadoutName, ...] = 'free', 'forced'  # answers may copy the guess
 BASELINES = 'guess', 'context_mean', 'constant'
 
 Losses = Float64[np.ndarray, ' n']  # one per prompt, NaN if no answer was parsed
+Numbers: TypeAlias = dict[str, int | float | None]  # by name
 
 
 class Line(Record):
@@ -28,53 +28,23 @@ class Line(Record):
   seconds: float
 
 
-class Loss(TypedDict):
-  """A mean loss and its standard error; None if there are too few answers."""
-
-  loss: float | None
-  stderr: float | None
-
-
-class ReadoutLoss(Loss):
-  """The loss of a readout in an arm, with its 95 % interval.
-
-  With a guess, a parsed readout also reports how many answers copy it.
-  """
-
-  low: float | None
-  high: float | None
-  num_parsed: int
-  parse_rate: float
-  mass: NotRequired[float]  # of the expected value
-  num_copied: NotRequired[int]
-  copied_share: NotRequired[float | None]
-  num_changed: NotRequired[int]
-  changed_loss: NotRequired[float | None]
-  changed_guess_loss: NotRequired[float | None]
-
-
-class Difference(TypedDict):
-  """A mean difference on the same prompts, with its 95 % interval."""
-
-  num: int
-  difference: float | None
-  stderr: float | None
-  low: float | None
-  high: float | None
-
-
 class Results(TypedDict):
-  """The numbers of the experiment; the keys of the inner objects are readouts."""
+  """The numbers of the experiment; the keys of the inner objects are readouts.
+
+  A mean has a standard error, and that of answers or differences a 95 % interval; None
+  stands for what too few answers do not have. With a guess, a parsed readout also
+  reports how many answers copy it, and the losses where they do not.
+  """
 
   metric: str
   num_prompts: int
-  baselines: dict[str, Loss]
+  baselines: dict[str, Numbers]
   context_guess_loss: float | None
-  arms: dict[str, dict[ReadoutName, ReadoutLoss]]
+  arms: dict[str, dict[ReadoutName, Numbers]]
   # For classes: of the arms' expected values, the guess and the frequencies in train.
-  log_losses: dict[str, Loss] | None
-  paired: dict[ReadoutName, Difference]
-  against_guess: dict[ReadoutName, Difference]
+  log_losses: dict[str, Numbers] | None
+  paired: dict[ReadoutName, Numbers]
+  against_guess: dict[ReadoutName, Numbers]
   seconds: float
 
 
@@ -86,8 +56,8 @@ class ModelFacts(TypedDict):
   engine: str
 
 
-class PromptFacts(TypedDict):
-  """The data and the guesses of the prompts."""
+class Summary(ModelFacts, Results):
+  """The content of `summary.json`, with the data and the guesses of the prompts."""
 
   benchmark: str
   data_sha256: str
@@ -98,8 +68,39 @@ class PromptFacts(TypedDict):
   guess_loss_by_split: dict[str, float]
 
 
-class Summary(ModelFacts, PromptFacts, Results):
-  """The content of `summary.json`."""
+class ByPrompt(NamedTuple):
+  """What each prompt of a run gives, by arm and readout, and by baseline."""
+
+  losses: dict[str, dict[ReadoutName, Losses]]
+  baselines: dict[str, Losses]
+  copied: dict[ReadoutName, Bool[np.ndarray, ' n']]  # an answer that equals the guess
+
+
+def by_prompt(lines: Sequence[Line], scale: Scale) -> ByPrompt:
+  """The losses of all answers and baselines, and which answers are copies."""
+
+  def losses(found: Sequence[float | str | None]) -> Losses:
+    return np.array(
+      [
+        math.nan if answer is None else scale.loss(answer, line['label'])
+        for answer, line in zip(found, lines, strict=True)
+      ]
+    )
+
+  def answers(arm: str, readout: ReadoutName) -> list[float | str | None]:
+    return [line['arms'][arm][readout]['value'] for line in lines]
+
+  def is_copied(readout: ReadoutName) -> list[bool]:
+    return [
+      value is not None and scale.same(value, line['guess'])
+      for value, line in zip(answers(WITH, readout), lines, strict=True)
+    ]
+
+  return ByPrompt(
+    {arm: {r: losses(answers(arm, r)) for r in READOUTS} for arm in ARMS},
+    {name: losses([line[name] for line in lines]) for name in BASELINES},
+    {r: np.array(is_copied(r)) for r in READOUTS},
+  )
 
 
 def summarise(lines: Sequence[Line], scale: Scale) -> Results:
@@ -111,24 +112,14 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   better. Means have standard errors and Student's t intervals: losses are bounded, so
   their mean over dozens of prompts is nearly normal.
   """
-  losses: dict[str, dict[ReadoutName, Losses]] = {
-    arm: {readout: losses_of(lines, scale, arm, readout) for readout in READOUTS}
-    for arm in ARMS
+  found = by_prompt(lines, scale)
+  with_guess, of_guess = found.losses[WITH], found.baselines['guess']
+  arms: dict[str, dict[ReadoutName, Numbers]] = {
+    arm: {r: _readout(losses) for r, losses in of_arm.items()}
+    for arm, of_arm in found.losses.items()
   }
-  baselines = {name: baseline_losses(lines, scale, name) for name in BASELINES}
-  without_guess, with_guess = (losses[arm] for arm in ARMS)
-  arms: dict[str, dict[ReadoutName, ReadoutLoss]] = {
-    arm: {readout: _readout(values) for readout, values in of_arm.items()}
-    for arm, of_arm in losses.items()
-  }
-  for readout in PARSED:
-    copied = [is_copy(scale, line, readout) for line in lines]
-    _add_copies(
-      arms['with_guess'][readout],
-      np.array(copied),
-      with_guess[readout],
-      baselines['guess'],
-    )
+  for r in PARSED:
+    arms[WITH][r] |= _copies(found.copied[r], with_guess[r], of_guess)
   for arm in ARMS:
     masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
     arms[arm]['expected']['mass'] = float(np.mean(masses))
@@ -137,34 +128,16 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   return {
     'metric': 'error rate' if scale.classes else 'mean squared error',
     'num_prompts': len(lines),
-    'baselines': {name: _mean(values) for name, values in baselines.items()},
+    'baselines': {name: _loss(losses) for name, losses in found.baselines.items()},
     'context_guess_loss': float(np.mean(known)) if len(known) == len(lines) else None,
     'arms': arms,
     'log_losses': _log_losses(lines, scale) if scale.classes else None,
-    'paired': {r: _difference(with_guess[r] - without_guess[r]) for r in READOUTS},
-    'against_guess': {
-      r: _difference(with_guess[r] - baselines['guess']) for r in READOUTS
+    'paired': {
+      r: _difference(with_guess[r] - found.losses[WITHOUT][r]) for r in READOUTS
     },
+    'against_guess': {r: _difference(with_guess[r] - of_guess) for r in READOUTS},
     'seconds': sum(line['seconds'] for line in lines),
   }
-
-
-def losses_of(
-  lines: Sequence[Line], scale: Scale, arm: str, readout: ReadoutName
-) -> Losses:
-  """The loss of each answer of an arm; NaN where no answer was parsed."""
-  answers = [line['arms'][arm][readout]['value'] for line in lines]
-  return np.array(
-    [
-      math.nan if answer is None else scale.loss(answer, line['label'])
-      for answer, line in zip(answers, lines, strict=True)
-    ]
-  )
-
-
-def baseline_losses(lines: Sequence[Line], scale: Scale, name: str) -> Losses:
-  """The loss of a baseline, such as the guess alone, on each prompt."""
-  return np.array([scale.loss(line[name], line['label']) for line in lines])
 
 
 def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
@@ -178,69 +151,63 @@ def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
   )
 
 
-def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Loss]:
-  found = {arm: _mean(log_losses(lines, scale, arm)) for arm in ARMS}
+def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Numbers]:
+  found = {arm: _loss(log_losses(lines, scale, arm)) for arm in ARMS}
   # A guess that was not fitted has no probabilities.
   for name, known in (
     ('guess', [line['guess_log_loss'] for line in lines]),
     ('constant', [line['constant_log_loss'] for line in lines]),
   ):
-    found[name] = _mean(np.array([loss for loss in known if loss is not None]))
+    found[name] = _loss(np.array(known, np.float64))
   return found
 
 
-def is_copy(scale: Scale, line: Line, readout: ReadoutName) -> bool:
-  """Whether the answer with the guess equals the guess."""
-  value = line['arms']['with_guess'][readout]['value']
-  return value is not None and scale.same(value, line['guess'])
+class _Mean(NamedTuple):
+  """A mean of the numbers that are not NaN; None for what too few do not have."""
+
+  num: int
+  mean: float | None = None
+  stderr: float | None = None
+  low: float | None = None
+  high: float | None = None
 
 
-def _mean(values: Losses) -> Loss:
-  if not values.size:
-    return {'loss': None, 'stderr': None}
-  mean, stderr = estimate(values)
-  return {'loss': mean, 'stderr': None if math.isnan(stderr) else stderr}
+def _mean(values: Losses) -> _Mean:
+  known = values[~np.isnan(values)]
+  if not known.size:
+    return _Mean(0)
+  mean, stderr = estimate(known)
+  if known.size == 1:
+    return _Mean(1, mean)
+  _, low, high = interval(known)
+  return _Mean(known.size, mean, stderr, low, high)
 
 
-def _bounds(values: Losses) -> tuple[float | None, float | None]:
-  """The 95 % interval of the mean, for at least two values."""
-  if values.size < 2:
-    return None, None
-  _, low, high = interval(values)
-  return low, high
+def _loss(values: Losses) -> Numbers:
+  found = _mean(values)
+  return {'loss': found.mean, 'stderr': found.stderr}
 
 
-def _readout(losses: Losses) -> ReadoutLoss:
-  parsed = losses[~np.isnan(losses)]
-  low, high = _bounds(parsed)
-  return {
-    'num_parsed': len(parsed),
-    'parse_rate': len(parsed) / len(losses),
-    **_mean(parsed),
-    'low': low,
-    'high': high,
-  }
+def _readout(losses: Losses) -> Numbers:
+  found = _mean(losses)
+  parsed = {'num_parsed': found.num, 'parse_rate': found.num / len(losses)}
+  return parsed | _loss(losses) | {'low': found.low, 'high': found.high}
 
 
-def _add_copies(
-  found: ReadoutLoss, copied: Bool[np.ndarray, ' n'], losses: Losses, of_guess: Losses
-) -> None:
+def _copies(
+  copied: Bool[np.ndarray, ' n'], losses: Losses, of_guess: Losses
+) -> Numbers:
   parsed = ~np.isnan(losses)
   changed = parsed & ~copied
-  found['num_copied'] = int(copied.sum())
-  found['copied_share'] = float(copied.sum() / parsed.sum()) if parsed.any() else None
-  found['num_changed'] = int(changed.sum())
-  found['changed_loss'] = _mean(losses[changed])['loss']
-  found['changed_guess_loss'] = _mean(of_guess[changed])['loss']
-
-
-def _difference(differences: Losses) -> Difference:
-  found = differences[~np.isnan(differences)]
-  mean, (low, high) = _mean(found), _bounds(found)
   return {
-    'num': len(found),
-    'difference': mean['loss'],
-    'stderr': mean['stderr'],
-    'low': low,
-    'high': high,
+    'num_copied': int(copied.sum()),
+    'copied_share': float(copied.sum() / parsed.sum()) if parsed.any() else None,
+    'num_changed': int(changed.sum()),
+    'changed_loss': _mean(losses[changed]).mean,
+    'changed_guess_loss': _mean(of_guess[changed]).mean,
   }
+
+
+def _difference(differences: Losses) -> Numbers:
+  found = _mean(differences)._asdict()
+  return {'difference' if name == 'mean' else name: one for name, one in found.items()}

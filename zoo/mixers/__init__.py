@@ -1,5 +1,6 @@
 """Mixers: the layers that move information between tokens, each registered by name."""
 
+from zoo.mixers.attention import ForgettingAttention as ForgettingAttention
 from zoo.mixers.attention import ReLUAttention as ReLUAttention
 from zoo.mixers.attention import SoftmaxAttention as SoftmaxAttention
 from zoo.mixers.convolution import Hyena as Hyena
@@ -13,10 +14,13 @@ from zoo.mixers.delta import GatedDelta as GatedDelta
 from zoo.mixers.delta import GatedDelta2 as GatedDelta2
 from zoo.mixers.delta import GatedDeltaProduct as GatedDeltaProduct
 from zoo.mixers.delta import KimiDelta as KimiDelta
+from zoo.mixers.log_linear import LogLinear as LogLinear
+from zoo.mixers.mamba3 import Mamba3 as Mamba3
 from zoo.mixers.mesa import Mesa as Mesa
 from zoo.mixers.mixer import Mixer as Mixer
 from zoo.mixers.rwkv7 import RWKV7 as RWKV7
 from zoo.mixers.ssm import S4D as S4D
 from zoo.mixers.ssm import Longhorn as Longhorn
 from zoo.mixers.ssm import Mamba as Mamba
+from zoo.mixers.titans import Titans as Titans
 from zoo.mixers.ttt import TTT as TTT

@@ -1,4 +1,4 @@
-"""Attention with softmax or ReLU weights."""
+"""Attention with softmax or ReLU weights, and softmax attention that forgets."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split_heads,
+  widen,
 )
 
 
@@ -74,7 +75,10 @@ class _Attention(Mixer):
 
   @abc.abstractmethod
   def weigh(
-    self, scores: Float[Array, 'b h t n'], at: slice
+    self,
+    scores: Float[Array, 'b h t n'],
+    tokens: Float[Array, 'b n w'],
+    at: slice,
   ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
     """The attention weights before normalisation, and the divisor for each query.
 
@@ -100,7 +104,8 @@ class _Attention(Mixer):
     # With the heads' axis after the tokens', XLA:CPU would transpose the scores.
     query, key = jnp.swapaxes(query, 1, 2), jnp.swapaxes(key, 1, 2)
     query /= query.shape[-1] ** 0.5
-    return self.weigh(jnp.einsum('bhqs,bhks->bhqk', query, key), at)
+    scores = jnp.einsum('bhqs,bhks->bhqk', query, key)
+    return self.weigh(scores, tokens, at)
 
 
 # Not jax.nn.dot_product_attention, whose softmax is in float32 even for float64.
@@ -116,14 +121,61 @@ class SoftmaxAttention(_Attention):
   ignores_shifts = True
 
   def weigh(
-    self, scores: Float[Array, 'b h t n'], at: slice
+    self,
+    scores: Float[Array, 'b h t n'],
+    tokens: Float[Array, 'b n w'],
+    at: slice,
   ) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
-    scores = jnp.where(seen[None, None, at], scores, -jnp.inf)
-    largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
-    weights = jnp.exp(scores - largest)
-    return weights, weights.sum(axis=-1, keepdims=True)
+    return _exponentials(scores, seen[at])
+
+
+@mixers.register('fox')
+class ForgettingAttention(_Attention):
+  """The Forgetting Transformer's attention (Lin et al., arXiv 2503.02130, eq. 5).
+
+  Softmax attention with the scores q_t·k_i / √s + Γ_t − Γ_i, where Γ is the sum so far
+  of log f, and f_t = sigmoid(W_f x_t + b_f) for each head: a token fades as later ones
+  forget it. There are no rotary positions. The output gate, the norms and the shifts of
+  keys and values of the authors' block Pro are left out.
+  """
+
+  ignores_shifts = True
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    super().__init__(width, num_heads, init=init, rngs=rngs)
+    self.forget = project(width, num_heads, init, rngs=rngs)
+
+  def weigh(
+    self,
+    scores: Float[Array, 'b h t n'],
+    tokens: Float[Array, 'b n w'],
+    at: slice,
+  ) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
+    logs = jax.nn.log_sigmoid(widen(self.forget(tokens)))
+    total = jnp.swapaxes(jnp.cumsum(logs, axis=1), 1, 2)
+    kept = total[:, :, at, None] - total[:, :, None]
+    seen = causal_mask(scores.shape[-1])[at]
+    return _exponentials(scores + kept.astype(scores.dtype), seen)
+
+
+def _exponentials(
+  scores: Float[Array, 'b h t n'], seen: Bool[np.ndarray, 't n']
+) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
+  """The weights of a softmax before normalisation, and their sums."""
+  scores = jnp.where(seen[None, None], scores, -jnp.inf)
+  largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+  weights = jnp.exp(scores - largest)
+  return weights, weights.sum(axis=-1, keepdims=True)
 
 
 @mixers.register('relu')
@@ -135,7 +187,10 @@ class ReLUAttention(_Attention):
   """
 
   def weigh(
-    self, scores: Float[Array, 'b h t n'], at: slice
+    self,
+    scores: Float[Array, 'b h t n'],
+    tokens: Float[Array, 'b n w'],
+    at: slice,
   ) -> tuple[Float[Array, 'b h t n'], Float[Array, '1 1 t 1']]:
     n = scores.shape[-1]
     seen = (causal_mask(n) if self.causal else context_mask(n))[at]

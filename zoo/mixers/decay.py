@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -165,8 +166,67 @@ class GatedLinearAttention(HeadState):
     return Inputs(query, key, value, split_heads(decay, self.num_heads)), past
 
 
+class Mamba2Block(LinearState):
+  """The block of Mamba-2, with 2 · width inner channels.
+
+  x, B and C go through a short convolution and SiLU; B and C, of `state_size` features,
+  are the keys and queries of all heads. Δ_t and the log decay −Δ_t e^A are those of
+  `Rate`; y_t = o_t + D x_t; out(norm(y_t ∘ silu(z_t))), with an RMS norm.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    state_size: int,
+    init: Init,
+    *,
+    num_states: int = 1,
+    rngs: nnx.Rngs,
+  ):
+    """`num_states` per head; raises UserError if the heads do not share the width."""
+    inner = 2 * width
+    super().__init__(
+      num_heads,
+      num_states * state_size,
+      2 * head_size(width, num_heads),
+      [inner, 2 * state_size],
+    )
+    self.value = project(width, inner, init, rngs=rngs)
+    self.gate = project(width, inner, init, rngs=rngs)
+    self.key_query = Linear(width, 2 * state_size, kernel_init=init.kernel(), rngs=rngs)
+    self.convolve_value = ShortConvolution(inner, rngs=rngs)
+    self.convolve_key_query = ShortConvolution(2 * state_size, rngs=rngs)
+    self.rate = Rate(width, num_heads, rngs=rngs)
+    self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
+    self.norm = RMSNorm(inner)
+    self.out = project_back(inner, width, init, rngs=rngs)
+
+  def features(
+    self, tokens: Float[Array, 'b n w'], state: State
+  ) -> tuple[Inputs, tuple[Array, ...]]:
+    """What one state per head takes, and the next `state.past`."""
+    one, other = state.past
+    value, one = self.convolve_value(self.value(tokens), one)
+    key_query, other = self.convolve_key_query(self.key_query(tokens), other)
+    key, query = (
+      for_heads(each, self.num_heads)
+      for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
+    )
+    value = split_heads(jax.nn.silu(value), self.num_heads)
+    delta, log_decay = self.rate(tokens)
+    return Inputs(query, key, value, log_decay, delta), (one, other)
+
+  def outputs(
+    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
+  ) -> Float[Array, 'b n w']:
+    read += widen(self.skip[...])[None, None, :, None] * inputs.value
+    gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
+    return self.out(gated.astype(tokens.dtype))
+
+
 @mixers.register('mamba2')
-class Mamba2(LinearState):
+class Mamba2(Mamba2Block):
   """Mamba-2 (Dao & Gu, arXiv 2405.21060, section 7), with 2 · width inner channels.
 
   S_t = e^(−Δ_t e^A) S_{t−1} + Δ_t B_tᵀ x_t, with Δ_t = softplus(W_Δ u_t + b) for each
@@ -186,40 +246,12 @@ class Mamba2(LinearState):
     rngs: nnx.Rngs,
   ):
     """Raises UserError if `width` is not a multiple of `num_heads`."""
-    inner = 2 * width
-    super().__init__(
-      num_heads, state_size, 2 * head_size(width, num_heads), [inner, 2 * state_size]
-    )
-    self.value = project(width, inner, init, rngs=rngs)
-    self.gate = project(width, inner, init, rngs=rngs)
-    self.key_query = Linear(width, 2 * state_size, kernel_init=init.kernel(), rngs=rngs)
-    self.convolve_value = ShortConvolution(inner, rngs=rngs)
-    self.convolve_key_query = ShortConvolution(2 * state_size, rngs=rngs)
-    self.rate = Rate(width, num_heads, rngs=rngs)
-    self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
-    self.norm = RMSNorm(inner)
-    self.out = project_back(inner, width, init, rngs=rngs)
+    super().__init__(width, num_heads, state_size, init, rngs=rngs)
 
   def inputs(
     self, tokens: Float[Array, 'b n w'], state: State
   ) -> tuple[Inputs, tuple[Array, ...]]:
-    one, other = state.past
-    value, one = self.convolve_value(self.value(tokens), one)
-    key_query, other = self.convolve_key_query(self.key_query(tokens), other)
-    key, query = (
-      for_heads(each, self.num_heads)
-      for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
-    )
-    value = split_heads(jax.nn.silu(value), self.num_heads)
-    delta, log_decay = self.rate(tokens)
-    return Inputs(query, key, value, log_decay, delta), (one, other)
-
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
-    read += widen(self.skip[...])[None, None, :, None] * inputs.value
-    gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
-    return self.out(gated.astype(tokens.dtype))
+    return self.features(tokens, state)
 
 
 class Rate(nnx.Module):

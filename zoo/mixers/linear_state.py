@@ -406,7 +406,7 @@ class HeadState(LinearState):
     Keys and values are those of the first step of a token, then of its next one.
     """
     heads, past = [], []
-    b, size = len(tokens), self.sizes[0]
+    b, size = len(tokens), tokens.shape[-1] // self.num_heads
     for name in ('query', 'key', 'value'):
       features = getattr(self, name)(tokens)
       if name in self.convolutions:
@@ -418,7 +418,7 @@ class HeadState(LinearState):
     return heads, tuple(past)
 
   def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Inputs, tokens: Float[Array, 'b n w']
+    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
   ) -> Float[Array, 'b n w']:
     merged = merge_heads(read if self.norm is None else self.norm(read))
     merged = merged.astype(tokens.dtype)

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from zoo.reports import style
 from zoo.reports.plots import Plot, render_figure
+from zoo.reports.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,16 +30,6 @@ class Figure:
   caption: str
   pictures: Sequence[Picture]
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Rows of cells, each as long as the header if there is one."""
-
-  rows: Sequence[Sequence[str]]
-  header: Sequence[str] = ()
-  title: str = ''
-  note: str = ''
 
 
 class Claim(TypedDict):

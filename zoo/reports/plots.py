@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +19,20 @@ from matplotlib.axes import Axes
 from zoo.core.errors import UserError
 from zoo.host.files import write_atomically
 from zoo.reports.style import (
+  BLACK,
   DASHES,
   MARKERS,
   WIDTH,
   Figure,
   in_style,
   label_log_axis,
+  legend_above,
   legend_below,
   sparse_markers,
 )
 
-KINDS = 'dots', 'curve', 'line', 'dashed'  # how a series is drawn
+# How a series is drawn.
+KINDS = 'dots', 'curve', 'dashed curve', 'line', 'dashed', 'mark'
 SCALES = 'linear', 'log'  # of the axes of a panel
 
 _COLUMNS = (
@@ -45,7 +50,8 @@ _Texts = tuple[str, ...]
 class Series:
   """Points that belong together; `low` and `high` bound each y, and may equal it.
 
-  `kind` is their style: dots with bars, a curve with a band, a line, or dashed.
+  `kind` is their style: dots with bars, a curve with a band and solid or with dashes, a
+  line, dashes, or a vertical mark at the first x.
   """
 
   name: str
@@ -113,6 +119,11 @@ def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
   return Series(name, kind, colour, *map(_floats, (x, *summary)))
 
 
+def level(name: str, value: float, x: Numbers, colour: str = BLACK) -> Series:
+  """A dashed line at a height, over points x."""
+  return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
+
+
 def _floats(values: Numbers) -> tuple[float, ...]:
   return tuple(np.asarray(values, np.float64).tolist())
 
@@ -176,21 +187,76 @@ def render_figure(panels: Sequence[Panel]) -> Figure:
   width = min(4.8 * columns, WIDTH)
   figure = Figure(4.2 * rows, width)
   for position, panel in enumerate(panels, start=1):
-    axes = figure.add_subplot(
-      rows, columns, position, xscale=panel.x_scale, yscale=panel.y_scale
-    )
-    # Names are plain text, in which a $ does not begin a formula.
-    axes.set_xlabel(panel.x_axis, parse_math=False)
-    axes.set_ylabel(panel.y_axis, parse_math=False)
+    axes = figure.add_subplot(rows, columns, position)
+    _render_panel(axes, panel, _looks(panel.series))
+    _label_log_axes(axes, panel)
     axes.set_title(panel.key, loc='left', fontweight='bold')
-    for one, look in zip(panel.series, _looks(panel.series), strict=True):
-      _render_series(axes, one, look)
     lines = _name_ticks(axes, panel.x_names, width / columns)
-    for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
-      if scale == 'log':
-        label_log_axis(axis)
     legend_below(axes, width / columns, lines)
   return figure
+
+
+@in_style()
+def render_grid(
+  panels: Sequence[Panel],
+  columns: int,
+  height: float,
+  *,
+  y_range: tuple[float, float] | None = None,
+  **shared: Any,
+) -> Figure:
+  """Panels in rows of a height in inches, titled by their keys, with one legend.
+
+  Series of one name look alike in all panels. A label that all panels have at an axis
+  is shown once. `y_range` has the ends of all y axes; `sharex` and `sharey` are those
+  of matplotlib's `subplots`.
+  """
+  rows = -(-len(panels) // columns)
+  # More than four columns do not fit into a page.
+  figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
+  every = [*figure.subplots(rows, columns, squeeze=False, **shared).flat]
+  looks = _looks([one for panel in panels for one in panel.series])
+  for axes in every[len(panels) :]:
+    axes.set_axis_off()
+  for axes, panel in zip(every, panels, strict=False):
+    _render_panel(axes, panel, looks)
+    axes.set_title(panel.key, parse_math=False)
+    if y_range is not None:
+      axes.set_ylim(y_range)
+  for axes, panel in zip(every, panels, strict=False):
+    _label_log_axes(axes, panel)  # when all that share an axis are drawn
+    if shared:
+      axes.label_outer()
+  for axes in every[max(len(panels) - columns, 0) : len(panels)]:
+    axes.tick_params(labelbottom=True)  # nothing is below it
+  if len({panel.x_axis for panel in panels}) == 1:
+    figure.supxlabel(panels[0].x_axis, parse_math=False)
+    for axes in every:
+      axes.set_xlabel('')
+  if len({panel.y_axis for panel in panels}) == 1:
+    figure.supylabel(panels[0].y_axis, parse_math=False)
+    for axes in every:
+      axes.set_ylabel('')
+  legend_above(figure)
+  return figure
+
+
+_Looks = Mapping[tuple[str, str], Mapping[str, Any]]  # by name and kind of a series
+
+
+def _render_panel(axes: Axes, panel: Panel, looks: _Looks) -> None:
+  axes.set(xscale=panel.x_scale, yscale=panel.y_scale)
+  # Names are plain text, in which a $ does not begin a formula.
+  axes.set_xlabel(panel.x_axis, parse_math=False)
+  axes.set_ylabel(panel.y_axis, parse_math=False)
+  for one in panel.series:
+    _render_series(axes, one, looks[one.name, one.kind])
+
+
+def _label_log_axes(axes: Axes, panel: Panel) -> None:
+  for axis, scale in ((axes.xaxis, panel.x_scale), (axes.yaxis, panel.y_scale)):
+    if scale == 'log':
+      label_log_axis(axis)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
@@ -203,31 +269,46 @@ def _name_ticks(axes: Axes, names: Sequence[str], width: float) -> int:
   return max(name.count('\n') for name in wrapped) + 1
 
 
-def _looks(shown: Sequence[Series]) -> list[dict[str, Any]]:
+def _looks(shown: Sequence[Series]) -> _Looks:
   """The marker or dashes that tell each series from others without its colour."""
-  dashed, solid = (
-    [one.name for one in shown if one.kind in kinds]
-    for kinds in (['dashed'], ['curve', 'line'])
-  )
-  looks = []
-  for one in shown:
-    look = {}
-    if one.kind == 'dots':
-      # Hollow, so that markers behind others are visible.
-      look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
-      look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
-    elif one.kind == 'dashed':
-      look['linestyle'] = DASHES[dashed.index(one.name) % len(DASHES)]
-    elif len(solid) > 1:
-      look = sparse_markers(one.colour, solid.index(one.name), len(one.x))
-    looks.append(look)
+  distinct = {(one.name, one.kind): one for one in shown}
+  dashes, curve_dashes = itertools.cycle(DASHES), itertools.cycle(DASHES)
+  of_colours: Counter[str] = Counter()  # of lines with markers
+  solid = 'curve', 'dashed curve', 'line'
+  alone = sum(one.kind in solid for one in distinct.values()) == 1
+  looks: dict[tuple[str, str], dict[str, Any]] = {}
+  for key, one in distinct.items():
+    look: dict[str, Any]
+    match one.kind:
+      case 'dots':
+        # Hollow, so that markers behind others are visible.
+        look = {'marker': MARKERS.get(one.colour, 'o'), 'markerfacecolor': 'none'}
+        look |= {'markersize': 6, 'linestyle': 'none', 'zorder': 3}
+      case 'dashed':
+        look = {'linestyle': next(dashes)}
+      case 'mark':
+        look = {'linewidth': 4, 'alpha': 0.3, 'zorder': 1}
+      case _ if alone and len(one.x) > 1:
+        look = {}
+      case _:
+        position, repeat = of_colours.total(), of_colours[one.colour]
+        look = sparse_markers(one.colour, position, len(one.x), repeat)
+        of_colours[one.colour] += 1
+    if one.kind == 'dashed curve':
+      look['linestyle'] = next(curve_dashes)
+    looks[key] = look
   return looks
 
 
-def _render_series(axes: Axes, one: Series, look: dict[str, Any]) -> None:
+def _render_series(axes: Axes, one: Series, look: Mapping[str, Any]) -> None:
   colour = one.colour
+  if one.kind == 'mark':
+    axes.axvline(one.x[0], color=colour, label=one.name, **look)
+    return
   axes.plot(one.x, one.y, color=colour, label=one.name, **look)
-  if one.kind == 'dots' and one.low != one.high:
+  if one.low == one.high:
+    return
+  if one.kind == 'dots':
     axes.vlines(one.x, one.low, one.high, colors=colour, zorder=look['zorder'])
-  if one.kind == 'curve' and one.low != one.high:
+  if one.kind in ('curve', 'dashed curve'):
     axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.2, lw=0)

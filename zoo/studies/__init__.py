@@ -2,6 +2,7 @@
 
 from zoo.studies.runner import Trainer as Trainer
 from zoo.studies.runner import best as best
+from zoo.studies.runner import histories as histories
 from zoo.studies.runner import history as history
 from zoo.studies.runner import load as load
 from zoo.studies.study import Expected as Expected

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, TypeVar
 
 import jax
+from absl import logging
 
 import zoo
 from zoo import reports
 from zoo.config.validation import Config
 from zoo.core.errors import RunError, UserError
-from zoo.host.files import workdir_path
+from zoo.host.files import workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.training import sweeps
-from zoo.training.records import read_lines
+from zoo.training.curves import logged
 
 # The config of a file name in configs/ and a variant.
 GetConfig = Callable[[str, str], Config]
 
 _Result = TypeVar('_Result')
+_Item = TypeVar('_Item')
 
 
 class Stopped(Exception):
@@ -59,10 +62,21 @@ def run_in(
     ) from error
 
 
-def stop_if_asked(interruption: Interruption) -> None:
-  """Raises Stopped if a signal has asked to stop."""
-  if interruption.due():
-    raise Stopped
+def each(
+  kind: str, items: Mapping[str, _Item], interruption: Interruption
+) -> Iterator[tuple[str, _Item]]:
+  """The items with their names, which are logged; raises Stopped after a signal."""
+  for number, (name, item) in enumerate(items.items(), start=1):
+    if interruption.due():
+      raise Stopped
+    logging.info('%s %d of %d: %s', kind, number, len(items), name)
+    yield name, item
+
+
+def write_report(out: pathlib.Path, file: str, data: object, page: str) -> None:
+  """Writes the results as JSON, and `report.html`, into a folder; raises OSError."""
+  write_atomically(out / file, json.dumps(data, indent=2) + '\n')
+  write_atomically(out / 'report.html', page)
 
 
 def sweep_in(
@@ -116,9 +130,15 @@ def best(rows: Sequence[sweeps.Row]) -> sweeps.Row:
 
 def history(row: sweeps.Row, field: str = 'eval_risk') -> tuple[list[int], list[float]]:
   """The logged steps of a run that have a field, and its values there."""
-  lines = read_lines(row['workdir'] / 'metrics.jsonl')
-  found = [(line['step'], line[field]) for line in lines if line[field] is not None]
-  return [step for step, _ in found], [value for _, value in found]
+  return logged(row['workdir'], field)
+
+
+def histories(
+  rows: Sequence[sweeps.Row], field: str = 'eval_risk'
+) -> tuple[list[int], list[list[float]]]:
+  """The logged steps that the first of some runs has, and the values of each run."""
+  found = [history(row, field) for row in rows]
+  return found[0][0], [values for _, values in found]
 
 
 def load(row: sweeps.Row, step: int | None = None) -> Any:
@@ -126,7 +146,7 @@ def load(row: sweeps.Row, step: int | None = None) -> Any:
   return zoo.load(row['workdir'], step).model
 
 
-def facts() -> dict[str, Mapping[str, str]]:
+def facts() -> dict[str, dict[str, str]]:
   """The versions and the machine that the numbers of a report depend on."""
   packages = 'icl-zoo', 'jax', 'flax', 'optax', 'orbax-checkpoint', 'numpy', 'scipy'
   versions = {name: metadata.version(name) for name in (*packages, 'matplotlib')}

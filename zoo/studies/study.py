@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
-from absl import logging
-
 from zoo import reports
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
@@ -23,10 +21,11 @@ from zoo.reports.plots import Panel, Plot, from_csv, write_plot
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
+  each,
   facts,
   run_in,
   sections_of,
-  stop_if_asked,
+  write_report,
 )
 
 HOLDS, FAILS, MEASURED = 'holds', 'fails', 'measured'
@@ -168,16 +167,13 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
-    missing = [one for one in due if _read(one, out).numbers is None]
-    for count, study in enumerate(missing, start=1):
-      stop_if_asked(interruption)
-      logging.info('study %d of %d: %s', count, len(missing), _shown(study))
+    missing = {_shown(one): one for one in due if _read(one, out).numbers is None}
+    for _, study in each('study', missing, interruption):
       _measure(study, get_config, out)
     results = [_read(one, out) for one in known]
     if part is None:
-      table = [_as_json(one) for one in results]
-      write_atomically(out / about.file, json.dumps(table, indent=2) + '\n')
-      write_atomically(out / 'report.html', page(results, about))
+      data = [_as_json(one) for one in results]
+      write_report(out, about.file, data, page(results, about))
     return results
 
   return run_in(out, work)

@@ -1,12 +1,16 @@
 """Exact theory of the linear family: risks, optima, certificates, constructions."""
 
 from zoo.tasks.linear_regression import covers as covers
+from zoo.theory import asymptotic as asymptotic
 from zoo.theory import constructions as constructions
 from zoo.theory import deep as deep
+from zoo.theory import dynamics as dynamics
 from zoo.theory import labels as labels
 from zoo.theory import sequential as sequential
 from zoo.theory.certificates import certificate as certificate
 from zoo.theory.certificates import is_global_optimum as is_global_optimum
+from zoo.theory.dynamics import gradient_flow as gradient_flow
+from zoo.theory.dynamics import plateaus as plateaus
 from zoo.theory.exact import exact_curve as exact_curve
 from zoo.theory.exact import exact_form_risks as exact_form_risks
 from zoo.theory.exact import exact_risk as exact_risk

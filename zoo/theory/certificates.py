@@ -14,11 +14,11 @@ from jaxtyping import Array
 
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import (
-  double_precision,
   excess_risk,
   float64_rule,
 )
 from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.precision import double_precision
 from zoo.theory.risk import coordinate_mean_square, population_risk
 
 

@@ -1,8 +1,7 @@
 """Exact risks and differences of models, estimators and learning rules."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -10,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import Recurrence
@@ -24,6 +22,7 @@ from zoo.theory.forms import Constants, Form, exact_form, form_constants, form_r
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
+from zoo.theory.precision import double_precision, in_float64, to_float64
 from zoo.theory.risk import float64_risk, mean_square, population_risk
 from zoo.theory.trust import check_rule
 
@@ -103,7 +102,7 @@ def exact_risks(rules: LearningRule, moments: Moments) -> Float[Array, ' n']:
   Computes `exact_risk` in float64 and in one call; the rules are on the host.
   """
   with double_precision():
-    return _risks(jax.tree.map(_float64, moments), rules)
+    return _risks(jax.tree.map(to_float64, moments), rules)
 
 
 def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
@@ -112,7 +111,7 @@ def exact_form_risks(forms: Form, task: Task) -> Float[Array, ' n']:
   Computes `exact_risk` in float64 and in one call; the forms are on the host.
   """
   with double_precision():
-    constants = jax.tree.map(_float64, form_constants(forms, task))
+    constants = jax.tree.map(to_float64, form_constants(forms, task))
     return _risks_of_forms(constants, forms)
 
 
@@ -146,46 +145,6 @@ def require_rule(subject: Predictor | nnx.Module) -> FollowsRule:
   return subject
 
 
-@contextlib.contextmanager
-def double_precision() -> Iterator[None]:
-  """Computes in float64 inside the block, with matrix products in full precision.
-
-  The computation runs on the host's CPU whatever the devices: a TPU has no float64, and
-  emulates each operation by dozens of others.
-  """
-  with _on_host(), jax.enable_x64(True), jax.default_matmul_precision('highest'):
-    yield
-
-
-def _on_host() -> contextlib.AbstractContextManager:
-  """Computes on the host's CPU inside the block."""
-  if jax.default_backend() == 'cpu':
-    return contextlib.nullcontext()
-  try:
-    cpu = jax.local_devices(backend='cpu')[:1]
-  except RuntimeError:  # JAX_PLATFORMS excludes the CPU
-    return contextlib.nullcontext()
-  # A mesh, because a mesh set by the caller overrides `jax.default_device`.
-  mesh = Mesh(
-    np.reshape(cpu, (1, 1)), ('data', 'model'), axis_types=(AxisType.Auto,) * 2
-  )
-  return jax.set_mesh(mesh)
-
-
-Subject = TypeVar('Subject')
-
-
-def in_float64(subject: Subject) -> Subject:
-  """A copy of a concrete model with its arrays in float64.
-
-  Make and use the copy inside `double_precision`.
-  """
-  if not isinstance(subject, nnx.Module):
-    return subject
-  graph, state = nnx.split(subject)
-  return nnx.merge(graph, jax.tree.map(_float64, state))
-
-
 def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
   """The learning rule of a concrete subject, computed from its parameters in float64.
 
@@ -200,7 +159,7 @@ def float64_rule(subject: Predictor | nnx.Module) -> LearningRule:
       rule = _rule_of(*nnx.split(follower))
     else:
       rule = follower.learning_rule()
-    # Copies, for the reason that `_float64` makes a view.
+    # Copies, for the reason that `to_float64` makes a view.
     return jax.tree.map(lambda leaf: np.array(leaf, np.float64), rule)
 
 
@@ -276,7 +235,7 @@ def _evaluate(
   with double_precision():
     rules = [float64_rule(subject) for subject in followers]
     _check_features(rules, moments)
-    found = function(jax.tree.map(_float64, moments), *rules)
+    found = function(jax.tree.map(to_float64, moments), *rules)
     return jax.tree.map(float, found)
 
 
@@ -300,14 +259,3 @@ def _check_features(
   for rule in rules:
     if rule.num_features != d:
       raise UserError(f'the subject has {rule.num_features} features; the task has {d}')
-
-
-def _float64(leaf: ArrayLike) -> ArrayLike:
-  """The leaf in float64 if it is a floating-point array."""
-  if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-    return leaf
-  # A new view: JAX 0.10.2 caches the float32 buffer of a NumPy array that a function
-  # compiled without x64 has closed over, and would reuse it for the same object here.
-  # With its type an array of NumPy is put on the device, where otherwise JAX compiles a
-  # program for each shape.
-  return jnp.asarray(np.asarray(leaf, np.float64).view(), jnp.float64)

@@ -12,8 +12,9 @@ import numpy as np
 from zoo.core.errors import check_name
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import Predictor, Task
-from zoo.theory.exact import Scalar, double_precision, evaluate_form
+from zoo.theory.exact import Scalar, evaluate_form
 from zoo.theory.label_moments import Label, QuadraticRisk, best_rule, quadratic_risk
+from zoo.theory.precision import double_precision
 
 GUESSES = 'free', 'zero'  # the initial guess: any, or 0
 

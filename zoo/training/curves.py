@@ -1,27 +1,19 @@
 """Plots of runs: the in-context risk by training step, and by number of examples."""
 
 import functools
+import itertools
 import operator
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
-
-from matplotlib.axes import Axes
 
 from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
 from zoo.reports.comparison_plots import plot_by_examples
-from zoo.reports.style import (
-  BLACK,
-  PALETTE,
-  Figure,
-  in_style,
-  label_log_axis,
-  legend_above,
-  sparse_markers,
-)
+from zoo.reports.plots import Panel, render_grid, series
+from zoo.reports.style import BLACK, PALETTE, Figure
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
 from zoo.training.records import read_lines
@@ -36,7 +28,6 @@ _MOST_FIELDS = 4  # in a label
 class RiskCurve(NamedTuple):
   """The risk of a run at the steps where it was measured, at least one."""
 
-  label: str
   is_exact: bool  # False: sampled
   steps: list[int]
   risks: list[float]
@@ -45,45 +36,45 @@ class RiskCurve(NamedTuple):
 def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   """The risk of each run by step, exact where it is known, else sampled.
 
-  A dashed line shows one-step gradient descent on the first run's task. Raises
-  UserError for a folder that holds no run, or one that has logged nothing yet. A folder
-  may be in a bucket: gs://bucket/runs/a.
+  A run whose risk was measured only once shows its training loss as well. Dashes show
+  one-step gradient descent on the first run's task. Raises UserError for a folder that
+  holds no run, or one that has logged nothing yet. A folder may be in a bucket:
+  gs://bucket/runs/a.
   """
-  return _plot_risk([workdir_path(workdir) for workdir in workdirs])
-
-
-@in_style()
-def _plot_risk(folders: Sequence[pathlib.Path]) -> Figure:
-  labels = _labels(folders)
-  figure = Figure(4.2)
-  axes = figure.add_subplot(
-    xlabel='training step', ylabel='in-context risk (log scale)'
-  )
-  axes.set_yscale('log')
-  for number, folder in enumerate(folders):
+  folders = [workdir_path(workdir) for workdir in workdirs]
+  labels, shown = _labels(folders), []
+  for colour, folder in zip(itertools.cycle(PALETTE), folders, strict=False):
     curve = read_curve(folder)
-    colour = PALETTE[number % len(PALETTE)]
-    marks = sparse_markers(colour, number, len(curve.steps))
-    if not curve.is_exact:
-      marks['markevery'] = 1  # where it was sampled
-    label = f'{labels[folder]}: {curve.risks[-1]:.3f}'
-    axes.plot(curve.steps, curve.risks, color=colour, label=label, **marks)
-  _plot_gradient_descent(axes, folders[0])
-  label_log_axis(axes.yaxis)
-  legend_above(figure, 'risk at the end' if len(folders) > 1 else None)
-  return figure
+    name = f'{labels[folder]}: {curve.risks[-1]:.3f}'
+    shown.append(series(name, 'curve', colour, curve.steps, curve.risks))
+    if len(curve.steps) == 1:
+      name = f'{labels[folder]}, training loss'
+      shown.append(series(name, 'line', colour, *logged(folder, 'loss')))
+  summary = read_summary(folders[0] / SUMMARY)
+  if summary is not None and (risk := summary['gd_risk']) is not None:
+    ends = [f(step for one in shown for step in one.x) for f in (min, max)]
+    name = f'one step of gradient descent: {risk:.3f}'
+    shown.append(series(name, 'dashed', BLACK, ends, [risk, risk]))
+  title = 'numbers are risks at the end' if len(folders) > 1 else ''
+  axes = 'training step', 'in-context risk (log scale)'
+  return render_grid([Panel(title, *axes, tuple(shown), y_scale='log')], 1, 3.3)
 
 
 def read_curve(workdir: pathlib.Path) -> RiskCurve:
   """The risk by step that a run has logged; raises UserError if there is none."""
-  label = _label(_config(workdir))
-  lines = read_lines(workdir / _METRICS)
+  _config(workdir)  # raises UserError for a folder that holds no run
   for field in ('exact_risk', 'eval_risk'):
-    points = [(line['step'], line[field]) for line in lines if line[field] is not None]
-    if points:
-      steps, risks = zip(*points, strict=True)
-      return RiskCurve(label, field == 'exact_risk', list(steps), list(risks))
+    steps, risks = logged(workdir, field)
+    if steps:
+      return RiskCurve(field == 'exact_risk', steps, risks)
   raise UserError(f'{workdir} has logged no risk yet; train it further first')
+
+
+def logged(workdir: pathlib.Path, field: str) -> tuple[list[int], list[float]]:
+  """The steps that have a field in the log of a run, and its values there."""
+  lines = read_lines(workdir / _METRICS)
+  found = [(line['step'], line[field]) for line in lines if line[field] is not None]
+  return [step for step, _ in found], [value for _, value in found]
 
 
 def plot_examples(workdirs: Sequence[str | pathlib.Path]) -> Figure:
@@ -199,11 +190,3 @@ def _check_losses(configs: Mapping[pathlib.Path, Mapping[str, Any]]) -> None:
       f'{squared[True]} has the squared error as its loss and {squared[False]} another '
       'one; plot them apart, since the two cannot share an axis'
     )
-
-
-def _plot_gradient_descent(axes: Axes, workdir: pathlib.Path) -> None:
-  summary = read_summary(workdir / SUMMARY)
-  if summary is not None and summary['gd_risk'] is not None:
-    risk = summary['gd_risk']
-    label = f'one step of gradient descent: {risk:.3f}'
-    axes.axhline(risk, color=BLACK, linestyle='--', linewidth=1, label=label)

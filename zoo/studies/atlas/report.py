@@ -9,13 +9,12 @@ from zoo.host.files import write_atomically
 from zoo.reports.style import Figure
 from zoo.studies.atlas import pictures
 from zoo.studies.atlas.results import (
-  CHANGE_COLUMNS,
-  COLUMNS,
   Result,
   Results,
+  cells_table,
   changes,
-  row_of,
-  row_of_change,
+  changes_table,
+  reasons_table,
   trained_cells,
 )
 
@@ -98,52 +97,37 @@ def _page(
   figures: dict[str, reports.Figure],
   command: str,
 ) -> str:
-  first = results[0]
-  models = {one.cell.model for one in results}
-  tasks = pictures.by_prompts(results)
+  first, by_prompts = results[0], pictures.by_prompts(results)
+  models, num_seeds = {one.cell.model for one in results}, len(first.by_seed)
   lead = (
-    f'{len(models)} architectures, tasks {", ".join(tasks)}. Each cell has '
-    f'{len(first.by_seed)} seeds and {first.num_steps} steps, and the learning '
-    f'rate that is best on held-out prompts; losses are on other prompts. '
+    f'{len(models)} architectures, tasks {", ".join(by_prompts)}. Each cell has '
+    f'{num_seeds} seed{"s" * (num_seeds > 1)} and {first.num_steps} steps, and the '
+    f'learning rate that is best on held-out prompts; losses are on other prompts. '
     f'In {sum(one.still_falls for one in results)} of {len(results)} cells the loss '
     'still fell at the end.'
   )
-  reasons = [[cell.name, one] for cell, one in found.items() if isinstance(one, str)]
-  tables = [
-    reports.Table(
-      [[one.cell.name, *row_of(one), _command(command, one)] for one in of],
-      header=('cell', *COLUMNS, 'command'),
-      title=task,
-    )
-    for task, of in tasks.items()
-  ]
-  if found_changes := changes(results):
-    tables.append(
-      reports.Table(
-        [*map(row_of_change, found_changes)],
-        header=CHANGE_COLUMNS,
-        title='what the guess changes, on the same prompts',
-      )
-    )
-  if reasons:
-    tables.append(reports.Table(reasons, header=('cell', 'why it has no result')))
+  tables = [cells_table(of, task) for task, of in by_prompts.items()]
+  if differences := changes(results):
+    tables.append(changes_table(differences))
+  if (reasons := reasons_table(found)).rows:
+    tables.append(reasons)
+  cells = reports.Section(
+    'Cells',
+    'The intervals of 95 % are over seeds and prompts, by Student’s t with one degree '
+    'of freedom less than there are seeds: two seeds tell very little. One seed has no '
+    'interval. Exact risks, of linear attention and of baselines, are not sampled. The '
+    'column seeds has the least and the largest loss of a seed, which are not an '
+    'interval. The time is for all seeds and learning rates together. The name of a '
+    'cell has its model, task, guess and context length, if it has them. A cell alone '
+    f'has the same numbers; this command trains that of the first row: '
+    f'{_command(command, first)}',
+    {'atlas.csv': 'atlas.csv'},
+    tables=tables,
+  )
   return reports.render(
     'Atlas of architectures and tasks',
     lead,
-    [
-      reports.Section('Pictures', figures=figures),
-      reports.Section(
-        'Cells',
-        'The intervals of 95 % are over seeds and prompts, by Student’s t with one '
-        'degree of freedom less than there are seeds: two seeds tell very little. One '
-        'seed has no interval. Exact risks, of linear attention and of baselines, are '
-        'not sampled. The column seeds has the least and the largest loss of a seed, '
-        'which are not an interval. The command trains the cell alone, and gives the '
-        'same numbers. The time is for all seeds and learning rates together.',
-        {'atlas.csv': 'atlas.csv'},
-        tables=tables,
-      ),
-    ],
+    [reports.Section('Pictures', figures=figures), cells],
   )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from zoo.core.tables import format_table
 from zoo.measure.intervals import Interval, interval, seed_interval
+from zoo.reports import Table, tables
 
 
 class Cell(NamedTuple):
@@ -203,32 +201,28 @@ def _with_guess_zero(cell: Cell) -> Cell:
 
 def table(found: Results) -> str:
   """The cells as a table for a terminal, each with its best known baseline."""
-  reasons = [
-    f'{cell.name}: {one}' for cell, one in found.items() if isinstance(one, str)
-  ]
   results = trained_cells(found)
-  header = 'cell', *COLUMNS
-  rows = [[one.cell.name, *row_of(one)] for one in results]
-  tables = [format_table(rows, header)]
-  if found_changes := changes(results):
-    tables.append(
-      '\n' + format_table([*map(row_of_change, found_changes)], CHANGE_COLUMNS)
-    )
-  return '\n'.join([*tables, *reasons])
+  texts = [cells_table(results).text()]
+  if differences := changes(results):
+    texts.append('\n' + changes_table(differences).text())
+  return '\n'.join([*texts, *(': '.join(row) for row in reasons_table(found).rows)])
 
 
-COLUMNS = (
-  *('weights', 'rate', 'loss, ± 95 %', 'seeds', 'twice the examples'),
-  *('zero', 'best baseline', 'time'),
-)
+def cells_table(results: Sequence[Result], title: str = '') -> Table:
+  """The losses of cells, each with its best known baseline."""
+  header = (
+    *('cell', 'weights', 'rate', 'loss, ± 95 %', 'seeds', 'twice the examples'),
+    *('zero', 'best baseline', 'time'),
+  )
+  return Table([*map(_row, results)], header, title)
 
 
-def row_of(result: Result) -> list[str]:
-  """The entries of `COLUMNS`."""
+def _row(result: Result) -> list[str]:
   best, longest = result.best_baseline, result.longest
   exact = ', exact risk' if result.exact_at(result.trained) is not None else ''
   falls = ', still falls' if result.still_falls else ''
   return [
+    result.cell.name,
     f'{result.num_params:,}',
     f'{result.learning_rate:g}',
     _format(result.loss) + exact + falls,
@@ -240,18 +234,25 @@ def row_of(result: Result) -> list[str]:
   ]
 
 
-CHANGE_COLUMNS = 'cell', 'guess 0', 'minus guess 0, ± 95 %', 'in %'
-
-
-def row_of_change(change: Change) -> list[str]:
-  """The entries of `CHANGE_COLUMNS`."""
-  share = change.share
-  return [
-    change.result.cell.name,
-    f'{change.reference.loss.mean:.4f}',
-    _format(change.loss),
-    _format(Interval(*(100 * end for end in share)), '+.1f', '.1f'),
+def changes_table(found: Sequence[Change]) -> Table:
+  """What guesses change."""
+  rows = [
+    [
+      change.result.cell.name,
+      f'{change.reference.loss.mean:.4f}',
+      _format(change.loss),
+      _format(Interval(*(100 * end for end in change.share)), '+.1f', '.1f'),
+    ]
+    for change in found
   ]
+  header = 'cell', 'guess 0', 'minus guess 0, ± 95 %', 'in %'
+  return Table(rows, header, 'what the guess changes, on the same prompts')
+
+
+def reasons_table(found: Results) -> Table:
+  """The cells without a result."""
+  rows = [[cell.name, one] for cell, one in found.items() if isinstance(one, str)]
+  return Table(rows, ('cell', 'why it has no result'))
 
 
 def _format(found: Interval, form: str = '.4f', of_half: str = '.4f') -> str:
@@ -265,43 +266,42 @@ def _format(found: Interval, form: str = '.4f', of_half: str = '.4f') -> str:
 def to_csv(found: Results) -> str:
   """All cells as CSV: their losses by number of examples, and the baselines' losses."""
   trained = trained_cells(found)
-  names = dict.fromkeys(name for one in trained for name in one.baselines)
+  baselines = dict.fromkeys(name for one in trained for name in one.baselines)
   lengths = sorted({length for one in trained for length in one.lengths})
-  curve = {length: f'loss_after_{length}' for length in lengths}
-  columns = ['model', 'task', 'guess', 'num_params', 'learning_rate', 'num_steps']
-  columns += ['seconds', 'still_falls', 'context_length', 'loss', 'low', 'high']
-  columns += [
-    'by_seed',
-    'minus_guess_0',
-    'minus_guess_0_low',
-    'minus_guess_0_high',
-    'reason',
-    *(f'{name}_loss' for name in names),
-    *curve.values(),
-  ]
+  columns = (
+    *('model', 'task', 'guess', 'num_params', 'learning_rate', 'num_steps'),
+    *('seconds', 'still_falls', 'context_length', 'loss', 'low', 'high', 'by_seed'),
+    *('minus_guess_0', 'minus_guess_0_low', 'minus_guess_0_high', 'reason'),
+    *(f'{name}_loss' for name in baselines),
+    *(f'loss_after_{length}' for length in lengths),
+  )
   of_guess = {change.result.cell: change.loss for change in changes(trained)}
-  text = io.StringIO()
-  writer = csv.DictWriter(text, columns, lineterminator='\n')
-  writer.writeheader()
-  for cell, one in found.items():
-    row: dict[str, Any] = cell._asdict()
-    if isinstance(one, str):
-      writer.writerow({**row, 'reason': one})
-      continue
-    row |= {name: getattr(one, name) for name in columns[3:9]}
-    row |= _ends('loss', 'low', 'high', one.loss)
-    if change := of_guess.get(cell):
-      name = 'minus_guess_0'
-      row |= _ends(name, f'{name}_low', f'{name}_high', change)
-    row['by_seed'] = ' '.join(f'{loss:.6g}' for loss in one.by_seed)
-    row |= {f'{name}_loss': one.baseline(name) for name in one.baselines}
-    means = {n: one.at(i).mean for i, n in enumerate(one.lengths)}
-    row |= {curve[n]: mean for n, mean in means.items() if not math.isnan(mean)}
-    writer.writerow(row)
-  return text.getvalue()
+  rows = [
+    {**cell._asdict(), 'reason': one}
+    if isinstance(one, str)
+    else _csv_row(one, of_guess.get(cell))
+    for cell, one in found.items()
+  ]
+  return tables.to_csv(columns, rows)
 
 
-def _ends(mean: str, low: str, high: str, found: Interval) -> dict[str, float]:
-  """An interval by the names of its columns; without its ends if it is unbounded."""
-  row = dict(zip((mean, low, high), found, strict=True))
-  return {name: value for name, value in row.items() if math.isfinite(value)}
+def _csv_row(one: Result, change: Interval | None) -> dict[str, Any]:
+  row = {
+    **one.cell._asdict(),
+    'num_params': one.num_params,
+    'learning_rate': one.learning_rate,
+    'num_steps': one.num_steps,
+    'seconds': one.seconds,
+    'still_falls': one.still_falls,
+    'context_length': one.context_length,
+    'by_seed': ' '.join(f'{loss:.6g}' for loss in one.by_seed),
+    **{f'{name}_loss': one.baseline(name) for name in one.baselines},
+  }
+  numbers = {'loss': one.loss.mean, 'low': one.loss.low, 'high': one.loss.high}
+  if change is not None:
+    numbers['minus_guess_0'] = change.mean
+    numbers['minus_guess_0_low'] = change.low
+    numbers['minus_guess_0_high'] = change.high
+  numbers |= {f'loss_after_{n}': one.at(i).mean for i, n in enumerate(one.lengths)}
+  # With one seed there are no ends; a model may not take so many examples.
+  return row | {name: value for name, value in numbers.items() if math.isfinite(value)}

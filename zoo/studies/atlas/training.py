@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from absl import logging
 from jaxtyping import Float
 
 from zoo.config.validation import Config
@@ -25,7 +24,7 @@ from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.results import Cell, Reason, Result, to_csv
-from zoo.studies.runner import history, run_in, stop_if_asked, sweep_in
+from zoo.studies.runner import each, history, run_in, sweep_in
 from zoo.training import sweeps
 
 # The config for the fields of a cell: model, task, guess and context length.
@@ -72,9 +71,7 @@ def _run(
 ) -> dict[Cell, Result | Reason]:
   found: dict[Cell, Result | Reason] = {}
   cells = grid.cells if part is None else part.of(grid.cells)
-  for number, cell in enumerate(cells, start=1):
-    stop_if_asked(interruption)
-    logging.info('cell %d of %d: %s', number, len(cells), cell.name)
+  for _, cell in each('cell', {cell.name: cell for cell in cells}, interruption):
     found[cell] = _train(cell, grid, get_config, out)
   if part is None:
     write_atomically(out / 'atlas.csv', to_csv(found))

@@ -70,13 +70,10 @@ def _gd(d: int, k: int) -> float:
 HEADLINE = Study(
   name='garg_toy',
   statement='A small transformer is nearer to least squares than to any simpler rule.',
-  setting=(
-    'Noiseless linear regression, d = 5, 11 points per prompt, weights and features '
-    '~ N(0, I), the loss at every point: the task of toy.yaml, 5000 steps of 64 '
-    'prompts. 3 layers, width 64, 2 heads (Garg’s tiny size; toy.yaml has the '
-    'standard one), the better of the rates 0.001 and '
-    '0.003 on held-out prompts.'
-  ),
+  setting='Noiseless linear regression, d = 5, 11 points per prompt, weights and '
+  'features ~ N(0, I), the loss at every point: the task of toy.yaml, 5000 steps of '
+  '64 prompts. 3 layers, width 64, 2 heads (Garg’s tiny size; toy.yaml has the '
+  'standard one), the better of the rates 0.001 and 0.003 on held-out prompts.',
   source='Garg et al., arXiv 2208.01066, Fig. 2, and toy.yaml',
   expected={
     # The source has no number for d = 5. Its figure orders the predictors at d and 2d

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, PALETTE
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import PALETTE
 from zoo.studies.runner import Trainer, history
 from zoo.studies.study import Found, Study, at_least, at_most, near
 
@@ -52,7 +52,7 @@ def measure(train: Trainer) -> Found:
         series(f'seed {seed}', 'curve', PALETTE[seed], *curve)
         for seed, curve in enumerate(curves)
       ),
-      series('ln 2', 'dashed', BLACK, curves[0][0], [math.log(2)] * len(curves[0][0])),
+      level('ln 2', math.log(2), curves[0][0]),
     ),
   )
   numbers = {
@@ -89,12 +89,10 @@ def plateau(steps: Sequence[int], losses: Sequence[float]) -> tuple[float, float
 HEADLINE = Study(
   name='induction',
   statement='The loss of few-shot recall waits at ln 2 before an induction head forms.',
-  setting=(
-    'Two pairs of a class and a label, new in every prompt, then one of the two '
-    'classes: 5 labels and 50 one-hot classes (the source: images of them); '
-    'attention only, 2 layers, width 64, 8 heads, rotary; 31,250 steps of 32 prompts, '
-    'Adam 1e-5, the loss at the query; 3 seeds.'
-  ),
+  setting='Two pairs of a class and a label, new in every prompt, then one of the two '
+  'classes: 5 labels and 50 one-hot classes (the source: images of them); attention '
+  'only, 2 layers, width 64, 8 heads, rotary; 31,250 steps of 32 prompts, Adam 1e-5, '
+  'the loss at the query; 3 seeds.',
   source='Singh et al., arXiv 2404.07129',
   expected={
     'plateau': near(
@@ -109,13 +107,9 @@ HEADLINE = Study(
   },
   minutes=5,
   measure=measure,
-  caption=(
-    'The loss on held-out prompts while three seeds train. At ln 2 the model has '
-    'learned that the label is one of the two in the context, but not which.'
-  ),
-  note=(
-    'By the rule the loss slows down at ln 2, but this is more a shoulder than a '
-    'plateau. With one-hot classes in place of images the drop is not complete after '
-    'as many steps as in the source, and the loss is still falling.'
-  ),
+  caption='The loss on held-out prompts while three seeds train. At ln 2 the model '
+  'has learned that the label is one of the two in the context, but not which.',
+  note='By the rule the loss slows down at ln 2, but this is more a shoulder than a '
+  'plateau. With one-hot classes in place of images the drop is not complete after as '
+  'many steps as in the source, and the loss is still falling.',
 )

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.special import log_softmax, xlogy
 
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
+from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLUE, GREEN, VERMILION
 from zoo.studies.runner import Trainer, load
 from zoo.studies.study import Expected, Found, Study, at_most, near
@@ -90,7 +90,7 @@ def _panels(
     (
       series('model', 'curve', '#000000', steps, risks),
       *(
-        series(_PHASES[name], 'dashed', colour, steps, [lines[name]] * len(steps))
+        level(_PHASES[name], lines[name], steps, colour)
         for name, colour in colours.items()
       ),
     ),
@@ -124,12 +124,10 @@ _LINES = 'measured independently; five standard errors of this sample'
 HEADLINE = Study(
   name='markov_phases',
   statement='On Markov chains a transformer is uniform, then unigram, then bigram.',
-  setting=(
-    'Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention only, 2 '
-    'layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3. The '
-    'numbers are Kullback–Leibler divergences from the true row for the last symbol, '
-    'and the nearest of the three strategies at every 5th, then every 50th step.'
-  ),
+  setting='Chains of 2 symbols with rows ~ Dirichlet(1, 1), 101 symbols; attention '
+  'only, 2 layers, width 16, 1 head; 2000 steps of 64 chains, Adam 1e-3. The numbers '
+  'are Kullback–Leibler divergences from the true row for the last symbol, and the '
+  'nearest of the three strategies at every 5th, then every 50th step.',
   source='Edelman et al., arXiv 2402.11004, Fig. 1',
   expected={
     'kl_uniform': near(0.2175, 0.012, _LINES + ' (.216 and .219)'),
@@ -149,9 +147,7 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
-  caption=(
-    '(a) The divergence of the model from the truth during training, after '
-    '100 transitions, and those of the strategies. (b) The divergence of the model '
-    'from each strategy: the lowest line is the phase.'
-  ),
+  caption='(a) The divergence of the model from the truth during training, after 100 '
+  'transitions, and those of the strategies. (b) The divergence of the model from '
+  'each strategy: the lowest line is the phase.',
 )

@@ -6,9 +6,9 @@ import numpy as np
 
 from zoo import estimators, probing, theory
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
+from zoo.reports.plots import Panel, level, series
 from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.runner import Trainer, history, load
+from zoo.studies.runner import Trainer, histories, load
 from zoo.studies.study import Found, Study, at_least, at_most
 from zoo.tasks import LinearRegression
 
@@ -29,15 +29,15 @@ def measure(train: Trainer) -> Found:
   )
   at_gd, at_model = shown['gd'][:, -1], shown['model'][:, -1]
   order = np.argsort(at_gd)
-  steps, risks = zip(*(history(row, 'exact_risk') for row in rows), strict=True)
+  steps, risks = histories(rows, 'exact_risk')
   # Without the first logged step, where a model with small weights predicts 0.
   learning = Panel(
     'a',
     'training step',
     'exact in-context risk',
     (
-      series('trained, 3 seeds', 'curve', BLUE, steps[0], risks),
-      series('gradient descent', 'dashed', BLACK, steps[0], [gd_risk] * len(steps[0])),
+      series('trained, 3 seeds', 'curve', BLUE, steps, risks),
+      level('gradient descent', gd_risk, steps),
     ),
   )
   agreement = Panel(
@@ -65,12 +65,10 @@ _FIGURE = 'arXiv 2212.07677, Fig. 2: '
 HEADLINE = Study(
   name='one_step',
   statement='A trained layer of linear self-attention is one step of gradient descent.',
-  setting=(
-    'Linear regression, d = 10, C = 10, weights ~ N(0, I); lsa, 5000 steps of 2048 '
-    'prompts, Adam 5e-3 decaying to 0; the worst of 3 seeds against the best single '
-    'step from 0. Features are normal, for which theory has the optimum; in the source '
-    'they are uniform, so its loss is not comparable.'
-  ),
+  setting='Linear regression, d = 10, C = 10, weights ~ N(0, I); lsa, 5000 steps of '
+  '2048 prompts, Adam 5e-3 decaying to 0; the worst of 3 seeds against the best '
+  'single step from 0. Features are normal, for which theory has the optimum; in the '
+  'source they are uniform, so its loss is not comparable.',
   source='von Oswald et al., arXiv 2212.07677',
   expected={
     'cosine': at_least(0.99, _FIGURE + 'the cosine of the sensitivities tends to 1'),
@@ -83,8 +81,6 @@ HEADLINE = Study(
   },
   minutes=1,
   measure=measure,
-  caption=(
-    '(a) The exact risk of the layer during training. (b) Its predictions against '
-    'those of gradient descent, prompt by prompt.'
-  ),
+  caption='(a) The exact risk of the layer during training. (b) Its predictions '
+  'against those of gradient descent, prompt by prompt.',
 )

@@ -62,10 +62,8 @@ def _pool(value: float, spread: float) -> Expected:
 HEADLINE = Study(
   name='pool_lines',
   statement='The posterior mean over a pool of tasks, and ridge, have known errors.',
-  setting=(
-    'D = 8, σ² = 0.25, the mean over k = 0 … 15 examples of the squared error to the '
-    'label without noise, over D; pools of M tasks ~ N(0, I).'
-  ),
+  setting='D = 8, σ² = 0.25, the mean over k = 0 … 15 examples of the squared error '
+  'to the label without noise, over D; pools of M tasks ~ N(0, I).',
   source='Raventós et al., arXiv 2306.15063, section 2',
   expected={
     'ridge': near(
@@ -79,8 +77,6 @@ HEADLINE = Study(
   },
   minutes=1,
   measure=measure,
-  caption=(
-    'The posterior mean over the pool is better than ridge on the pool and worse on '
-    'new tasks; the lines meet as the pool grows.'
-  ),
+  caption='The posterior mean over the pool is better than ridge on the pool and '
+  'worse on new tasks; the lines meet as the pool grows.',
 )

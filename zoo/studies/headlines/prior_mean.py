@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, BLUE, VERMILION
-from zoo.studies.runner import Trainer, history
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import BLUE, VERMILION
+from zoo.studies.runner import Trainer, histories
 from zoo.studies.study import Expected, Found, Study
 
 _SEEDS = [{'seed': seed} for seed in range(3)]
@@ -19,11 +19,9 @@ def measure(train: Trainer) -> Found:
   }
   shown = []
   for name, colour in (('lsa', VERMILION), ('ltb', BLUE)):
-    curves = [history(row, 'exact_risk') for row in rows[name]]
-    steps = curves[0][0]
-    values = [risks for _, risks in curves]
+    steps, values = histories(rows[name], 'exact_risk')
     shown.append(series(f'{name}, 3 seeds', 'curve', colour, steps, values))
-  shown.append(series('GD from w*', 'dashed', BLACK, steps, [gd] * len(steps)))
+  shown.append(level('GD from w*', gd, steps))
   panel = Panel('a', 'training step', 'exact in-context risk', tuple(shown))
   return Found(risks, (panel,))
 
@@ -31,11 +29,9 @@ def measure(train: Trainer) -> Found:
 HEADLINE = Study(
   name='prior_mean',
   statement='LTB is one step of gradient descent from the prior mean; LSA cannot be.',
-  setting=(
-    'Linear regression, d = C = 10, weights ~ N(w*, I) with w* = [2, …, 2]; 5000 steps '
-    'of 2048 prompts, Adam 5e-3 decaying to 0; exact risks, the seed of 3 that is '
-    'farthest from gradient descent.'
-  ),
+  setting='Linear regression, d = C = 10, weights ~ N(w*, I) with w* = [2, …, 2]; '
+  '5000 steps of 2048 prompts, Adam 5e-3 decaying to 0; exact risks, the seed of 3 '
+  'that is farthest from gradient descent.',
   source='Zhang, Wu and Bartlett, arXiv 2402.14951',
   expected={
     # Two per cent above the proved value; the paper's schedule ends closer than that.
@@ -50,8 +46,6 @@ HEADLINE = Study(
   },
   minutes=1.5,
   measure=measure,
-  caption=(
-    'The exact risks during training of LSA, whose guess is fixed at 0, and of LTB, '
-    'whose linear MLP can hold the prior mean.'
-  ),
+  caption='The exact risks during training of LSA, whose guess is fixed at 0, and of '
+  'LTB, whose linear MLP can hold the prior mean.',
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zoo.measure.curves import sample_predictions
-from zoo.reports.plots import Panel, series
-from zoo.reports.style import BLACK, BLUE, VERMILION
+from zoo.reports.plots import Panel, level, series
+from zoo.reports.style import BLUE, VERMILION
 from zoo.studies.runner import Trainer, best, history, load
 from zoo.studies.study import Found, Study, at_least, near
 from zoo.tasks import AssociativeRecall
@@ -50,7 +50,7 @@ def measure(train: Trainer) -> Found:
     'share of values that are right',
     (
       series('attention', 'dots', BLUE, count, accuracy),
-      series('all', 'dashed', BLACK, count, [1.0] * len(count)),
+      level('all', 1.0, count),
     ),
   )
   learning = Panel(
@@ -65,13 +65,11 @@ def measure(train: Trainer) -> Found:
 HEADLINE = Study(
   name='recall',
   statement='Two layers of one-head attention solve multi-query recall at T = 64.',
-  setting=(
-    '4 keys with their values, then 28 queries, each for one of these keys at random, '
-    'with its value: 64 tokens. Softmax attention, 2 layers without feed-forward '
-    'networks, width 64, 1 head; 2000 steps of 64 prompts, the better of the rates '
-    '4.6e-4 and 2.2e-3. 64 keys and 64 values; the source has 8192 words, one query '
-    'per key and fixed data.'
-  ),
+  setting='4 keys with their values, then 28 queries, each for one of these keys at '
+  'random, with its value: 64 tokens. Softmax attention, 2 layers without '
+  'feed-forward networks, width 64, 1 head; 2000 steps of 64 prompts, the better of '
+  'the rates 4.6e-4 and 2.2e-3. 64 keys and 64 values; the source has 8192 words, one '
+  'query per key and fixed data.',
   source='Arora et al. (zoology), arXiv 2312.04927, Fig. 2',
   expected={
     'accuracy': at_least(
@@ -82,8 +80,6 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
-  caption=(
-    '(a) The share of right answers by number of pairs before the query: the first '
-    'four keys are new, so their values cannot be known. (b) The loss in training.'
-  ),
+  caption='(a) The share of right answers by number of pairs before the query: the '
+  'first four keys are new, so their values cannot be known. (b) The loss in training.',
 )

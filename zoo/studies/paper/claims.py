@@ -4,7 +4,82 @@ Each number and rule is the text of an expression, which is evaluated with the n
 `zoo.studies.paper.setting`; none is a constant that was computed elsewhere.
 """
 
+import dataclasses
+from collections.abc import Mapping
+
 from zoo.studies.paper.claim import Claim
+
+
+def _replaced(numbers: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+  """The expressions of numbers with a part of their text replaced."""
+  return {name: number.replace(old, new) for name, number in numbers.items()}
+
+
+_FIGURE_4 = Claim(
+  key='figure-4-guess',
+  source='Fig. 4: guess',
+  statement='With w* = 0 the gap is directly proportional to the square of the norm of '
+  'the initial guess.',
+  exact_steps='centred = task(mean=0.0)',
+  exact={
+    'gap_of_0': 'best_risk(centred, 0.0) - gd_risk(centred)',
+    'gap_of_40': 'best_risk(centred, 2.0) - gd_risk(centred)',
+    'gap_of_160': 'best_risk(centred, 4.0) - gd_risk(centred)',
+    'slope': '(best_risk(centred, 4.0) - best_risk(centred)) / 160',
+    'kappa': '2 / (10 * 10 + 2)',
+    'as_in_figure_3': '(best_risk(task(mean=4.0)) - best_risk(centred)) / 160',
+    'gd': 'gd_risk(centred)',
+  },
+  measured_steps='gd = gd_risk(task(mean=0.0))',
+  measured={
+    'gap_trained_of_0': "figures['4'].at('b', 'trained', 0.0) - gd",
+    'trained_slope': "figures['4'].slope('b', 'trained')",
+    'trained_correlation': "figures['4'].correlation('b', 'trained')",
+  },
+  holds='exactly = close(gap_of_0, 0.0) and close(4 * gap_of_40, gap_of_160); '
+  'trained = within(0.03, trained_slope, kappa) and trained_correlation > 0.999; '
+  'exactly and trained and (abs(gap_trained_of_0) < 0.03 * gap_of_160)',
+  figures=('4',),
+  note='The slope is κ = 1/51; the experiment is equivalent to that of Fig. 3.',
+)
+
+_FIGURE_5B = Claim(
+  key='figure-5b',
+  source='Fig. 5b, trained to the end',
+  statement='While yq-LSA trains, its predictions and gradients become those of '
+  'gradient descent: the differences go to 0 and the cosine similarity to 1.',
+  exact_steps='gd = estimators.gradient_descent(task()); optimum = '
+  'theory.optimal_rule(task()); nothing = one_step(0.0, start=0.0)',
+  exact={
+    'difference': 'theory.squared_difference(optimum, gd, task()).prediction',
+    'size_of_gradient': 'theory.squared_difference(gd, nothing, task()).gradient ** '
+    '0.5',
+  },
+  measured={
+    'prediction': "figures['5'].end('b', 'lr 5e-3, cosine: sampled')",
+    'gradient': "figures['5'].end('c', 'lr 5e-3, cosine: sampled')",
+    'cosine': "figures['5'].end('d', 'lr 5e-3, cosine: sampled')",
+  },
+  holds='small = max(prediction, gradient) < 0.02 * size_of_gradient; '
+  'close(difference, 0.0) and small and (cosine > 0.999)',
+  figures=('5',),
+  note='At w* = (2, …, 2).',
+)
+
+_FIGURE_6 = Claim(
+  key='figure-6',
+  source='Fig. 6',
+  statement='With initial guesses in the prompt a language model answers with a lower '
+  'error than without.',
+  measured_steps="mean, high = free_difference(figures, 'with − without guess')",
+  measured={'difference': 'mean', 'upper_end': 'high'},
+  holds='upper_end < 0',
+  figures=('6',),
+  note='For free answers, on the prompts that have both, which may be a selection. It '
+  'holds for the model that was run if the 95 % interval of the difference is below 0. '
+  'For another model than the two of the paper this only means that the difference has '
+  'the same sign. A guess can be copied: see the next claim.',
+)
 
 # The claims of the paper, in its order.
 CLAIMS = (
@@ -406,39 +481,13 @@ CLAIMS = (
     figures=('3',),
     note='The slope is κ = 2/(Cd + 2) = 1/51 with d heads or more.',
   ),
-  Claim(
-    key='figure-4-guess',
-    source='Fig. 4: guess',
-    statement='With w* = 0 the gap is directly proportional to the square of the norm '
-    'of the initial guess.',
-    exact_steps='centred = task(mean=0.0)',
-    exact={
-      'gap_of_0': 'best_risk(centred, 0.0) - gd_risk(centred)',
-      'gap_of_40': 'best_risk(centred, 2.0) - gd_risk(centred)',
-      'gap_of_160': 'best_risk(centred, 4.0) - gd_risk(centred)',
-      'slope': '(best_risk(centred, 4.0) - best_risk(centred)) / 160',
-      'kappa': '2 / (10 * 10 + 2)',
-      'as_in_figure_3': '(best_risk(task(mean=4.0)) - best_risk(centred)) / 160',
-      'gd': 'gd_risk(centred)',
-    },
-    measured_steps='gd = gd_risk(task(mean=0.0))',
-    measured={
-      'gap_trained_of_0': "figures['4'].at('b', 'trained', 0.0) - gd",
-      'trained_slope': "figures['4'].slope('b', 'trained')",
-      'trained_correlation': "figures['4'].correlation('b', 'trained')",
-    },
-    holds='exactly = close(gap_of_0, 0.0) and close(4 * gap_of_40, gap_of_160); '
-    'trained = within(0.03, trained_slope, kappa) and trained_correlation > 0.999; '
-    'exactly and trained and (abs(gap_trained_of_0) < 0.03 * gap_of_160)',
-    figures=('4',),
-    note='The slope is κ = 1/51; the experiment is equivalent to that of Fig. 3.',
-  ),
-  Claim(
+  _FIGURE_4,
+  dataclasses.replace(
+    _FIGURE_4,
     key='figure-4-bias',
     source='Fig. 4: bias',
     statement='With w* = 0 the gap is directly proportional to the square of the '
     'initial bias.',
-    exact_steps='centred = task(mean=0.0)',
     exact={
       'gap_of_0': 'best_risk(centred, 0.0, 0.0) - gd_risk(centred)',
       'gap_of_40': 'best_risk(centred, 0.0, 40 ** 0.5) - gd_risk(centred)',
@@ -446,16 +495,7 @@ CLAIMS = (
       'slope': '(best_risk(centred, 0.0, 160 ** 0.5) - best_risk(centred)) / 160',
       'kappa': '2 / (10 * 10 + 2)',
     },
-    measured_steps='gd = gd_risk(task(mean=0.0))',
-    measured={
-      'gap_trained_of_0': "figures['4'].at('d', 'trained', 0.0) - gd",
-      'trained_slope': "figures['4'].slope('d', 'trained')",
-      'trained_correlation': "figures['4'].correlation('d', 'trained')",
-    },
-    holds='exactly = close(gap_of_0, 0.0) and close(4 * gap_of_40, gap_of_160); '
-    'trained = within(0.03, trained_slope, kappa) and trained_correlation > 0.999; '
-    'exactly and trained and (abs(gap_trained_of_0) < 0.03 * gap_of_160)',
-    figures=('4',),
+    measured=_replaced(_FIGURE_4.measured, "'b'", "'d'"),
     note='The slope is the same.',
   ),
   Claim(
@@ -489,80 +529,23 @@ CLAIMS = (
     holds='within(0.01, w_2, gd)',
     figures=('5',),
   ),
-  Claim(
-    key='figure-5b',
-    source='Fig. 5b, trained to the end',
-    statement='While yq-LSA trains, its predictions and gradients become those of '
-    'gradient descent: the differences go to 0 and the cosine similarity to 1.',
-    exact_steps='gd = estimators.gradient_descent(task()); optimum = '
-    'theory.optimal_rule(task()); nothing = one_step(0.0, start=0.0)',
-    exact={
-      'difference': 'theory.squared_difference(optimum, gd, task()).prediction',
-      'size_of_gradient': 'theory.squared_difference(gd, nothing, task()).gradient ** '
-      '0.5',
-    },
-    measured={
-      'prediction': "figures['5'].end('b', 'lr 5e-3, cosine: sampled')",
-      'gradient': "figures['5'].end('c', 'lr 5e-3, cosine: sampled')",
-      'cosine': "figures['5'].end('d', 'lr 5e-3, cosine: sampled')",
-    },
-    holds='small = max(prediction, gradient) < 0.02 * size_of_gradient; '
-    'close(difference, 0.0) and small and (cosine > 0.999)',
-    figures=('5',),
-    note='At w* = (2, …, 2).',
-  ),
-  Claim(
+  _FIGURE_5B,
+  dataclasses.replace(
+    _FIGURE_5B,
     key='figure-5b-paper',
     source='Fig. 5b, trained as in the paper',
-    statement='While yq-LSA trains, its predictions and gradients become those of '
-    'gradient descent: the differences go to 0 and the cosine similarity to 1.',
-    exact_steps='gd = estimators.gradient_descent(task()); optimum = '
-    'theory.optimal_rule(task()); nothing = one_step(0.0, start=0.0)',
-    exact={
-      'difference': 'theory.squared_difference(optimum, gd, task()).prediction',
-      'size_of_gradient': 'theory.squared_difference(gd, nothing, task()).gradient ** '
-      '0.5',
-    },
-    measured={
-      'prediction': "figures['5'].end('b', 'paper: sampled')",
-      'gradient': "figures['5'].end('c', 'paper: sampled')",
-      'cosine': "figures['5'].end('d', 'paper: sampled')",
-    },
-    holds='small = max(prediction, gradient) < 0.02 * size_of_gradient; '
-    'close(difference, 0.0) and small and (cosine > 0.999)',
-    figures=('5',),
+    measured=_replaced(_FIGURE_5B.measured, 'lr 5e-3, cosine', 'paper'),
     note='At w* = (2, …, 2), by the same rule: as in Fig. 5a, the guess starts at 0 '
     'and has not reached w* when training ends.',
   ),
-  Claim(
-    key='figure-6',
-    source='Fig. 6',
-    statement='With initial guesses in the prompt a language model answers with a '
-    'lower error than without.',
-    measured_steps="mean, high = free_difference(figures, 'with − without guess')",
-    measured={
-      'difference': 'mean',
-      'upper_end': 'high',
-    },
-    holds='upper_end < 0',
-    figures=('6',),
-    note='For free answers, on the prompts that have both, which may be a selection. '
-    'It holds for the model that was run if the 95 % interval of the difference is '
-    'below 0. For another model than the two of the paper this only means that the '
-    'difference has the same sign. A guess can be copied: see the next claim.',
-  ),
-  Claim(
+  _FIGURE_6,
+  dataclasses.replace(
+    _FIGURE_6,
     key='appendix-c3',
     source='Appendix C.3',
     statement='The language model refines the initial guess that it is given: its '
     'answers are better than the guess.',
     measured_steps="mean, high = free_difference(figures, 'with guess − guess alone')",
-    measured={
-      'difference': 'mean',
-      'upper_end': 'high',
-    },
-    holds='upper_end < 0',
-    figures=('6',),
     note='For free answers, against the error of the guess itself on the same prompts.',
   ),
 )

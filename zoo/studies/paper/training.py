@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from zoo.host.parts import Part
-from zoo.studies.runner import Trainer, history
+from zoo.studies.runner import Trainer, histories
 from zoo.training.sweeps import Row
 
 Field = int | float | tuple  # the value of a config's field in a point
@@ -17,23 +15,16 @@ Field = int | float | tuple  # the value of a config's field in a point
 class Recipe(NamedTuple):
   """How models are trained that differ only in the fields of their points."""
 
-  config: str
-  variant: str  # of the config; '' trains to convergence
+  config: str  # as for `Trainer`; one without a variant trains to convergence
   evaluations: int = 1  # how often the risk is sampled during training
   eval_batches: int = 4
   checkpoints: int = 1  # number of checkpoints, spread evenly to the end of training
 
   @property
-  def label(self) -> str:
-    """The config and its variant, as for `Trainer`."""
-    return f'{self.config}:{self.variant}'.rstrip(':')
-
-  @property
   def folder(self) -> str:
     """A separate folder name for each recipe."""
-    variant = self.variant or 'default'
-    counts = self.evaluations, self.eval_batches, self.checkpoints
-    return '-'.join([self.config, variant, *map(str, counts)])
+    name, _, variant = self.config.partition(':')
+    return '-'.join([name, variant or 'default', *map(str, self[1:])])
 
 
 class Point(NamedTuple):
@@ -41,6 +32,12 @@ class Point(NamedTuple):
 
   recipe: Recipe
   fields: tuple[tuple[str, Field], ...]
+
+
+def point(recipe: Recipe, **fields: Field) -> Point:
+  """A point with fields given as `section__name=value`."""
+  named = {field.replace('__', '.'): value for field, value in fields.items()}
+  return Point(recipe, tuple(sorted(named.items())))
 
 
 class Runs:
@@ -62,14 +59,7 @@ class Runs:
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
-    seeds = [history(row, field) for row in self[point]]
-    return seeds[0][0], [values for _, values in seeds]
-
-
-def point(recipe: Recipe, **fields: Field) -> Point:
-  """A point with fields given as `section__name=value`."""
-  named = {field.replace('__', '.'): value for field, value in fields.items()}
-  return Point(recipe, tuple(sorted(named.items())))
+    return histories(self[point], field)
 
 
 def train_all(
@@ -77,30 +67,29 @@ def train_all(
   num_seeds: int,
   objective: str,
   train: Trainer,
-  bar: tqdm,
   part: Part | None = None,
 ) -> Runs:
   """Trains every point once for each seed, unless it is finished in the folder.
 
-  With a part, it trains only that part of the runs, and returns no runs.
-
-  `bar` shows what is running, and advances by one for each run. Raises the errors of
-  `Trainer`.
+  With a part, it trains only that part of the runs, and returns no runs. Raises the
+  errors of `Trainer`.
   """
   recipes: dict[Recipe, list[Point]] = {}
   for one in dict.fromkeys(points):
     recipes.setdefault(one.recipe, []).append(one)
-  seeds = range(num_seeds)
   rows: dict[Point, list[Row]] = {}
   for recipe, members in recipes.items():
-    bar.set_description(recipe.label)
-    changes = [{**dict(one.fields), 'seed': seed} for one in members for seed in seeds]
+    changes = [
+      {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
+    ]
     fields = fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
-      found = train(recipe.folder, recipe.label, fields, changes, part)
-    else:
-      found = _one_by_one(recipe, fields, changes, train, part)
-    bar.update(len(found))
+      found = train(recipe.folder, recipe.config, fields, changes, part)
+    else:  # one by one, which saves checkpoints on the way
+      found = []
+      for change in changes if part is None else part.of(changes):
+        name = ','.join(f'{field}={value}' for field, value in change.items())
+        found += train(f'{recipe.folder}/{name}', recipe.config, fields, [change])
     if part is None:
       for start, one in enumerate(members):
         rows[one] = found[start * num_seeds : (start + 1) * num_seeds]
@@ -109,7 +98,7 @@ def train_all(
 
 def fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
   """The fields of the config that all runs of a recipe share."""
-  num_steps = train.config(recipe.label).train.num_steps
+  num_steps = train.config(recipe.config).train.num_steps
   # With the exact objective, only recipes that plot sampled risks sample them.
   sampled = objective == 'sampled' or recipe.evaluations > 1
   fields: dict[str, object] = {
@@ -121,18 +110,3 @@ def fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, objec
   if recipe.checkpoints > 1 or objective == 'exact':  # exact steps take no time
     fields['checkpoint.every'] = -(-num_steps // recipe.checkpoints)
   return fields
-
-
-def _one_by_one(
-  recipe: Recipe,
-  fields: Mapping[str, object],
-  changes: Sequence[Mapping[str, Field]],
-  train: Trainer,
-  part: Part | None,
-) -> list[Row]:
-  """Trains each point by itself, which saves checkpoints on the way."""
-  rows = []
-  for change in changes if part is None else part.of(changes):
-    name = ','.join(f'{field}={value}' for field, value in change.items())
-    rows += train(f'{recipe.folder}/{name}', recipe.label, fields, [change])
-  return rows

@@ -26,7 +26,7 @@ from zoo.tasks.base import symmetric_root
 from zoo.tasks.linear_regression import require_covered
 from zoo.theory.deep.deep_rule import deep_rule_risk, deep_spectrum, recursion
 from zoo.theory.deep.gd_plus_plus import GDPlusPlus, gd_plus_plus_risk
-from zoo.theory.exact import double_precision, in_float64
+from zoo.theory.precision import double_precision, in_float64
 
 # The steps, preconditions and readout of a network of the GD++ family.
 Control = tuple[Float[Array, ' l'], Float[Array, ' l-1'], Float[Array, '']]

@@ -40,7 +40,7 @@ def converged(label: str, **task: Field) -> Point:
   fields = {f'task__{field}': value for field, value in task.items()}
   if config == 'multi_head_lsa':
     fields['model__num_heads'] = heads
-  return point(Recipe(config, ''), **fields)
+  return point(Recipe(config), **fields)
 
 
 def _at_context(label: str, c: int) -> Point:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from zoo.reports.plots import Panel, Series, series
 from zoo.reports.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 from zoo.studies.paper import setting
 from zoo.studies.paper.figures.parts import (
-  GD,
   LOWEST,
   RISK,
   STEP,
@@ -16,8 +16,8 @@ from zoo.studies.paper.figures.parts import (
   Figure,
   curve,
   dots,
-  gd_over_steps,
-  level,
+  gd_level,
+  training,
 )
 from zoo.studies.paper.setting import NORM, NUM_FEATURES
 from zoo.studies.paper.training import Point, Recipe, Runs, point
@@ -29,8 +29,8 @@ GUESSES = tuple(40.0 * step for step in range(5))  # |g|² and β²
 CURVES = {0.0: BLUE, 40.0: GREEN, 80.0: ORANGE, 160.0: VERMILION}
 HEAD_CURVES = {1: VERMILION, 2: ORANGE, 4: PURPLE, 8: GREEN, 11: BLUE, 16: SKY}
 
-_ONE_HEAD = point(Recipe('lsa', 'paper', evaluations=20, eval_batches=8))
-_RECIPE = Recipe('multi_head_lsa', 'paper')
+_ONE_HEAD = point(Recipe('lsa:paper', evaluations=20, eval_batches=8))
+_RECIPE = Recipe('multi_head_lsa:paper')
 
 
 def _heads(
@@ -57,7 +57,7 @@ def _figure_1(runs: Runs) -> tuple[Panel, ...]:
     *curves,
     _sampled_risk(runs),
     series('lowest known risk, one head', 'line', VERMILION, ends, [risk, risk]),
-    level(GD, setting.gd_risk(setting.task()), ends),
+    gd_level(ends),
   )
   return (Panel('a', STEP, RISK, shown, y_scale='log'),)
 
@@ -76,10 +76,10 @@ def _figure_2(runs: Runs) -> tuple[Panel, ...]:
   finals = (
     series(LOWEST, 'line', BLUE, HEADS, lowest),
     dots(runs, TRAINED, VERMILION, {h: _heads(h) for h in HEADS}),
-    level(GD, setting.gd_risk(setting.task()), HEADS),
+    gd_level(HEADS),
   )
   return (
-    Panel('a', STEP, RISK, (*curves, gd_over_steps(curves)), y_scale='log'),
+    training('a', curves),
     Panel('b', 'heads H', f'{RISK} at the end', finals),
   )
 
@@ -100,11 +100,10 @@ def _figure_3(runs: Runs) -> tuple[Panel, ...]:
     series('1 head, lowest known risk', 'line', VERMILION, NORMS, one_head),
     dots(runs, '1 head, trained', VERMILION, {n: _heads(1, n) for n in NORMS}),
   )
-  gd = level(GD, setting.gd_risk(setting.task()), NORMS)
+  gd = gd_level(NORMS)
   axis = 'squared norm of the prior mean, |w*|²'
-  curves.append(gd_over_steps(curves))
   return (
-    Panel('a', STEP, f'{RISK}, 11 heads', tuple(curves), y_scale='log'),
+    dataclasses.replace(training('a', curves), y_axis=f'{RISK}, 11 heads'),
     Panel('b', axis, f'{RISK} at the end, 11 heads', (*many, gd)),
     Panel('c', axis, f'{RISK} at the end', (*one, *many, gd)),
   )
@@ -137,11 +136,11 @@ def _against_square(
   finals = (
     series('infimum', 'line', BLUE, GUESSES, [infimum(square) for square in GUESSES]),
     dots(runs, TRAINED, VERMILION, {square: at(square) for square in GUESSES}),
-    level(GD, setting.gd_risk(setting.task(mean=0.0)), GUESSES),
+    gd_level(GUESSES, setting.gd_risk(setting.task(mean=0.0))),
   )
   left, right = keys
   return (
-    Panel(left, STEP, RISK, (*curves, gd_over_steps(curves)), y_scale='log'),
+    training(left, curves),
     Panel(right, axis, f'{RISK} at the end', finals),
   )
 

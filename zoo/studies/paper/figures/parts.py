@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike
 
-from zoo.reports.plots import Panel, Series, series
-from zoo.reports.style import BLACK
+from zoo.reports.plots import Panel, Series, level, series
 from zoo.studies.paper import setting
 from zoo.studies.paper.training import Point, Runs
 
@@ -27,9 +26,10 @@ class Figure(NamedTuple):
   plot: Callable[[Runs], tuple[Panel, ...]]
 
 
-def level(name: str, value: float, x: Sequence[int | float]) -> Series:
-  """A dashed line at a height, over the range of x."""
-  return series(name, 'dashed', BLACK, [min(x), max(x)], [value, value])
+def gd_level(x: Sequence[int | float], risk: float | None = None) -> Series:
+  """The risk of one step of gradient descent, by default in the paper's setting."""
+  risk = setting.gd_risk(setting.task()) if risk is None else risk
+  return level(GD, risk, [min(x), max(x)])
 
 
 def curve(
@@ -51,6 +51,7 @@ def dots(
   return series(name, 'dots', colour, list(points), finals - np.asarray(less))
 
 
-def gd_over_steps(curves: Sequence[Series]) -> Series:
-  """The risk of one step of gradient descent, over the steps of training curves."""
-  return level(GD, setting.gd_risk(setting.task()), [0, curves[0].x[-1]])
+def training(key: str, curves: Sequence[Series]) -> Panel:
+  """The risk during training, with that of one step of gradient descent."""
+  gd = gd_level([0, curves[0].x[-1]])
+  return Panel(key, STEP, RISK, (*curves, gd), y_scale='log')

@@ -10,7 +10,7 @@ from zoo.probing import Alignment
 from zoo.reports.plots import Panel, series
 from zoo.reports.style import BLUE, GREEN, PURPLE, VERMILION
 from zoo.studies.paper import setting
-from zoo.studies.paper.figures.parts import RISK, STEP, Figure, curve, gd_over_steps
+from zoo.studies.paper.figures.parts import STEP, Figure, curve, training
 from zoo.studies.paper.training import Point, Recipe, Runs, point
 from zoo.training.sweeps import Row
 
@@ -18,10 +18,10 @@ CONVERGED = 'lr 5e-3, cosine'
 PRIORS = {0.0: BLUE, 1.0: GREEN, 2.0: VERMILION}  # each entry of w*
 ALIGNMENT_PROMPTS = 4096
 
-_RECIPE = Recipe('yq_lsa', 'paper')
+_RECIPE = Recipe('yq_lsa:paper')
 # The points whose alignment with gradient descent is plotted.
-AS_IN_THE_PAPER = point(Recipe('yq_lsa', 'paper', checkpoints=20))
-TO_THE_END = point(Recipe('yq_lsa', '', checkpoints=20))
+AS_IN_THE_PAPER = point(Recipe('yq_lsa:paper', checkpoints=20))
+TO_THE_END = point(Recipe('yq_lsa', checkpoints=20))
 
 
 def _yq(mean: float) -> Point:
@@ -35,10 +35,7 @@ def _figure_5(runs: Runs) -> tuple[Panel, ...]:
     for mean, colour in PRIORS.items()
   ]
   curves.append(curve(runs, TO_THE_END, f'w* = (2, …, 2), {CONVERGED}', PURPLE))
-  return (
-    Panel('a', STEP, RISK, (*curves, gd_over_steps(curves)), y_scale='log'),
-    *_alignment(runs),
-  )
+  return training('a', curves), *_alignment(runs)
 
 
 def _alignment(runs: Runs) -> list[Panel]:

@@ -1,0 +1,191 @@
+"""Whole mixers: against blocks that others wrote, loops, and other mixers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from tests.compare import assert_close
+from tests.mixers.golden import golden
+from tests.mixers.loops import (
+  EXACT,
+  H,
+  N,
+  W,
+  call,
+  convolve,
+  each,
+  heads,
+  linear,
+  parameters,
+  rms,
+  sigmoid,
+  silu,
+  tokens,
+  unit,
+  warm,
+)
+from zoo.mixers.linear_state import chunkwise, over_tokens
+from zoo.mixers.log_linear import _step, pair_weights
+
+_S = W // H
+
+
+def _set(mixer: Any, weights: dict[str, np.ndarray]) -> None:
+  """Sets every parameter by its path; those that are not named become 0."""
+  flat = nnx.to_flat_state(nnx.state(mixer, nnx.Param))
+  paths = {'.'.join(map(str, path)): leaf for path, leaf in flat}
+  assert weights.keys() <= paths.keys()
+  for name, leaf in paths.items():
+    value = weights.get(name, np.zeros(leaf.shape))
+    leaf[...] = jnp.asarray(value.reshape(leaf.shape), 'float32')
+  nnx.update(mixer, nnx.from_flat_state(flat))
+
+
+def _split(at, sizes):
+  return np.split(at['in_proj.kernel'], np.cumsum(sizes)[:-1], axis=1)
+
+
+def test_mamba2_is_the_block_of_a_package():
+  at = golden('mamba2_block', 'blocks.npz')
+  mixer = warm('mamba2', 'float32', state_size=8)
+  gate, value, key, query, rate = _split(at, [16, 16, 8, 8, 2])
+  kernel, bias = at['conv1d.conv.kernel'][:, 0], at['conv1d.conv.bias']
+  _set(
+    mixer,
+    {
+      'gate.kernel': gate,
+      'value.kernel': value,
+      'key_query.kernel': np.concatenate([key, query], axis=1),
+      'convolve_value.kernel': kernel[:, :16],
+      'convolve_value.bias': bias[:16],
+      'convolve_key_query.kernel': kernel[:, 16:],
+      'convolve_key_query.bias': bias[16:],
+      'rate.linear.kernel': rate,
+      'rate.bias': at['dt_bias'],
+      'rate.log_a': at['A_log'],
+      'skip': at['D'],
+      'norm.scale': at['norm.weight'],
+      'out.kernel': at['out_proj.kernel'],
+    },
+  )
+  assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
+
+
+def test_mamba3_is_the_block_of_a_package():
+  at = golden('mamba3_block', 'blocks.npz')
+  mixer = warm('mamba3', 'float32', state_size=8)
+  gate, value, key, query, *rest = _split(at, [16, 16, 8, 8, 2, 2, 2, 2])
+  names = 'rate', 'decay', 'weight', 'angle'
+  _set(
+    mixer,
+    {
+      'gate.kernel': gate,
+      'value.kernel': value,
+      'key.kernel': key,
+      'query.kernel': query,
+      **{f'{name}.kernel': one for name, one in zip(names, rest, strict=True)},
+      'rate_bias': at['dt_bias'],
+      'key_norm.scale': at['B_norm.weight'],
+      'query_norm.scale': at['C_norm.weight'],
+      'key_bias': at['B_bias'],
+      'query_bias': at['C_bias'],
+      'skip': at['D'],
+      'out.kernel': at['out_proj.kernel'],
+    },
+  )
+  assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
+
+
+def test_mamba3_without_angles_and_the_last_token_is_linear_attention_with_decay():
+  """At λ = 1 the state is that of Mamba-2: S = α S + Δ kᵀ x."""
+  with jax.enable_x64(True):
+    mixer, x = warm('mamba3', state_size=4), tokens()
+    mixer.angle.kernel[...] = jnp.asarray(np.zeros((W, 1)))
+    inputs, _ = nnx.jit(lambda mixer, x: mixer.inputs(x, mixer.initial_state(2)))(
+      mixer, x
+    )
+    given = inputs.recurrence
+    two = np.asarray(given.write)  # (1 − λ) Δ α and λ Δ
+    delta = two[:, ::2] / np.exp(np.asarray(given.log_decay)[:, ::2, :, 0])
+    delta = delta + two[:, 1::2]
+    write = np.stack([0 * delta, delta], axis=2).reshape(two.shape)
+    one = given._replace(write=jnp.asarray(write))
+    plain = jax.tree.map(lambda array: array[:, 1::2], given)._replace(
+      log_decay=given.log_decay[:, ::2], write=jnp.asarray(delta)
+    )
+    state = jnp.asarray(np.zeros((2, H, 4, 2 * _S)))
+    (found, last), (expected, end) = jax.jit(
+      lambda *both: [chunkwise(each, state) for each in both]
+    )(one, plain)
+    assert_close(found[:, 1::2], expected, EXACT)
+    assert_close(last, end, EXACT)
+
+
+def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():
+  """At f = 1."""
+  fox, softmax = warm('fox', 'float32'), warm('softmax', 'float32')
+  nnx.update(softmax, nnx.state(fox, lambda path, _: 'forget' not in path))
+  fox.forget.kernel[...] = jnp.asarray(np.zeros((W, H), 'f'))
+  fox.forget.bias[...] = jnp.asarray(np.full(H, 50.0, 'f'))
+  x = tokens(dtype='float32')
+  assert_close(call(fox, x), call(softmax, x), 1e-6)
+
+
+def test_log_linear_with_equal_levels_is_mamba2():
+  """With the scale log 2 of each level, softplus(0)."""
+  with jax.enable_x64(True):
+    one, mamba2, x = warm('log_linear'), warm('mamba2'), tokens()
+    nnx.update(
+      mamba2,
+      nnx.state(one, lambda path, _: not {'levels', 'level_scale'} & {*path}),
+    )
+    one.levels.kernel[...] = jnp.asarray(np.zeros(one.levels.kernel.shape))
+    run: Any = nnx.jit(lambda *both: [each.attention(x) for each in both])
+    found, expected = run(one, mamba2)
+    assert_close(found, np.log(2) * expected, EXACT)
+
+
+def test_few_levels_put_the_oldest_tokens_together():
+  """All pairs at once, and token by token, for more tokens than levels tell apart."""
+  with jax.enable_x64(True):
+    mixer, x = warm('log_linear', num_levels=3), tokens(13)
+
+    @nnx.jit
+    def both(mixer, x):
+      state = mixer.initial_state(2)
+      inputs, _ = mixer.inputs(x, state)
+      weights = pair_weights(inputs.recurrence, inputs.scales)
+      read = jnp.einsum('bhti,bihv->bthv', weights, inputs.value)
+      return read, over_tokens(_step, inputs, state.memory)[0]
+
+    one, other = both(mixer, x)
+    assert_close(one, other, EXACT)
+
+
+def test_titans():
+  def loop(x):
+    q, k, v = (
+      heads(silu(convolve(p, f'convolutions.{one}', linear(p, one, x))))
+      for one in ('query', 'key', 'value')
+    )
+    theta, eta, alpha = (
+      sigmoid(linear(p, one, x)) for one in ('rate', 'momentum', 'forget')
+    )
+    merged = np.zeros((N, H, _S))
+    for h in range(H):
+      memory, change = np.zeros((_S, _S)), np.zeros((_S, _S))
+      for t in range(N):
+        key = unit(k[h, t])
+        gradient = 2 * np.outer(key, key @ memory - v[h, t])
+        change = eta[t, h] * change - theta[t, h] * gradient
+        memory = (1 - alpha[t, h]) * memory + change
+        merged[t, h] = rms(p, 'norm', unit(q[h, t]) @ memory)
+    return linear(p, 'out', merged.reshape(N, W) * silu(linear(p, 'gate', x)))
+
+  with jax.enable_x64(True):
+    mixer, x = warm('titans'), tokens()
+    p = parameters(mixer)
+    assert_close(call(mixer, x), each(loop, x), EXACT)

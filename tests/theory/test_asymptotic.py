@@ -1,0 +1,200 @@
+"""Limits of large dimension: against quadrature, exact finite d, and simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+
+import zoo
+from zoo import theory
+from zoo.core import wishart
+from zoo.tasks import TaskPool
+from zoo.theory import asymptotic, label_moments
+
+SIZES = 10, 20, 40, 80
+
+
+def over_marchenko_pastur(function, alpha):
+  """The mean over the eigenvalues of XᵀX/C, for C = αd and d → ∞."""
+  low, high = (1 - alpha**-0.5) ** 2, (1 + alpha**-0.5) ** 2
+  middle, half = (low + high) / 2, (high - low) / 2
+
+  def integrand(angle):  # s = middle + half cos, and its density times ds
+    s = middle + half * math.cos(angle)
+    return function(s) * alpha * (half * math.sin(angle)) ** 2 / (2 * math.pi * s)
+
+  found, _ = scipy.integrate.quad(integrand, 0, math.pi, epsabs=1e-12)
+  return found + max(0.0, 1 - alpha) * function(0.0)
+
+
+def test_shares_of_the_risk_have_the_known_digits():
+  known = {1: [1 / 2, 1 / 3, 1 / 4, 1 / 5], 2: [1 / 3, 1 / 7, 1 / 15, 1 / 31]}
+  shared = {
+    1: [0.5, 0.375, 0.3125, 0.2734375],
+    2: [0.333333, 0.185185, 0.119342, 0.082762],
+  }
+  for alpha in (1, 2):
+    free = [asymptotic.depth_limit(alpha, k) for k in range(1, 5)]
+    np.testing.assert_allclose(free, known[alpha], rtol=1e-14)
+    one = [asymptotic.depth_limit(alpha, k, shared=True) for k in range(1, 5)]
+    np.testing.assert_allclose(one, shared[alpha], atol=5e-7)
+  assert asymptotic.depth_limit(3.0, 0) == 1
+  assert asymptotic.depth_limit(3.0, 0, shared=True) == pytest.approx(1)
+  assert 0 <= asymptotic.depth_limit(2.0, 5000) < 1e-300  # nothing overflows
+
+
+@pytest.mark.parametrize('alpha', [0.4, 1.0, 2.5])
+def test_shares_are_least_values_over_marchenko_pastur(alpha):
+  for steps in (1, 2, 3):
+    # The least mean of P², P(0) = 1, as a quadratic form in P's other coefficients.
+    powers = range(1, steps + 1)
+    moment = {
+      k: over_marchenko_pastur(lambda s, k=k: s**k, alpha) for k in range(2 * steps + 1)
+    }
+    gram = [[moment[i + j] for j in powers] for i in powers]
+    cross = [moment[i] for i in powers]
+    wanted = 1 - cross @ np.linalg.solve(gram, cross)
+    assert asymptotic.depth_limit(alpha, steps) == pytest.approx(wanted, rel=1e-8)
+
+    def risk(step, steps=steps):
+      return over_marchenko_pastur(lambda s: (1 - step * s) ** (2 * steps), alpha)
+
+    best = alpha / (1 + alpha)
+    assert asymptotic.depth_limit(alpha, steps, shared=True) == pytest.approx(
+      risk(best)
+    )
+    least = scipy.optimize.minimize_scalar(risk, bounds=(0, 2), method='bounded')
+    assert least.x == pytest.approx(best, abs=1e-4)
+
+
+@pytest.mark.parametrize('alpha', [0.5, 1, 2])
+def test_depth_at_finite_size_approaches_the_limit_as_1_over_d(alpha):
+  for steps, shared in itertools.product((1, 2, 4), (False, True)):
+    gaps = []
+    for d in SIZES:
+      points, weights = wishart.spectrum(d, int(alpha * d), 2 * steps + 1)
+      if shared:
+        # The mean is a convex polynomial in the step; its slope has one zero.
+        def slope(step, points=points, mass=weights * points, k=2 * steps - 1):
+          return mass @ (1 - step * points) ** k
+
+        best = scipy.optimize.root_scalar(slope, bracket=(0, 2), xtol=1e-14).root
+        values = weights @ (1 - best * points) ** (2 * steps)
+      else:
+        task = zoo.create_task(
+          'linear_regression', num_features=d, context_length=int(alpha * d)
+        )
+        values = theory.polynomial_optimum(task, steps).risk / d
+      gaps.append(values - asymptotic.depth_limit(alpha, steps, shared))
+    assert_falls_as_1_over_d(gaps)
+
+
+def assert_falls_as_1_over_d(gaps):
+  """Gaps at d = 10, 20, 40, 80; the next order, 1/d², is still seen at the first."""
+  ratios = np.array(gaps[:-1]) / np.array(gaps[1:])
+  np.testing.assert_allclose(ratios, 2, rtol=0.35)
+  np.testing.assert_allclose(ratios[-1], 2, rtol=0.08)
+
+
+def test_pretraining_has_the_known_digits():
+  known = {
+    (10, 0.5, 0.2): (0.864298, 0.550687),
+    (10, 0.5, 0.5): (0.820849, 0.246343),
+    (10, 0.5, 2): (0.891164, 0.112400),
+    (10, 0.5, math.inf): (0.558764, 0.056200),
+    (1, 1, math.inf): (0.670619, 0.394069),
+  }
+  for (alpha, kappa, tau), wanted in known.items():
+    found = asymptotic.pretraining(alpha, kappa, tau, 0.01)
+    np.testing.assert_allclose(found, wanted, atol=5e-7)
+  # As many weights as prompts; and with ever more tasks the new are as the old.
+  assert asymptotic.pretraining(10, 0.5, 1, 0.01) == (math.inf, math.inf)
+  icl, idg = asymptotic.pretraining(2, math.inf, 3, 0.1)
+  assert icl == pytest.approx(idg)
+  # Then the best step is a number: x = (1 + ρ)/α, R* = ρ + x/(1 + x), τ/(τ − 1) of it.
+  assert icl == pytest.approx(1.5 * (0.1 + 0.55 / 1.55))
+
+
+def pool_risks(d, num_pools):
+  """Mean errors over pools, for labels of variance 1 and σ² = .01, noise included."""
+  found, sizes = [], []
+  for seed in range(num_pools):
+    task = TaskPool(d, 2 * d, d, (0.01 * d) ** 0.5, seed)
+    found.append(asymptotic.restricted_optimum(task)[:2])
+    sizes.append([1.0, np.sum(task.pool**2) / d**2 - 1])
+  # The mean square of a pool's weights is known to be 1 on average, so that the part of
+  # the errors that is linear in it can be removed.
+  fit, *_ = np.linalg.lstsq(np.array(sizes), np.array(found) / d)
+  return fit[0] + 0.01
+
+
+def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
+  limit = np.array(asymptotic.pretraining(2, 1, math.inf, 0.01))
+  counts = 150, 60, 25, 10
+  gaps = [pool_risks(d, n) - limit for d, n in zip(SIZES, counts, strict=True)]
+  icl, idg = np.transpose(gaps) * SIZES
+  # With 600 to 2000 pools for each d they are .94 ± .03 and .07 ± .02.
+  np.testing.assert_allclose(icl, 0.95, atol=0.15)
+  np.testing.assert_allclose(idg, 0.07, atol=0.1)
+
+
+def test_the_restricted_optimum_of_a_pool():
+  task = TaskPool(3, 4, 5, 0.5, 1)
+  found = asymptotic.restricted_optimum(task)
+  fresh = task.shifts()['new_tasks']
+  assert theory.exact_risk(found.rule, task) == pytest.approx(found.idg, rel=1e-12)
+  assert theory.exact_risk(found.rule, fresh) == pytest.approx(found.icl, rel=1e-12)
+  # The same least value from the quadratic form of all rules.
+  gram, cross, _ = label_moments.quadratic_risk(task)
+  _, columns = np.triu_indices(4)
+  used = 1 + np.flatnonzero(columns == 3)  # of the label: Xᵀy/C and Σ y²/C
+  inner = np.linalg.solve(gram[np.ix_(used, used)], cross[:3, used].T)
+  square = np.mean(np.sum(task.pool**2, axis=1))
+  assert found.idg == pytest.approx(square - np.sum(inner * cross[:3, used].T))
+  # Terms in XᵀX and the pool's mean make the best rule better on the pool.
+  best = theory.optimal_rule(task)
+  assert theory.exact_risk(best, task) < found.idg
+
+
+def test_alignment_is_one_number():
+  def task(*variances):
+    return zoo.create_task(
+      'linear_regression',
+      num_features=2,
+      context_length=6,
+      prior_covariance=np.diag(variances),
+    )
+
+  along, across = task(1.0, 0.1), task(0.1, 1.0)
+  assert asymptotic.alignment(along, along) == pytest.approx(1, abs=1e-12)
+
+  # Risks of GD-β by hand: M = (1 + 1/C) Λ + (tr Λ/C) I, Γ = Λ/M of the training task.
+  def risk(gamma, variances):
+    m = 7 / 6 * variances + variances.sum() / 6
+    return np.sum(variances - 2 * gamma * variances + gamma**2 * m)
+
+  first, second = np.array([1.0, 0.1]), np.array([0.1, 1.0])
+  gamma = [v / (7 / 6 * v + 1.1 / 6) for v in (first, second)]
+  wanted = (1.1 - risk(gamma[0], second)) / (1.1 - risk(gamma[1], second))
+  assert asymptotic.alignment(along, across) == pytest.approx(wanted, rel=1e-12)
+  assert wanted < 1
+
+
+def test_mistakes_are_one_line():
+  known = zoo.create_task(
+    'linear_regression', num_features=2, prior_covariance=np.zeros((2, 2))
+  )
+  calls = {
+    'ratio is 0': lambda: asymptotic.depth_limit(0.0, 2),
+    'num_steps': lambda: asymptotic.depth_limit(1.0, -1),
+    'context_ratio is -1': lambda: asymptotic.pretraining(-1.0, 1.0, 1.0, 0.0),
+    'context_ratio': lambda: asymptotic.pretraining(math.inf, 1.0, 1.0, 0.0),
+    'noise_variance': lambda: asymptotic.pretraining(1.0, 1.0, 2.0, -0.1),
+    'prior_covariance is 0': lambda: asymptotic.alignment(known, known),
+  }
+  for message, call in calls.items():
+    with pytest.raises(zoo.UserError, match=message):
+      call()

@@ -1,0 +1,200 @@
+"""Mamba-3: a state-space model whose state turns."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from zoo.core import values
+from zoo.core.registry import mixers
+from zoo.mixers.decay import rate_bias
+from zoo.mixers.delta import as_steps
+from zoo.mixers.linear_state import Inputs, LinearState, State, recurrence
+from zoo.mixers.mixer import (
+  Init,
+  Linear,
+  RMSNorm,
+  head_size,
+  merge_heads,
+  project,
+  project_back,
+  split,
+  split_heads,
+  widen,
+)
+
+TurningSize = Annotated[
+  int, values.size(minimum=4, about='N, the entries of B and C; half of them turn.')
+]
+_LEAST = 1e-4  # the least −A
+
+
+class _Inputs(NamedTuple):
+  """Those of the recurrence, with two steps per token, and what is written."""
+
+  recurrence: Inputs
+  value: Float[Array, 'b n h v']
+
+
+@mixers.register('mamba3')
+class Mamba3(LinearState):
+  """Mamba-3 with one input and output (arXiv 2603.15569), 2 · width inner channels.
+
+  S_t = α_t S_{t−1} + (1 − λ_t) Δ_t α_t k_{t−1}ᵀ x_{t−1} + λ_t Δ_t k_tᵀ x_t, the
+  trapezoidal rule, with Δ_t = softplus(W_Δ u_t + b), α_t = e^(−Δ_t a(W_A u_t)),
+  a(z) = 1 + z for z ≥ 0, else 1/(1 − z), and λ_t = sigmoid(W_λ u_t) for each head.
+  k_t and q_t are norm(B_t) and norm(C_t) plus a bias of each head, which starts at 1,
+  and the first half of their entries is turned, pair by pair, by the angles
+  θ_t = θ_{t−1} + π tanh(W_θ u_t) Δ_t. y_t = q_t S_t + D x_t; out(y_t ∘ silu(z_t)).
+  B and C, of `state_size` features, are shared by all heads. There is no convolution,
+  and no layer has a bias. The authors' heads have 64 channels whatever the width, and
+  128 features of B and C.
+  """
+
+  def __init__(
+    self,
+    width: int,
+    num_heads: int,
+    state_size: TurningSize = 64,
+    init: Init = Init(),  # noqa: B008, it is frozen
+    *,
+    rngs: nnx.Rngs,
+  ):
+    """Raises UserError if `width` is not a multiple of `num_heads`."""
+    inner, self.num_angles = 2 * width, state_size // 4
+    super().__init__(num_heads, state_size, 2 * head_size(width, num_heads))
+
+    def shared(outputs: int) -> Linear:
+      kernel = init.kernel()
+      return Linear(width, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
+
+    self.value = project(width, inner, init, use_bias=False, rngs=rngs)
+    self.gate = project(width, inner, init, use_bias=False, rngs=rngs)
+    self.key, self.query = shared(state_size), shared(state_size)
+    self.angle = shared(self.num_angles)
+    self.rate, self.decay, self.weight = (shared(num_heads) for _ in range(3))
+    self.rate_bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
+    self.key_norm, self.query_norm = RMSNorm(state_size), RMSNorm(state_size)
+    self.key_bias, self.query_bias = (
+      nnx.Param(jnp.ones((num_heads, state_size)), **split('model', None))
+      for _ in range(2)
+    )
+    self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
+    self.out = project_back(inner, width, init, use_bias=False, rngs=rngs)
+
+  def initial_state(self, batch: int) -> State:
+    """The state before the first token: the angles, and the last key and value."""
+    state = super().initial_state(batch)
+    key_size, value_size = self.sizes
+    shapes = (self.num_angles,), (key_size,), (value_size,)
+    zeros = (
+      jnp.zeros((batch, 1, self.num_heads, *shape), state.memory.dtype)
+      for shape in shapes
+    )
+    return state._replace(past=tuple(zeros))
+
+  def inputs(
+    self, tokens: Float[Array, 'b n w'], state: State
+  ) -> tuple[_Inputs, tuple[Array, ...]]:
+    angle, last_key, last_value = state.past
+    rate, decay, weight = widen(
+      (self.rate(tokens), self.decay(tokens), self.weight(tokens))
+    )
+    delta = jax.nn.softplus(rate + widen(self.rate_bias[...])[None, None])
+    log_decay = -delta * jnp.maximum(_heavy_tail(decay), _LEAST)
+    turned = np.pi * jnp.tanh(widen(self.angle(tokens)))[:, :, None]
+    angle = jnp.mod(angle + jnp.cumsum(delta[..., None] * turned, axis=1), 2 * np.pi)
+    key, query = (
+      turn(widen(norm(layer(tokens)))[:, :, None] + widen(bias[...])[None, None], angle)
+      for layer, norm, bias in (
+        (self.key, self.key_norm, self.key_bias),
+        (self.query, self.query_norm, self.query_bias),
+      )
+    )
+    value = widen(split_heads(self.value(tokens), self.num_heads))
+    given, past = trapezoid(
+      *(query, key, value, log_decay, delta, jax.nn.sigmoid(weight)),
+      last=(last_key, last_value),
+    )
+    return _Inputs(given, value), (angle[:, -1:], *past)
+
+  def recur(
+    self, inputs: _Inputs, memory: Float[Array, 'b h k v']
+  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+    read, memory = recurrence(inputs.recurrence, memory)
+    return read[:, 1::2], memory
+
+  def with_values(self, inputs: _Inputs, values: Float[Array, 'b n h v']) -> _Inputs:
+    """The inputs with other values, and none before them."""
+    both = _alternate(_delayed(values, jnp.zeros_like(values[:, :1])), values)
+    return _Inputs(inputs.recurrence._replace(value=both), values)
+
+  def outputs(
+    self, read: Float[Array, 'b n h v'], inputs: _Inputs, tokens: Float[Array, 'b n w']
+  ) -> Float[Array, 'b n w']:
+    read += widen(self.skip[...])[None, None, :, None] * inputs.value
+    gated = merge_heads(read) * jax.nn.silu(widen(self.gate(tokens)))
+    return self.out(gated.astype(tokens.dtype))
+
+
+def trapezoid(
+  query: Float[Array, 'b n h k'],
+  key: Float[Array, 'b n h k'],
+  value: Float[Array, 'b n h v'],
+  log_decay: Float[Array, 'b n h'],
+  delta: Float[Array, 'b n h'],
+  weight: Float[Array, 'b n h'],
+  *,
+  last: tuple[Float[Array, 'b 1 h k'], Float[Array, 'b 1 h v']],
+) -> tuple[Inputs, tuple[Float[Array, 'b 1 h k'], Float[Array, 'b 1 h v']]]:
+  """The recurrence as two steps per token, the first of which writes the last token.
+
+  Also the last key and value.
+  """
+  before = (1 - weight) * delta * jnp.exp(log_decay)
+  inputs = Inputs(
+    as_steps(query, 2, -1),
+    _alternate(_delayed(key, last[0]), key),
+    _alternate(_delayed(value, last[1]), value),
+    as_steps(log_decay, 2, 0)[..., None],
+    _alternate(before, weight * delta),
+  )
+  return inputs, (key[:, -1:], value[:, -1:])
+
+
+def turn(
+  features: Float[Array, 'b n #h k'], angle: Float[Array, 'b n h a']
+) -> Float[Array, 'b n h k']:
+  """Turns the pairs (2 j, 2 j + 1) by the angles j, of which there may be fewer."""
+  b, n, h, num_angles = angle.shape
+  features = jnp.broadcast_to(features, (b, n, h, features.shape[-1]))
+  pairs, rest = features[..., : 2 * num_angles], features[..., 2 * num_angles :]
+  one, other = pairs[..., ::2], pairs[..., 1::2]
+  cosine, sine = jnp.cos(angle), jnp.sin(angle)
+  turned = jnp.stack([one * cosine - other * sine, one * sine + other * cosine], -1)
+  return jnp.concatenate([turned.reshape(pairs.shape), rest], axis=-1)
+
+
+def _heavy_tail(z: Float[Array, '*n']) -> Float[Array, '*n']:
+  """1 + z for z ≥ 0, else 1/(1 − z)."""
+  return jnp.maximum(z, 0) + 1 / (1 - jnp.minimum(z, 0))
+
+
+def _delayed(
+  array: Float[Array, 'b n *f'], last: Float[Array, 'b 1 *f']
+) -> Float[Array, 'b n *f']:
+  """Each token has the entry of the token before it."""
+  return jnp.concatenate([last, array[:, :-1]], axis=1)
+
+
+def _alternate(
+  one: Float[Array, 'b n *f'], other: Float[Array, 'b n *f']
+) -> Float[Array, 'b m *f']:
+  """An entry of one array, then that of the other."""
+  both = jnp.stack([one, other], axis=2)
+  return both.reshape(len(one), -1, *one.shape[2:])

@@ -1,0 +1,108 @@
+"""Matrices in colours."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import Normalize
+from matplotlib.image import AxesImage
+
+from zoo.reports.style import (
+  AMOUNTS,
+  BLACK,
+  SMALL,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeatMap:
+  """A matrix, the colours of its entries, and the words around it.
+
+  `scale` maps entries to colours; maps of one scale share a colour bar, whose label is
+  `scale_name`. `rows` and `columns` have the names of some of them, by number, and
+  `texts` is what stands in each entry. NaN entries stay white.
+  """
+
+  values: Float[np.ndarray, 'r c']
+  scale: Normalize
+  scale_name: str = ''
+  title: str = ''
+  x_axis: str = ''
+  y_axis: str = ''
+  rows: Mapping[int, str] = dataclasses.field(default_factory=dict)
+  columns: Mapping[int, str] = dataclasses.field(default_factory=dict)
+  texts: Sequence[Sequence[str]] = ()
+
+
+@in_style()
+def plot_heat_maps(
+  grid: Sequence[Sequence[HeatMap]],
+  height: float,
+  width: float = WIDTH,
+  *,
+  colours: str = AMOUNTS,
+  title: str = '',
+) -> Figure:
+  """Rows of heat maps, which may end early, in a figure of that size in inches.
+
+  `colours` is `AMOUNTS` or, for entries of both signs, `SIGNED` of `zoo.reports.style`.
+  """
+  figure = Figure(height, width)
+  columns = max(map(len, grid))
+  every = figure.subplots(len(grid), columns, squeeze=False)
+  images: dict[Normalize, list[AxesImage]] = {}
+  names = {}
+  for row, drawn in zip(grid, every, strict=True):
+    for axes in drawn[len(row) :]:
+      axes.set_axis_off()
+    for one, axes in zip(row, drawn, strict=False):
+      images.setdefault(one.scale, []).append(_draw(axes, one, colours))
+      names[one.scale] = one.scale_name
+  for scale, drawn in images.items():
+    of = [image.axes for image in drawn]
+    bar = figure.colorbar(
+      drawn[0], ax=of, location='bottom', shrink=0.8, aspect=20 * min(len(of), 2)
+    )
+    bar.set_label(names[scale])
+    if bar.ax.get_xscale() == 'log':
+      label_log_axis(bar.ax.xaxis)
+    else:
+      bar.ax.locator_params('x', nbins=5)
+  if title:
+    figure.suptitle(title)
+  return figure
+
+
+def _draw(axes: Axes, one: HeatMap, colours: str) -> AxesImage:
+  image = axes.imshow(
+    one.values, cmap=colours, norm=one.scale, aspect='auto' if one.texts else 'equal'
+  )
+  axes.grid(visible=False)
+  axes.set_title(one.title, size=8 if one.title else None)
+  axes.set_xlabel(one.x_axis)
+  axes.set_ylabel(one.y_axis)
+  _name(axes.xaxis, one.columns, rotation=45, ha='right', rotation_mode='anchor')
+  _name(axes.yaxis, one.rows)
+  size = SMALL if one.values.shape[1] > 7 else 9
+  for row, texts in enumerate(one.texts):
+    for column, text in enumerate(texts):
+      shade = one.scale(one.values[row, column])
+      colour = BLACK if shade > 0.5 else 'white'
+      place = {'ha': 'center', 'va': 'center', 'size': size, 'color': colour}
+      axes.text(column, row, text, **place)
+  return image
+
+
+def _name(axis: Axis, names: Mapping[int, str], **look: Any) -> None:
+  axis.set_ticks([*names], [*names.values()], **look)
+  axis.set_tick_params(length=2 if names else 0, pad=1)

@@ -1,0 +1,94 @@
+"""Points with their intervals, in rows that have names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from zoo.reports.style import (
+  BLACK,
+  DASHES,
+  MARKERS,
+  Figure,
+  in_style,
+  label_log_axis,
+  legend_above,
+)
+
+_APART = 0.16  # rows, between the points of one row
+
+
+class Point(NamedTuple):
+  """A value in a row; points of one label look alike."""
+
+  row: str
+  label: str
+  value: float
+  half: float = math.nan  # of its interval; no bar is drawn unless it is finite
+
+
+@in_style()
+def plot_rows(
+  panels: Mapping[str, Sequence[Point]],
+  x_axis: str,
+  colours: Mapping[str, str],
+  *,
+  levels: Mapping[str, float] | None = None,
+  **x_scale: Any,
+) -> Figure:
+  """Points in panels by their titles, which share their rows, from the top down.
+
+  Rows stand in the order in which they first occur, and the points of a row in that of
+  `colours`, which has the colour of each label. `levels` are vertical lines by their
+  names in the legend; that of an empty name is solid. `x_scale` is that of matplotlib's
+  `set_xscale`, such as `value='log'`, if it is not linear.
+  """
+  every = list(itertools.chain(*panels.values()))
+  rows = list(dict.fromkeys(one.row for one in every))
+  labels = [label for label in colours if any(one.label == label for one in every)]
+  dashes = itertools.cycle(DASHES)
+  looks = {name: next(dashes) if name else '-' for name in levels or {}}
+  figure = Figure(1.5 + max(0.28, 0.08 * (len(labels) + 1)) * len(rows))
+  drawn = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+  for axes, (title, points) in zip(drawn, panels.items(), strict=True):
+    if x_scale:
+      axes.set_xscale(**x_scale)
+    for name, level in (levels or {}).items():
+      axes.axvline(level, color=BLACK, linestyle=looks[name], linewidth=1, label=name)
+    for number, label in enumerate(labels):
+      shift = _APART * (number - (len(labels) - 1) / 2)
+      of = [one for one in points if one.label == label]
+      _plot_points(axes, of, [rows.index(one.row) + shift for one in of], colours)
+    axes.set_title(title, parse_math=False)
+    if axes.get_xscale() == 'log':
+      label_log_axis(axes.xaxis)
+    else:
+      axes.xaxis.set_major_formatter('{x:g}')
+  drawn[0].set_yticks(range(len(rows)), rows, parse_math=False)
+  drawn[0].set_ylim(len(rows) - 0.4, -0.6)  # the first row is not on the frame
+  figure.supxlabel(x_axis)
+  legend_above(figure)
+  return figure
+
+
+def _plot_points(
+  axes: Axes, points: Sequence[Point], at: Sequence[float], colours: Mapping[str, str]
+) -> None:
+  """Points of one label; the legend does not have a label without a name."""
+  if not points:
+    return
+  colour = colours[points[0].label]
+  axes.errorbar(
+    [one.value for one in points],
+    at,
+    xerr=np.where(np.isfinite(halves := [one.half for one in points]), halves, np.nan),
+    fmt=MARKERS[colour],
+    color=colour,
+    capsize=2,
+    label=points[0].label,
+  )

@@ -1,0 +1,8 @@
+"""Limits of large dimension, beside the exact values for any dimension."""
+
+from zoo.theory.asymptotic.alignment import alignment as alignment
+from zoo.theory.asymptotic.depth import depth_limit as depth_limit
+from zoo.theory.asymptotic.pretraining import PretrainingRisks as PretrainingRisks
+from zoo.theory.asymptotic.pretraining import RestrictedOptimum as RestrictedOptimum
+from zoo.theory.asymptotic.pretraining import pretraining as pretraining
+from zoo.theory.asymptotic.pretraining import restricted_optimum as restricted_optimum

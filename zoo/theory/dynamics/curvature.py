@@ -1,0 +1,107 @@
+"""The Hessian of the exact risk in the weights, and what kind of point it shows."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from zoo.core.errors import check_number
+from zoo.core.learning_rule import symmetric
+from zoo.core.protocols import Predictor, Task
+from zoo.theory.dynamics.flow import Subject, risk_of_weights, subject_of
+from zoo.theory.exact import excess_risk
+from zoo.theory.moments import Moments, context_moments, task_moments
+from zoo.theory.precision import double_precision
+
+# Relative to the largest: eigenvalues and singular values below it count as 0.
+_ZERO = 1e-9
+
+
+class Curvature(NamedTuple):
+  """The gradient and the Hessian of the exact risk in a model's weights, in float64."""
+
+  gradient_norm: float
+  eigenvalues: Float[np.ndarray, ' p']  # of the Hessian, in ascending order
+  # How many directions do not change the learning rule to first order.
+  num_symmetries: int
+  condition_number: float  # the largest over the smallest eigenvalue that is > 0
+  # 'global minimum': no learning rule has a lower risk. 'minimum': a local one.
+  # 'saddle': the Hessian has a negative eigenvalue. 'degenerate': the gradient is 0 and
+  # the Hessian does not decide. 'not stationary': the gradient is not 0.
+  kind: str
+
+
+def curvature(
+  model: Predictor | nnx.Module, task: Task, gradient_tolerance: float = 1e-8
+) -> Curvature:
+  """The Hessian at a model's weights, and the kind of point that it proves them to be.
+
+  Weights have symmetries, along which the risk does not change; at a minimum the
+  Hessian is positive in all other directions. For the rank of the rule's derivative to
+  count these directions it has to be the same nearby, which it is if no larger rank
+  occurs at random weights; otherwise the point is 'degenerate'. It takes as many
+  gradients as there are weights. Raises UserError as `gradient_flow` does.
+  """
+  tolerance = check_number('gradient_tolerance', gradient_tolerance, minimum=0.0)
+  moments = task_moments(task)
+  excess = float(sum(excess_risk(model, task)))
+  with double_precision():
+    subject = subject_of(model, moments)
+    found = jax.device_get(
+      _derivatives(subject.graph, subject.weights, subject.rest, moments)
+    )
+    random = np.random.default_rng(0)
+    elsewhere = jax.tree.map(
+      lambda leaf: random.normal(size=leaf.shape), subject.weights
+    )
+    _, _, nearby = _derivatives(subject.graph, elsewhere, subject.rest, moments)
+  slope, hessian, moves = found
+  eigenvalues = np.linalg.eigvalsh(hessian)
+  zero = _ZERO * max(np.abs(eigenvalues).max(), np.finfo(float).tiny)
+  positive = eigenvalues[eigenvalues > zero]
+  rank = _rank(moves)
+  if np.linalg.norm(slope) > tolerance:
+    kind = 'not stationary'
+  elif excess <= _ZERO * context_moments(moments).mean_q:
+    kind = 'global minimum'
+  elif eigenvalues[0] < -zero:
+    kind = 'saddle'
+  elif positive.size == rank == _rank(np.asarray(nearby)):
+    kind = 'minimum'
+  else:
+    kind = 'degenerate'
+  return Curvature(
+    gradient_norm=float(np.linalg.norm(slope)),
+    eigenvalues=eigenvalues,
+    num_symmetries=eigenvalues.size - rank,
+    condition_number=float(positive[-1] / positive[0]) if positive.size else np.inf,
+    kind=kind,
+  )
+
+
+def _rank(matrix: Float[np.ndarray, 'm p']) -> int:
+  return int(np.linalg.matrix_rank(matrix, rtol=_ZERO)) if matrix.any() else 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _derivatives(
+  graph: Any, weights: PyTree, rest: PyTree, moments: Moments
+) -> tuple[Float[Array, ' p'], Float[Array, 'p p'], Float[Array, 'm p']]:
+  """The gradient and Hessian of the risk, and the derivative of the rule."""
+  start, unravel = ravel_pytree(weights)
+
+  def risk(point: Array) -> Array:
+    return risk_of_weights(graph, unravel(point), rest, moments)
+
+  def rule(point: Array) -> Array:
+    weights = unravel(point)
+    found = Subject(graph, weights, rest).with_weights(weights).learning_rule()
+    parts = symmetric(found.update), symmetric(found.bias_update)
+    return jnp.concatenate([jnp.ravel(one) for one in (found.init, found.bias, *parts)])
+
+  return jax.grad(risk)(start), jax.hessian(risk)(start), jax.jacfwd(rule)(start)

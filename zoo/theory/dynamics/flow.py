@@ -1,0 +1,260 @@
+"""Training without noise: gradient flow and descent of weights on the exact risk."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.integrate
+from flax import nnx
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from zoo.core.errors import RunError, UserError, check_array, check_name, check_number
+from zoo.core.learning_rule import LearningRule
+from zoo.core.protocols import Predictor, Task
+from zoo.theory.exact import require_rule
+from zoo.theory.moments import Moments, task_moments
+from zoo.theory.optimum import optimal_rule
+from zoo.theory.precision import double_precision, in_float64
+from zoo.theory.risk import mean_square, population_risk
+
+# What each does to the gradient before it is multiplied by the learning rate.
+OPTIMIZERS = {'sgd': optax.identity, 'adam': optax.scale_by_adam}
+
+
+Numbers = ArrayLike | Sequence[Any]
+
+
+class Trajectory(NamedTuple):
+  """Training on the exact risk: what the weights do at each of n times, in float64."""
+
+  times: Float[np.ndarray, ' n']  # of a flow, or numbers of steps
+  risks: Float[np.ndarray, ' n']
+  rules: tuple[LearningRule, ...]
+  gradient_norms: Float[np.ndarray, ' n']  # Euclidean, over all weights
+  # The correlation of the predictions with those of `optimal_rule`; 0 for f = 0.
+  alignments: Float[np.ndarray, ' n']
+  end: Any  # the model at the last time; use it inside `double_precision`
+
+  @property
+  def guesses(self) -> Float[np.ndarray, 'n d']:
+    """The weights before any example is seen: the learned guess."""
+    return np.stack([rule.init for rule in self.rules])
+
+
+class Subject(NamedTuple):
+  """A model as arrays, of which `weights` train, and what makes it of them."""
+
+  graph: Any  # of an NNX module; None if the weights are the model
+  weights: PyTree
+  rest: PyTree
+
+  def with_weights(self, weights: PyTree) -> Any:
+    """The model with other weights."""
+    if self.graph is None:
+      return weights
+    return nnx.merge(self.graph, weights, self.rest)
+
+
+def gradient_flow(
+  model: Predictor | nnx.Module,
+  task: Task,
+  times: Numbers,
+  tolerance: float = 1e-10,
+) -> Trajectory:
+  """The weights of a model on the flow `dθ/dt = −∂R/∂θ` of the exact risk R.
+
+  `model` is any model of the linear family, or heads of `theory.dynamics`; all of its
+  parameters train, from their values in the model. `times` are ≥ 0 and do not decrease.
+  `tolerance` is the relative error of a step of the solver, LSODA of SciPy, and a
+  hundred times its absolute error. Everything is computed in float64.
+
+  Raises UserError for a task that exact theory does not cover, a model without a
+  learning rule, or other times, and RunError if the solver fails.
+  """
+  tolerance = check_number('tolerance', tolerance, minimum=1e-13)
+  at = _increasing('times', times)
+  moments = task_moments(task)
+  with double_precision():
+    subject = subject_of(model, moments)
+    like = jax.tree.map(np.asarray, subject.weights)
+
+    def slope(time: float, point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
+      del time  # the flow does not depend on it
+      weights = unpacked(point, like)
+      return -packed(_gradient(subject.graph, weights, subject.rest, moments))
+
+    start = packed(like)
+    found = scipy.integrate.solve_ivp(
+      slope,
+      (0.0, max(at[-1], np.finfo(float).tiny)),
+      start,
+      method='LSODA',
+      t_eval=at,
+      rtol=tolerance,
+      atol=tolerance / 100,
+    )
+    if found.status < 0 or not np.all(np.isfinite(found.y)):
+      raise RunError(f'the solver of the gradient flow failed: {found.message}')
+    points = [unpacked(point, like) for point in found.y.T]
+    return _trajectory(subject, points, at, task, moments)
+
+
+def descent(
+  model: Predictor | nnx.Module,
+  task: Task,
+  learning_rate: Numbers,
+  steps: Numbers,
+  optimizer: str = 'sgd',
+) -> Trajectory:
+  """As `gradient_flow`, by steps of gradient descent, or of another optimizer, on R.
+
+  `steps` are numbers of steps ≥ 0 that do not decrease, after which the weights are
+  measured. `learning_rate` is one number for all steps or one for each of the steps,
+  ≥ 0. `optimizer` is 'sgd' or 'adam', with the other parameters as in Optax. Raises
+  UserError as `gradient_flow` does, and for an argument that is wrong.
+  """
+  check_name('optimizer', optimizer, OPTIMIZERS)
+  at = _increasing('steps', steps)
+  if not np.array_equal(at, np.round(at)):
+    raise UserError(f'steps has {at[at != np.round(at)][0]:g}; all must be integers')
+  rates = check_array('learning_rate', learning_rate, [(), (int(at[-1]),)])
+  if np.any(rates < 0):
+    raise UserError(f'learning_rate has {rates.min():g}; it must be ≥ 0')
+  moments = task_moments(task)
+  with double_precision():
+    subject = subject_of(model, moments)
+    weights = jax.tree.map(jnp.asarray, subject.weights)
+    carry, points, done = (weights, OPTIMIZERS[optimizer]().init(weights)), [], 0
+    for step in at.astype(int).tolist():
+      carry = _steps(
+        (subject.graph, optimizer), carry, subject.rest, moments, rates, done, step
+      )
+      points.append(jax.tree.map(np.asarray, carry[0]))
+      done = step
+    return _trajectory(subject, points, at, task, moments)
+
+
+def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
+  """A model's arrays in float64; use it inside `double_precision`.
+
+  Raises UserError if it has no learning rule, or one for other numbers of features.
+  """
+  follower = require_rule(in_float64(model))
+  if isinstance(follower, nnx.Module):
+    subject = Subject(*nnx.split(follower, nnx.Param, ...))
+  else:
+    subject = Subject(
+      None, jax.tree.map(lambda leaf: np.asarray(leaf, float), follower), None
+    )
+  rule = jax.eval_shape(
+    lambda weights: subject.with_weights(weights).learning_rule(), subject.weights
+  )
+  if rule.init.shape[0] != moments.prior_mean.size:
+    raise UserError(
+      f'the model has {rule.init.shape[0]} features; the task has '
+      f'{moments.prior_mean.size}'
+    )
+  return subject
+
+
+def packed(weights: PyTree) -> Float[np.ndarray, ' p']:
+  """All weights as one vector, on the host."""
+  return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(weights)])
+
+
+def unpacked(point: Float[np.ndarray, ' p'], like: PyTree) -> PyTree:
+  """The weights of a vector."""
+  leaves, tree = jax.tree.flatten(like)
+  parts = np.split(point, np.cumsum([leaf.size for leaf in leaves])[:-1])
+  shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+  return jax.tree.unflatten(tree, shaped)
+
+
+def risk_of_weights(
+  graph: Any, weights: PyTree, rest: PyTree, moments: Moments
+) -> Float[Array, '']:
+  """The exact risk as a function of weights, for use under jit and grad."""
+  model = Subject(graph, weights, rest).with_weights(weights)
+  return population_risk(model.learning_rule(), moments)
+
+
+_gradient = jax.jit(jax.grad(risk_of_weights, argnums=1), static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _steps(
+  static: tuple[Any, str],
+  carry: tuple[PyTree, PyTree],
+  rest: PyTree,
+  moments: Moments,
+  rates: Float[Array, '*k'],
+  first: int | Array,
+  last: int | Array,
+) -> tuple[PyTree, PyTree]:
+  """Weights and the optimizer's state after the steps `first` to `last` − 1."""
+  graph, name = static
+  optimizer = OPTIMIZERS[name]()
+  slope = jax.grad(risk_of_weights, argnums=1)
+
+  def step(index: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    weights, state = carry
+    moves, state = optimizer.update(slope(graph, weights, rest, moments), state)
+    rate = rates if rates.ndim == 0 else rates[index]
+    return jax.tree.map(lambda w, move: w - rate * move, weights, moves), state
+
+  return jax.lax.fori_loop(first, last, step, carry)
+
+
+def _trajectory(
+  subject: Subject,
+  points: list[PyTree],
+  times: Float[np.ndarray, ' n'],
+  task: Task,
+  moments: Moments,
+) -> Trajectory:
+  optimum, measured = optimal_rule(task), []
+  for weights in points:
+    found = _measures(subject.graph, weights, subject.rest, moments, optimum)
+    measured.append(jax.device_get(found))
+  rules, risks, norms, alignments = zip(*measured, strict=True)
+  return Trajectory(
+    times=times,
+    risks=np.array(risks),
+    rules=tuple(rules),
+    gradient_norms=np.array(norms),
+    alignments=np.array(alignments),
+    end=subject.with_weights(jax.tree.map(jnp.asarray, points[-1])),
+  )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _measures(
+  graph: Any, weights: PyTree, rest: PyTree, moments: Moments, optimum: LearningRule
+) -> tuple[LearningRule, Array, Array, Array]:
+  """The rule, its risk, the norm of the gradient, and the alignment."""
+  rule = Subject(graph, weights, rest).with_weights(weights).learning_rule()
+  risk, slope = jax.value_and_grad(risk_of_weights, argnums=1)(
+    graph, weights, rest, moments
+  )
+  size, wanted = sum(mean_square(rule, moments)), sum(mean_square(optimum, moments))
+  product = sum(mean_square(rule + optimum, moments))
+  product = (product - sum(mean_square(rule - optimum, moments))) / 4
+  scale = jnp.sqrt(size * wanted)
+  alignment = jnp.where(scale > 0, product / jnp.where(scale > 0, scale, 1), 0)
+  return rule, risk, optax.tree.norm(slope), alignment
+
+
+def _increasing(name: str, values: Numbers) -> Float[np.ndarray, ' n']:
+  try:
+    at = np.asarray(values, float)
+  except (TypeError, ValueError):
+    at = np.zeros(())
+  if at.ndim != 1 or not at.size or not np.all(np.isfinite(at)):
+    raise UserError(f'{name} is {values!r}; it must be a list of finite numbers')
+  if at[0] < 0 or np.any(np.diff(at) < 0):
+    raise UserError(f'{name} must be ≥ 0 and must not decrease')
+  return at

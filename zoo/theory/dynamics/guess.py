@@ -1,0 +1,55 @@
+"""How long the initial guess takes to be learned."""
+
+import math
+
+import numpy as np
+from flax import nnx
+
+from zoo.core.errors import UserError, check_number
+from zoo.core.protocols import Predictor, Task
+from zoo.models import LTB, YqLSA
+from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.theory.precision import double_precision, in_float64
+
+
+def guess_time(model: Predictor | nnx.Module, task: Task, share: float = 0.5) -> float:
+  """When the guess of a flow has a share of the prior mean: the law for small weights.
+
+  For `Σ = ςI`, while the attention has not been learned, the guess g of yq-LSA has
+  `dg/dt = 2ς(w* − g)` from 0, whatever the scale of the other weights. That of LTB is a
+  product of two layers, `g = Bᵀa`, a and B being columns of W_2 and W_1. Growing from
+  small values it is `p(t) w*/|w*|` with
+
+      dp/dt = 4ς p (|w*| − p),    p(0) = |a + B w*/|w*||²/4,
+
+  so that the time grows as log 1/s with the scale s of the weights, and falls as
+  1/|w*| (docs/dynamics.md). The flow itself approaches both as s → 0. `share` is
+  between 0 and 1. Raises UserError for other models and tasks, and for w* = 0.
+  """
+  task = require_covered(task)
+  share = check_number('share', share)
+  _, features = second_moments(task)
+  length = float(np.linalg.norm(task.prior_mean))
+  if not 0 < share < 1:
+    raise UserError(f'share is {share:g}; it must be between 0 and 1')
+  if not is_scalar(features) or features[0, 0] == 0:
+    raise UserError(
+      'feature_covariance is not a positive multiple of the identity; the law is for '
+      'features of equal variance'
+    )
+  if length == 0:
+    raise UserError('prior_mean is 0; there is no guess to learn')
+  rate = float(features[0, 0])
+  odds = share / (1 - share)
+  if isinstance(model, YqLSA):
+    return math.log1p(odds) / (2 * rate)
+  if not isinstance(model, LTB):
+    raise UserError(
+      f'the model is a {type(model).__name__}; only YqLSA and LTB train their guess'
+    )
+  with double_precision():
+    weights = in_float64(model)
+    first, second = np.asarray(weights.w_1[...]), np.asarray(weights.w_2[...])
+  start = second[:, -1] + first[:, :-1] @ (task.prior_mean / length)
+  p = start @ start / 4
+  return math.log(odds * (length - p) / p) / (4 * rate * length)
