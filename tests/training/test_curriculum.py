@@ -1,6 +1,6 @@
 """Curricula: what counts at a stage, and that a run is resumed in the middle of one."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def test_features_beyond_a_stage_are_0_and_labels_follow_from_the_others():
 def test_losses_that_count_are_those_of_the_stage():
   """Against a loop over the losses at each loop and example."""
   config = _config()
-  task, model = build_task(config), _model(config)
+  task, model = build_task(config), cast(Any, _model(config))
   objective = make_objective(config, task, statistics=False)
   key, numbers = jax.random.key(1), numbers_of(task)
 

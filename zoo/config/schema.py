@@ -476,7 +476,8 @@ def differences(
     for each in (saved, json.loads(to_json(config)))
   )
   free = _CHANGE_NO_TRAINING if resumes else ()
-  if resumes and other.get('train.num_steps', 0) > one.get('train.num_steps', 0):
+  before, now = (each.get('train.num_steps') for each in (one, other))
+  if resumes and isinstance(before, int) and isinstance(now, int) and now > before:
     free += _CHANGE_WITH_THE_END
   return [
     f'{name} ({one.get(name, "absent")!r} there, {other.get(name, "absent")!r} here)'

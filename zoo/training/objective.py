@@ -27,6 +27,7 @@ from zoo.core.protocols import (
 from zoo.core.statistics import Statistics
 from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
+from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
 from zoo.training.curriculum import FirstFeatures, mean_at
 from zoo.training.parts import mean_loss
@@ -228,6 +229,7 @@ def make_objective(
   ) -> Float[Array, '']:
     drawn, moments, _, stage = numbers
     if stage is not None and stage.features is not None:
+      assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
       drawn = FirstFeatures(drawn, stage.features)
     batch = sample(drawn, key, config.train.batch_size, statistics)
 
