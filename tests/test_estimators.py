@@ -82,7 +82,7 @@ def test_learning_rules_predict_the_same(float64):
     estimators.gradient_descent(np.zeros(3), 0.1, 2).learning_rule()
 
 
-@pytest.mark.parametrize('c', mostly_full([2, 7], [3]))
+@pytest.mark.parametrize('c', mostly_full([2], [7]))
 def test_ols_is_the_least_squares_nearest_to_the_start(float64, c):
   task = general(c=c, noise_std=0.5)
   prompt = task.sample(jax.random.key(0), 8)
@@ -110,7 +110,7 @@ def test_ridge_solves_the_normal_equations(float64):
   np.testing.assert_allclose(weights, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize('c', [2, 7])
+@pytest.mark.parametrize('c', mostly_full([2], [7]))
 def test_bayes_is_the_posterior_mean(float64, c):
   """By the joint normal distribution of ŵ and y."""
   task = general(c=c, noise_std=0.5)
@@ -183,7 +183,7 @@ def enough(d):
   return isotropic(d, d + 1)
 
 
-@pytest.mark.parametrize('d', [2, 3, 5, 10])
+@pytest.mark.parametrize('d', mostly_full([3], [2, 10]))
 def test_closed_forms(d):
   for name, (estimator, task, risk) in closed_forms(d).items():
     exact = theory.exact_risk(estimator, task)

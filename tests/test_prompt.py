@@ -7,7 +7,7 @@ import pytest
 
 import zoo
 from tests import oracle
-from tests.compare import assert_close
+from tests.compare import assert_close, refuses
 
 _B, _C, _D = 3, 5, 2
 
@@ -89,3 +89,22 @@ def test_one_prompt_at_a_time_is_the_same_as_a_batch(prompt):
 def test_prompt_cannot_be_changed_in_place(prompt):
   with pytest.raises(dataclasses.FrozenInstanceError):
     prompt.y = prompt.x
+
+
+def test_parts_of_prompts_of_classes():
+  task = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
+  prompt = jax.device_get(task.sample(jax.random.key(0), 4))
+  k = prompt.y.shape[-1]
+  prefix = prompt.prefix(1)
+  assert (prefix.x.shape, prefix.y.shape) == ((4, 1, 2), (4, 1, k))
+  np.testing.assert_array_equal(prefix.x_query, prompt.x[:, 1])
+  np.testing.assert_array_equal(prefix.y_query, prompt.targets[:, 1])
+  np.testing.assert_array_equal(prompt.targets[:, -1], prompt.y_query)
+  assert prompt.prefix(3) is prompt
+  tokens = prompt.tokens(jnp.full((4, k), 0.5))
+  examples = np.concatenate([prompt.x, prompt.y], axis=2)
+  np.testing.assert_array_equal(tokens[:, :-1], examples)
+  np.testing.assert_array_equal(tokens[:, -1, 2:], 0.5)
+  for bad in (-1, 4):
+    with refuses(f'k is {bad}; it must be from 0 to 3'):
+      prompt.prefix(bad)

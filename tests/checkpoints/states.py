@@ -5,14 +5,20 @@ import os
 import pathlib
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from ml_collections import ConfigDict
 
+from zoo.config.validation import abstract_model
 from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.steps import MANIFEST
+from zoo.storage.metadata import run_metadata
+from zoo.storage.orbax_folders import start_save
+from zoo.storage.steps import FORMAT, MANIFEST, write_manifest
 
 METADATA = {'config': {'seed': 0}, 'versions': {'jax': jax.__version__}}
 
@@ -49,6 +55,19 @@ def load_latest(workdir: pathlib.Path) -> int | None:
       loaded = checkpoints.load(step, ABSTRACT)
       jax.tree.map(np.testing.assert_array_equal, loaded, state_at(step))
   return step
+
+
+def write_model(folder: pathlib.Path, model: dict, task: dict) -> None:
+  """As `zoo.save`, the model that a config makes, with zeros as weights."""
+  sections = {'model': model, 'task': {'name': 'linear_regression', **task}}
+  config: Any = ConfigDict(sections)
+  state = jax.tree.map(
+    lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype)),
+    nnx.state(abstract_model(config)),
+  )
+  metadata = {'format': FORMAT, 'step': 0, **run_metadata(config)}
+  start_save(folder, {'model': state}, metadata)()
+  write_manifest(folder)
 
 
 def files_of(step_folder: pathlib.Path) -> list[str]:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import zoo
-from tests.checkpoints.states import ABSTRACT, METADATA, disk, save, state_at
+from tests.checkpoints.states import METADATA, disk, save, state_at
 from tests.launch.processes import ROOT
 from zoo.storage.checkpointer import Checkpoints
 
@@ -48,18 +48,8 @@ def test_saves(tmp_path):
       checkpoints.save(step, state_at(1))
       checkpoints.wait()
 
-    check_flat(save_one, 10)
-  assert checkpoints.latest == step == 13
-
-
-def test_runs(tmp_path):
-  save(tmp_path, 1)
-
-  def run():
-    with Checkpoints(tmp_path, 2, METADATA) as checkpoints:
-      checkpoints.load(1, ABSTRACT)
-
-  check_flat(run, 10)
+    check_flat(save_one, 6)
+  assert checkpoints.latest == step == 9
 
 
 def test_saves_that_fail(tmp_path):
@@ -73,4 +63,4 @@ def test_saves_that_fail(tmp_path):
 
 
 def test_models_that_are_opened():
-  check_flat(lambda: zoo.load(ROOT / 'checkpoints' / 'lsa'), 10)
+  check_flat(lambda: zoo.load(ROOT / 'checkpoints' / 'lsa'), 6)

@@ -8,7 +8,8 @@ import orbax.checkpoint
 import pytest
 
 from zoo.core.errors import RunError
-from zoo.storage.orbax_errors import one_line, quiet_orbax, reading
+from zoo.storage import orbax_folders
+from zoo.storage.orbax_folders import one_line
 
 PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 OURS, ORBAXS = str(pathlib.Path(__file__)), str(PACKAGE / 'some' / 'file.py')
@@ -29,7 +30,7 @@ def test_errors_of_orbax_are_not_logged_meanwhile(caplog):
       logger.makeRecord('absl', level, file, 1, f'{file} {level}', (), None)
     )
 
-  with quiet_orbax():
+  with orbax_folders._quiet():
     for level in (logging.INFO, logging.ERROR):
       log(OURS, level)
       log(ORBAXS, level)
@@ -42,7 +43,7 @@ def test_errors_of_orbax_are_not_logged_meanwhile(caplog):
   ]
 
 
-def test_the_reason_is_said_in_one_line():
+def test_the_reason_is_said_in_one_line(monkeypatch):
   said = (
     'NOT_FOUND: Error opening "zarr3" driver:\\n  it does not exist '
     '[tensorstore_spec=\'{"driver":"zarr3"}\'] [source locations=\'driver.cc:114\']'
@@ -53,13 +54,13 @@ def test_the_reason_is_said_in_one_line():
   assert long.endswith('No space left')
   assert len(long) < 320
 
-  def fail():
-    with reading(pathlib.Path('folder')):
-      try:
-        raise ValueError(said)
-      except ValueError as error:
-        raise KeyError('incompatible handler') from error
+  def fail(*_):
+    try:
+      raise ValueError(said)
+    except ValueError as error:
+      raise KeyError('incompatible handler') from error
 
+  monkeypatch.setattr(orbax_folders.ocp, 'load_checkpointables', fail)
   with pytest.raises(RunError) as info:
-    fail()
+    orbax_folders.load_arrays(pathlib.Path('folder'), {})
   assert str(info.value) == f'folder cannot be read: {expected}'

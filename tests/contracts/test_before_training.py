@@ -56,15 +56,6 @@ class _Dropout(_Model):
     return super().__call__(prompt) + self.dropout(prompt.y_query * 0)
 
 
-class _BatchNorm(_Model):
-  def __init__(self, num_features, *, rngs):
-    super().__init__(num_features, rngs=rngs)
-    self.norm = nnx.BatchNorm(num_features, rngs=rngs)
-
-  def __call__(self, prompt):
-    return super().__call__(prompt) + self.norm(prompt.x_query)[:, 0]
-
-
 class _LongAlone(_Model):
   def __call__(self, prompt):
     return super().__call__(prompt) * (1 if prompt.x.shape[1] == 4 else np.nan)
@@ -86,7 +77,6 @@ def _config(cls: type) -> Any:
   [
     (_FromZero, ['_FromZero.predictions(prompt) looks ahead of example 1']),
     (_Dropout, ['_Dropout(prompt) differs from', 'dropout.rngs.count', 'stateless']),
-    (_BatchNorm, ['_BatchNorm(prompt) differs from', 'norm.mean', 'stateless']),
     (_LongAlone, ['_LongAlone(prompt) of 0 examples is not finite', 'any shorter']),
   ],
 )

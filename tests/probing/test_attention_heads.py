@@ -12,7 +12,6 @@ from tests.probing.models import Softmax, biased
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import heads, prune
-from zoo.theory import constructions
 
 
 def test_pruning_leaves_the_model_that_has_the_other_heads():
@@ -69,13 +68,6 @@ def test_heads_that_do_nothing_have_no_share():
   silent = prune(biased(), [0, 1])
   assert [head.share for head in heads(silent, task)] == [None, None]
   assert [head.pruning_cost for head in heads(silent, task)] == [0, 0]
-
-
-def test_the_heads_of_a_construction_share_alike():
-  task = isotropic(3, 4, prior_mean=2.0)
-  model = constructions.multi_head_lsa(theory.optimal_rule(task, 0.0))
-  for head in heads(model, task):
-    assert head.share == pytest.approx(1 / 3, rel=1e-6)
 
 
 def test_mistakes_are_named():

@@ -10,7 +10,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.probing.models import Softmax, assert_within
+from tests.probing.models import assert_within
 from tests.settings import isotropic
 from tests.wrapped import Wrapped
 from zoo import estimators, probing, theory
@@ -54,14 +54,6 @@ def test_a_score_is_the_mean_square_on_the_very_prompts_and_near_the_exact_risk(
   assert found.optimal_risk is not None
   assert found.optimal_risk <= found.other_exact_risk + 1e-12
   assert found.num_prompts == 3000
-
-
-def test_what_has_no_closed_form_has_no_exact_risk():
-  task = isotropic(3, 4)
-  found = probing.score(Softmax(3), estimators.bayes(task), frozen(task))
-  assert found.exact_risk is None
-  # With 4 examples for 3 features and no noise the posterior mean knows ŵ.
-  assert found.other_exact_risk == 0
 
 
 def test_risks_are_sampled_on_any_task_and_exact_where_theory_covers_it():

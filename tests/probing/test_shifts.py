@@ -22,7 +22,7 @@ from tests.probing.models import (
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.probing import SHIFTS, shift, shifted_tasks, summary
-from zoo.probing.shift_pictures import plot_shifts
+from zoo.probing.pictures import plot_shifts
 from zoo.probing.shifts import task_shift
 from zoo.probing.summaries import _shift_table
 

@@ -7,7 +7,7 @@ import pytest
 from tests.compare import refuses
 from tests.training.runs import signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
-from zoo.storage.workdir import locked, locked_in_part
+from zoo.storage.workdir import locked
 from zoo.training import sweeps
 from zoo.training.population import points_of
 
@@ -82,7 +82,7 @@ def test_a_part_without_points_is_done(tmp_path):
 
 def test_a_part_is_trained_by_one_process_and_excludes_the_whole(tmp_path):
   _sweep(tmp_path, Part(1, 3), _POINTS[:2])
-  with locked_in_part(tmp_path, Part(1, 3)):
+  with locked(tmp_path, part=Part(1, 3)):
     assert _sweep(tmp_path, Part(2, 3)) is not None
     with refuses('is in use'):
       _sweep(tmp_path, Part(1, 3))

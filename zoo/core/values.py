@@ -265,6 +265,12 @@ def _refuse_other_classes(cls: type) -> None:
     if one in _CLASSES:
       continue
     has_init = '__init__' in vars(one)
+    for name in one.__annotations__:
+      if isinstance(content := vars(one).get(name), list | dict | set):
+        raise UserError(
+          f'the default of {one.__name__}.{name} is a {type(content).__name__}, which '
+          'may change; use a tuple'
+        )
     if has_init and one is cls:
       raise UserError(
         f'{cls.__name__} has an __init__; it must list its arguments as fields, such '

@@ -77,25 +77,25 @@ def compare_all(
   if MODEL in baselines:
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
 
-  each = []
-  for model in models:
-    losses = sample_losses({'': model}, task, num_prompts, seed, lengths=lengths)['']
-    each.append(_Losses(losses, lengths, known_risk(model, task)))
+  def measure(predictor: Predictor, at: Sequence[int], count: int) -> _Losses:
+    losses = sample_losses({'': predictor}, task, count, seed, lengths=at)['']
+    return _Losses(losses, at, known_risk(predictor, task))
+
+  each = [measure(model, lengths, num_prompts) for model in models]
   others = {}
   for name, baseline in baselines.items():
-    on_host = isinstance(baseline, HostBaseline)
-    at = [length] if on_host else lengths
-    count = min(num_prompts, _NUM_HOST_PROMPTS) if on_host else num_prompts
     try:
-      losses = sample_losses({'': baseline}, task, count, seed, lengths=at)['']
+      if isinstance(baseline, HostBaseline):
+        few = min(num_prompts, _NUM_HOST_PROMPTS)
+        others[name] = measure(baseline, [length], few)
+      else:
+        others[name] = measure(baseline, lengths, num_prompts)
     except Exception as error:
       if not _may_fail(baseline, error):
         raise
       kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
       reason = in_one_line(error)
       logging.warning('the baseline %s is left out: %s%s', name, kind, reason)
-      continue
-    others[name] = _Losses(losses, at, known_risk(baseline, task))
   found = [
     {
       name: _measured(one, own.losses[:, -1])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.linalg
+import scipy.optimize
 from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count
@@ -225,36 +225,24 @@ def _profile(
 def _nearest_matrix(
   samples: _Samples, matrix: Float[np.ndarray, 'd d'], start: Float[np.ndarray, ' d']
 ) -> tuple[Float[np.ndarray, 'd d'], Float[np.ndarray, ' d']]:
-  """(Γ, w_0) by Gauss–Newton from given values; steps are halved until no worse."""
+  """(Γ, w_0) by the method of Levenberg and Marquardt, from given values."""
   d = len(start)
 
-  def left(matrix: np.ndarray, start: np.ndarray) -> np.ndarray:
-    prediction, slope = _matrix_step(samples, matrix)
-    return samples.prediction - prediction - slope @ start
+  def excess(values: Float[np.ndarray, ' n']) -> Float[np.ndarray, ' p']:
+    prediction, slope = _matrix_step(samples, values[d:].reshape(d, d))
+    return prediction + slope @ values[:d] - samples.prediction
 
-  rest = left(matrix, start)
-  for _ in range(100):
-    _, by_start = _matrix_step(samples, matrix)
-    residual = samples.labels - samples.features @ start
+  def slopes(values: Float[np.ndarray, ' n']) -> Float[np.ndarray, 'p n']:
+    _, by_start = _matrix_step(samples, values[d:].reshape(d, d))
+    residual = samples.labels - samples.features @ values[:d]
     by_matrix = samples.query[:, :, None] * residual[:, None]
-    slopes = np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
-    normal = slopes.T @ slopes
-    # Makes the system solvable; a step in a wrong direction would be halved.
-    normal += 1e-13 * np.trace(normal) * np.eye(len(normal))
-    move, size = scipy.linalg.solve(normal, slopes.T @ rest, assume_a='pos'), 1.0
-    while size > 1e-6:
-      moved = start + size * move[:d], matrix + size * move[d:].reshape(d, d)
-      found = left(moved[1], moved[0])
-      if found @ found <= rest @ rest:
-        break
-      size /= 2
-    else:
-      break
-    gained = rest @ rest - found @ found
-    (start, matrix), rest = moved, found
-    if gained <= 1e-12 * (samples.prediction @ samples.prediction):
-      break
-  return matrix, start
+    return np.concatenate([by_start, by_matrix.reshape(-1, d * d)], axis=1)
+
+  solve: Any = scipy.optimize.least_squares  # whose types know no function as `jac`
+  least = dict.fromkeys(('xtol', 'ftol', 'gtol'), 1e-14)
+  begin = np.append(start, matrix)
+  found = solve(excess, begin, slopes, method='lm', max_nfev=100, **least)
+  return found.x[d:].reshape(d, d), found.x[:d]
 
 
 def _times(

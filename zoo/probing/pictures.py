@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,23 +13,48 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
+from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
-from zoo.probing.heat_maps import plot_attention as plot_attention
-from zoo.probing.heat_maps import plot_heads as plot_heads
-from zoo.probing.heat_maps import plot_step_matrix as plot_step_matrix
+from zoo.probing.attention_heads import Head
+from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
-from zoo.probing.shift_pictures import plot_shifts as plot_shifts
-from zoo.probing.shift_pictures import plot_task_shifts as plot_task_shifts
+from zoo.probing.shifts import Shift, TaskShift
 from zoo.probing.similarity import answers
 from zoo.reports.comparison_plots import plot_by_examples
-from zoo.reports.style import BLUE, GREY, VERMILION, Figure, in_style, legend_above
+from zoo.reports.heat_maps import HeatMap, plot_heat_maps
+from zoo.reports.plots import Panel, render_grid, series
+from zoo.reports.rows import Point, plot_rows
+from zoo.reports.style import (
+  BLUE,
+  GREEN,
+  GREY,
+  SIGNED,
+  SMALL,
+  VERMILION,
+  WIDTH,
+  Figure,
+  in_style,
+  label_log_axis,
+)
+
+_MODEL = 'the model'
+_OPTIMUM = 'optimum of the linear family, for the shifted task'
+_AXES_OF_ATTENTION = 'token attended to', 'token that attends'
+_MOST_HEADS = 12
+_MOST_COLUMNS = 4  # maps side by side
+_MOST_ROWS = 8  # layers, or calls of layers
+_MOST_NAMES = 11  # tokens named on one axis
+_LEAST = (
+  1e-5  # of the largest loss; smaller ones, such as rounding errors, are left out
+)
 
 
 def pictures(
@@ -36,24 +64,24 @@ def pictures(
 
   `other` is None for a report without another predictor.
   """
-  against = report.against
+  against = report.against or ''
   drawings: dict[str, Callable[[], Figure | None]] = {}
   if report.alignment is not None and other is not None:
-    drawings['alignment'] = lambda: plot_alignment(subject, other, task, against or '')
+    drawings['alignment'] = lambda: plot_alignment(subject, other, task, against)
   if (comparison := report.comparison) is not None:
-    drawings['examples'] = lambda: plot_by_examples({'the model': comparison})
+    drawings['examples'] = lambda: plot_by_examples({_MODEL: comparison})
   if (algorithm := report.algorithm) is not None:
     drawings['step_matrix'] = lambda: plot_step_matrix(algorithm)
-  drawings['attention'] = lambda: _plot_attention(subject, task)
+  drawings['attention'] = lambda: _plot_attention_of(subject, task)
   if (heads := report.heads) is not None:
     drawings['heads'] = lambda: plot_heads(heads)
   if (path := report.to_optimum) is not None:
     drawings['interpolation'] = lambda: plot_interpolation(path)
   if report.shifts:
-    drawings['shift'] = lambda: plot_shifts(report.shifts, against or '')
+    drawings['shift'] = lambda: plot_shifts(report.shifts, against)
   if report.task_shifts:
     drawings['out_of_distribution'] = lambda: plot_task_shifts(
-      report.task_shifts, against
+      report.task_shifts, report.against
     )
   figures = {}
   for name, draw in drawings.items():
@@ -66,35 +94,6 @@ def pictures(
     if figure is not None:
       figures[name] = figure
   return figures
-
-
-def _plot_attention(subject: Predictor, task: Task) -> Figure | None:
-  maps = attention_of(subject, task)
-  return plot_attention(maps, names_of_tokens(subject, maps)) if maps else None
-
-
-def attention_of(
-  subject: Predictor, task: Task
-) -> dict[str, Float[np.ndarray, 'h q k']]:
-  """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
-  if not isinstance(subject, nnx.Module):
-    return {}
-  prompt = next(sample_batches(task, 0, 256, 256))
-  maps = mean_attention(subject, prompt)
-  return {name: np.asarray(weights) for name, weights in maps.items()}
-
-
-def names_of_tokens(
-  subject: Predictor, maps: Mapping[str, Float[np.ndarray, 'h q k']]
-) -> list[str]:
-  """The contents of a TokenModel's tokens; numbers for the tokens of other models."""
-  count = max(weights.shape[1] for weights in maps.values())
-  if isinstance(subject, TokenModel):
-    context_length = next(
-      c for c in range(count) if num_tokens(subject.layout, c) == count
-    )
-    return token_names(subject.layout, context_length)
-  return [str(i) for i in range(1, count + 1)]
 
 
 @in_style()
@@ -128,28 +127,245 @@ def plot_alignment(
   return figure
 
 
-@in_style()
-def plot_interpolation(path: Interpolation) -> Figure:
-  """The exact risk on the lines to the constructed optimum."""
-  figure = Figure(4.0)
-  axes = figure.add_subplot(
-    xlabel='fraction of the path from the model to the constructed optimum',
-    ylabel='exact in-context risk',
-  )
-  for risk, style, colour, name in (
-    (path.weight_risk, 'o-', VERMILION, 'through the weights'),
-    (path.rule_risk, 's--', BLUE, 'through the learning rules'),
-  ):
-    if risk is not None:
-      axes.plot(path.fraction, risk, style, color=colour, label=name)
-  axes.ticklabel_format(useOffset=False)
-  legend_above(figure)
-  return figure
-
-
 def _scatter(
   axes: Axes, x: Float[np.ndarray, ' n'], y: Float[np.ndarray, ' n']
 ) -> None:
   low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
   axes.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
+
+
+def plot_interpolation(path: Interpolation) -> Figure:
+  """The exact risk on the lines to the constructed optimum."""
+  lines = [
+    ('through the weights', 'line', VERMILION, path.weight_risk),
+    ('through the learning rules', 'dashed', BLUE, path.rule_risk),
+  ]
+  shown = [
+    series(name, kind, colour, path.fraction, risk)
+    for name, kind, colour, risk in lines
+    if risk is not None
+  ]
+  axis = 'fraction of the path from the model to the constructed optimum'
+  panel = Panel('', axis, 'exact in-context risk', tuple(shown))
+  figure = render_grid([panel], 1, 3.1)
+  figure.axes[0].ticklabel_format(useOffset=False)
+  return figure
+
+
+def plot_shifts(shifts: Sequence[Shift], against: str) -> Figure:
+  """The risks of both predictors, and of the optimum, under each shift.
+
+  Risks of the other predictor that are far from the model's are left out.
+  """
+  figure = render_grid([_shift_panel(one, against) for one in shifts], 2, 2.5)
+  for axes, one in zip(figure.axes, shifts, strict=False):
+    _limit(axes, one, against)
+  return figure
+
+
+def _shift_panel(one: Shift, against: str) -> Panel:
+  of, values = one.risks, [risk.value for risk in one.risks]
+  # Where both agree, the dashes of the other are seen on the line of the model.
+  exact = [
+    (f'{_MODEL}, exact', 'line', BLUE, [risk.exact for risk in of]),
+    (f'{against}, exact', 'dashed', VERMILION, [risk.other_exact for risk in of]),
+    (_OPTIMUM, 'dashed', GREEN, [risk.optimal for risk in of]),
+  ]
+  sampled = [
+    (f'{_MODEL}, sampled ± s.e.', BLUE, [risk.sampled for risk in of]),
+    (f'{against}, sampled ± s.e.', VERMILION, [risk.other_sampled for risk in of]),
+  ]
+  shown = []
+  for name, kind, colour, risks in exact:
+    if any(risks):  # a risk of 0 has no place on a log axis
+      y = [risk or math.nan for risk in risks]
+      shown.append(series(name, kind, colour, values, y))
+  for name, colour, risks in sampled:
+    known = [risk or Estimate(math.nan, math.nan) for risk in risks]
+    ends = [[risk.mean + side * risk.stderr for risk in known] for side in (-1, 0, 1)]
+    shown.append(series(name, 'dots', colour, values, ends))
+  shown.append(series('trained here', 'mark', GREY, [one.trained], [0.0]))
+  powers = one.name in ('context_length', 'feature_condition', 'query_scale')
+  axes = textwrap.fill(one.description, 45), 'in-context risk (log scale)'
+  return Panel('', *axes, tuple(shown), 'log' if powers else 'linear', 'log')
+
+
+def _limit(axes: Axes, one: Shift, against: str) -> None:
+  """Shows the risks of the model and the optimum; those of the other may be outside."""
+  shown = [risk.sampled.mean for risk in one.risks if risk.sampled is not None]
+  shown += [risk.optimal for risk in one.risks]
+  others = [risk.other_sampled for risk in one.risks if risk.other_sampled is not None]
+  shown = [risk for risk in shown if risk > 0] or [1.0]
+  low, high = min(shown) / 1.5, max(shown) * 1.5
+  axes.set_ylim(low, high)
+  label_log_axis(axes.yaxis)
+  for beyond, where, height, align in (
+    (any(risk.mean < low for risk in others), 'below', 0.02, 'bottom'),
+    (any(risk.mean > high for risk in others), 'above', 0.98, 'top'),
+  ):
+    if beyond:
+      axes.text(
+        *(0.5, height, f'{against} goes {where} this range'),
+        ha='center',
+        va=align,
+        size=SMALL,
+        transform=axes.transAxes,
+        parse_math=False,
+      )
+
+
+def plot_task_shifts(found: Sequence[TaskShift], against: str | None) -> Figure:
+  """The sampled losses of both predictors on each shifted task, one task per row.
+
+  Without the name of another predictor only the model's are shown.
+  """
+  losses = {_MODEL: [one.risk for one in found]}
+  if against is not None:
+    losses[against] = [one.other_risk for one in found]
+  every = [one.mean for each in losses.values() for one in each if one is not None]
+  least = _LEAST * max(every, default=0.0)
+  points = [
+    Point(shift.name, label, *loss)
+    if loss is not None and loss.mean > least
+    else Point(shift.name, label, math.nan)
+    for label, each in losses.items()
+    for shift, loss in zip(found, each, strict=True)
+  ]
+  colours = dict(zip(losses, (BLUE, VERMILION), strict=False))
+  return plot_rows({'': points}, 'loss (log scale)', colours, value='log')
+
+
+def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:
+  """Heat maps of the model's and the optimum's step matrix, and their difference."""
+  gap = found.step_matrix - found.best_step_matrix
+  both, of_gap = _signed(found.step_matrix, found.best_step_matrix), _signed(gap)
+  x_axis, y_axis = "entry of $(1/C)\\,\\sum_i y_i' x_i$", 'entry of the weights'
+  maps = [
+    HeatMap(matrix, scale, label, title, x_axis, y_axis)
+    for matrix, scale, label, title in (
+      (found.step_matrix, both, 'entry of Γ', 'step matrix Γ of the model'),
+      (found.best_step_matrix, both, 'entry of Γ', 'Γ of the optimum'),
+      (gap, of_gap, 'difference', 'difference'),
+    )
+  ]
+  return plot_heat_maps([maps], 3.7, colours=SIGNED)
+
+
+def _signed(*matrices: Float[np.ndarray, 'r c']) -> Normalize:
+  """Colours from minus to plus the largest entry."""
+  limit = max(float(np.abs(matrix).max()) for matrix in matrices) or 1.0
+  return Normalize(-limit, limit)
+
+
+def plot_heads(heads: Sequence[Head]) -> Figure:
+  """Heat maps of b_h above A_h, for up to twelve heads with the highest pruning cost.
+
+  Both are divided by their largest entries. The title gives each head's strength,
+  `|b_h| |A_h|`.
+  """
+  numbers = sorted(range(len(heads)), key=lambda head: -heads[head].pruning_cost)
+  scale, maps = Normalize(-1, 1), []
+  for number in sorted(numbers[:_MOST_HEADS]):
+    value, form = heads[number].value, heads[number].form
+    strength = np.linalg.norm(value) * np.linalg.norm(form)
+    title = (
+      f'head {number}, strength {strength:.2g}\n'
+      f'pruning costs {heads[number].pruning_cost:.3g}'
+    )
+    parts = _over_largest(value), np.full(value.size, np.nan), _over_largest(form)
+    rows = {0: '$b_h$', 1 + (value.size + 1) // 2: '$A_h$'}
+    axes = 'entry of the query', 'entry of the key'
+    maps.append(
+      HeatMap(np.vstack(parts), scale, 'over the largest entry', title, *axes, rows)
+    )
+  grid = [maps[i : i + _MOST_COLUMNS] for i in range(0, len(maps), _MOST_COLUMNS)]
+  left_out = f': {len(maps)} of {len(heads)}' if len(maps) < len(heads) else ''
+  return plot_heat_maps(
+    grid,
+    1.2 + 2.5 * len(grid),
+    min(1.6 + 2.2 * len(grid[0]), WIDTH),
+    colours=SIGNED,
+    title=f'Value vectors and bilinear forms of the heads{left_out}',
+  )
+
+
+def _over_largest(entries: Float[np.ndarray, '*n']) -> Float[np.ndarray, '*n']:
+  return entries / (np.abs(entries).max() or 1.0)
+
+
+def _plot_attention_of(subject: Predictor, task: Task) -> Figure | None:
+  maps = attention_of(subject, task)
+  return plot_attention(maps, names_of_tokens(subject, maps)) if maps else None
+
+
+def attention_of(
+  subject: Predictor, task: Task
+) -> dict[str, Float[np.ndarray, 'h q k']]:
+  """The mean attention on 256 prompts, by layer; empty for subjects without layers."""
+  if not isinstance(subject, nnx.Module):
+    return {}
+  prompt = next(sample_batches(task, 0, 256, 256))
+  maps = mean_attention(subject, prompt)
+  return {name: np.asarray(weights) for name, weights in maps.items()}
+
+
+def names_of_tokens(
+  subject: Predictor, maps: Mapping[str, Float[np.ndarray, 'h q k']]
+) -> list[str]:
+  """The contents of a TokenModel's tokens; numbers for the tokens of other models."""
+  count = max(weights.shape[1] for weights in maps.values())
+  if isinstance(subject, TokenModel):
+    context_length = next(
+      c for c in range(count) if num_tokens(subject.layout, c) == count
+    )
+    return token_names(subject.layout, context_length)
+  return [str(i) for i in range(1, count + 1)]
+
+
+def plot_attention(
+  maps: Mapping[str, Float[np.ndarray, 'h q k']], tokens: Sequence[str]
+) -> Figure:
+  """Heat maps of the attention of layers and heads, with one row for each layer.
+
+  Shows up to eight evenly spaced layers, and the first four heads of each. Every row of
+  a map has its own colour scale, up to the row's largest weight, because the first
+  tokens see few others and so have larger weights. The largest weight of the last row,
+  the query's, is in the title.
+  """
+  at = np.linspace(0, len(maps) - 1, min(len(maps), _MOST_ROWS)).round().astype(int)
+  shown = [list(maps.items())[i] for i in at]
+  most = max(len(heads) for _, heads in shown)
+  columns = min(most, _MOST_COLUMNS)
+  scale, grid = Normalize(0, 1), []
+  for layer, heads in shown:
+    row = []
+    for head, weights in enumerate(heads[:columns]):
+      largest = weights.max(axis=1, keepdims=True)
+      title = f'{layer}, head {head}: to {largest[-1, 0]:.2g}'
+      of_rows, of_columns = (_named_tokens(tokens, count) for count in weights.shape)
+      shares = weights / np.where(largest > 0, largest, 1)
+      texts = 'share of the largest weight of the row', title, *_AXES_OF_ATTENTION
+      row.append(HeatMap(shares, scale, *texts, of_rows, of_columns))
+    grid.append(row)
+  counts = []
+  if len(shown) < len(maps):
+    counts.append(f'{len(shown)} of {len(maps)} layers')
+  if columns < most:
+    counts.append(f'{columns} of {most} heads')
+  left_out = f': {", ".join(counts)}' if counts else ''
+  return plot_heat_maps(
+    grid,
+    0.9 + 2.4 * len(grid),
+    min(1.8 + 2.1 * columns, WIDTH),
+    title=f'Mean absolute weight of each token{left_out}',
+  )
+
+
+def _named_tokens(tokens: Sequence[str], count: int) -> dict[int, str]:
+  """Names of the first `count` tokens by number; of many, only some and the last."""
+  apart = -(-len(tokens) // _MOST_NAMES)
+  # Features and labels alternate in interleaved tokens; an odd distance names both.
+  apart += 1 - apart % 2
+  names = [re.sub(r'([xy])_(\w+)', r'$\1_{\2}$', name) for name in tokens]
+  return {i: names[i] for i in (*range(0, count - apart // 2, apart), count - 1)}

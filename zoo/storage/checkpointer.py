@@ -34,11 +34,11 @@ from zoo.host.files import (
 )
 from zoo.storage import lease
 from zoo.storage.metadata import check_own_step
-from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
   MARKER,
   METADATA_FILE,
   load_arrays,
+  one_line,
   start_save,
 )
 from zoo.storage.steps import (

@@ -18,7 +18,7 @@ import tensorstore
 from absl import logging
 
 from zoo.core.errors import InUseError, RunError, in_one_line
-from zoo.host.files import UnreadableFile, names_below, parse_json
+from zoo.host.files import UnreadableFile, names_below, parse_as
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
 LOCK = 'lock'  # the object that names the holder
@@ -48,7 +48,6 @@ class Lease:
     store = {'driver': 'gcs', 'bucket': bucket, 'path': f'{path}/'}
     self._store = tensorstore.KvStore.open(store).result()
     self._generation = b''  # that this program has seen last
-    self._renewals = 0
     self._one_at_a_time = threading.Lock()
     self._end = threading.Event()
     self._lost: LostLease | None = None
@@ -99,7 +98,6 @@ class Lease:
           if self._lost is not None:
             raise self._lost
           if not self._end.is_set():
-            self._renewals += 1
             self._replace(self._me)
           return
       except LostLease:
@@ -118,7 +116,7 @@ class Lease:
 
   def _replace(self, holder: str | None) -> None:
     """Writes a new generation of the object; raises LostLease."""
-    text = json.dumps({'holder': holder, 'by': self._me, 'renewals': self._renewals})
+    text = json.dumps({'holder': holder, 'by': self._me})
     generation = self._write(text)
     # An earlier renewal may have been carried out although its answer was lost.
     if not generation and self._read().get('by') == self._me:
@@ -149,10 +147,9 @@ class Lease:
     if found.state == 'missing':
       return {'holder': None}
     try:
-      content = parse_json(found.value, self._name)
+      return parse_as(found.value, dict[str, Any], self._name)
     except UnreadableFile:
       return {}
-    return content if isinstance(content, dict) else {}
 
   def _in_use(self, holder: str) -> InUseError:
     return InUseError(

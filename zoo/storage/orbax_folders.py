@@ -1,25 +1,32 @@
 """All calls of Orbax, which write, describe and read a folder of arrays.
 
 No private function of Orbax is called, but this module relies on the names of the JSON
-files that Orbax writes, and of the marker `commit_success.txt`.
+files that Orbax writes, and of the marker `commit_success.txt`. Orbax works in threads
+and event loops: if several arrays of a checkpoint fail, it raises the first error, and
+logs others with their tracebacks, which are hidden.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
+import orbax.checkpoint
+from absl import logging as absl_logging
 from jaxtyping import PyTree
 from orbax.checkpoint import v1 as ocp
 
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.host import processes
 from zoo.host.files import MIB, is_url, read_json
-from zoo.storage.orbax_errors import quiet_orbax, reading
 from zoo.storage.steps import find_corruption
 
 # The metadata is the item `origin` on disk, as it was called in the first checkpoints.
@@ -40,6 +47,12 @@ _MAX_JSON_BYTES = 16 * MIB
 # files: trained weights hardly compress.
 _SMALL_BYTES = 256 * MIB
 _MAX_COMPRESSION = 1000
+
+
+_PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
+
+# Where a folder cannot be created, Orbax forgets what it would have done there.
+warnings.filterwarnings('ignore', "coroutine '_create_paths' was never awaited")
 
 
 class SavedArray(NamedTuple):
@@ -67,13 +80,13 @@ def start_save(
   # Otherwise, if a folder cannot be created, the threads that write into it wait for
   # minutes, and so does the process.
   context.asynchronous.create_directories_asynchronously = False
-  with quiet_orbax(), context:
+  with _quiet(), context:
     response = ocp.save_checkpointables_async(
       str(folder), {**items, METADATA_ITEM: dict(metadata)}
     )
 
   def wait() -> None:
-    with quiet_orbax():
+    with _quiet():
       response.result()
     if processes.index() == 0 and not is_url(folder):
       for marker in folder.rglob(MARKER):
@@ -102,7 +115,7 @@ def saved_arrays(folder: pathlib.Path, item: str) -> dict[str, SavedArray]:
   Raises RunError if Orbax cannot read them, or if they would take far more memory than
   the sizes of the files suggest.
   """
-  with reading(folder):
+  with _reading(folder):
     for name in _JSON_FILES:
       for path in folder.glob(name.format(item)):
         read_json(path, _MAX_JSON_BYTES)
@@ -126,7 +139,7 @@ def load_arrays(
   folder: pathlib.Path, abstract: Mapping[str, PyTree]
 ) -> dict[str, PyTree]:
   """Items of a folder, with the shapes and shardings of `abstract`; raises RunError."""
-  with reading(folder):
+  with _reading(folder):
     return ocp.load_checkpointables(str(folder), dict(abstract))
 
 
@@ -162,3 +175,44 @@ def _check_memory(
       f'{folder} is damaged: its metadata claims arrays of {needed:,} bytes, but its '
       f'files have {on_disk:,}, which can hold at most {allowed:,}'
     )
+
+
+def one_line(error: BaseException) -> str:
+  """The type and message of an error, shortened.
+
+  TensorStore appends its whole configuration and its source locations.
+  """
+  text, *_ = re.split(r'\[(?:tensorstore_spec|source locations)=', str(error))
+  text = in_one_line(text, None)
+  return f'{type(error).__name__}: {text if len(text) <= 300 else f"…{text[-300:]}"}'
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Hides warnings and errors of Orbax, which raises the first one, in the block."""
+  logger = absl_logging.get_absl_logger()
+
+  def is_wanted(record: logging.LogRecord) -> bool:
+    from_orbax = _PACKAGE in pathlib.Path(record.pathname).parents
+    return record.levelno < logging.WARNING or not from_orbax
+
+  logger.addFilter(is_wanted)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_wanted)
+
+
+@contextlib.contextmanager
+def _reading(folder: pathlib.Path) -> Iterator[None]:
+  """Turns any error in the block into a RunError of one line that names the folder."""
+  with _quiet():
+    try:
+      yield
+    except RunError:
+      raise
+    except Exception as error:
+      reason: BaseException = error
+      while reason.__cause__ is not None:  # Orbax wraps it in less specific errors
+        reason = reason.__cause__
+      raise RunError(f'{folder} cannot be read: {one_line(reason)}') from error

@@ -29,13 +29,13 @@ from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
 from zoo.core.errors import RunError, UserError, in_one_line
 from zoo.host.files import download, is_url, names_below, or_shipped, workdir_path
-from zoo.storage.orbax_errors import one_line
 from zoo.storage.orbax_folders import (
   OPTIMIZER,
   SavedArray,
   array_name,
   load_arrays,
   load_metadata,
+  one_line,
   saved_arrays,
 )
 from zoo.storage.steps import (

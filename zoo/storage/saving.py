@@ -25,8 +25,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
 from zoo.host.files import delete_folder, is_url, upload, workdir_path
 from zoo.storage.metadata import run_metadata
-from zoo.storage.orbax_errors import one_line
-from zoo.storage.orbax_folders import start_save
+from zoo.storage.orbax_folders import one_line, start_save
 from zoo.storage.saved_models import (
   SavedModel,
   check_same_arrays,
@@ -85,7 +84,9 @@ def save(
     if parent is not None:
       parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
-      dir=parent, prefix=f'.{target.name}.'
+      dir=parent,
+      prefix=f'.{target.name}.',
+      ignore_cleanup_errors=True,  # of what Orbax may write meanwhile
     ) as temporary:
       folder = pathlib.Path(temporary, 'model')
       _write(folder, state, metadata)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import pathlib
 import socket
@@ -154,50 +153,37 @@ def _is_untrained(workdir: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def locked_in_part(
-  workdir: pathlib.Path, part: Part, patience: float = 600.0
+def locked(
+  workdir: pathlib.Path, patience: float = 600.0, part: Part | None = None
 ) -> Iterator[None]:
-  """Locks one part of the work in a folder for this program.
+  """Locks the workdir, or one part of the work in it, for this program.
 
-  Other programs may have other parts, but none may have the whole folder. Raises
-  InUseError if another program has it, or this part, even after two minutes in a local
-  folder.
+  Other programs may have other parts, but none may have the whole folder. In a bucket
+  it is leased, and all calls to a bucket out of reach are tried again for `patience`
+  seconds. Locally, a sweep also locks the workdirs of its points while it trains. The
+  system releases the lock when process 0 ends, however it ends. If the file system has
+  no locks, a warning is logged. Raises InUseError if another program holds the lock, in
+  a folder even after two minutes; UserError if the processes of the run do not share
+  the folder.
   """
-  name = f'{part.index}-of-{part.number}'
+  name = None if part is None else f'{part.index}-of-{part.number}'
   with contextlib.ExitStack() as stack:
     if is_url(workdir):
       stack.enter_context(patient(patience))
-      stack.enter_context(leased(workdir, patience, name))
-    else:
+      lease = leased(workdir, patience, name)
+      processes.run_on_main(lambda: stack.enter_context(lease))
+    elif name is not None:
       _flock(workdir, stack, shared=True)
       _flock(workdir, stack, name=f'{_LOCK}-{name}')
-    yield
-
-
-@contextlib.contextmanager
-def locked(workdir: pathlib.Path, patience: float = 600.0) -> Iterator[None]:
-  """Locks the workdir for this program.
-
-  In a bucket it is leased, and all calls to a bucket out of reach are tried again for
-  `patience` seconds. Locally, a sweep also locks the workdirs of its points while it
-  trains. The system releases the lock when process 0 ends, however it ends. If the file
-  system has no locks, a warning is logged. Raises InUseError if another program holds
-  the lock, in a folder even after two minutes; UserError if the processes of the run do
-  not share the folder.
-  """
-  with contextlib.ExitStack() as stack:
-    if is_url(workdir):
-      stack.enter_context(patient(patience))
-      processes.run_on_main(lambda: stack.enter_context(leased(workdir, patience)))
-      yield
-      return
-    holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
-    with processes.propagate_errors():
-      if processes.index() and _read(workdir / _LOCK) != holder:
-        raise UserError(
-          f'{workdir} is not the folder of process 0; give a --workdir that all '
-          'processes share'
-        )
+    else:
+      holder = processes.run_on_main(functools.partial(_lock, workdir, stack))
+      with processes.propagate_errors():
+        lock = workdir / _LOCK
+        if processes.index() and not (lock.exists() and lock.read_text() == holder):
+          raise UserError(
+            f'{workdir} is not the folder of process 0; give a --workdir that all '
+            'processes share'
+          )
     yield
 
 
@@ -221,6 +207,7 @@ def _flock(
   shared: bool = False,
   name: str = _LOCK,
 ) -> TextIO:
+  """Locks a file in the workdir until the stack is closed."""
   file = stack.enter_context(_open_lock(workdir / name))
   try:
     _wait_for(file, shared, workdir)
@@ -248,10 +235,10 @@ def _wait_for(file: TextIO, shared: bool, workdir: pathlib.Path) -> None:
   """
   if fcntl is None:
     raise OSError(None, 'this system has no file locks')
-  end = time.monotonic() + _PATIENCE
-  for attempt in itertools.count():
+  mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+  end, told = time.monotonic() + _PATIENCE, False
+  while True:
     try:
-      mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
       return fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
       if time.monotonic() >= end:
@@ -259,15 +246,9 @@ def _wait_for(file: TextIO, shared: bool, workdir: pathlib.Path) -> None:
           f'{workdir} is in use: another process is training in it; wait for it, or '
           f'{_OTHER}'
         ) from None
-    if not attempt:
+    if not told:
       logging.info(
         '%s is in use by another process; waiting for up to %d s', workdir, _PATIENCE
       )
+    told = True
     time.sleep(_PAUSE)
-
-
-def _read(path: pathlib.Path) -> str | None:
-  try:
-    return path.read_text()
-  except OSError:
-    return None

@@ -20,4 +20,8 @@ from zoo.tasks.quadratic_regression import QuadraticRegression as QuadraticRegre
 from zoo.tasks.relu_network import ReluNetwork as ReluNetwork
 from zoo.tasks.sinusoid import Sinusoid as Sinusoid
 from zoo.tasks.sparse_regression import SparseRegression as SparseRegression
+from zoo.tasks.state_tracking import ModularAddition as ModularAddition
+from zoo.tasks.state_tracking import ModularArithmetic as ModularArithmetic
+from zoo.tasks.state_tracking import ParityPrefix as ParityPrefix
+from zoo.tasks.state_tracking import Permutations as Permutations
 from zoo.tasks.task_pool import TaskPool as TaskPool

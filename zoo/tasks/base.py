@@ -130,7 +130,14 @@ def register_task(name: str) -> Callable[[_Class], _Class]:
       )
     if missing := sorted(cls.__abstractmethods__):
       raise UserError(f'the task {cls.__name__} lacks the method {", ".join(missing)}')
-    return tasks.register(name)(values.value(cls))
+    made = values.value(cls)
+    for field in ('num_features', 'context_length'):
+      if field not in values.kinds(made) and not hasattr(made, field):
+        raise UserError(
+          f'the task {cls.__name__} lacks the field {field}; declare it, such as '
+          f'`{field}: int = 5`'
+        )
+    return tasks.register(name)(made)
 
   return enter
 

@@ -32,7 +32,7 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
-from zoo.storage.workdir import POINTS, locked, locked_in_part, open_workdir, prolong
+from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
@@ -118,11 +118,8 @@ def _sweep(
   folders = [workdir / POINTS / _name(point) for point in points]
   patience = 60 * config.checkpoint.patience
   open_workdir(workdir, config, 'sweep')
-  lock = locked(workdir, patience)
-  if part is not None:
-    lock = locked_in_part(workdir, part, patience)
   try:
-    with lock, Interruption() as interruption:
+    with locked(workdir, patience, part), Interruption() as interruption:
       prolong(workdir, config)
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one)

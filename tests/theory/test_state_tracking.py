@@ -1,0 +1,83 @@
+"""Weights that track a state, on more tokens than any model is trained on."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.compiled import predict_all
+from zoo.theory import state_tracking
+
+_LENGTH = 4095  # examples, and a query: 4096 tokens
+_GROUPS = {
+  'parity': (lambda: state_tracking.parity(_LENGTH), 'parity_prefix', {}),
+  **{
+    f'addition_{m}': (
+      lambda m=m: state_tracking.modular_addition(m, _LENGTH),
+      'modular_addition',
+      {'modulus': m},
+    )
+    for m in (3, 5)
+  },
+  **{
+    f's_{k}': (
+      lambda k=k: state_tracking.permutations(k, _LENGTH),
+      'permutations',
+      {'num_elements': k},
+    )
+    for k in (3, 5)
+  },
+}
+
+
+def _prompt(task, **given):
+  """Two prompts, drawn with NumPy: one of them starts with each symbol in turn."""
+  task = zoo.create_task(task, context_length=_LENGTH, **given)
+  rng, size = np.random.default_rng(0), task.num_features
+  symbols = rng.integers(size, size=(2, _LENGTH + 1))
+  x = np.eye(size, dtype='f')[symbols]
+  k = task.num_outputs
+  zeros = np.zeros((2, _LENGTH, k), 'f')
+  parts: Any = (x[:, :-1], zeros, x[:, -1], zeros[:, 0], zeros)
+  return zoo.Prompt(*parts), symbols, task
+
+
+def _states(task, symbols):
+  transitions, answers = task.automaton()
+  found, state = [], np.zeros(len(symbols), int)
+  for now in symbols.T:
+    state = transitions[state, now]
+    found.append(answers[state])
+  return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize('name', _GROUPS)
+def test_every_answer_of_4096_is_right(name):
+  build, task, given = _GROUPS[name]
+  prompt, symbols, task = _prompt(task, **given)
+  found = np.asarray(predict_all(build(), prompt)).argmax(axis=-1)
+  np.testing.assert_array_equal(found, _states(task, symbols))
+
+
+def test_without_negative_eigenvalues_the_sign_is_lost():
+  """The state of the same weights with β ≤ 1 keeps its sign, and is soon almost 0."""
+  prompt, symbols, task = _prompt('parity_prefix')
+  model = state_tracking.parity(_LENGTH, negative_eigenvalues=False)
+  logits = np.asarray(predict_all(model, prompt))
+  gaps = logits[..., 0] - logits[..., 1]
+  assert np.abs(gaps[:, 0]).min() > 1
+  assert np.all(gaps * np.sign(gaps[:, :1]) >= 0)  # as at the first token
+  read = np.cumsum(symbols[:, 1:], axis=1) > 0  # a one after the first token
+  assert np.abs(gaps[:, 1:][read]).max() < 0.01
+  right = (gaps < 0) == _states(task, symbols)
+  assert abs(right.mean() - 0.5) < 0.03  # 8192 coins: 5 standard errors
+
+
+def test_swaps_make_their_permutation():
+  for each in itertools.permutations(range(4)):
+    made = np.arange(4)
+    for a, b in state_tracking._swaps(each):
+      made = np.where(made == a, b, np.where(made == b, a, made))
+    np.testing.assert_array_equal(made, each)

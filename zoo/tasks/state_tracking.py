@@ -1,0 +1,229 @@
+"""Tasks that need a state: a machine reads symbols and says where it is after each.
+
+Without noise, so that who keeps the state answers without loss from the first symbol
+on. Attention alone and states with eigenvalues ≥ 0 cannot keep the state of a long
+parity (Grazzi et al., arXiv 2411.12537; Merrill et al., arXiv 2404.08819).
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from zoo.core import losses
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor
+from zoo.core.values import derived_size, leaf, set_field, size, truth, value
+from zoo.tasks.base import CONTEXT, BaseTask, register_task
+from zoo.tasks.baselines import Baseline, Zero
+
+# The logit of what is certain: e^−30 is less than a rounding of float32.
+_CERTAIN = 30.0
+
+
+class Automaton(NamedTuple):
+  """A finite automaton that starts in state 0."""
+
+  transitions: Int[np.ndarray, 's a']  # the next state, by state and symbol
+  answers: Int[np.ndarray, ' s']  # what each state answers
+
+
+class StateTracking(BaseTask):
+  """The base of these tasks: symbols drawn uniformly, and the automaton's answers.
+
+  Features are symbols, one-hot; the target of an example is the answer after its own
+  symbol and all before it, one-hot. Labels are 0, as an answer that is shown would tell
+  the state.
+  """
+
+  @abc.abstractmethod
+  def automaton(self) -> Automaton:
+    """The automaton whose answers are the targets."""
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    length, (symbols, classes) = self.context_length + 1, self.sizes()
+    drawn = jax.random.randint(key, (length,), 0, symbols)
+    answers = run(self.automaton(), drawn, jnp.ones(length, bool))
+    x, targets = jax.nn.one_hot(drawn, symbols), jax.nn.one_hot(answers, classes)
+    return Prompt(
+      x=x[:-1],
+      y=jnp.zeros_like(targets[:-1]),
+      x_query=x[-1],
+      y_query=targets[-1],
+      context_targets=targets[:-1],
+    )
+
+  def sizes(self) -> tuple[int, int]:
+    """The number of symbols and of answers."""
+    transitions, answers = self.automaton()
+    return transitions.shape[1], int(answers.max()) + 1
+
+  def loss(
+    self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
+  ) -> Float[Array, '*n']:
+    """The cross-entropy in nats."""
+    return losses.cross_entropy(prediction, target)
+
+  def baselines(self) -> dict[str, Predictor]:
+    """`bayes` is the automaton; `zero` is chance."""
+    return {'bayes': Tracking(self), 'zero': Zero()}
+
+
+@register_task('parity_prefix')
+class ParityPrefix(StateTracking):
+  """Whether the number of ones so far is odd: S_2, and so ℤ_2."""
+
+  context_length: int = size(default=39, about=CONTEXT)
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    set_field(self, 'num_features', 2)
+    set_field(self, 'num_outputs', 2)
+
+  def automaton(self) -> Automaton:
+    return _sums(2)
+
+
+@register_task('modular_addition')
+class ModularAddition(StateTracking):
+  """The sum of the numbers so far, modulo `modulus`."""
+
+  modulus: int = size(default=3, minimum=2, maximum=1000, about='m of ℤ_m.')
+  context_length: int = size(default=39, about=CONTEXT)
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    set_field(self, 'num_features', self.modulus)
+    set_field(self, 'num_outputs', self.modulus)
+
+  def automaton(self) -> Automaton:
+    return _sums(self.modulus)
+
+
+@register_task('permutations')
+class Permutations(StateTracking):
+  """The word problem of S_k: the permutation that a sequence of permutations makes.
+
+  Permutations are numbered in lexicographic order, and a symbol is applied after those
+  before it. For k = 5 the problem is complete for NC¹ (Barrington, 1989), and so beyond
+  threshold circuits of constant depth, if these are not all of NC¹.
+  """
+
+  num_elements: int = size(
+    default=3, minimum=2, maximum=5, about='Elements that are permuted, k of S_k.'
+  )
+  context_length: int = size(default=39, about=CONTEXT)
+  transpositions: bool = truth(
+    default=False, about='Whether symbols are the swaps of two elements alone.'
+  )
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    symbols, states = self.sizes()
+    set_field(self, 'num_features', symbols)
+    set_field(self, 'num_outputs', states)
+
+  def automaton(self) -> Automaton:
+    return _permutations(self.num_elements, self.transpositions)
+
+
+@register_task('modular_arithmetic')
+class ModularArithmetic(StateTracking):
+  """The value of an expression so far, modulo `modulus`, where × binds before + and −.
+
+  The expression starts with 0. A symbol is an operation with the number after it, as in
+  0 | + 3 | × 2 | − 4: the number of `+ d` is d, of `− d` m + d and of `× d` 2 m + d.
+  Without brackets, as in Grazzi et al., who have operations and numbers as tokens of
+  their own and ask for the value at the end alone.
+  """
+
+  modulus: int = size(default=5, minimum=2, maximum=30, about='m of ℤ_m.')
+  context_length: int = size(default=39, about=CONTEXT)
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+
+  def __post_init__(self):
+    set_field(self, 'num_features', 3 * self.modulus)
+    set_field(self, 'num_outputs', self.modulus)
+
+  def automaton(self) -> Automaton:
+    return _expressions(self.modulus)
+
+
+@value
+class Tracking(Baseline):
+  """The Bayes predictor of these tasks: it runs the automaton."""
+
+  task: Any = leaf()
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, 'c k'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, ' k']:
+    symbols = jnp.argmax(jnp.concatenate([x, x_query[None]]), axis=1)
+    read = jnp.concatenate([seen, jnp.ones(1, bool)])
+    answer = run(self.task.automaton(), symbols, read)[-1]
+    return _CERTAIN * jax.nn.one_hot(answer, y.shape[1], dtype=x.dtype)
+
+
+def run(
+  automaton: Automaton, symbols: Int[Array, ' t'], read: Bool[Array, ' t']
+) -> Int[Array, ' t']:
+  """The answer after each symbol; symbols that are not read change nothing."""
+  transitions, answers = map(jnp.asarray, automaton)
+
+  def step(state: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+    symbol, is_read = now
+    state = jnp.where(is_read, transitions[state, symbol], state)
+    return state, answers[state]
+
+  start = jnp.zeros((), transitions.dtype)
+  return jax.lax.scan(step, start, (symbols, read))[1]
+
+
+@functools.cache
+def _sums(modulus: int) -> Automaton:
+  numbers = np.arange(modulus)
+  return Automaton((numbers[:, None] + numbers[None]) % modulus, numbers)
+
+
+@functools.cache
+def _permutations(num_elements: int, transpositions: bool) -> Automaton:
+  """A state is where each element is; the first state leaves each in its place."""
+  states = [*itertools.permutations(range(num_elements))]
+  number = {state: i for i, state in enumerate(states)}
+  symbols = states
+  if transpositions:
+    symbols = [one for one in states if np.sum(one != np.arange(num_elements)) == 2]
+  after = [
+    [number[tuple(symbol[place] for place in state)] for symbol in symbols]
+    for state in states
+  ]
+  return Automaton(np.asarray(after), np.arange(len(states)))
+
+
+@functools.cache
+def _expressions(modulus: int) -> Automaton:
+  """The state m s + p is that of an expression s + p, whose last product is p."""
+  m = modulus
+  done, product = (part[:, None] for part in np.divmod(np.arange(m * m), m))
+  total, numbers = (done + product) % m, np.arange(m)[None]
+  after = [
+    m * total + numbers,
+    m * total + -numbers % m,
+    m * done + product * numbers % m,
+  ]
+  return Automaton(np.concatenate(after, axis=1), total[:, 0])
