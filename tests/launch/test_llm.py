@@ -2,12 +2,14 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from tests.launch.processes import interrupt, launch
 from tests.llm import tiny
-from tests.llm.pairs import write_stsb
+from tests.llm.pairs import Parrot, asking, lines_of, write_stsb
 
 MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
@@ -62,6 +64,50 @@ def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path, call, given, sai
   assert [path.name for path in tmp_path.iterdir()] == ['empty']
 
 
+_MORTAL = """
+import os
+import signal
+from launch import cli, llm
+from tests.llm.pairs import Parrot, asking
+
+class Mortal(Parrot):
+  def generate(self, prompts, max_new_tokens, past=None):
+    if len(self.asked) >= 18:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return super().generate(prompts, max_new_tokens, past)
+
+with asking(Mortal()):
+  cli.run(llm.main)
+"""
+
+
+def test_killed_while_it_asks_it_leaves_in_the_end_what_it_leaves_unkilled(
+  tmp_path, call
+):
+  given = (
+    *(CONFIG, f'--config.model.weights={tmp_path}', '--config.guess.model=constant'),
+    *('--config.model.batch_size=2', '--config.prompts.num_prompts=8'),
+    f'--data={write_stsb(tmp_path / "csv")}',
+  )
+  out, whole = tmp_path / 'out', tmp_path / 'whole'
+  mortal = [sys.executable, '-c', _MORTAL, *given, f'--out={out}']
+  killed = subprocess.run(mortal, capture_output=True, text=True, check=False)
+  assert killed.returncode == -signal.SIGKILL, killed.stderr
+  assert len(lines_of(out)) == 4  # of two calls; the third was killed
+  with (out / 'prompts.jsonl').open('ab') as file:
+    file.write(b'{"index": 4, "que')
+  for folder, asked in (out, 16), (whole, 32):
+    with asking(Parrot()) as parrot:
+      answer = call('llm', *given, f'--out={folder}')
+    assert answer.code == 0, answer.err
+    assert len(parrot.asked) == asked  # two arms, each read in two ways
+  assert lines_of(out) == lines_of(whole)
+  summaries = [json.loads((of / 'summary.json').read_text()) for of in (out, whole)]
+  assert {**summaries[0], 'seconds': 0} == {**summaries[1], 'seconds': 0}
+  for name in 'config.json', 'guesses.json', 'figure_6.csv':
+    assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory, cache, arguments):
   """The folder and the answer of a call that nothing interrupted."""
@@ -73,12 +119,6 @@ def whole(tmp_path_factory, cache, arguments):
   )
   assert answer.stdout.endswith(f'the results are in {out}\n')
   return out, answer
-
-
-def told(out):
-  """All that was answered, without how long it took."""
-  lines = (out / 'prompts.jsonl').read_text().splitlines()
-  return [{**json.loads(line), 'seconds': None} for line in lines]
 
 
 @pytest.mark.full
@@ -111,7 +151,7 @@ def test_stopped_and_started_again_it_asks_the_rest(
   answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
   assert answer.returncode == 0, answer.stderr
   assert path.read_bytes().startswith(done[: done.rfind(b'\n') + 1])
-  assert told(out) == told(whole[0])
+  assert lines_of(out) == lines_of(whole[0])
   assert answer.stdout.replace(str(out), str(whole[0])) == whole[1].stdout
 
 

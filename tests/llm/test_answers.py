@@ -1,7 +1,5 @@
 """The parser of answers: what counts as an answer, and the traps that were met."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,19 +30,13 @@ OTHER = 'Sentence 1: He has 2 cats.\nSentence 2: A bird sings.\n'
   ('answer', 'score'),
   [
     ('3.40', 3.4),
-    ('  **3.40**\n', 3.4),
-    ('3', 3.0),
     ('0', 0.0),
     ('3,4', 3.4),
-    ('Similarity score: 3.40', 3.4),
     ('**Similarity score:** 3.40', 3.4),
-    ('Similarity Score: 3.40.', 3.4),
     ('The similarity score of the last item is 3.4.', 3.4),
     ('I would give a score of 4/5.', 4.0),
-    ('Score: 4 / 5', 4.0),
     ('4 out of 5', 4.0),
     ('Similarity score (0 to 5): 3.4', 3.4),
-    ('On a scale from 0 to 5 I say 2.', 2.0),
     ('On a scale of 0-5 the score is 2.5', 2.5),
     # The first answer counts; what a model invents behind it does not.
     ('Similarity score: 3.40\n\nSentence 1: a\nSimilarity score: 2.10', 3.4),
@@ -58,7 +50,6 @@ OTHER = 'Sentence 1: He has 2 cats.\nSentence 2: A bird sings.\n'
     ('Initial guess: 3.5\nSimilarity score: 3.4', 3.4),
     ('The initial guess of 3.5 is a bit high, so the score is 3.4', 3.4),
     ('I refine the initial guess of 3.50 to 3.40.', 3.4),
-    ('I refine the initial guess to 3.40.', 3.4),
     ('I changed it from 3.5 to 3.4.', 3.4),
     ('My refined guess is 3.4', 3.4),
     ('Refining the initial guess, similarity score: 3.40', 3.4),
@@ -72,13 +63,9 @@ OTHER = 'Sentence 1: He has 2 cats.\nSentence 2: A bird sings.\n'
     ('The similarity score of the first item is 2.8, of the second item 2.4.', None),
     ('A score for the first and second sentence: 3.4', 3.4),
     ('The score of the first item is 2.8, and the score of the last item is 2', 2.0),
-    ('The sentences are very similar.', None),
-    ('Initial guess: 3.50', None),
-    ('Sentence 1: He has 3 dogs.', None),
     ('Give the score as a number from 0 to 5 with two decimals.', None),
     ('It may be 3.2, or perhaps 4.1.', None),
     ('Similarity score: 3-4', None),
-    ('Similarity score: 7.5', None),
     ('Similarity score: -1', None),
     ('Similarity score: 80%', None),
     ('Similarity score: 1,000', None),
@@ -93,14 +80,10 @@ def test_scores(answer, score):
   ('answer', 'tone'),
   [
     ('calm', 'calm'),
-    ('Not calm.', 'not calm'),
-    ('Tone: upset', 'upset'),
     ('The tone is not calm; calm would be another matter.', 'not calm'),
     ('The initial guess was calm. Tone: upset', 'upset'),
     ('It could be calm, not calm, or upset. I choose upset', 'upset'),
-    ('It is calm or upset.', None),
     ('It is not an upset text.', None),
-    ('This is not an upset.', None),
     ('This is not the upset tone but calm.', 'calm'),
     ('Text: an upset man\n', None),
     ('calmer', None),
@@ -123,10 +106,7 @@ def test_a_prompt_that_is_repeated_is_no_answer_of_its_own(guesses):
   [
     ('3.80', 3.8),
     (' 3.8\n\nSentence 1: 2', 3.8),
-    ('4 because', 4.0),
-    ('four', None),
     ('', None),
-    ('6.0', None),
   ],
 )
 def test_forced_answers(text, score):
@@ -139,7 +119,6 @@ def test_forced_classes():
 
 
 scores = st.integers(0, 500).map(lambda hundredths: hundredths / 100)
-words = st.text(st.characters(codec='ascii', exclude_characters='0123456789'))
 
 
 @given(
@@ -162,9 +141,3 @@ def test_any_text_has_an_answer_in_bounds_or_none(text):
     assert score is None or 0 <= float(score) <= 5
   for tone in (parse_answer(text, TONES, ['Hush.']), parse_forced(text, TONES)):
     assert tone in (None, 'calm', 'not calm', 'upset')
-
-
-@given(words)
-def test_without_a_digit_there_is_no_score(text):
-  assert not re.search(r'\d', text)
-  assert parse_answer(text, SCORES, PAIR.texts) is None

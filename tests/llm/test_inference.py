@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,21 +46,6 @@ def test_the_weights_are_those_of_the_normal_equations():
   assert found.own_stderr == pytest.approx(math.sqrt(variance * gg / determinant))
 
 
-def test_the_standard_errors_are_the_spread_of_the_weights():
-  rng = np.random.default_rng(1)
-  guess, own, _ = columns(rng, 24)
-  fits = []
-  for _ in range(1000):
-    answer = 0.7 * guess + 0.2 * own + 0.5 + rng.normal(0, 0.6, (24, 1))
-    fits.append(weights(guess, own, answer))
-  for name, true in (('guess', 0.7), ('own', 0.2)):
-    values = np.array([getattr(fit, name) for fit in fits])
-    errors = np.array([getattr(fit, f'{name}_stderr') for fit in fits])
-    assert abs(values.mean() - true) < 4 * values.std() / math.sqrt(1000)
-    # The variance of 1000 estimates is known to √(2/1000) of itself.
-    assert abs(np.mean(errors**2) / values.var() - 1) < 4 * math.sqrt(2 / 1000)
-
-
 def classes(rng, n):
   """One-hot guesses, and distributions over three classes."""
   guess = np.eye(3)[rng.integers(3, size=n)]
@@ -92,17 +78,20 @@ def test_the_weights_of_classes_have_errors_by_prompt():
   assert (found.guess_stderr, found.own_stderr) == pytest.approx(tuple(errors[:2]))
 
 
-def test_the_errors_of_classes_are_the_spread_of_the_weights():
+@pytest.mark.parametrize('of_classes', [False, True])
+def test_the_standard_errors_are_the_spread_of_the_weights(of_classes):
   """The noise of a prompt sums to 0 over its classes, so that they are dependent."""
   rng = np.random.default_rng(3)
-  fits = [weights(*classes(rng, 100)) for _ in range(400)]
-  for name, true in (('guess', 0.5), ('own', 0.3)):
-    values = np.array([getattr(fit, name) for fit in fits])
-    errors = np.array([getattr(fit, f'{name}_stderr') for fit in fits])
-    assert abs(values.mean() - true) < 4 * values.std() / math.sqrt(400)
+  num = 400
+  fits = [weights(*(classes if of_classes else columns)(rng, 100)) for _ in range(num)]
+  a, a_errors, b, b_errors = np.array(fits, np.float64).T
+  true = (0.5, 0.3) if of_classes else (0.7, 0.2)
+  for values, errors, expected in (a, a_errors, true[0]), (b, b_errors, true[1]):
+    assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(num)
     # 4 standard errors of the variance of 400 estimates, and a bias of order 1/100 that
-    # such clustered variances have.
-    assert abs(np.mean(errors**2) / values.var() - 1) < 4 * math.sqrt(2 / 400) + 0.02
+    # clustered variances have.
+    ratio = np.mean(errors**2) / values.var()
+    assert abs(ratio - 1) < 4 * math.sqrt(2 / num) + 0.02
 
 
 def test_copying_and_what_cannot_be_told_apart():
@@ -121,10 +110,12 @@ def test_copying_and_what_cannot_be_told_apart():
   assert weights(guess[:0], own[:0], answer[:0]) is None
 
 
-def test_p_values():
+def test_p_values_and_intervals_are_those_of_the_t_test():
   differences = np.random.default_rng(5).normal(0.3, 1, 24)
-  expected = stats.ttest_1samp(differences, 0.0)[1]
-  assert p_value(differences) == pytest.approx(expected)
+  expected: Any = stats.ttest_1samp(differences, 0.0)
+  assert p_value(differences) == pytest.approx(expected.pvalue)
+  found = paired_interval(differences, 0.9)
+  assert found == pytest.approx(tuple(expected.confidence_interval(0.9)))
   assert p_value(differences[:1]) is None
   assert p_value(np.zeros(5)) == 1.0
 
@@ -169,12 +160,6 @@ def test_intervals_of_losses_0_and_1():
     p = p_value(differences)
     assert p is not None
     assert (found[0] > 0 or found[1] < 0) == (p < 0.01)
-
-
-def test_other_intervals_are_those_of_the_t_test():
-  differences = np.random.default_rng(7).normal(0.3, 1, 24)
-  expected = stats.ttest_1samp(differences, 0.0).confidence_interval(0.9)
-  assert paired_interval(differences, 0.9) == pytest.approx(tuple(expected))
 
 
 def test_holm_rejects_what_its_sequential_procedure_rejects():

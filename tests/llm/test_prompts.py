@@ -1,7 +1,5 @@
 """Draws and prompts: what the two arms share, and what tells them apart."""
 
-import pytest
-
 from tests.llm.pairs import PAIRS
 from zoo.llm.benchmarks import Example
 from zoo.llm.guesses import Scale
@@ -22,23 +20,17 @@ def test_draws_are_a_function_of_seed_and_index():
     assert len(set(one.context)) == 10
     assert set(one.context) <= set(range(30))
   assert draws != [sample_indices(4, index, 50, 30, 10) for index in range(50)]
+  # A shorter context is the beginning of a longer one.
+  shorter = sample_indices(3, 7, 50, 30, 4)
+  assert shorter == (draws[7].query, draws[7].context[:4])
   # Drawn anew for each prompt, and with no favourite.
   counts = [sum(place in one.context for one in draws) for place in range(30)]
   assert 5 <= min(counts) <= max(counts) <= 35  # 16.7 ± 3.3 each
 
 
-@pytest.mark.parametrize('num_examples', [0, 1, 20])
-def test_a_shorter_context_is_the_beginning_of_a_longer_one(num_examples):
-  longest = sample_indices(0, 7, 50, 30, 20)
-  shorter = sample_indices(0, 7, 50, 30, num_examples)
-  assert shorter.query == longest.query
-  assert shorter.context == longest.context[:num_examples]
-
-
-@pytest.mark.parametrize('num_examples', [0, 1, 5])
-def test_the_arms_differ_in_the_guesses_alone(num_examples):
-  context, query = EXAMPLES[:num_examples], EXAMPLES[-1]
-  guesses = [*GUESSES[:num_examples], 3.5]
+def test_the_arms_differ_in_the_guesses_alone():
+  context, query = EXAMPLES[:5], EXAMPLES[-1]
+  guesses = [*GUESSES[:5], 3.5]
   without = prompt_text(WORDING, context, query)
   with_guess = prompt_text(WORDING, context, query, guesses)
   for place, guess in enumerate(guesses):

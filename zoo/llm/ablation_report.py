@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import pathlib
@@ -21,6 +19,7 @@ from zoo.llm.readouts import READOUTS, ReadoutName
 from zoo.llm.report import number, with_interval
 from zoo.reports import plots
 from zoo.reports.style import BLACK, GREY, PALETTE
+from zoo.reports.tables import to_csv
 
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS
@@ -81,7 +80,8 @@ def write(found: Results, out: pathlib.Path) -> None:
   Raises OSError.
   """
   write_atomically(out / NUMBERS, json.dumps(found, indent=2) + '\n')
-  write_atomically(out / TABLE, to_csv(found['rows']))
+  flat = [flatten_dict(row, sep='_') for row in found['rows']]
+  write_atomically(out / TABLE, to_csv([*flat[0]], flat))
   sections = [_overview(found)]
   for benchmark, metric in found['metrics'].items():
     for readout, name in READOUTS.items():
@@ -115,16 +115,6 @@ def table(found: Results) -> str:
   if found['curves']:
     parts.append(format_table([*map(_crossing, found['curves'])], _CROSSING))
   return '\n\n'.join([*parts, _lead(found)])
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-  """All rows as CSV; each field of a comparison is a column."""
-  flat = [flatten_dict(row, sep='_') for row in rows]
-  text = io.StringIO()
-  writer = csv.DictWriter(text, list(flat[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(flat)
-  return text.getvalue()
 
 
 def _rows_of(found: Results, benchmark: str, readout: ReadoutName) -> list[Row]:
