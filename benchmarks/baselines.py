@@ -44,7 +44,7 @@ def main() -> None:
   out, picture = cli.file_of(_OUT), cli.file_of(_PICTURE)
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks import reference_values
-  from zoo.core.tables import format_table
+  from zoo.reports import Table
 
   references = reference_values.read_references(user_path(_VALUES.value))
   known = sorted({one.task for one in references})
@@ -56,7 +56,7 @@ def main() -> None:
   rows = list(tqdm(measured, 'baselines', len(references), unit='value', disable=None))
   cells = [_cells(row) for row in rows]
   header = ['task', 'baseline', 'k', 'quantity', 'known', 'measured', 'deviation']
-  print(format_table([row[:-1] for row in cells], header=header))
+  print(Table([row[:-1] for row in cells], header).text())
   if out is not None:
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows([[*header, 'source'], *cells])

@@ -25,6 +25,7 @@ from zoo import theory
 from zoo.config.validation import Config, num_heads
 from zoo.core.errors import RunError
 from zoo.host.files import write_atomically
+from zoo.reports import Table
 from zoo.storage.metadata import run_metadata
 from zoo.storage.saved_models import load
 from zoo.storage.saving import save
@@ -117,11 +118,11 @@ def write_checkpoints(
 def index(cards: Sequence[Card]) -> str:
   """The page, in Markdown, that lists all cards."""
   titles = ['checkpoint', *(name.replace('_', ' ') for name in FIGURES), 'card']
-  lines = [titles, ['---', *['--:'] * len(FIGURES), '---']]
+  rows = []
   for card in cards:
     name, *figures = row(card)
-    lines.append([f'`{name}`', *figures, f'[{CARD}]({name}/{CARD})'])
-  table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    rows.append([f'`{name}`', *figures, f'[{CARD}]({name}/{CARD})'])
+  table = Table(rows, titles).markdown(right=range(1, len(titles) - 1))
   return f'{_INTRODUCTION}\n{table}\n\n{_CLOSING}'
 
 

@@ -25,7 +25,6 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Key, PyTree
-from matplotlib.ticker import NullLocator
 
 import configs
 from benchmarks.harness import Contender, Steps, Timing, of_steps, time_in_turns
@@ -34,14 +33,8 @@ from zoo.config.validation import Config, build_model, build_task, num_heads
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
 from zoo.models import LinearAttention
-from zoo.reports.style import (
-  BLUE,
-  VERMILION,
-  Figure,
-  in_style,
-  label_log_axis,
-  legend_above,
-)
+from zoo.reports.plots import Panel, render_grid, series
+from zoo.reports.style import BLUE, VERMILION, Figure
 from zoo.tasks import LinearRegression
 from zoo.training.objective import sample
 from zoo.training.sweeps import at_point, grid, sweep
@@ -321,23 +314,18 @@ def growth(sizes: Sequence[float], step_times: Sequence[float]) -> float:
   return float(np.polyfit(np.log(sizes), np.log(step_times), 1)[0])
 
 
-@in_style()
 def plot_scaling(scaling: dict[str, Any]) -> Figure:
   """Step time against each size, on logarithmic axes, with the fitted power."""
-  figure = Figure(6.0)
-  for axes, (label, found) in zip(
-    figure.subplots(2, 2, sharey=True).flat, scaling.items(), strict=True
-  ):
+  panels = []
+  for label, found in scaling.items():
     sizes, times = np.array(found['sizes']), np.array(found['ms_per_step'])
     offset = np.mean(np.log(times) - found['exponent'] * np.log(sizes))
     fit = np.exp(offset) * sizes ** found['exponent']
-    axes.loglog(sizes, times, 'o', color=BLUE, label='measured')
-    axes.loglog(sizes, fit, '--', color=VERMILION, label='fitted power')
-    axes.set_title(f'power {found["exponent"]:.2f}')
-    axes.set_xlabel(f'{label} (log scale)')
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-  label_log_axis(figure.axes[0].yaxis)  # which all of them share
-  figure.supylabel('time of a training step (ms, log scale)')
-  legend_above(figure)
-  return figure
+    shown = (
+      series('measured', 'dots', BLUE, sizes, times),
+      series('fitted power', 'dashed', VERMILION, sizes, fit),
+    )
+    title, axis = f'power {found["exponent"]:.2f}', f'{label} (log scale)'
+    time_axis = 'time of a training step (ms, log scale)'
+    panels.append(Panel(title, axis, time_axis, shown, 'log', 'log'))
+  return render_grid(panels, 2, 2.6, sharey='all')

@@ -25,6 +25,7 @@ from zoo.config.validation import Config, build_model, build_task
 from zoo.core.errors import unknown_name
 from zoo.core.prompt import Prompt
 from zoo.core.tables import format_table
+from zoo.models import LinearAttention, TokenModel
 from zoo.training.objective import make_objective, numbers_of
 from zoo.training.utilisation import product_flops
 
@@ -135,8 +136,8 @@ def _tokens_of(config: Config) -> int:
   def tokens() -> jax.Array:
     model, prompt = build_model(config, nnx.Rngs(0)), task.sample(jax.random.key(0), 1)
     assert isinstance(prompt, Prompt)
-    embed = getattr(model, 'embed', None)
-    return prompt.features if embed is None else embed(prompt)
+    reads_tokens = isinstance(model, TokenModel | LinearAttention)
+    return model.embed(prompt) if reads_tokens else prompt.features
 
   return nnx.eval_shape(tokens).shape[1]
 

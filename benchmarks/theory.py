@@ -16,6 +16,7 @@ from flax import nnx
 
 import zoo
 from zoo import theory
+from zoo.reports import Table
 
 SIZES = 10, 200
 
@@ -73,11 +74,11 @@ def main() -> None:
       start = time.perf_counter()
       call()
       seconds.setdefault(name, {})[d] = time.perf_counter() - start
-  print('| call of `theory` | ' + ' | '.join(f'd = C = {d}' for d in SIZES) + ' |')
-  print('|---|' + '---|' * len(SIZES))
-  for name, found in seconds.items():
-    cells = (f'{found[d]:.2g} s' if d in found else '–' for d in SIZES)
-    print(f'| `{name}` | ' + ' | '.join(cells) + ' |')
+  rows = [
+    [f'`{name}`', *(f'{found[d]:.2g} s' if d in found else '–' for d in SIZES)]
+    for name, found in seconds.items()
+  ]
+  print(Table(rows, ['call of `theory`', *(f'd = C = {d}' for d in SIZES)]).markdown())
 
 
 if __name__ == '__main__':

@@ -136,8 +136,10 @@ def _rate(text: str) -> float:
 def _command(grid: Grid) -> str:
   """The command for this grid, without the names of the cells and the folder."""
   rates = ','.join(f'{rate:g}' for rate in grid.learning_rates)
+  own = ','.join(flags.FLAGS['import'].value or ())  # mixers and models
+  imports = f'--import={own} ' if own else ''
   return (
-    f'python -m launch.atlas --scale={_SCALE.value} --seeds={grid.num_seeds} '
+    f'python -m launch.atlas {imports}--scale={_SCALE.value} --seeds={grid.num_seeds} '
     f'--steps={grid.num_steps} --learning_rates={rates}'
   )
 

@@ -1,12 +1,15 @@
 """What a figure holds is what is drawn, and what its CSV gives back."""
 
 import dataclasses
+import math
+from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 
 from tests.compare import refuses
+from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import (
   Panel,
   Plot,
@@ -16,7 +19,8 @@ from zoo.reports.plots import (
   to_csv,
   write_plot,
 )
-from zoo.reports.style import BLUE, VERMILION
+from zoo.reports.rows import Point, plot_rows
+from zoo.reports.style import BLACK, BLUE, VERMILION
 
 
 def example():
@@ -83,21 +87,38 @@ def test_values_are_found_by_name():
   np.testing.assert_allclose(straight.correlation('a', 'line'), 1, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda text: '',
-    lambda text: text.splitlines()[0],
-    lambda text: text.replace('panel', 'pane', 1),
-    lambda text: text[:-30],
-    lambda text: text.replace('1.5', 'one'),
-  ],
-)
-def test_what_is_no_csv_of_a_figure_is_refused(damage):
+def test_what_is_no_csv_of_a_figure_is_refused():
   text = to_csv(example())
-  assert damage(text) != text
-  with refuses('figure_x.csv is damaged'):
-    from_csv('x', damage(text))
+  for damaged in ('', text.replace('panel', 'pane', 1), text[:-30]):
+    with refuses('figure_x.csv is damaged'):
+      from_csv('x', damaged)
+
+
+def test_points_stand_in_the_rows_of_their_names():
+  points = [Point('lstm', 'a', 2.0, 0.5), Point('gru', 'b', 3.0, math.inf)]
+  figure = plot_rows({'$t': points, 'u': points[:1]}, 'x', {'b': BLUE, 'a': VERMILION})
+  axes, other = figure.axes
+  assert [one.get_text() for one in axes.get_yticklabels()] == ['lstm', 'gru']
+  drawn: dict[str, Any] = {str(box.get_label()): box for box in axes.containers}
+  line, _, (bars,) = drawn['a'].lines
+  assert line.get_color() == VERMILION
+  drawn_at = np.array(line.get_data(), np.float64)
+  np.testing.assert_allclose(drawn_at[:, 0], [2.0, 0.08])
+  np.testing.assert_allclose(bars.get_segments()[0][:, 0], [1.5, 2.5])
+  assert len(other.containers) == 1
+
+
+def test_a_heat_map_shows_its_numbers():
+  scale = Normalize(0, 1)
+  one = HeatMap(np.array([[0.0, 1.0]]), scale, rows={0: 'a'}, texts=[['0', '1']])
+  figure = plot_heat_maps([[one, one], [one]], 4.0)
+  first, _, _, empty, bar = figure.axes
+  assert [text.get_text() for text in first.texts] == ['0', '1']
+  assert [text.get_color() for text in first.texts] == ['white', BLACK]
+  np.testing.assert_array_equal(first.images[0].get_array(), one.values)
+  assert [text.get_text() for text in first.get_yticklabels()] == ['a']
+  assert not empty.axison
+  assert bar is figure.axes[-1]
 
 
 def test_names_are_drawn_as_they_are(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from matplotlib.text import Text
 
 import zoo
-from benchmarks.linear import plot_scaling
 from benchmarks.reference_values import Reference, Row, histogram
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
@@ -159,11 +158,6 @@ def _alignment(tmp_path):
   return plot_alignment(gd, gd, task, 'gd')
 
 
-def _scaling(tmp_path):
-  found = {'sizes': [2, 4, 8], 'ms_per_step': [1.0, 2.1, 3.9], 'exponent': 0.98}
-  return plot_scaling(dict.fromkeys(('heads', 'features', 'context', 'batch'), found))
-
-
 def _histogram(tmp_path):
   known = Reference('lsa', '{}', 'zero', '1', 'loss', 1.0, 1.0, 0.1, 'formula')
   return histogram([Row(known, 1 + gap, 0.1) for gap in np.linspace(-0.3, 0.4, 21)])
@@ -200,7 +194,6 @@ def _diagram(tmp_path):
 _EXAMPLES = {
   'render_figure': lambda tmp_path: _panels(),
   'plot_alignment': _alignment,
-  'plot_scaling': _scaling,
   'histogram': _histogram,
   'plot_heat_maps': _atlas(pictures.heat_map),
   'plot_rows': _atlas(lambda cells: pictures.shares(results.changes(cells))),

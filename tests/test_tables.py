@@ -1,4 +1,5 @@
 from zoo.core.tables import format_estimate, format_table
+from zoo.reports.tables import Table, to_csv
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():
@@ -15,3 +16,10 @@ def test_a_mean_is_shown_without_an_error_that_is_unknown():
 
 def test_a_name_from_a_file_cannot_colour_the_terminal():
   assert format_table([['a\x1b[31m', '1']]) == 'a\\x1b[31m  1'
+
+
+def test_a_table_is_text_markdown_and_csv_of_the_same_rows():
+  table = Table([['a', '1']], ('name', 'n'))
+  assert table.text() == 'name  n\na     1'
+  assert table.markdown([1]) == '| name | n |\n| --- | --: |\n| a | 1 |'
+  assert to_csv(['n', 'of'], [{'n': 1}]) == 'n,of\n1,\n'

@@ -69,19 +69,18 @@ def test_a_card_is_true(name):
     assert abs(least - card['optimal_risk']) < 1e-9
 
 
-@pytest.mark.parametrize('name', SHIPPED)
-def test_the_command_of_a_card_trains_its_config(name):
-  card = SHIPPED[name]
-  python, m, module, config_flag, *flags = shlex.split(card['command'])
-  assert (python, m, module) == ('python', '-m', 'launch.main')
-  path = pathlib.Path(config_flag.removeprefix('--config='))
-  assert path.parent == pathlib.Path('configs')
-  config: Any = configs.get_config(path.stem)
-  for flag in flags:
-    field, _, value = flag.removeprefix('--config.').partition('=')
-    section, _, leaf = field.rpartition('.')
-    config[section][leaf] = config[section].get_type(leaf)(value)
-  assert not differences(card['config'], config)
+def test_the_command_of_a_card_trains_its_config():
+  for card in SHIPPED.values():
+    python, m, module, config_flag, *flags = shlex.split(card['command'])
+    assert (python, m, module) == ('python', '-m', 'launch.main')
+    path = pathlib.Path(config_flag.removeprefix('--config='))
+    assert path.parent == pathlib.Path('configs')
+    config: Any = configs.get_config(path.stem)
+    for flag in flags:
+      field, _, value = flag.removeprefix('--config.').partition('=')
+      section, _, leaf = field.rpartition('.')
+      config[section][leaf] = config[section].get_type(leaf)(value)
+    assert not differences(card['config'], config)
 
 
 def test_the_index_is_that_of_the_cards():
@@ -129,23 +128,15 @@ def test_what_was_there_is_replaced_by_what_is_trained_anew(tmp_path, monkeypatc
   assert sorted(path.name for path in tmp_path.iterdir()) == ['README.md', 'short']
 
 
-@pytest.mark.parametrize(
-  ('text', 'said'),
-  [
-    ('{', 'truncated'),
-    ('{"name": "lsa"}', 'missing required field `model`'),
-    ('{"name": 3}', 'Expected `str`, got `int`'),
-  ],
-)
-def test_what_is_no_card_is_named(tmp_path, text, said):
+def test_what_is_no_card_is_named(tmp_path):
   path = tmp_path / 'lsa' / cards.CARD
   path.parent.mkdir()
-  path.write_text(text)
-  with refuses(f'{path} is not a card', said):
+  path.write_text('{"name": "lsa"}')
+  with refuses(f'{path} is not a card', 'missing required field `model`'):
     cards.read_cards(tmp_path)
 
 
-@pytest.mark.parametrize('name', SHIPPED)
+@pytest.mark.parametrize('name', mostly_full(['lsa', 'yq_lsa'], SHIPPED))
 def test_what_ships_opens_and_has_the_risk_of_its_card(name):
   saved = zoo.load(FOLDER / name)
   assert find_corruption(FOLDER / name) is None

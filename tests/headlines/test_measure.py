@@ -8,6 +8,7 @@ from configs import get_config
 from tests.marks import FULL
 from zoo.studies.headlines import HEADLINES, markov_phases
 from zoo.studies.runner import Trainer
+from zoo.studies.study import HOLDS, verdict
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -30,10 +31,10 @@ class OnlyChecks(Trainer):
     raise Checked
 
 
-@pytest.mark.parametrize('name', TRAINED)
-def test_every_headline_has_a_valid_config(name, tmp_path):
-  with pytest.raises(Checked):
-    HEADLINES[name].measure(OnlyChecks(tmp_path, get_config))
+def test_every_headline_has_a_valid_config(tmp_path):
+  for name in TRAINED:
+    with pytest.raises(Checked):
+      HEADLINES[name].measure(OnlyChecks(tmp_path, get_config))
 
 
 class Short(Trainer):
@@ -66,3 +67,13 @@ def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
   assert found.numbers.keys() == one.expected.keys()
   assert all(map(math.isfinite, found.numbers.values()))
   assert found.panels
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
+  one = HEADLINES[name]
+  found = one.measure(Trainer(tmp_path / 'runs', get_config))
+  assert verdict(one, found.numbers) == HOLDS, found.numbers

@@ -33,11 +33,13 @@ def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
 
 
 def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch):
-  grids = []
-  monkeypatch.setattr(atlas, 'run', lambda grid, *rest: grids.append(grid))
+  calls = []
+  monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given))
   arguments = ['--tasks=prior', '--models=gru,yq_lsa', '--guesses=zero,residual']
-  call('atlas', *arguments, '--context_lengths=20,1', f'--out={tmp_path}')
-  (grid,) = grids
+  arguments += ['--import=json', '--context_lengths=20,1', f'--out={tmp_path}']
+  call('atlas', *arguments)
+  ((grid, _, _, command, _),) = calls
+  assert command.startswith('python -m launch.atlas --import=json --scale=laptop ')
   names = [cell.name for cell in grid.cells]
   assert names == [
     *('gru,prior,zero,1', 'gru,prior,residual,1', 'yq_lsa,prior,1'),

@@ -1,29 +1,28 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
-import collections
 import contextlib
 import errno
 import importlib
 import json
 import os
-import re
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
-from zoo.host.parts import Part
 from zoo.reports.plots import from_csv
 from zoo.studies.paper import FIGURES, reproduce
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import plot
-from zoo.studies.paper.training import Recipe, Runs, point, train_all
+from zoo.studies.paper.training import Runs, train_all
 from zoo.studies.runner import Trainer
 
 # Of each figure whether it, and all of its panels, have an extent and a drawing.
@@ -50,22 +49,17 @@ def read(out, name):
   return from_csv(name, (out / f'figure_{name}.csv').read_text())
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
+def test_a_mistake_is_refused_and_nothing_written(tmp_path):
+  mistakes: list[tuple[dict[str, Any], list[str]]] = [
     ({'figures': ['2', 'contxt']}, ["unknown figure 'contxt'", "'context'"]),
     ({'figures': []}, ['no figure']),
     ({'num_seeds': 0}, ['the number of seeds is 0']),
     ({'objective': 'exakt'}, ["unknown objective 'exakt'", "'exact'"]),
-  ],
-)
-def test_a_mistake_is_refused_and_nothing_written(tmp_path, arguments, said):
-  with refuses(*said):
-    reproduce(tmp_path / 'out', get_config, **arguments)
+  ]
+  for arguments, said in mistakes:
+    with refuses(*said):
+      reproduce(tmp_path / 'out', get_config, **arguments)
   assert not list(tmp_path.iterdir())
-
-
-def test_a_file_is_no_output_folder(tmp_path):
   (tmp_path / 'file').write_text('mine')
   with refuses('cannot be the output folder'):
     reproduce(tmp_path / 'file', get_config)
@@ -75,12 +69,12 @@ def test_a_file_is_no_output_folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', MADE)
-def test_each_figure_is_drawn_from_what_its_csv_holds(made, name):
+def test_each_figure_is_drawn_from_what_its_csv_holds(made):
   out, _ = made
-  assert_drawn(read(out, name))
-  assert (out / f'figure_{name}.png').read_bytes().startswith(b'\x89PNG')
-  assert '<svg' in (out / f'figure_{name}.svg').read_text()
+  for name in MADE:
+    assert_drawn(read(out, name))
+    assert (out / f'figure_{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert '<svg' in (out / f'figure_{name}.svg').read_text()
 
 
 @pytest.mark.slow
@@ -149,14 +143,6 @@ def test_claims_judged_from_the_files_are_those_that_are_written(made):
     assert judge(claim, figures) == found
 
 
-@pytest.mark.slow
-def test_trained_on_the_exact_risk_figure_1_shows_no_loss(made):
-  (panel,) = read(made[0], '1').panels
-  names = [one.name for one in panel.series]
-  assert 'training loss' not in names
-  assert names[0] == 'exact risk'
-
-
 def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
   lines = [
     {'step': step, 'loss': loss, 'exact_risk': risk, 'eval_risk': risk, 'wall_time': 0}
@@ -175,7 +161,8 @@ def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('number', 'stopped'), [(signal.SIGTERM, False), (signal.SIGINT, True)]
+  ('number', 'stopped'),
+  mostly_full([(signal.SIGTERM, False)], [(signal.SIGINT, True)]),
 )
 def test_a_signal_while_figures_are_drawn_ends_it_before_the_next(
   made, training, monkeypatch, number, stopped
@@ -225,47 +212,6 @@ def test_what_is_trained_is_not_trained_again(made, training):
   again = train_all(points, 1, 'exact', train)
   assert {path: path.stat().st_mtime_ns for path in before} == before
   assert plot('4', again) == read(out, '4')
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_processes_divide_the_runs(tmp_path, training):
-  """Both a sweep and runs with checkpoints."""
-  recipe = Recipe('yq_lsa')
-  points = [point(recipe, task__prior_mean=float(mean)) for mean in range(4)]
-  points.append(point(recipe._replace(checkpoints=4)))
-
-  def train(folder, part=None):
-    trainer = Trainer(tmp_path / folder, get_config)
-    return train_all(points, 2, 'exact', trainer, part)
-
-  alone = train('one')
-  for i in 1, 2:
-    train('two', Part(i, 2))
-  summaries = sorted((tmp_path / 'two').glob('**/summary.json'))
-  written = [path.stat().st_mtime_ns for path in summaries]
-  assert len(summaries) == 10
-  runs = train('two')
-  assert [path.stat().st_mtime_ns for path in summaries] == written
-  for at in points:
-    # In programs of half the points sums are added in another order.
-    assert runs.final(at) == pytest.approx(alone.final(at), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_the_report_needs_nothing_from_elsewhere(made):
-  text = (made[0] / 'report.html').read_text()
-  # Names of XML dialects are no addresses that a browser opens.
-  addresses = set(re.findall(r'https?://[^\s"<]+', text))
-  assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}
-  names = collections.Counter(re.findall(r'\bid="([^"]*)"', text))
-  assert max(names.values()) == 1
-  for name in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
-    assert name in names
-  for link in re.findall(r'<a href="([^"]*)"', text):
-    assert (made[0] / link).is_file()
-  for claim in CLAIMS:
-    assert f'id="{claim.key}"' in text
 
 
 @pytest.mark.slow

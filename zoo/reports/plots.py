@@ -10,7 +10,7 @@ import pathlib
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -202,18 +202,20 @@ def render_grid(
   columns: int,
   height: float,
   *,
+  sharex: Literal['none', 'all', 'row', 'col'] = 'none',
+  sharey: Literal['none', 'all', 'row', 'col'] = 'none',
   y_range: tuple[float, float] | None = None,
-  **shared: Any,
 ) -> Figure:
   """Panels in rows of a height in inches, titled by their keys, with one legend.
 
   Series of one name look alike in all panels. A label that all panels have at an axis
-  is shown once. `y_range` has the ends of all y axes; `sharex` and `sharey` are those
-  of matplotlib's `subplots`.
+  is shown once. `sharex` and `sharey` are those of matplotlib's `subplots`; `y_range`
+  has the ends of all y axes.
   """
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
   figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
+  shared: Any = {'sharex': sharex, 'sharey': sharey}
   every = [*figure.subplots(rows, columns, squeeze=False, **shared).flat]
   looks = _looks([one for panel in panels for one in panel.series])
   for axes in every[len(panels) :]:
@@ -223,12 +225,14 @@ def render_grid(
     axes.set_title(panel.key, parse_math=False)
     if y_range is not None:
       axes.set_ylim(y_range)
-  for axes, panel in zip(every, panels, strict=False):
+  for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
     _label_log_axes(axes, panel)  # when all that share an axis are drawn
-    if shared:
-      axes.label_outer()
-  for axes in every[max(len(panels) - columns, 0) : len(panels)]:
-    axes.tick_params(labelbottom=True)  # nothing is below it
+    if number + columns >= len(panels):
+      axes.tick_params(labelbottom=True)  # nothing is below it
+    elif sharex != 'none':
+      axes.set_xlabel('')
+    if number % columns and sharey != 'none':
+      axes.set_ylabel('')
   if len({panel.x_axis for panel in panels}) == 1:
     figure.supxlabel(panels[0].x_axis, parse_math=False)
     for axes in every:

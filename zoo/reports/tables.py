@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from zoo.core.tables import format_table
@@ -24,14 +24,10 @@ class Table:
     """The header and the rows for a terminal."""
     return format_table(self.rows, self.header)
 
-  def markdown(self, left: int = 1) -> str:
-    """The header and the rows in Markdown; all but the `left` first columns are right.
-
-    A `|` in a cell is escaped.
-    """
-    rule = ['---'] * left + ['--:'] * (len(self.header) - left)
-    cells = [[cell.replace('|', r'\|') for cell in row] for row in self.rows]
-    lines = [self.header, rule, *cells]
+  def markdown(self, right: Container[int] = ()) -> str:
+    """The header and the rows in Markdown; columns of these numbers end flush right."""
+    rule = ['--:' if i in right else '---' for i in range(len(self.header))]
+    lines = [self.header, rule, *self.rows]
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 

@@ -146,7 +146,7 @@ def curves(results: Sequence[Result]) -> Figure:
   least = min(one.at(i).mean for one in results for i in range(one.trained + 1))
   most = max(2 * first.baselines['zero'].mean(axis=0).max(), 10 * least)
   return render_grid(
-    panels, 4, 1.6, y_range=(least / 2, most), sharex=True, sharey=True
+    panels, 4, 1.6, y_range=(least / 2, most), sharex='all', sharey='all'
   )
 
 
@@ -170,7 +170,7 @@ def contexts(results: Sequence[Result]) -> Figure:
     Panel('', axis, 'with the guess / with 0', _ratios_by_context(of), 'log')
     for of in models.values()
   ]
-  return render_grid(panels, len(models), 2.3, sharex=True, sharey='row')
+  return render_grid(panels, len(models), 2.3, sharex='all', sharey='row')
 
 
 def _losses_by_context(results: Sequence[Result]) -> tuple[Series, ...]:

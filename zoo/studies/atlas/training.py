@@ -7,15 +7,13 @@ all cells of a task share.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from zoo.config.validation import Config
 from zoo.core.errors import UserError
@@ -58,25 +56,20 @@ def run(
   it. Returns None after SIGTERM; the same call then resumes. Raises UserError for a
   folder of another grid, and otherwise the errors of `run_in` and `sweeps.sweep`.
   """
-  return run_in(out, functools.partial(_run, grid, get_config, command, part))
-
-
-def _run(
-  grid: Grid,
-  get_config: GetConfig,
-  command: str,
-  part: Part | None,
-  out: pathlib.Path,
-  interruption: Interruption,
-) -> dict[Cell, Result | Reason]:
-  found: dict[Cell, Result | Reason] = {}
   cells = grid.cells if part is None else part.of(grid.cells)
-  for _, cell in each('cell', {cell.name: cell for cell in cells}, interruption):
-    found[cell] = _train(cell, grid, get_config, out)
-  if part is None:
-    write_atomically(out / 'atlas.csv', to_csv(found))
-    report.write(found, command, out)
-  return found
+
+  def work(
+    out: pathlib.Path, interruption: Interruption
+  ) -> dict[Cell, Result | Reason]:
+    found: dict[Cell, Result | Reason] = {}
+    for _, cell in each('cell', {cell.name: cell for cell in cells}, interruption):
+      found[cell] = _train(cell, grid, get_config, out)
+    if part is None:
+      write_atomically(out / 'atlas.csv', to_csv(found))
+      report.write(found, command, out)
+    return found
+
+  return run_in(out, work)
 
 
 def _train(
@@ -92,18 +85,12 @@ def _train(
     rows = sweep_in(folder, config, points)
   except sweeps.LostPointsError as error:
     rows = error.rows
-  baselines = measure.kept(
-    out / 'baselines' / f'{cell.prompts}.npz',
-    config.task,
-    lambda: measure.baseline_losses(config),
-  )
-  exact = measure.kept(
-    out / 'baselines' / f'{cell.prompts}_exact.npz',
-    config.task,
-    lambda: measure.exact_baseline_losses(config),
-  )
-  found = _result(cell, config, grid, rows, folder, baselines)
-  return found._replace(exact_baselines=exact) if isinstance(found, Result) else found
+  best = _at_best_rate(rows, grid.num_seeds)
+  if not best:
+    return 'a seed stopped being finite at each learning rate'
+  seconds = max(row['wall_time'] for row in rows)
+  result = _measured(cell, config, best, seconds, out)
+  return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
 
 
 def _planned(
@@ -127,50 +114,61 @@ def _planned(
   return config, points
 
 
-def _result(
-  cell: Cell,
-  config: Config,
-  grid: Grid,
-  rows: Sequence[sweeps.Row],
-  folder: pathlib.Path,
-  baselines: Mapping[str, Float[np.ndarray, 'p n']],
-) -> Result | Reason:
+def _at_best_rate(rows: Sequence[sweeps.Row], num_seeds: int) -> list[sweeps.Row]:
+  """The runs at the learning rate with the least loss on held-out prompts.
+
+  A rate at which a seed diverged is not chosen; empty if there is no other.
+  """
   by_rate: dict[float, list[sweeps.Row]] = {}
   for row in rows:
     by_rate.setdefault(row['optimizer.learning_rate'], []).append(row)
-  # A learning rate at which a seed diverged is not chosen.
-  by_rate = {r: found for r, found in by_rate.items() if len(found) == grid.num_seeds}
-  if not by_rate:
-    return 'a seed stopped being finite at each learning rate'
-  rate = min(by_rate, key=lambda rate: _held_out(by_rate[rate]))
-  best = by_rate[rate]
+  whole = [found for found in by_rate.values() if len(found) == num_seeds]
+  return min(whole, key=_held_out, default=[])
+
+
+def _measured(
+  cell: Cell,
+  config: Config,
+  best: Sequence[sweeps.Row],
+  seconds: float,
+  out: pathlib.Path,
+) -> Result:
+  """What the chosen runs of a cell and the baselines of its task reach."""
   folders = [row['workdir'] for row in best]
-  losses = measure.kept(
-    folder / f'losses_{rate:g}.npz',
-    config,
-    lambda: {'losses': measure.model_losses(config, folders)},
-  )['losses']
-  exact = measure.kept(
-    folder / f'exact_{rate:g}.npz',
-    config,
-    lambda: {'exact': measure.exact_model_losses(config, folders)},
-  )['exact']
-  result = Result(
+  rate = best[0]['optimizer.learning_rate']
+  cells, baselines, kept = out / 'cells' / cell.name, out / 'baselines', measure.kept
+  return Result(
     cell,
     num_params=best[0]['num_params'],
     learning_rate=rate,
     num_steps=config.train.num_steps,
-    seconds=max(row['wall_time'] for row in rows),
+    seconds=seconds,
     still_falls=_still_falls(best),
     context_length=config.task.context_length,
     lengths=measure.lengths_of(config.task.context_length),
-    losses=losses,
-    baselines=baselines,
-    exact=exact,
-    # Models with a field of this name have no known bound.
-    lowest_known=None if 'guess' in config.model else measure.lowest_known(config),
+    losses=kept(
+      cells / f'losses_{rate:g}.npz',
+      config,
+      lambda: {'losses': measure.model_losses(config, folders)},
+    )['losses'],
+    baselines=kept(
+      baselines / f'{cell.prompts}.npz',
+      config.task,
+      lambda: measure.baseline_losses(config),
+    ),
+    exact=kept(
+      cells / f'exact_{rate:g}.npz',
+      config,
+      lambda: {'exact': measure.exact_model_losses(config, folders)},
+    )['exact'],
+    exact_baselines=kept(
+      baselines / f'{cell.prompts}_exact.npz',
+      config.task,
+      lambda: measure.exact_baseline_losses(config),
+    ),
+    # Only for models of linear attention, which have no choice of a guess.
+    lowest_known=None if cell.guess is not None else measure.lowest_known(config),
   )
-  return result if np.isfinite(result.by_seed).all() else 'the loss is not finite'
 
 
 def _held_out(rows: Sequence[sweeps.Row]) -> float:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from zoo import reports
-from zoo.config.validation import Config
 from zoo.core.errors import UserError, check_count, check_name
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
@@ -17,7 +16,7 @@ from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import FIGURES, plot
 from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
-from zoo.studies.paper.training import fields_of, train_all
+from zoo.studies.paper.training import Point, fields_of, train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -89,13 +88,10 @@ def reproduce(
       'seeds': ', '.join(map(str, range(num_seeds))),
       'objective': objective,
     }
-    configs = {
-      recipe.config: _summary(
-        train.config(recipe.config, fields_of(recipe, objective, train))
-      )
-      for recipe in dict.fromkeys(point.recipe for point in points)
+    found = {
+      'Configuration': arguments | _configs(points, objective, train),
+      **facts(),
     }
-    found = {'Configuration': {**arguments, **configs}, **facts()}
     found['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
     data = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
     page = _page(plots, judged, found, language_model)
@@ -135,15 +131,17 @@ def _page(
   )
 
 
-def _summary(config: Config) -> str:
-  optimizer, train = config.optimizer, config.train
-  data = f'of {train.batch_size} prompts'
-  if config.objective.name == 'exact':
-    data = 'on the exact risk'
-  return (
-    f'{train.num_steps} steps {data}, {optimizer.name} {optimizer.learning_rate:g}, '
-    f'{optimizer.schedule}'
-  )
+def _configs(points: Sequence[Point], objective: str, train: Trainer) -> dict[str, str]:
+  """How the models of each config are trained."""
+  found = {}
+  for recipe in dict.fromkeys(point.recipe for point in points):
+    config = train.config(recipe.config, fields_of(recipe, objective, train))
+    optimizer, num_steps = config.optimizer, config.train.num_steps
+    prompts = f'of {config.train.batch_size} prompts'
+    data = 'on the exact risk' if objective == 'exact' else prompts
+    rate = f'{optimizer.name} {optimizer.learning_rate:g}'
+    found[recipe.config] = f'{num_steps} steps {data}, {rate}, {optimizer.schedule}'
+  return found
 
 
 def verdicts_of(claims: Sequence[reports.Claim]) -> str:
