@@ -18,6 +18,7 @@ from zoo.studies.headlines import (
   ranking,
   recall,
   saddles,
+  state_tracking,
 )
 from zoo.studies.runner import GetConfig
 from zoo.studies.study import About, Result, Study
@@ -27,7 +28,7 @@ _ALL = (
   *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
   *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
   *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
-  *(garg.HEADLINE, saddles.HEADLINE),
+  *(garg.HEADLINE, saddles.HEADLINE, state_tracking.HEADLINE),
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {one.name: one for one in _ALL}
