@@ -12,14 +12,9 @@ from zoo.studies.study import HOLDS, verdict
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
-<<<<<<< HEAD
 UNTRAINED = 'pool_lines', 'saddles'
 TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
-SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy'
-=======
-TRAINED = [name for name in HEADLINES if name != 'pool_lines']
 SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'
->>>>>>> main
 
 
 class Checked(Exception):
