@@ -100,13 +100,6 @@ def test_exact_risks_stand_where_they_are_known(compared):
   assert sum(known) >= 3
 
 
-def test_no_exact_risk_for_another_task(monkeypatch):
-  task = zoo.create_task('quadratic_regression', num_features=_D, context_length=_C)
-  found = compare(_model(), task, 4)
-  assert found is not None
-  assert all(one['exact'] is None for one in found.values())
-
-
 class _Host(HostBaseline):
   def fit_and_predict(self, x, y, x_query):
     return 0.0

@@ -15,7 +15,7 @@ PACKAGE = pathlib.Path(orbax.checkpoint.__file__).parent
 OURS, ORBAXS = str(pathlib.Path(__file__)), str(PACKAGE / 'some' / 'file.py')
 
 
-def test_an_import_changes_nothing_of_pythons():
+def test_an_import_changes_no_log_and_no_hook():
   """This file has imported all of it; pytest has set its own hook since then."""
   assert not logging.getLogger('absl').filters
   assert 'zoo' not in getattr(sys.unraisablehook, '__module__', '')

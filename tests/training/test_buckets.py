@@ -19,7 +19,6 @@ from tests.training.runs import (
   signal_at_step_4,
   small_config,
 )
-from zoo.config.validation import to_json
 from zoo.core.errors import InUseError, RunError
 from zoo.host.files import (
   delete_folder,
@@ -238,18 +237,6 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert names_below(folder) == names
 
 
-@pytest.mark.full
-def test_only_the_newest_steps_are_kept(folder):
-  train(small_config(checkpoint__keep=1), folder)
-  (manifest,) = manifests(folder)
-  assert manifest.parent.name.startswith('12-')
-  assert all(
-    name.startswith(f'checkpoints/{manifest.parent.name}/')
-    for name in names_below(folder)
-    if name.startswith('checkpoints/')
-  )
-
-
 def flip(path):
   data = bytearray(path.read_bytes())
   if data:
@@ -301,24 +288,12 @@ def test_no_damage_to_any_object_is_restored(
 def test_another_config_and_another_content_are_refused(folder):
   write_atomically(folder / 'mine', '')
   with refuses(str(folder), 'is not empty and holds no run (it has mine)'):
-    train(small_config(), folder)
+    open_workdir(folder, small_config())
   delete_folder(folder)
-  write_atomically(folder / 'config.json', '{')
-  with refuses(f'{folder}/config.json is damaged'):
-    train(small_config(), folder)
-  write_atomically(folder / 'config.json', to_json(small_config()))
-  with refuses(str(folder), 'belongs to another config', 'seed (0 there, 3 here)'):
-    train(small_config(seed=3), folder)
+  open_workdir(folder, small_config(seed=3))
+  with refuses(str(folder), 'belongs to another config', 'seed (3 there, 0 here)'):
+    open_workdir(folder, small_config())
   assert names_below(folder) == ['config.json']
-
-
-@pytest.mark.full
-def test_a_step_of_another_config_is_refused(folder):
-  train(small_config(), folder)
-  other = small_config(seed=1)
-  write_atomically(folder / 'config.json', to_json(other))
-  with refuses('/checkpoints/12-', 'saved by a run of another config', 'in seed'):
-    train(other, folder)
 
 
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
@@ -350,14 +325,6 @@ def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(
   with pytest.raises(RunError, match='another program has taken over') as info:
     train(small_config(), folder)
   assert '\n' not in str(info.value)
-  assert_is_whole(folder, whole)
-
-
-@pytest.mark.full
-def test_an_outage_shorter_than_the_patience_changes_nothing(folder, whole, faults):
-  faults(0.3)
-  train(small_config(), folder)
-  faults(0.0)
   assert_is_whole(folder, whole)
 
 

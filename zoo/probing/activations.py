@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Layered, Predictor, predicts_all
+from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import DeepLSA, SparseLayer
 from zoo.models.linear_attention import FourMatrices, LinearAttention
@@ -44,7 +45,7 @@ def intermediates(model: Predictor, prompt: Prompt) -> dict[str, Array]:
   inside a compiled loop are not returned. Raises UserError unless the model is an NNX
   module.
   """
-  return _intermediates(*_split(model), prompt)
+  return run(_intermediates, [_module(model)], prompt)
 
 
 def attention_maps(
@@ -55,38 +56,34 @@ def attention_maps(
   These layers are the mixers with `attention`, and the layers of `deep_lsa`. Raises
   UserError as `intermediates` does.
   """
-  return in_order(_attention_maps(*_split(model), prompt))
+  return in_order(run(_attention_maps, [_module(model)], prompt))
 
 
 def mean_attention(
   model: Predictor, prompt: Prompt
 ) -> dict[str, Float[Array, 'h q k']]:
   """The mean over prompts of the absolute values of `attention_maps`."""
-  return in_order(_mean_attention(*_split(model), prompt))
+  return in_order(run(_mean_attention, [_module(model)], prompt))
 
 
-def _split(model: Predictor) -> tuple[Any, PyTree]:
+def _module(model: Predictor) -> nnx.Module:
   if not isinstance(model, nnx.Module):
     raise UserError(
       f'{type(model).__name__} has no intermediates; it must be an NNX module'
     )
-  return nnx.split(model)
+  return model
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _intermediates(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
-  model = nnx.merge(graph, state)
-  # Otherwise a TPU, or a GPU with tf32, would round the products.
-  with jax.default_matmul_precision('highest'):
-    found = _captured(nnx.merge(graph, state), prompt)
-    return found | dict(_extra_values(model, prompt, found))
+def _intermediates(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
+  (model,) = models
+  found = _captured(nnx.clone(model), prompt)
+  return found | dict(_extra_values(model, prompt, found))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _attention_maps(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
-  found = _intermediates(graph, state, prompt)
+def _attention_maps(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
+  found = _intermediates(models, prompt)
   maps = {}
-  for path, module in nnx.iter_modules(nnx.merge(graph, state)):
+  for path, module in nnx.iter_modules(models[0]):
     name = '.'.join(map(str, path))
     of_heads = isinstance(module, FourMatrices | SparseLayer)
     if not (of_heads or isinstance(module, Mixer)):
@@ -97,10 +94,9 @@ def _attention_maps(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Arra
   return maps
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _mean_attention(graph: Any, state: PyTree, prompt: Prompt) -> dict[str, Array]:
+def _mean_attention(models: Sequence[Any], prompt: Prompt) -> dict[str, Array]:
   # In the same program as the model, so that XLA drops all that no map needs.
-  maps = _attention_maps(graph, state, prompt)
+  maps = _attention_maps(models, prompt)
   return {name: jnp.abs(value).mean(axis=0) for name, value in maps.items()}
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -65,24 +66,24 @@ def pictures(
   `other` is None for a report without another predictor.
   """
   against = report.against or ''
-  drawings: dict[str, Callable[[], Figure | None]] = {}
-  if report.alignment is not None and other is not None:
-    drawings['alignment'] = lambda: plot_alignment(subject, other, task, against)
-  if (comparison := report.comparison) is not None:
-    drawings['examples'] = lambda: plot_by_examples({_MODEL: comparison})
-  if (algorithm := report.algorithm) is not None:
-    drawings['step_matrix'] = lambda: plot_step_matrix(algorithm)
-  drawings['attention'] = lambda: _plot_attention_of(subject, task)
-  if (heads := report.heads) is not None:
-    drawings['heads'] = lambda: plot_heads(heads)
-  if (path := report.to_optimum) is not None:
-    drawings['interpolation'] = lambda: plot_interpolation(path)
-  if report.shifts:
-    drawings['shift'] = lambda: plot_shifts(report.shifts, against)
-  if report.task_shifts:
-    drawings['out_of_distribution'] = lambda: plot_task_shifts(
-      report.task_shifts, report.against
-    )
+  drawings: dict[str, Callable[[], Any]] = {
+    'alignment': lambda: (
+      report.alignment and other and plot_alignment(subject, other, task, against)
+    ),
+    'examples': lambda: (
+      report.comparison and plot_by_examples({_MODEL: report.comparison})
+    ),
+    'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
+    'attention': lambda: _plot_attention_of(subject, task),
+    'heads': lambda: report.heads and plot_heads(report.heads),
+    'interpolation': lambda: (
+      report.to_optimum and plot_interpolation(report.to_optimum)
+    ),
+    'shift': lambda: report.shifts and plot_shifts(report.shifts, against),
+    'out_of_distribution': lambda: (
+      report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
+    ),
+  }
   figures = {}
   for name, draw in drawings.items():
     try:
@@ -91,7 +92,7 @@ def pictures(
       reason = f'{type(error).__name__}: {in_one_line(error, 200)}'
       logging.warning('the picture %s is left out of the report: %s', name, reason)
       continue
-    if figure is not None:
+    if isinstance(figure, Figure):  # otherwise the report has no such part
       figures[name] = figure
   return figures
 

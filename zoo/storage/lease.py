@@ -147,7 +147,7 @@ class Lease:
     if found.state == 'missing':
       return {'holder': None}
     try:
-      return parse_as(found.value, dict[str, Any], self._name)
+      return parse_as(found.value, dict, self._name)
     except UnreadableFile:
       return {}
 

@@ -32,12 +32,19 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
-from zoo.storage.workdir import POINTS, locked, open_workdir
+from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
-from zoo.training.trainer import NotFiniteError, Trainer, make_program, run_locked
+from zoo.training.trainer import (
+  NotFiniteError,
+  Trainer,
+  is_new,
+  make_program,
+  run_locked,
+)
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
+from zoo.training.warm_start import check_initial_weights
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -91,7 +98,11 @@ def sweep(
   check_fields(config)
   config = complete(config)
   configs = _check_points(config, points)
-  return _sweep(workdir_path(workdir), config, points, configs, part)
+  workdir = workdir_path(workdir)
+  if is_new(workdir):
+    for one in configs:
+      check_initial_weights(one)
+  return _sweep(workdir, config, points, configs, part)
 
 
 def _sweep(
@@ -109,8 +120,10 @@ def _sweep(
   open_workdir(workdir, config, 'sweep')
   try:
     with locked(workdir, patience, part), Interruption() as interruption:
+      prolong(workdir, config)
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one)
+        prolong(folder, one)
       lost = _train_missing(configs, folders, workdir, interruption)
       if lost is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,16 @@ from zoo.theory.trust import changed_weights, check_rule, compare_rule, compiled
 Run = Callable[..., Facts]
 
 
+class _Given(NamedTuple):
+  """The arguments of a compiled program of a model."""
+
+  task: Task
+  parameters: PyTree
+  rest: PyTree
+  changed: Any  # whether with other weights
+  prompt: Prompt
+
+
 def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   """Raises UserError unless a model keeps the contract on the prompts of a task.
 
@@ -56,8 +66,8 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   # A constant in the program, which a model must not notice.
   constant = jax.tree.map(lambda array: jnp.asarray(array, array.dtype), prompt)
 
-  def measure(static: Any, *given: Any) -> Facts:
-    return _facts(static, *given) | _more_facts(model, constant, static, *given)
+  def measure(static: Any, given: _Given) -> Facts:
+    return _facts(static, given) | _more_facts(model, constant, static, given)
 
   facts, run = _check_predictions(name, model, task, prompt, measure)
   _check_calls(name, facts)
@@ -110,7 +120,7 @@ def _check_predictions(
 
   def run(prompt: Prompt, changed: bool = False) -> Facts:
     with jax.default_matmul_precision('highest'):
-      return jax.device_get(program(task, parameters, rest, changed, prompt))
+      return jax.device_get(program(_Given(task, parameters, rest, changed, prompt)))
 
   facts = run(prompt)
   check_facts(name, facts, run, prompt)
@@ -129,42 +139,25 @@ def _split(model: Any) -> tuple[Any, PyTree, PyTree]:
   return graph, parameters, rest
 
 
-def _merge(static: Any, parameters: PyTree, rest: PyTree, changed: Any = False) -> Any:
+def _merge(static: Any, given: _Given) -> Any:
   """The model, with its own weights or with changed ones."""
   if not isinstance(static, nnx.GraphDef):
     return static
-  weights = jax.tree.map(
-    functools.partial(jnp.where, changed), changed_weights(parameters), parameters
-  )
-  return nnx.merge(static, weights, rest)
+  choose = functools.partial(jnp.where, given.changed)
+  weights = jax.tree.map(choose, changed_weights(given.parameters), given.parameters)
+  return nnx.merge(static, weights, given.rest)
 
 
-def _facts(
-  static: Any,
-  task: Task,
-  parameters: PyTree,
-  rest: PyTree,
-  changed: Any,
-  prompt: Prompt,
-) -> Facts:
+def _facts(static: Any, given: _Given) -> Facts:
   """What a model predicts, in whatever way."""
-  model = _merge(static, parameters, rest, changed)
+  model, prompt = _merge(static, given), given.prompt
   lengths = short_lengths(prompt.x.shape[1])
-  return facts_of(type(model).__name__, model, prompt, task, lengths)
+  return facts_of(type(model).__name__, model, prompt, given.task, lengths)
 
 
-def _more_facts(
-  model: Any,
-  constant: Prompt,
-  static: Any,
-  task: Task,
-  parameters: PyTree,
-  rest: PyTree,
-  changed: Any,
-  prompt: Prompt,
-) -> Facts:
+def _more_facts(model: Any, constant: Prompt, static: Any, given: _Given) -> Facts:
   """The predictions of other calls of a model, and the gradient of its loss."""
-  name, merged = type(model).__name__, _merge(static, parameters, rest, changed)
+  name, merged, prompt = type(model).__name__, _merge(static, given), given.prompt
   with one_line(f'{name}(prompt)'):
     found = {'again': merged(prompt), 'constant': merged(constant)}
   with one_line(f'{name}(prompt) of three prompts'):
@@ -172,23 +165,22 @@ def _more_facts(
   if merged is not model:
     with one_line(f'{name}(prompt)'):
       found['object'] = model(prompt)
-    found['slopes'] = _slopes(name, static, parameters, rest, prompt, task)
+    found['slopes'] = _slopes(name, static, given)
   return found
 
 
-def _slopes(
-  name: str, graph: Any, parameters: PyTree, rest: PyTree, prompt: Prompt, task: Task
-) -> list[Array]:
+def _slopes(name: str, static: Any, given: _Given) -> list[Array]:
   """The gradient of the loss at the query."""
-  if not jax.tree.leaves(parameters):
+  task, prompt = given.task, given.prompt
+  if not jax.tree.leaves(given.parameters):
     raise UserError(f'{name} has no nnx.Param; there is nothing to train')
 
   def loss(parameters: PyTree) -> Array:
-    model = nnx.merge(graph, parameters, rest)
-    return jnp.mean(task.loss(cast(Any, model)(prompt), prompt.y_query))
+    model: Any = nnx.merge(static, parameters, given.rest)
+    return jnp.mean(task.loss(model(prompt), prompt.y_query))
 
   with one_line(f'the gradient of {name}'):
-    return jax.tree.leaves(jax.grad(loss)(parameters))
+    return jax.tree.leaves(jax.grad(loss)(given.parameters))
 
 
 def _check_calls(name: str, facts: Facts) -> None:
