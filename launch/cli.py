@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import itertools
@@ -380,12 +379,13 @@ def _found(name: str) -> Callable[..., object]:
 
 def _run_file(path: pathlib.Path, *variant: str) -> object:
   """Runs a file, of which nothing is left in the folder, and its `get_config`."""
-  loader = importlib.machinery.SourceFileLoader('config', str(path))
-  module = importlib.util.module_from_spec(
-    importlib.machinery.ModuleSpec('config', loader, origin=str(path))
-  )
-  loader.exec_module(module)
-  return module.get_config(*variant)
+  # Not by a loader of Python, which would leave what it has compiled.
+  source = importlib.util.decode_source(path.read_bytes())
+  defined: dict[str, Any] = {'__name__': 'config', '__file__': str(path)}
+  exec(compile(source, str(path), 'exec'), defined)
+  if 'get_config' not in defined:
+    raise AttributeError('it defines no get_config()')
+  return defined['get_config'](*variant)
 
 
 def _check_keys(section: dict, name: str) -> None:

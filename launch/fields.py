@@ -1,5 +1,6 @@
 """The page of all fields of configs, from their descriptions."""
 
+import textwrap
 from collections.abc import Iterable, Mapping
 
 from flax.traverse_util import flatten_dict
@@ -40,6 +41,24 @@ def page() -> str:
     parts += ['', f'### {name}', '', summary, '']
     parts += _table(schema.arguments('task', name), 'task.')
   return '\n'.join(parts) + '\n'
+
+
+def shown(config: schema.Config) -> str:
+  """The fields of a config, each with its value, range, default and meaning."""
+  given = flatten_dict(config.to_dict(), sep='.')
+  known = dict(schema.fields())
+  for name in schema.CLASSES:
+    own = schema.arguments(name, config[name].name)
+    known |= {f'{name}.{field}': each for field, each in own.items()}
+  lines = []
+  for field, content in given.items():
+    lines.append(f'{field}={_shown(content)}')
+    if field in known:
+      default, kind = known[field]
+      usual = [] if default is schema.EMPTY else [f'default {_shown(default)}']
+      lines.append('    ' + '; '.join([kind.allowed] * bool(kind.allowed) + usual))
+      lines += textwrap.wrap(f'    {kind.about}', 88, subsequent_indent='    ')
+  return '\n'.join(lines)
 
 
 def _ours(entries: registry.Registry) -> list[str]:

@@ -37,6 +37,18 @@ _WORKDIR = flags.DEFINE_string(
   'Folder of the run, or gs://bucket/folder. Default: checkpoints/runs/ and the name '
   'of the config.',
 )
+_INIT_FROM = flags.DEFINE_string(
+  'init_from',
+  None,
+  'Run, checkpoint or saved model from whose weights training starts; it may be of '
+  'another task or optimizer. The same as --config.train.init_from.',
+)
+_SHOW_CONFIG = flags.DEFINE_bool(
+  'show_config',
+  False,
+  'Print the fields of the config, each with its value, range, default and meaning, '
+  'and train nothing.',
+)
 _PROFILE = flags.DEFINE_string(
   'profile',
   None,
@@ -59,6 +71,12 @@ _PROCESS_ID = flags.DEFINE_integer(
 
 def main() -> None:
   config = cli.config_of(_CONFIG)
+  if _INIT_FROM.value is not None:
+    config.train.init_from = _INIT_FROM.value
+  if _SHOW_CONFIG.value:
+    from launch.fields import shown
+
+    return print(shown(config))
   default = pathlib.Path('checkpoints/runs', cli.run_name(_CONFIG))
   workdir = cli.workdir_of(_WORKDIR, default)
   profile = _steps_to_trace()

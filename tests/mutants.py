@@ -267,8 +267,8 @@ two runs may train in one folder at the same time
   + mode = fcntl.LOCK_SH
 a field that a config of an earlier version lacks is a difference
   zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
-  - if not SECTIONS.keys() <= config.keys():
-  + if SECTIONS.keys() <= config.keys():
+  - if not {'objective', 'optimizer', 'train'} <= config.keys():
+  + if {'objective', 'optimizer', 'train'} <= config.keys():
 Holm's adjusted p values may fall
   zoo/llm/inference.py: llm/test_inference.py
   - largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))

@@ -150,7 +150,7 @@ def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   assert target.read_text() == 'do not touch'
 
 
-def test_a_run_that_ended_before_its_first_logged_step_leaves_its_folder_free(tmp_path):
+def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):
   small = small_config(train__batch_size=8)
   open_workdir(tmp_path, small_config())
   with locked(tmp_path), Records(tmp_path, 0):
@@ -161,8 +161,10 @@ def test_a_run_that_ended_before_its_first_logged_step_leaves_its_folder_free(tm
   assert json.loads((tmp_path / 'config.json').read_text())['train']['batch_size'] == 8
   with Records(tmp_path, 0) as records:
     records.write(line(4))
+  open_workdir(tmp_path, small_config())
+  (tmp_path / 'checkpoints' / '4').mkdir()
   with refuses('belongs to another config', 'batch_size'):
-    open_workdir(tmp_path, small_config())
+    open_workdir(tmp_path, small)
 
 
 def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):

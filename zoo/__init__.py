@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from zoo import mixers as mixers
 from zoo import models as models
 from zoo import tasks as tasks
+from zoo.config import curricula as _curricula
 from zoo.config import optimizers as _optimizers
 from zoo.core import registry as _registry
 from zoo.core.errors import RunError as RunError
@@ -26,6 +27,7 @@ list_models = _registry.models.names
 list_tasks = _registry.tasks.names
 register_mixer = _registry.mixers.register
 register_model = _registry.models.register
+register_curriculum = _curricula.register_curriculum
 register_optimizer = _optimizers.register_optimizer
 register_task = tasks.register_task
 

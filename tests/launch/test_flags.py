@@ -80,3 +80,18 @@ def test_too_little_memory_without_a_config_is_one_line(call, monkeypatch):
   (line,) = answer.err.splitlines()
   assert line.startswith('error: the memory is not enough: Unable to allocate 3 TiB')
   assert 'context_length' in line
+
+
+def test_a_config_is_shown_with_what_its_fields_mean(call, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  rate = '--config.optimizer.learning_rate=0.01'
+  answer = call('main', '--config=transformer', rate, '--show_config')
+  assert answer.code == 0
+  assert not list(tmp_path.iterdir())
+  lines = answer.out.splitlines()
+  at = lines.index('optimizer.learning_rate=0.01')
+  assert lines[at + 1] == '    > 0; default 0.005'
+  assert lines[at + 2] == '    The peak of the schedule.'
+  assert 'model.mixer=softmax' in lines
+  assert 'task.noise_std=0' in lines
+  assert max(map(len, lines)) <= 100

@@ -77,8 +77,8 @@ MISTAKES = {
   'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
   'no heads': ([TRANSFORMER, '--config.model.num_heads=0'], ['num_heads is 0', '≥ 1']),
   'no section of that name': (
-    ['--config=lsa', '--config.optimizer.weight_decay=1'],
-    ["unknown field 'config.optimizer.weight_decay'", 'clip_norm'],
+    ['--config=lsa', '--config.optimizer.decay=1'],
+    ["unknown field 'config.optimizer.decay'", 'weight_decay'],
   ),
   'a config misspelt': (['--config=transfomer'], ['did you mean transformer?']),
   'a config that is not in this folder': (

@@ -54,11 +54,11 @@ def compile_init(monkeypatch: Any) -> None:
   """Lets each model of a sweep be made by one program, and not by many small ones."""
   made: dict[str, Any] = {}
 
-  def create(config: Any, key: jax.Array) -> Any:
+  def create(config: Any, key: jax.Array, weights: Any = None) -> Any:
     text = f'{to_json(config.model)} {config.task.context_length}'
     if text not in made:
       made[text] = nnx.jit(functools.partial(step.create, copy.deepcopy(config)))
-    return made[text](key)
+    return made[text](key, weights)
 
   monkeypatch.setattr(population, 'create', create)
 

@@ -20,6 +20,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, FieldReference
 from ml_collections.config_dict import placeholder
 
+from zoo.config.curricula import GROWING, curriculum_names
 from zoo.config.optimizers import SCHEDULES, optimizer_names
 from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name
@@ -28,6 +29,16 @@ from zoo.core.values import choice, number, size, static, truth
 
 def _check_optimizer(_: object, name: str, given: object) -> object:
   return check_name(name, given, optimizer_names())
+
+
+def _check_curriculum(_: object, name: str, given: object) -> object:
+  return check_name(name, given, curriculum_names())
+
+
+def _check_path(_: object, name: str, given: object) -> object:
+  if not isinstance(given, str) or not given:
+    raise UserError(f'{name} is {given!r}; it must be a folder with a checkpoint')
+  return given
 
 
 def _check_axis(_: object, name: str, given: object) -> object:
@@ -148,7 +159,19 @@ class Optimizer:
 class Train:
   """The steps of training."""
 
-  num_steps: int = size(default=5000, maximum=2**31 - 1, about='Steps of training.')
+  num_steps: int = size(
+    default=5000,
+    maximum=2**31 - 1,
+    about='Steps of training; it may be raised later, to go on.',
+  )
+  init_from: str | None = static(
+    default=None,
+    check=_check_path,
+    holds=str,
+    allowed='a folder',
+    about='A run, a checkpoint or a saved model from whose weights training starts; '
+    'None: from random ones.',
+  )
   batch_size: int = size(
     default=2048, about='Prompts of a step; a multiple of `mesh.data · num_parts`.'
   )
@@ -212,6 +235,10 @@ class Checkpoint:
     about='The longest time in minutes between two checkpoints; None: no limit.',
   )
   keep: int = size(default=3, about='The newest checkpoints that are kept.')
+  keep_best: bool = truth(
+    default=False,
+    about='Whether the saved step with the lowest risk is kept as well, in `best`.',
+  )
   patience: float = number(
     default=10.0,
     above=0.0,
@@ -237,8 +264,38 @@ class Eval:
   )
 
 
+@dataclasses.dataclass
+class Curriculum:
+  """What training starts with (Garg et al., arXiv 2208.01066); None: everything."""
+
+  name: str = static(
+    default=GROWING,
+    check=_check_curriculum,
+    holds=str,
+    allowed='growing',
+    about='What is trained on grows as the fields below say, or as a function of your '
+    'own says.',
+  )
+  every: int = size(default=2000, about='Steps from one stage to the next.')
+  features: int | None = size(
+    default=None, about='Features of the first stage; further ones are 0.'
+  )
+  more_features: int = size(default=1, about='Features that each stage adds.')
+  examples: int | None = size(
+    default=None,
+    minimum=0,
+    about='Longest context of the first stage, in examples, for `positions=every`.',
+  )
+  more_examples: int = size(default=2, about='Examples that each stage adds.')
+  loops: int | None = size(
+    default=None, about='Trained loops of the first stage, of a looped transformer.'
+  )
+  more_loops: int = size(default=1, about='Loops that each stage adds.')
+
+
 SECTIONS = {
   'objective': Objective,
+  'curriculum': Curriculum,
   'optimizer': Optimizer,
   'train': Train,
   'mesh': Mesh,
@@ -281,6 +338,7 @@ if TYPE_CHECKING:
     model: Section
     task: Section
     objective: Objective
+    curriculum: Curriculum
     optimizer: Optimizer
     train: Train
     checkpoint: Checkpoint
@@ -404,22 +462,28 @@ def to_json(config: AnyConfig | Section) -> str:
   return json.dumps(config.to_dict(), indent=2, sort_keys=True, default=_plain)
 
 
-def differences(saved: Mapping[str, Any], config: AnyConfig) -> list[str]:
+def differences(
+  saved: Mapping[str, Any], config: AnyConfig, resumes: bool = True
+) -> list[str]:
   """The fields in which a config differs from a saved one, with both values.
 
-  Fields that one of them lacks have their defaults. Those that do not change training
-  are left out, so that a resumed run may change them: the mesh, the minutes between
-  checkpoints and of patience, and the number of prompts to compare on.
+  Fields that one of them lacks have their defaults. If the config `resumes` the saved
+  one, those are left out that it may change: the mesh, the minutes between checkpoints
+  and of patience, the number of prompts to compare on, and more steps of training.
   """
   one, other = (
     _defaults(each) | flatten_dict(each, sep='.')
     for each in (saved, json.loads(to_json(config)))
   )
+  free = _CHANGE_NO_TRAINING if resumes else ()
+  before, now = (each.get('train.num_steps') for each in (one, other))
+  if resumes and isinstance(before, int) and isinstance(now, int) and now > before:
+    free += _CHANGE_WITH_THE_END
   return [
     f'{name} ({one.get(name, "absent")!r} there, {other.get(name, "absent")!r} here)'
     for name in sorted(one.keys() | other.keys())
-    if not name.startswith('mesh.')
-    and name not in _CHANGE_NO_TRAINING
+    if not (name.startswith('mesh.') and resumes)
+    and name not in free
     and one.get(name, 'absent') != other.get(name, 'absent')
   ]
 
@@ -428,11 +492,14 @@ def differences(saved: Mapping[str, Any], config: AnyConfig) -> list[str]:
 _CHANGE_NO_TRAINING = (
   *('checkpoint.every_minutes', 'checkpoint.patience', 'eval.num_compared'),
 )
+# Those that may change if a run goes on for more steps than it had; a config may set
+# the warm-up by the number of steps.
+_CHANGE_WITH_THE_END = 'train.num_steps', 'optimizer.warmup_steps'
 
 
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   """The default of each field of a training run's config, as JSON holds it."""
-  if not SECTIONS.keys() <= config.keys():
+  if not {'objective', 'optimizer', 'train'} <= config.keys():
     return {}  # it is damaged, or of something else
   found = dict(fields())
   for name, entries in CLASSES.items():

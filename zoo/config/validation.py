@@ -14,6 +14,7 @@ from zoo.config.building import abstract_model as abstract_model
 from zoo.config.building import build_model as build_model
 from zoo.config.building import build_task as build_task
 from zoo.config.building import check_forms
+from zoo.config.curricula import check_curriculum
 from zoo.config.optimizers import check_optimizer
 from zoo.config.schema import AnyConfig as AnyConfig
 from zoo.config.schema import Config as Config
@@ -114,6 +115,7 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
 
 def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
   _check_positions(config, model)
+  check_curriculum(config, task, model)
   if config.objective.name != 'sampled':
     _check_objective(config, task, model)
     train = config.train

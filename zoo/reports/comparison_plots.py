@@ -61,6 +61,7 @@ def _series(
   )
   trusted = ~(error > mean / 3)  # also where there is no error
   shown = np.where(trusted & (mean > least), mean, np.nan)
+  error = np.where(np.isnan(error), 0, error)  # no band where it is unknown
   low = np.maximum(shown - error, shown / 2)
   count = measured['num_examples']
   yield series(label, kind, colour, count, [low, shown, shown + error])

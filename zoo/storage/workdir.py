@@ -85,6 +85,20 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
     raise UserError(f'{reason}; {_OTHER}') from error
 
 
+def prolong(workdir: pathlib.Path, config: AnyConfig) -> None:
+  """On process 0, notes that a run or a sweep goes on for more steps than it had.
+
+  The workdir must belong to the config and be locked.
+  """
+
+  def note() -> None:
+    saved = read_json(workdir / _CONFIG)
+    if saved['train']['num_steps'] != config['train'].num_steps:
+      write_atomically(workdir / _CONFIG, to_json(config) + '\n')
+
+  processes.run_on_main(note)
+
+
 def _names_in(folder: pathlib.Path) -> set[str]:
   return {path.name for path in entries(folder)}
 
@@ -113,9 +127,9 @@ def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
 
 
 def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
-  """Gives a run's folder to another config if nothing was trained and nobody uses it.
+  """Gives a run's folder to another config if nothing was saved and nobody uses it.
 
-  A run that ends before its first logged step, out of memory or with a loss that is not
+  A run that ends before its first checkpoint, out of memory or with a loss that is not
   finite, does not spend its folder.
   """
   workdir = saved.parent
@@ -133,14 +147,9 @@ def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
 
 
 def _is_untrained(workdir: pathlib.Path) -> bool:
-  """Whether a run has neither logged a step nor saved anything."""
+  """Whether a run has saved nothing but its log."""
   empty = {_CONFIG, 'checkpoints', 'metrics.jsonl', 'tensorboard', _LOCK}
-  log, saved = workdir / 'metrics.jsonl', workdir / 'checkpoints'
-  return (
-    _names_in(workdir) <= empty
-    and not (log.exists() and log.stat().st_size)
-    and not _names_in(saved)
-  )
+  return _names_in(workdir) <= empty and not _names_in(workdir / 'checkpoints')
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Training: one sharded loop for every model, from a config to a workdir."""
 
+from zoo.config.curricula import Stage as Stage
 from zoo.config.validation import validate as validate
 from zoo.host.parts import Part as Part
 from zoo.training.summary import table as table

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Key, PyTree
 
 from zoo import theory
+from zoo.config.curricula import Stage
 from zoo.config.validation import Config
 from zoo.core import draws
 from zoo.core.prompt import Prompt
@@ -26,7 +27,9 @@ from zoo.core.protocols import (
 from zoo.core.statistics import Statistics
 from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
+from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
+from zoo.training.curriculum import FirstFeatures, mean_at
 from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
@@ -38,6 +41,7 @@ class Numbers(NamedTuple):
   task: Task  # whose numbers are leaves
   moments: theory.Moments | None  # of the task; None if exact theory does not cover it
   learning_rate: Any = None  # a number for each model; None: that of the config
+  stage: Stage | None = None  # of a curriculum
 
 
 # From a model, the key of the step and the numbers to the loss.
@@ -192,8 +196,9 @@ def make_objective(
   query, the exact risk, and samples nothing. `low_variance` estimates the exact risk
   from as many contexts as a batch has prompts, with the query integrated out, as
   `theory.deep.sampled_risk` does. For a looped model `sampled` is also the mean over
-  the trained loops (Yang et al., arXiv 2311.12424, eq. 4). `num_lanes` parts of a batch
-  are computed at the same time. Prompts are those of the task among the step's numbers;
+  the trained loops (Yang et al., arXiv 2311.12424, eq. 4), and over the losses that
+  count at the stage of a curriculum. `num_lanes` parts of a batch are computed at the
+  same time. Prompts are those of the task among the step's numbers;
   `task` itself gives the constants of exact forms.
   """
   every, dtype = config.objective.positions == 'every', config.train.compute_dtype
@@ -222,13 +227,17 @@ def make_objective(
   def sampled(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
-    drawn, moments, _ = numbers
+    drawn, moments, _, stage = numbers
+    if stage is not None and stage.features is not None:
+      assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
+      drawn = FirstFeatures(drawn, stage.features)
     batch = sample(drawn, key, config.train.batch_size, statistics)
 
     def loss(model: Any, batch: Prompt | Statistics) -> Float[Array, '']:
       if isinstance(batch, Prompt):
         model, batch = _in_type(model, batch, dtype)
-      return jnp.mean(trained_losses(model, drawn, batch, moments, every))
+      losses = trained_losses(model, drawn, batch, moments, every)
+      return mean_at(stage, losses)
 
     if (parts := config.train.num_parts) * num_lanes == 1:
       return loss(model, batch)

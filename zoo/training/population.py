@@ -46,6 +46,7 @@ from zoo.training.step import (
   stream_key,
 )
 from zoo.training.unfinished import saved_steps, unfinished_programs
+from zoo.training.warm_start import initial_weights
 
 
 def points_of(part: Part, configs: Sequence[Config]) -> list[int]:
@@ -101,7 +102,8 @@ def side_by_side(configs: Sequence[Config], points: Sequence[int]) -> list[list[
   """
   alike: dict[object, list[int]] = {}
   for i in points:
-    key = (i,) if configs[i].mesh.fsdp else _shared(configs[i])
+    alone = configs[i].mesh.fsdp or configs[i].checkpoint.keep_best
+    key = (i,) if alone else _shared(configs[i])
     alike.setdefault(key, []).append(i)
   programs = []
   for members in alike.values():
@@ -213,7 +215,8 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
       key = jax.random.key(0)
       shapes[heads] = states(nnx.eval_shape(lambda c=config, k=key: create(c, k)))
     config = _with_heads(config, most)
-    whole = states(create(config, stream_key(config, INIT_STREAM)))
+    weights = initial_weights(config)
+    whole = states(create(config, stream_key(config, INIT_STREAM), weights))
     all_states.append(jax.tree.map(_first_entries, whole, shapes[heads]))
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
   stack = jax.tree.map(lambda *leaves: np.stack(leaves), *all_states)

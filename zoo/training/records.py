@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
@@ -35,7 +35,8 @@ from zoo.storage import lease
 event_pb2: Any = _event_pb2  # its names are created at run time
 
 _CURVE = 'curve'
-_METRICS = 'metrics.jsonl'
+# The name of the log in a workdir.
+METRICS = 'metrics.jsonl'
 _THREADS = 8  # copy at the same time
 _MAX_BYTES = 2**30  # of a log: five million lines
 
@@ -124,7 +125,7 @@ class Records:
     lines = []
     if self._primary:
       # One line for each step, in order, whatever was done to the file by hand.
-      saved = reversed(read_lines(workdir / _METRICS))
+      saved = reversed(read_lines(workdir / METRICS))
       by_step = {line['step']: line for line in saved}
       lines = [by_step[number] for number in sorted(by_step) if number <= step]
     self.line: dict[str, Any] = lines[-1] if lines else {}  # the newest
@@ -138,7 +139,7 @@ class Records:
     if is_url(workdir):
       stage = tempfile.TemporaryDirectory(prefix='icl_zoo_')
       self._local = pathlib.Path(self._stack.enter_context(stage))
-    self._path = self._local / _METRICS
+    self._path = self._local / METRICS
     write_atomically(self._path, ''.join(json.dumps(line) + '\n' for line in lines))
     if not tensorboard:
       return
@@ -210,9 +211,15 @@ def copy_all(records: Sequence[Records]) -> None:
     list(threads.map(Records.copy, records))
 
 
+def risk_of(line: Mapping[str, Any]) -> float | None:
+  """The risk of a line of `metrics.jsonl`: exact, else on held-out prompts."""
+  exact = line.get('exact_risk')
+  return line.get('eval_risk') if exact is None else exact
+
+
 def last_line(workdir: pathlib.Path) -> dict[str, Any]:
   """The newest line of a run's `metrics.jsonl`, empty if there is none."""
-  lines = read_lines(workdir / _METRICS)
+  lines = read_lines(workdir / METRICS)
   return lines[-1] if lines else {}
 
 

@@ -12,8 +12,9 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
+from zoo.config.curricula import has_curriculum, stage_at
 from zoo.config.optimizers import (
   averages,
   build_optimizer,
@@ -28,6 +29,7 @@ from zoo.core.protocols import Model
 from zoo.models import LinearAttention
 from zoo.training.layout import Layout, State
 from zoo.training.objective import Numbers, Objective
+from zoo.training.warm_start import initial_weights
 
 # From state, key and numbers to the next state and its metrics.
 Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
@@ -46,9 +48,16 @@ def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
   return jnp.stack([stream_key(config, stream) for config in configs])
 
 
-def create(config: Config, key: Key[Array, '']) -> dict[str, Model | nnx.Optimizer]:
-  """The model of a config, with weights sampled from the key, and its optimizer."""
+def create(
+  config: Config, key: Key[Array, ''], weights: PyTree | None = None
+) -> dict[str, Model | nnx.Optimizer]:
+  """The model of a config and its optimizer.
+
+  The weights are those given, or sampled from the key.
+  """
   model = build_model(config, nnx.Rngs(params=key))
+  if weights is not None:
+    nnx.update(model, weights)
   if config.mesh.fsdp:
     _split_heads(model)
   in_shape = config.mesh.fsdp or (config.mesh.model > 1 and _splits_inner_axes(model))
@@ -103,11 +112,13 @@ def init_state(config: Config, layout: Layout) -> State:
 def make_init(config: Config, layout: Layout) -> Callable[[], State]:
   """Compiles the initialization of the state."""
 
-  def init() -> State:
+  @functools.partial(jax.jit, out_shardings=layout.shardings)
+  def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
-    return layout.keep(states(create(config, stream_key(config, INIT_STREAM))))
+    key = stream_key(config, INIT_STREAM)
+    return layout.keep(states(create(config, key, weights)))
 
-  return jax.jit(init, out_shardings=layout.shardings)
+  return lambda: init(initial_weights(config))
 
 
 def make_step(
@@ -137,6 +148,9 @@ def make_step(
     if averages(config.optimizer):
       trained = nnx.merge(graphs['model'], state['model'])
       nnx.update(trained, nnx.as_pure(optimizer.opt_state).trained)
+    if has_curriculum(config.curriculum):
+      step = optimizer.step[...].astype(jnp.int32)
+      numbers = numbers._replace(stage=stage_at(config.curriculum, step))
     loss, grads = nnx.value_and_grad(loss_of)(trained, key, numbers)
     optimizer.update(model, grads)
     grad_norm = optax.tree.norm(grads)

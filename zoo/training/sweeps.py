@@ -32,12 +32,19 @@ from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
-from zoo.storage.workdir import POINTS, locked, open_workdir
+from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
-from zoo.training.trainer import NotFiniteError, Trainer, make_program, run_locked
+from zoo.training.trainer import (
+  NotFiniteError,
+  Trainer,
+  is_new,
+  make_program,
+  run_locked,
+)
 from zoo.training.unfinished import POINTS_FIELD, delete_finished, folder_of_program
+from zoo.training.warm_start import check_initial_weights
 
 # Fields of a config, such as 'task.prior_mean', and their values.
 Point = Mapping[str, object]
@@ -45,6 +52,7 @@ Point = Mapping[str, object]
 Row = dict[str, Any]
 
 
+_OPTIONS = 'model.mixer_options'
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
 
 
@@ -91,7 +99,11 @@ def sweep(
   check_fields(config)
   config = complete(config)
   configs = _check_points(config, points)
-  return _sweep(workdir_path(workdir), config, points, configs, part)
+  workdir = workdir_path(workdir)
+  if is_new(workdir):
+    for one in configs:
+      check_initial_weights(one)
+  return _sweep(workdir, config, points, configs, part)
 
 
 def _sweep(
@@ -109,8 +121,10 @@ def _sweep(
   open_workdir(workdir, config, 'sweep')
   try:
     with locked(workdir, patience, part), Interruption() as interruption:
+      prolong(workdir, config)
       for one, folder in zip(configs, folders, strict=True):
         open_workdir(folder, one)
+        prolong(folder, one)
       lost = _train_missing(configs, folders, workdir, interruption)
       if lost is None:
         return None
@@ -145,10 +159,13 @@ def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
-    check_name('field of the config', field, known)
     section, _, leaf = field.rpartition('.')
+    # Of the options of mixers those that are set are known, and the mixers check all.
+    if section != _OPTIONS or 'mixer_options' not in config.model:
+      check_name('field of the config', field, known)
     try:
-      (config[section] if section else config)[leaf] = value
+      with config.unlocked():
+        (config[section] if section else config)[leaf] = value
     except TypeError as error:
       raise UserError(f'config.{field} cannot be {value!r}: {error}') from None
   return config

@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,6 +28,7 @@ from jaxtyping import Array, Key
 
 from zoo import theory
 from zoo.config import memory
+from zoo.config.curricula import CURRICULA, has_curriculum
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.validation import (
@@ -48,7 +50,7 @@ from zoo.measure.contracts import check_sampled
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.metadata import run_metadata
 from zoo.storage.saved_models import load
-from zoo.storage.workdir import locked, open_workdir
+from zoo.storage.workdir import locked, open_workdir, prolong
 from zoo.theory import is_ours
 from zoo.training.comparison import compare_members, log_fewer_prompts
 from zoo.training.evaluation import Evaluation, Measured, Risks, make_evaluation
@@ -63,7 +65,15 @@ from zoo.training.objective import (
 )
 from zoo.training.parts import num_lanes
 from zoo.training.population import init_side_by_side, mesh_axis, stack_abstract
-from zoo.training.records import Progress, Records, copy_all, last_line
+from zoo.training.records import (
+  METRICS,
+  Progress,
+  Records,
+  copy_all,
+  last_line,
+  read_lines,
+  risk_of,
+)
 from zoo.training.step import (
   TRAIN_STREAM,
   abstract_state,
@@ -83,6 +93,10 @@ from zoo.training.summary import (
 )
 from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
 from zoo.training.utilisation import describe, product_flops
+from zoo.training.warm_start import check_initial_weights
+
+# The folder of a workdir with the best of its checkpoints.
+BEST = 'best'
 
 
 class NotFiniteError(RunError):
@@ -149,7 +163,8 @@ def _run(
   check_steps(profile, config.train.num_steps)
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
-  if processes.run_on_main(functools.partial(_is_new, workdir)):
+  if processes.run_on_main(functools.partial(is_new, workdir)):
+    processes.run_on_main(functools.partial(check_initial_weights, config))
     with processes.propagate_errors():
       program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
@@ -157,12 +172,13 @@ def _run(
   try:
     with locked(workdir, patience), Interruption() as interruption:
       open_workdir(workdir, config)  # another program may have taken it just before
+      prolong(workdir, config)
       yield from run_locked(config, workdir, interruption, profile, ahead)
   except OSError as error:
     raise RunError(f'{workdir} could not be written: {error}') from error
 
 
-def _is_new(workdir: pathlib.Path) -> bool:
+def is_new(workdir: pathlib.Path) -> bool:
   """Whether a folder is missing or empty."""
   return not workdir.is_dir() or not any(workdir.iterdir())
 
@@ -176,7 +192,13 @@ def run_locked(
 ) -> Iterator[Event]:
   """Like `training_run`, in a workdir that belongs to this config and is locked."""
   metadata = run_metadata(config)
-  with Checkpoints(workdir, config.checkpoint.keep, metadata) as checkpoints:
+  with contextlib.ExitStack() as stack:
+    keep, best = config.checkpoint.keep, None
+    checkpoints = stack.enter_context(Checkpoints(workdir, keep, metadata))
+    if config.checkpoint.keep_best:
+      folder = workdir / BEST
+      processes.run_on_main(lambda: folder.mkdir(exist_ok=True))
+      best = stack.enter_context(Checkpoints(folder, 1, metadata))
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
       if profile is not None:
@@ -184,7 +206,7 @@ def run_locked(
       line = last_line(workdir)
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
-    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption)
+    trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
     for step in trainer.steps(config.model.name, profile=profile, ahead=ahead):
       summary = None
       if trainer.result is not None:
@@ -208,7 +230,7 @@ def _validate_everywhere(config: Config) -> Config:
   theirs = processes.run_on_main(functools.partial(to_json, config))
   with processes.propagate_errors():
     if to_json(config) != theirs:
-      differing = differences(json.loads(theirs), config) or ['mesh']
+      differing = differences(json.loads(theirs), config, resumes=False)
       raise UserError(
         f'the config differs from that of process 0 (there) in {", ".join(differing)}'
       )
@@ -256,6 +278,7 @@ def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
   layout = Layout(abstract, config.mesh.fsdp)
   # Statistics can be computed neither in parts nor in another type.
   plain = config.train.num_parts == 1 and config.train.compute_dtype == 'float32'
+  plain &= not has_curriculum(config.curriculum)  # which leaves parts of prompts out
   at_query = config.objective.positions == 'query'
   statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
   lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
@@ -409,7 +432,7 @@ def program_of(config: Config) -> Program:
   classes = tuple(
     entries.get(name) for entries in registries for name in entries.names()
   )
-  classes += tuple(OPTIMIZERS.values())
+  classes += *OPTIMIZERS.values(), *CURRICULA.values()
   key = (to_json(config), classes, *jax.devices(), jax.config.values['jax_enable_x64'])
   program = _KEPT.pop(key, None) or make_program([copy.deepcopy(config)])
   _KEPT[key] = program  # as the newest
@@ -470,13 +493,18 @@ class Trainer:
     workdirs: Sequence[pathlib.Path],
     checkpoints: Checkpoints,
     interruption: Interruption,
+    best: Checkpoints | None = None,
   ):
-    """Each model of the program has a workdir for its records."""
+    """Each model of the program has a workdir for its records.
+
+    A single model may also have checkpoints for the `best` of the saved steps.
+    """
     self._program = program
     self._config = program.configs[0]
     self._workdirs = workdirs
     self._checkpoints = checkpoints
     self._interruption = interruption
+    self._best = best
     self.result = None
 
   def steps(
@@ -498,6 +526,7 @@ class Trainer:
     with contextlib.ExitStack() as stack:
       with self._computing():
         start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
+        self._lowest = processes.run_on_main(self._lowest_saved)
         self._records = [
           stack.enter_context(Records(workdir, start, tensorboard))
           for workdir in self._workdirs
@@ -596,6 +625,8 @@ class Trainer:
     self.state, metrics = self._program.advance(self.state, self.step, stop)
     at_end = stop == self._config.train.num_steps
     sampled = at_end or stop % self._config.eval.every == 0
+    if self._best is not None:  # whose risk must be known where it is saved
+      sampled |= stop % self._config.checkpoint.every == 0
     self.step = stop
     return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
 
@@ -622,8 +653,7 @@ class Trainer:
       lines[i]['curve'] = risk.curve
       self._records[i].write({**lines[i], 'steps_per_second': rate})
     shown = lines[int(np.argmax(self.finite))]
-    risk = shown['eval_risk'] if shown['exact_risk'] is None else shown['exact_risk']
-    self._progress.show(loss=shown['loss'], risk=risk)
+    self._progress.show(loss=shown['loss'], risk=risk_of(shown))
     return done
 
   @property
@@ -661,11 +691,31 @@ class Trainer:
       state = self._program.layout.saveable(self.state)
       self._checkpoints.save(self.step, state, lambda: copy_all(self._records))
       self._saved = self.step
+      self._save_best(state)
+
+  def _save_best(self, state: State) -> None:
+    """Saves the state once more if its risk is the lowest of those saved so far."""
+    line = self.lines[0]
+    if self._best is None or line['step'] != self.step:
+      return
+    risk = risk_of(line)
+    if risk is not None and risk < self._lowest:
+      self._best.save(self.step, state)
+      self._lowest = risk
+
+  def _lowest_saved(self) -> float:
+    """The risk of the best step that is saved; infinite if there is none."""
+    step = self._best.latest if self._best is not None else None
+    lines = read_lines(self._workdirs[0] / METRICS) if step is not None else []
+    risks = [risk_of(line) for line in lines if line['step'] == step]
+    return min((risk for risk in risks if risk is not None), default=math.inf)
 
   def save_last(self) -> None:
     """Saves the state, unless it is already saved, and waits until it is."""
     self.save()
     self._checkpoints.wait()
+    if self._best is not None:
+      self._best.wait()
 
   def stop_clock(self) -> None:
     """Notes the speed of this launch, and logs how fast the devices have computed."""
@@ -699,8 +749,8 @@ class Trainer:
   def _raise_not_finite(self, line: dict[str, Any]) -> None:
     self._checkpoints.wait()
     latest = self._checkpoints.latest
-    # A folder in which nothing was logged or saved may be used with another config.
-    other = ', in another folder,' if latest or self.risks else ''
+    # A folder in which nothing was saved may be used with another config.
+    other = ', in another folder,' if latest else ''
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
     self._check_prompts_of(line['step'] - 1)
     raise NotFiniteError(

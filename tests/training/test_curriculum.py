@@ -1,0 +1,200 @@
+"""Curricula: what counts at a stage, and that a run is resumed in the middle of one."""
+
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.training import fake_program
+from tests.training.runs import (
+  assert_same_bits,
+  compile_init,
+  saved_arrays,
+  small_config,
+)
+from zoo.config import curricula
+from zoo.config.curricula import Stage, stage_at
+from zoo.config.validation import build_model, build_task, validate
+from zoo.training.curriculum import FirstFeatures
+from zoo.training.objective import make_objective, numbers_of
+from zoo.training.population import unstack
+from zoo.training.trainer import make_program, on_mesh, program_of
+
+
+def _config(**changes):
+  """A transformer of two loops, for prompts of 3 features and 4 examples."""
+  config = small_config('transformer')
+  config.model.num_layers, config.model.width, config.model.num_heads = 1, 8, 2
+  config.model.num_loops = config.model.num_trained_loops = 2
+  for name, content in changes.items():
+    setattr(config.curriculum, name, content)
+  return config
+
+
+def _model(config):
+  return nnx.jit(lambda: build_model(config, nnx.Rngs(0)))()
+
+
+def test_stages_grow_by_what_each_adds():
+  config = _config(every=5, features=1, examples=0, more_examples=3)
+  stages = [stage_at(config.curriculum, jnp.int32(step)) for step in (0, 4, 5, 10)]
+  assert [int(stage.features) for stage in stages] == [1, 1, 2, 3]
+  assert [int(stage.examples) for stage in stages] == [0, 0, 3, 6]
+  assert all(stage.loops is None for stage in stages)
+  last = stage_at(config.curriculum, jnp.int32(2**31 - 1))
+  assert int(last.features) > 1000
+
+
+def test_features_beyond_a_stage_are_0_and_labels_follow_from_the_others():
+  task = zoo.create_task('linear_regression', num_features=5, context_length=4)
+  key = jax.random.key(0)
+  prompt = jax.jit(lambda n: FirstFeatures(task, n).sample_batch(key, 20))(2)
+  assert not prompt.x[..., 2:].any()
+  assert not prompt.x_query[..., 2:].any()
+  # Four examples determine the two weights, and so the label of the query.
+  for x, y, x_query, y_query in zip(
+    *map(np.asarray, (prompt.x, prompt.y, prompt.x_query, prompt.y_query)), strict=True
+  ):
+    weights = np.linalg.lstsq(x[:, :2], y, rcond=None)[0]
+    np.testing.assert_allclose(x_query[:2] @ weights, y_query, atol=1e-3)
+
+
+def test_losses_that_count_are_those_of_the_stage():
+  """Against a loop over the losses at each loop and example."""
+  config = _config()
+  task, model = build_task(config), cast(Any, _model(config))
+  objective = make_objective(config, task, statistics=False)
+  key, numbers = jax.random.key(1), numbers_of(task)
+
+  @jax.jit
+  def losses(key: Any) -> Any:
+    batch = task.sample(key, config.train.batch_size)
+    predictions = model.loop_predictions(batch, every=True)
+    return jnp.square(predictions - batch.targets[None])
+
+  @jax.jit
+  def at(stage: Stage) -> Any:
+    return objective(model, key, numbers._replace(stage=stage))
+
+  found = np.asarray(losses(key))
+  assert found.shape == (2, 16, 5)
+  with jax.set_mesh(program_of(config).mesh):
+    for examples, loops in (0, 1), (2, 2), (9, 1), (9, 9):
+      # Losses after at most so many examples, from 0, of the first so many loops.
+      counted = found[:loops, :, : examples + 1]
+      stage = Stage(None, jnp.int32(examples), jnp.int32(loops))
+      np.testing.assert_allclose(at(stage), counted.mean(), rtol=1e-5)
+    np.testing.assert_allclose(at(Stage()), found.mean(), rtol=1e-5)
+
+
+_GROWING = {'every': 3, 'features': 1, 'examples': 1, 'loops': 1}
+
+
+def test_a_run_that_is_stopped_within_a_curriculum_ends_at_the_same_bits(
+  tmp_path, monkeypatch
+):
+  fake_program.patch_saves(monkeypatch)
+  config = _config(**_GROWING)
+  zoo.train(config, tmp_path / 'whole')
+  for event in zoo.training_run(config, tmp_path / 'cut'):
+    if event.step == 6:
+      break
+  zoo.train(config, tmp_path / 'cut')
+  cut, whole = (saved_arrays(tmp_path / one, 12) for one in ('cut', 'whole'))
+  assert_same_bits(cut, whole)
+  plain = _config()
+  zoo.train(plain, tmp_path / 'plain')
+  other = saved_arrays(tmp_path / 'plain', 12)
+  assert any((other[path] != array).any() for path, array in whole.items())
+
+
+def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(monkeypatch):
+  compile_init(monkeypatch)
+  configs = [_config(**_GROWING) for _ in range(2)]
+  configs[1].seed = 1
+  states = []
+  for program in program_of(configs[0]), make_program(configs):
+    with on_mesh(program.mesh, configs[0]):
+      states.append(program.train_steps(*program.arguments(program.init(), 0, 4))[0])
+  alone, together = states
+  found, _ = unstack(configs, jax.device_get(together))
+  weights = zip(*(jax.tree.leaves(one['model']) for one in (found, alone)), strict=True)
+  for mine, theirs in weights:
+    # Up to sums in another order; keys' biases, which are rounding, move by 4 steps.
+    np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole():
+  config = _config(**_GROWING)
+  task, model = build_task(config), _model(config)
+  stage = Stage(jnp.int32(2), jnp.int32(1), jnp.int32(1))
+  found = []
+  for parts in 1, 4:
+    config.train.num_parts = parts
+    objective = make_objective(config, task, statistics=False)
+
+    @nnx.jit
+    def gradient(model: Any, numbers: Any, objective: Any = objective) -> Any:
+      return nnx.grad(objective)(model, jax.random.key(2), numbers)
+
+    with jax.set_mesh(program_of(_config()).mesh):
+      numbers = numbers_of(task)._replace(stage=stage)
+      found.append(jax.tree.leaves(gradient(model, numbers)))
+  for one, other in zip(*found, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_curriculum_of_ones_own(monkeypatch):
+  monkeypatch.setattr(curricula, 'CURRICULA', {})
+
+  @zoo.register_curriculum('early')
+  def early(step):
+    return Stage(features=jnp.where(step < 5, 1, 3))
+
+  config = validate(_config(name='early'))
+  assert [int(stage_at(config.curriculum, s).features) for s in jnp.arange(4, 6)] == [
+    1,
+    3,
+  ]
+
+  @zoo.register_curriculum('wrong')
+  def wrong(step):
+    return Stage(features=step / 2)
+
+  with refuses("the curriculum 'wrong' returns Stage", 'of integers'):
+    validate(_config(name='wrong'))
+  with refuses("unknown config.curriculum.name 'erly'", "did you mean 'early'"):
+    validate(_config(name='erly'))
+  with refuses('already registered'):
+    zoo.register_curriculum('growing')(early)
+
+
+@pytest.mark.parametrize(
+  ('model', 'changes', 'said'),
+  [
+    ('transformer', {'features': 4}, 'curriculum.features is 4; it must be ≤ 3'),
+    ('transformer', {'loops': 1}, 'has no loops that can grow'),
+    ('yq_lsa', {'examples': 1}, "must be 'every' where the examples grow"),
+    ('sequential', {'features': 1}, "a curriculum needs 'sampled'"),
+  ],
+)
+def test_what_cannot_grow_is_refused(model, changes, said):
+  config = small_config(model)
+  for name, content in changes.items():
+    setattr(config.curriculum, name, content)
+  with refuses(said):
+    validate(config)
+
+
+def test_features_of_a_task_that_draws_labels_first_cannot_grow():
+  config = small_config('transformer')
+  with config.unlocked():
+    config.task = {'name': 'markov_chain'}
+  config.curriculum.features = 1
+  with refuses("the features of 'markov_chain' cannot grow"):
+    validate(config)

@@ -1,0 +1,152 @@
+"""Runs that go on: for more steps, from other weights, from the best of their steps."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import zoo
+from tests.compare import refuses
+from tests.training import fake_program
+from tests.training.runs import assert_same_bits, saved_arrays, small_config
+from zoo.core.errors import RunError
+from zoo.training import grid, sweep
+from zoo.training.records import read_lines, risk_of
+from zoo.training.trainer import make_program, on_mesh
+
+
+def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
+  tmp_path, monkeypatch
+):
+  """To the same bits, where the learning rate does not depend on the end."""
+  fake_program.patch_saves(monkeypatch)
+  config = small_config(optimizer__schedule='constant')
+  zoo.train(config, tmp_path / 'raised')
+  config.train.num_steps = 20
+  summary = zoo.train(config, tmp_path / 'raised')
+  zoo.train(config, tmp_path / 'whole')
+  assert summary is not None
+  assert summary['step'] == 20
+  raised, whole = (saved_arrays(tmp_path / one, 20) for one in ('raised', 'whole'))
+  assert_same_bits(raised, whole)
+  saved = json.loads((tmp_path / 'raised/config.json').read_text())
+  assert saved['train']['num_steps'] == 20
+  lines = read_lines(tmp_path / 'raised/metrics.jsonl')
+  assert [line['step'] for line in lines] == [4, 6, 8, 12, 16, 18, 20]
+
+
+def test_more_steps_are_all_that_may_change(tmp_path, fake):
+  config = small_config('transformer', train__num_steps=30)
+  assert config.optimizer.warmup_steps == 3
+  zoo.train(config, tmp_path)
+  fewer = small_config('transformer', train__num_steps=20)
+  with refuses('belongs to another config', 'train.num_steps (30 there, 20 here)'):
+    zoo.train(fewer, tmp_path)
+  with refuses('differs in seed (0 there, 1 here);'):
+    zoo.train(small_config('transformer', train__num_steps=60, seed=1), tmp_path)
+  # The warm-up of this config is a tenth of the steps.
+  summary = zoo.train(small_config('transformer', train__num_steps=60), tmp_path)
+  assert summary is not None
+  assert summary['step'] == 60
+
+
+def test_the_points_of_a_sweep_go_on(tmp_path, fake):
+  points = grid({'seed': [0, 1]})
+  sweep(small_config(), points, tmp_path)
+  rows = sweep(small_config(train__num_steps=16), points, tmp_path)
+  assert rows is not None
+  assert [row['step'] for row in rows] == [16, 16]
+  folder = rows[1]['workdir']
+  zoo.train(small_config(train__num_steps=16, seed=1), tmp_path / 'alone' / '1')
+  assert_same_bits(saved_arrays(folder, 16), saved_arrays(tmp_path / 'alone' / '1', 16))
+  with refuses('train.num_steps'):
+    sweep(small_config(), points, tmp_path)
+
+
+@pytest.mark.parametrize('stop', [None, 9])
+def test_the_best_saved_step_is_kept_beside_the_newest(tmp_path, fake, stop):
+  # At this rate the weights jump behind a target that moves.
+  config = small_config(
+    optimizer__learning_rate=1.9,
+    train__num_steps=24,
+    checkpoint__keep=1,
+    checkpoint__keep_best=True,
+    eval__every=24,
+  )
+  for event in zoo.training_run(config, tmp_path):
+    if event.step == stop:
+      break
+  zoo.train(config, tmp_path)
+  lines = read_lines(tmp_path / 'metrics.jsonl')
+  risks = {line['step']: risk_of(line) for line in lines if line['step'] % 4 == 0}
+  best = min(risks, key=lambda step: risks[step] or 0.0)
+  assert best < 24
+  (kept,) = (tmp_path / 'best/checkpoints').iterdir()
+  assert kept.name == str(best)
+  newest = [one.name for one in (tmp_path / 'checkpoints').iterdir()]
+  assert newest == ['24']
+
+
+def test_training_starts_from_the_weights_of_another_run():
+  """Of another task and another optimizer; side by side as alone."""
+  fields = {
+    'train__init_from': 'checkpoints/yq_lsa',
+    'task__num_features': 10,
+    'task__noise_std': 0.5,
+    'optimizer__name': 'sgd',
+    'optimizer__ema_decay': 0.9,
+  }
+  saved = zoo.load('checkpoints/yq_lsa')
+  wanted = jax.tree.leaves(nnx.state(saved.model, nnx.Param))
+  configs = [small_config('yq_lsa', seed=seed, **fields) for seed in (0, 1)]
+  for given in configs[:1], configs:
+    program = make_program(given)
+    with on_mesh(program.mesh, given[0]):
+      state = jax.device_get(program.init())
+    found = jax.tree.leaves(nnx.filter_state(state['model'], nnx.Param))
+    trained = jax.tree.leaves(state['optimizer']['opt_state']['trained'])
+    for one, other, array in zip(found, trained, wanted, strict=True):
+      expected = np.broadcast_to(array, one.shape)
+      np.testing.assert_array_equal(one, expected)
+      np.testing.assert_array_equal(other, expected)
+
+
+@pytest.mark.parametrize(
+  ('path', 'said'),
+  [
+    ('checkpoints/yq_lsa', "whose weights do not fit the model 'yq_lsa': it has"),
+    ('nowhere', 'nowhere does not exist'),
+    ('', "init_from is ''; it must be a folder"),
+  ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
+  tmp_path, path, said
+):
+  config = small_config(train__init_from=path)
+  with refuses(said):
+    zoo.train(config, tmp_path / 'run')
+  with refuses(said):
+    sweep(config, grid({'seed': [0, 1]}), tmp_path / 'sweep')
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_does_not_spend_its_folder(
+  tmp_path, fake
+):
+  config = small_config(
+    optimizer__name='sgd',
+    optimizer__learning_rate=30.0,
+    optimizer__schedule='constant',
+    train__num_steps=100,
+    train__log_every=1,
+    checkpoint__every=100,
+  )
+  with pytest.raises(RunError, match=r'no checkpoint yet.*clip_norm may help'):
+    zoo.train(config, tmp_path)
+  assert read_lines(tmp_path / 'metrics.jsonl')
+  config.optimizer.learning_rate = 0.1
+  assert zoo.train(config, tmp_path) is not None
+  steps = [line['step'] for line in read_lines(tmp_path / 'metrics.jsonl')]
+  assert steps == [*range(1, 101)]

@@ -1,0 +1,141 @@
+"""Curricula: what of its prompts and loops a model is trained on at each step.
+
+All stages of a curriculum are one compiled program: shapes stay as they are, features
+beyond those of a stage are 0, and losses beyond it do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from zoo.core.errors import UserError
+from zoo.core.protocols import Model, Task
+from zoo.models import Transformer
+from zoo.tasks.base import FunctionClass
+
+if TYPE_CHECKING:  # it imports this module
+  from zoo.config.schema import Config, Curriculum
+else:
+  from ml_collections import ConfigDict as Config
+  from ml_collections import ConfigDict as Curriculum
+
+
+class Stage(NamedTuple):
+  """What is trained on at a step; None: everything."""
+
+  features: Any = None  # the first of them; the others are 0
+  examples: Any = None  # the longest context; losses after more examples do not count
+  loops: Any = None  # the first of the trained loops; losses after others do not count
+
+
+# From the step, a traced integer from 0, to its stage.
+StageOf = Callable[[Int[Array, '']], Stage]
+_StageOf = TypeVar('_StageOf', bound=StageOf)
+
+GROWING = 'growing'
+CURRICULA: dict[str, StageOf] = {}  # of users, by name
+
+
+def curriculum_names() -> list[str]:
+  """The curricula that a config can name, sorted."""
+  return sorted([GROWING, *CURRICULA])
+
+
+def register_curriculum(name: str) -> Callable[[_StageOf], _StageOf]:
+  """A decorator for a function from the step to its `Stage`, a curriculum for configs.
+
+  The step is a traced integer, so that a condition on it needs `jnp.where`. Raises
+  UserError if another function has the name.
+  """
+
+  def enter(stage_of: _StageOf) -> _StageOf:
+    known = CURRICULA.get(name)
+    is_new = known is None or known.__qualname__ != stage_of.__qualname__
+    if name == GROWING or (known is not None and is_new):
+      raise UserError(f'curriculum {name!r} is already registered; choose another name')
+    CURRICULA[name] = stage_of
+    return stage_of
+
+  return enter
+
+
+def has_curriculum(config: Curriculum) -> bool:
+  """Whether a section `curriculum` leaves anything out at any step."""
+  grows = config.features, config.examples, config.loops
+  return config.name != GROWING or grows != (None, None, None)
+
+
+def stage_at(config: Curriculum, step: Int[Array, '']) -> Stage:
+  """The stage at a step of the section `curriculum`."""
+  if config.name != GROWING:
+    return CURRICULA[config.name](step)
+  # As many as the largest int32 stay below it: what is beyond the end counts the same.
+  number = jnp.minimum(step // config.every, 2**20)
+
+  def grown(first: int | None, more: int) -> Any:
+    return None if first is None else first + jnp.minimum(more, 2**10) * number
+
+  return Stage(
+    grown(config.features, config.more_features),
+    grown(config.examples, config.more_examples),
+    grown(config.loops, config.more_loops),
+  )
+
+
+def check_curriculum(config: Config, task: Task, model: Model) -> None:
+  """Raises UserError unless task, model and objective allow the curriculum."""
+  section = config.curriculum
+  if not has_curriculum(section):
+    return
+  if config.objective.name != 'sampled':
+    raise UserError(
+      f'config.objective.name is {config.objective.name!r}; a curriculum needs '
+      "'sampled'"
+    )
+  stage = _abstract_stage(config)
+  if stage.features is not None and not isinstance(task, FunctionClass):
+    raise UserError(
+      f'config.curriculum: the features of {config.task.name!r} cannot grow; it is no '
+      'zoo.tasks.FunctionClass, whose features are drawn before its labels'
+    )
+  if stage.examples is not None and config.objective.positions != 'every':
+    raise UserError(
+      "config.objective.positions is 'query'; it must be 'every' where the examples "
+      'grow, since shorter contexts are the beginnings of whole prompts'
+    )
+  loops = model.num_trained_loops if isinstance(model, Transformer) else 1
+  if stage.loops is not None and loops == 1:
+    raise UserError(
+      f'config.curriculum: {config.model.name!r} has no loops that can grow; it needs '
+      'config.model.num_trained_loops > 1'
+    )
+  limits = {
+    'features': task.num_features,
+    'examples': task.context_length,
+    'loops': loops,
+  }
+  for field, most in limits.items():
+    first = getattr(section, field)
+    if first is not None and first > most:
+      raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
+
+
+def _abstract_stage(config: Config) -> Stage:
+  """A stage of the curriculum with shapes in place of numbers; raises UserError."""
+  step = jax.ShapeDtypeStruct((), jnp.int32)
+  stage: Any = jax.eval_shape(lambda step: stage_at(config.curriculum, step), step)
+  numbers = jax.tree.leaves(stage)
+  whole = all(
+    one.shape == () and jnp.issubdtype(one.dtype, jnp.integer) for one in numbers
+  )
+  if not (isinstance(stage, Stage) and whole):
+    raise UserError(
+      f'the curriculum {config.curriculum.name!r} returns {stage}; it must return a '
+      'zoo.training.Stage of integers or None'
+    )
+  return stage
