@@ -95,7 +95,8 @@ HEADLINE = Study(
     'feed-forward network, width 32, 8 heads, kernels of scale 0.5; 1000 steps of 64 '
     'prompts of 40 symbols, Adam 1e-2, three seeds. Scaled accuracy, '
     '(accuracy − chance)/(1 − chance), on prompts of 256 symbols: of the worst seed '
-    'over symbols 160 to 240, or of the best seed at symbol 256. The source has 2 layers of width 128 and 100,000 steps.'
+    'over symbols 160 to 240, or of the best seed at symbol 256. The source has 2 '
+    'layers of width 128 and 100,000 steps.'
   ),
   source='Grazzi et al., arXiv 2411.12537, Table 1; Mamba-3, arXiv 2603.15569',
   expected={
