@@ -201,18 +201,10 @@ TASKS: dict[str, tuple[Any, list[str]]] = {
     _with(baselines=lambda self: {'bayes': Zero(), 'ols': LeastSquares()}),
     ['bayes of Own is worse than ols after 2 examples'],
   ),
-  'shifts that are a list': (
-    _with(shifts=lambda self: [Good()]),
-    ['Own.shifts() failed'],
-  ),
   'a shift that is no task': (_shifted(3), ['the shift other of Own failed']),
   'a shift with other features': (
     _shifted(zoo.create_task('quadratic_regression', num_features=5, context_length=4)),
     ['x_query of the shift other of Own has the shape (2, 5); it must be (2, 3)'],
-  ),
-  'a shift with other outputs': (
-    _shifted(zoo.create_task('gaussian_clusters', num_features=D, context_length=4)),
-    ['y_query of the shift other of Own has the shape (2, 2); it must be (2,)'],
   ),
 }
 

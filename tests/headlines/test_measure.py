@@ -13,7 +13,7 @@ from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 TRAINED = [name for name in HEADLINES if name != 'pool_lines']
-SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy'
+SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'
 
 
 class Checked(Exception):

@@ -117,12 +117,8 @@ def small_config(name='smollm2', variant='smoke', **fields):
 
 def set_fields(config, fields):
   """Sets fields of a config that are named `section__field`."""
-  for field, value in fields.items():
-    *sections, leaf = field.split('__')
-    node = config
-    for section in sections:
-      node = node[section]
-    node[leaf] = value
+  named = {field.replace('__', '.'): value for field, value in fields.items()}
+  config.update_from_flattened_dict(named)
 
 
 @contextlib.contextmanager

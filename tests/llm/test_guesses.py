@@ -57,14 +57,18 @@ def guessed(*arguments, **fields) -> Any:
   return all_guessed(*arguments, **fields).labels
 
 
+def lines(data, targets):
+  """The least-squares lines in the cosine for all targets, in the test split."""
+  train, test = (
+    np.array([np.prod(embed(e.texts), axis=0).sum() for e in data.splits[split]])
+    for split in ('train', 'test')
+  )
+  return np.array([np.polyval(np.polyfit(train, y, 1), test) for y in targets])
+
+
 def test_the_line_in_the_cosine_is_that_of_polyfit():
   data = benchmark(score)
-  cosines = {
-    split: np.array([np.prod(embed(e.texts), axis=0).sum() for e in examples])
-    for split, examples in data.splits.items()
-  }
-  line = np.polyfit(cosines['train'], labels_of(data), 1)
-  expected = np.clip(np.polyval(line, cosines['test']), 0, 5)
+  (expected,) = lines(data, [labels_of(data)]).clip(0, 5)
   # Two decimals are kept of each guess.
   np.testing.assert_allclose(
     guessed(data, model='cosine')['test'], expected, atol=0.005001
@@ -184,17 +188,12 @@ def test_the_other_guesses_of_classes_are_distributions_too():
     assert p == pytest.approx(shares)
   # The lines are fitted one by one, and their values cut to 0 and 1.
   cosine = all_guessed(data, ABC, model='cosine')
-  cosines = {
-    split: np.array([np.prod(embed(e.texts), axis=0).sum() for e in examples])
-    for split, examples in data.splits.items()
-  }
-  fits = [
-    np.polyfit(cosines['train'], [x == name for x in labels_of(data)], 1)
-    for name in ABC.classes
-  ]
-  lines = np.array([np.polyval(fit, cosines['test']) for fit in fits]).clip(0, 1)
+  targets = [[label == name for label in labels_of(data)] for name in ABC.classes]
+  expected = lines(data, targets).clip(0, 1)
   np.testing.assert_allclose(
-    np.transpose(cosine.probabilities['test']), lines / lines.sum(axis=0), atol=1e-6
+    np.transpose(cosine.probabilities['test']),
+    expected / expected.sum(axis=0),
+    atol=1e-6,
   )
   shuffled = all_guessed(data, ABC, model='network', shuffled=True)
   for label, p in zip(

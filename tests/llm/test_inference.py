@@ -229,7 +229,7 @@ def test_the_interval_of_a_crossing_covers_it():
   rng = np.random.default_rng(8)
   hits = 0
   for seed in range(40):
-    guess, answer, true = curve(rng, 100)
+    guess, answer, true = curve(rng, 40)
     found = crossing(guess, answer, seed)
     hits += found.low <= true <= found.high
   # 38 of 40 are due, with a standard deviation of 1.4.

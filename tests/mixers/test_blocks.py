@@ -143,8 +143,12 @@ def test_log_linear_with_equal_levels_is_mamba2():
       nnx.state(one, lambda path, _: not {'levels', 'level_scale'} & {*path}),
     )
     one.levels.kernel[...] = jnp.asarray(np.zeros(one.levels.kernel.shape))
-    run: Any = nnx.jit(lambda *both: [each.attention(x) for each in both])
-    found, expected = run(one, mamba2)
+
+    @nnx.jit
+    def both(one: Any, other: Any) -> Any:
+      return one.attention(x), other.attention(x)
+
+    found, expected = both(one, mamba2)
     assert_close(found, np.log(2) * expected, EXACT)
 
 

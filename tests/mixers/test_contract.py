@@ -26,6 +26,18 @@ _DECODING = [
   for name in zoo.list_mixers()
   if zoo.core.registry.mixers.get(name).step is not zoo.mixers.Mixer.step
 ]
+# One of each kind: the others share the code that these tests are about with one of
+# them, and are tested with --full.
+_KINDS = [
+  *('linear', 'gdn2', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
+  *('mesa', 'ttt', 'titans', 's4d', 'hyena', 'fox'),
+]
+_one_of_each_kind = pytest.mark.parametrize(
+  'name', mostly_full(_KINDS, zoo.list_mixers())
+)
+_one_decoder_of_each_kind = pytest.mark.parametrize(
+  'name', mostly_full([name for name in _KINDS if name in _DECODING], _DECODING)
+)
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
 # Convolved by Fourier transforms, in which later tokens reach earlier outputs by
@@ -74,7 +86,7 @@ def _facts(name: str) -> _Facts:
   return _program(name)(np.asarray(tokens(_LONG, 'float32')))
 
 
-@_every_mixer
+@_one_of_each_kind
 def test_outputs_gradients_and_causality(name):
   outputs, gradients, _ = _facts(name)
   assert outputs.shape == (B, _LONG, W)
@@ -96,13 +108,13 @@ def test_outputs_gradients_and_causality(name):
     assert not np.allclose(changed[:, t], outputs[:, t])
 
 
-@pytest.mark.parametrize('name', _DECODING)
+@_one_decoder_of_each_kind
 def test_steps_are_the_call(name):
   # The same sums in another order: roundings of 6e-8, in a chunk of 16 tokens.
   assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)  # pyright: ignore
 
 
-@_every_mixer
+@_one_of_each_kind
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
   graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
@@ -117,7 +129,7 @@ def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   assert {*carried(program.jaxpr)} <= {'float32', 'int32'}
 
 
-@pytest.mark.parametrize('name', _DECODING)
+@_one_decoder_of_each_kind
 def test_a_step_in_bfloat16_keeps_the_state_of_the_first(name):
   mixer = warm(name, 'bfloat16')
   before = jax.eval_shape(lambda: mixer.initial_state(B))

@@ -9,6 +9,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from zoo.models.initial_guess import InitialGuess
@@ -20,7 +21,9 @@ _W = np.array([0.5, -1.0, 0.25])  # exact in float32
 
 
 def _model(guess, **given) -> Any:
-  return zoo.models.DeepLSA(_D, num_layers=2, guess=guess, **given, rngs=nnx.Rngs(0))
+  return built(
+    lambda: zoo.models.DeepLSA(_D, num_layers=2, guess=guess, **given, rngs=nnx.Rngs(0))
+  )
 
 
 @pytest.mark.parametrize('kind', mostly_full(['fixed', 'residual'], ['zero', 'linear']))
@@ -76,7 +79,7 @@ def test_several_outputs_have_a_guess_each():
 
 @pytest.mark.parametrize(('name', 'kind'), [('yq_lsa', 'linear'), ('ltb', 'fixed')])
 def test_linear_attention_has_that_of_its_token(name, kind):
-  model: Any = zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0))
+  model = built(lambda: zoo.create_model(name, num_features=_D, rngs=nnx.Rngs(0)))
   weights = np.zeros(_D)
   if name == 'yq_lsa':
     weights = _W
@@ -86,7 +89,7 @@ def test_linear_attention_has_that_of_its_token(name, kind):
   assert found.kind == kind
   np.testing.assert_array_equal(found.token.weights, weights)
   # Without examples a learning rule predicts with its own start.
-  start = np.asarray(model.learning_rule().init)
+  start = nnx.jit(lambda model: model.learning_rule().init)(model)
   np.testing.assert_allclose(found.prediction.weights, start, atol=1e-5)
 
 

@@ -29,7 +29,7 @@ def _descent(num_layers, step):
   )
   layers: Any = model.layers
   for layer in layers:
-    layer.a[...] = step * jnp.eye(_D)[None]
+    layer.a[...] = jnp.asarray(step * np.eye(_D)[None], 'float32')
   return model
 
 

@@ -7,6 +7,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.compiled import built
 from tests.marks import mostly_full
 from tests.probing.models import Softmax, biased
 from tests.settings import general, isotropic
@@ -17,8 +18,10 @@ from zoo.theory.exact import float64_rule
 
 
 def random_model(name, **other):
-  return zoo.create_model(
-    name, num_features=3, init_scale=0.5, rngs=nnx.Rngs(2), **other
+  return built(
+    lambda: zoo.create_model(
+      name, num_features=3, init_scale=0.5, rngs=nnx.Rngs(2), **other
+    )
   )
 
 

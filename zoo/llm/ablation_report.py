@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -11,7 +12,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from zoo import reports
-from zoo.core.tables import format_table
 from zoo.host.files import write_atomically
 from zoo.llm.ablation_results import LEVEL, Results, Row
 from zoo.llm.config import ORACLE
@@ -91,12 +91,10 @@ def write(found: Results, out: pathlib.Path) -> None:
         plots.write_plot(plot, out)
         title = f'{benchmark}, {name}'
         figures[plot.name] = reports.figure_of(plot, title, _caption(metric))
-      note = f'{found["num_comparisons"][readout]} comparisons of this readout in all.'
       has_log_loss = rows[0]['log_loss_with'] is not None
       columns = _COLUMNS + _LOG_LOSSES if has_log_loss else _COLUMNS
-      table = reports.Table(
-        _cells(rows, columns), header=_header(columns), title=metric, note=note
-      )
+      note = f'{found["num_comparisons"][readout]} comparisons of this readout in all.'
+      table = dataclasses.replace(_table(rows, columns), title=metric, note=note)
       heading = f'{benchmark}: {name}'
       sections.append(reports.Section(heading, figures=figures, tables=[table]))
   title = 'Guesses in the prompt: an ablation'
@@ -107,14 +105,19 @@ def table(found: Results) -> str:
   """Tables for a terminal: the expected value in each cell, and where curves cross."""
   parts = []
   for benchmark, metric in found['metrics'].items():
-    cells = _cells(_rows_of(found, benchmark, 'expected'), _COLUMNS)
+    of_benchmark = _table(_rows_of(found, benchmark, 'expected'), _COLUMNS)
     parts.append(
       f'{benchmark}: {metric} of the expected value, {found["num_prompts"]} prompts\n'
-      + format_table(cells, _header(_COLUMNS))
+      + of_benchmark.text()
     )
   if found['curves']:
-    parts.append(format_table([*map(_crossing, found['curves'])], _CROSSING))
+    parts.append(_crossings(found['curves']).text())
   return '\n\n'.join([*parts, _lead(found)])
+
+
+def _table(rows: Sequence[Row], columns: Sequence[_Column]) -> reports.Table:
+  cells = [[shown(row) for _, shown in columns] for row in rows]
+  return reports.Table(cells, header=[name for name, _ in columns])
 
 
 def _rows_of(found: Results, benchmark: str, readout: ReadoutName) -> list[Row]:
@@ -123,14 +126,6 @@ def _rows_of(found: Results, benchmark: str, readout: ReadoutName) -> list[Row]:
     for row in found['rows']
     if (row['benchmark'], row['readout']) == (benchmark, readout)
   ]
-
-
-def _header(columns: Sequence[_Column]) -> list[str]:
-  return [name for name, _ in columns]
-
-
-def _cells(rows: Sequence[Row], columns: Sequence[_Column]) -> list[list[str]]:
-  return [[shown(row) for _, shown in columns] for row in rows]
 
 
 def _lead(found: Results) -> str:
@@ -159,32 +154,28 @@ def _sign(comparison: Row) -> int:
 
 
 def _overview(found: Results) -> reports.Section:
-  tables = []
-  if found['curves']:
-    tables.append(
-      reports.Table(
-        [*map(_crossing, found['curves'])],
-        header=_CROSSING,
-        title='Where the curve of the oracle meets the diagonal',
-        note=_ABOUT_CROSSINGS,
-      )
-    )
   files = {name: name for name in (TABLE, NUMBERS)}
+  tables = [_crossings(found['curves'])] if found['curves'] else []
   return reports.Section('How to read it', _HOW_TO_READ, files=files, tables=tables)
 
 
-def _crossing(curve: Row) -> list[str]:
-  low, high = (
-    'open' if end is None else number(end) for end in (curve['low'], curve['high'])
-  )
-  return [
-    curve['benchmark'],
-    READOUTS[curve['readout']],
-    str(curve['num_examples']),
-    _SIDES[curve['side']] if curve['at'] is None else number(curve['at']),
-    f'{low} to {high}' if curve['share_crossing'] else '-',
-    f'{curve["share_crossing"]:.0%}',
-  ]
+def _crossings(curves: Sequence[Row]) -> reports.Table:
+  rows = []
+  for curve in curves:
+    at, ends = curve['at'], (curve['low'], curve['high'])
+    low, high = ('open' if end is None else number(end) for end in ends)
+    rows.append(
+      [
+        curve['benchmark'],
+        READOUTS[curve['readout']],
+        str(curve['num_examples']),
+        _SIDES[curve['side']] if at is None else number(at),
+        f'{low} to {high}' if curve['share_crossing'] else '-',
+        f'{curve["share_crossing"]:.0%}',
+      ]
+    )
+  title = 'Where the curve of the oracle meets the diagonal'
+  return reports.Table(rows, header=_CROSSING, title=title, note=_ABOUT_CROSSINGS)
 
 
 def _share(value: float | None) -> str:
@@ -225,24 +216,11 @@ def _plot(found: Results, benchmark: str, readout: ReadoutName) -> plots.Plot:
   errors, weights = [], []
   for i, (kind, colour) in enumerate(_coloured(kinds)):
     of_kind = [row for row in rows if row['guess'] == kind]
-    means = [(row['num_examples'], row['with_guess'], 0.0) for row in of_kind]
-    errors.append(_series(kind, 'line', colour, ticks, means))
-    bars = [
-      (
-        row['num_examples'],
-        row['guess_weight'],
-        2 * (row['guess_weight_stderr'] or 0.0),
-      )
-      for row in of_kind
-    ]
+    errors.append(_series(kind, 'line', colour, ticks, of_kind, 'with_guess'))
     shift = 0.08 * (i - (len(kinds) - 1) / 2)
-    weights.append(_series(kind, 'dots', colour, ticks, bars, shift))
-  own = [
-    (row['num_examples'], row['without_guess'], 0.0)
-    for row in rows
-    if row['guess'] == kinds[0]
-  ]
-  errors.append(_series('without guess', 'dashed', BLACK, ticks, own))
+    weights.append(_series(kind, 'dots', colour, ticks, of_kind, 'guess_weight', shift))
+  own = [row for row in rows if row['guess'] == kinds[0]]
+  errors.append(_series('without guess', 'dashed', BLACK, ticks, own, 'without_guess'))
   curves = [
     curve
     for curve in found['curves']
@@ -263,19 +241,21 @@ def _series(
   style: str,
   colour: str,
   ticks: Sequence[str],
-  points: Sequence[tuple[int, float | None, float]],
+  rows: Sequence[Row],
+  key: str,
   shift: float = 0.0,
 ) -> plots.Series:
-  """Numbers of examples, values if they are known, and half the length of their bars.
+  """A field of rows by their number of examples, shifted from the ticks.
 
-  `shift` moves the points from their ticks.
+  Bars have two standard errors, if the rows have some.
   """
-  found = sorted(
-    (ticks.index(str(num)) + shift, value, value - half, value + half)
-    for num, value, half in points
-    if value is not None
-  )
-  columns = np.array(found, np.float64).reshape(-1, 4).T.tolist()
+  found = []
+  for row in rows:
+    if (value := row[key]) is not None:
+      half = 2 * row.get(f'{key}_stderr', 0.0)
+      x = ticks.index(str(row['num_examples'])) + shift
+      found.append((x, value, value - half, value + half))
+  columns = np.array(sorted(found), np.float64).reshape(-1, 4).T.tolist()
   return plots.Series(name, style, colour, *map(tuple, columns))
 
 

@@ -84,17 +84,44 @@ class ImplicitAlgorithm:
   nearest_gd_beta: NearestStep  # with Γ as its step
 
 
+class _Even(NamedTuple):
+  """Numbers `c_i + ⟨P_i, S⟩ + s_i q` of a context, even in its labels."""
+
+  constant: Float[np.ndarray, ' n']
+  p: Float[np.ndarray, 'n d d']
+  s: Float[np.ndarray, ' n']
+
+  def mean(self, context: ContextMoments) -> Float[np.ndarray, ' n']:
+    """Their means over contexts."""
+    moved = np.einsum('iab,ab->i', self.p, context.features) + self.s * context.mean_q
+    return self.constant + moved
+
+  def variance(
+    self, context: ContextMoments, c: int, metric: Float[np.ndarray, 'n n']
+  ) -> float:
+    """Their variance over contexts of c examples, summed in a metric."""
+    s, scaled = self.s, self.p @ context.features
+    products = np.einsum('iab,jba->ij', scaled, scaled)
+    with_q = np.einsum('iab,ab->i', self.p, context.spread @ context.features)
+    covariance = 2 / c * products + context.variance_q * np.outer(s, s)
+    covariance += 2 / c * (np.outer(s, with_q) + np.outer(with_q, s))
+    return float(np.sum(metric * covariance))
+
+  def square(
+    self, context: ContextMoments, c: int, metric: Float[np.ndarray, 'n n']
+  ) -> float:
+    """Their mean square over contexts of c examples, in a metric."""
+    mean = self.mean(context)
+    return float(mean @ metric @ mean) + self.variance(context, c, metric)
+
+
 class _Shifted(NamedTuple):
   """A rule in shifted labels, and the moments of its context."""
 
-  deviation: Float[np.ndarray, ' d']  # init − w*
-  p: Float[np.ndarray, 'd d d']
-  s: Float[np.ndarray, ' d']
+  guess: _Even  # minus w*, corrected: init − w* + ⟨P_i, S⟩ + s_i q
   step_matrix: Float[np.ndarray, 'd d']  # Γ
-  # b(G) = offset + ⟨offset_p, S⟩ + offset_s q + 2 offset_rho·r
-  offset: Float[np.ndarray, '']
-  offset_p: Float[np.ndarray, 'd d']
-  offset_s: float
+  # b(G) = offset + 2 offset_rho·r
+  offset: _Even
   offset_rho: Float[np.ndarray, ' d']
   context_length: int
   mean: Float[np.ndarray, ' d']  # w*
@@ -118,14 +145,13 @@ def implicit_algorithm(subject: Predictor, task: Task) -> ImplicitAlgorithm:
   size = float(np.linalg.norm(gamma))
   isotropic = step_size * np.eye(d)
   best_start, best_step = _nearest_step(shifted)
-  mean_guess = shifted.deviation + _mean_correction(shifted)
   return ImplicitAlgorithm(
     risk=risk,
     optimal_risk=optimal_risk,
     excess=_excess(shifted, best_step_matrix(task)),
     start=np.asarray(rule.init),
-    start_distance=float(np.linalg.norm(shifted.deviation)),
-    mean_weights=shifted.mean + mean_guess,
+    start_distance=float(np.linalg.norm(shifted.guess.constant)),
+    mean_weights=shifted.mean + shifted.guess.mean(shifted.context),
     step_matrix=gamma,
     step_size=step_size,
     anisotropy=float(np.linalg.norm(gamma - isotropic)) / size if size > 0 else 0.0,
@@ -148,13 +174,9 @@ def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
     for form in (rule.update, rule.bias_update)
   )
   return _Shifted(
-    deviation=np.asarray(rule.init) - mean,
-    p=update[:, :d, :d],
-    s=update[:, d, d],
+    guess=_Even(np.asarray(rule.init) - mean, update[:, :d, :d], update[:, d, d]),
     step_matrix=2 * update[:, :d, d],
-    offset=np.asarray(rule.bias),
-    offset_p=offset[:d, :d],
-    offset_s=offset[d, d],
+    offset=_Even(np.asarray(rule.bias)[None], offset[None, :d, :d], offset[None, d, d]),
     offset_rho=offset[:d, d],
     context_length=task.context_length,
     mean=mean,
@@ -162,40 +184,10 @@ def _shift(rule: LearningRule, task: LinearRegression) -> _Shifted:
   )
 
 
-def _mean_correction(rule: _Shifted) -> Float[np.ndarray, ' d']:
-  """`E (⟨P_i, S⟩ + s_i q)`."""
-  return (
-    np.einsum('iab,ab->i', rule.p, rule.context.features) + rule.s * rule.context.mean_q
-  )
-
-
-def _mean_offset(rule: _Shifted) -> float:
-  """`E b(G)`."""
-  context = rule.context
-  moved = np.sum(rule.offset_p * context.features) + rule.offset_s * context.mean_q
-  return float(rule.offset + moved)
-
-
-def _correction_variance(
-  rule: _Shifted, p: np.ndarray, s: np.ndarray, metric: np.ndarray
-) -> float:
-  """The variance of `⟨P_i, S⟩ + s_i q`, summed over the coordinates in a metric."""
-  c, context = rule.context_length, rule.context
-  scaled = p @ context.features
-  products = np.einsum('iab,jba->ij', scaled, scaled)
-  with_q = np.einsum('iab,ab->i', p, context.spread @ context.features)
-  covariance = 2 / c * products + context.variance_q * np.outer(s, s)
-  covariance += 2 / c * (np.outer(s, with_q) + np.outer(with_q, s))
-  return float(np.sum(metric * covariance))
-
-
 def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
-  features, second_moment_r = rule.context.features, rule.context.second_moment_r
-  guess = rule.deviation + _mean_correction(rule)
-  variance = _correction_variance(
-    rule, rule.offset_p[None], np.array([rule.offset_s]), np.ones((1, 1))
-  )
-  rho = rule.offset_rho
+  context, c, rho = rule.context, rule.context_length, rule.offset_rho
+  features, second_moment_r = context.features, context.second_moment_r
+  guess, offset = rule.guess.mean(context), rule.offset.square(context, c, np.eye(1))
   gap = rule.step_matrix - best
   # An error A of the step matrix costs tr ΣAMAᵀ; first the part along the identity.
   scale = float(np.trace(features @ second_moment_r))
@@ -203,29 +195,28 @@ def _excess(rule: _Shifted, best: Float[np.ndarray, 'd d']) -> ExcessParts:
   rest = gap - along * np.eye(len(gap))
   return ExcessParts(
     guess_mean=float(guess @ features @ guess),
-    guess_spread=_correction_variance(rule, rule.p, rule.s, features),
-    offset=float(_mean_offset(rule) ** 2 + variance + 4 * rho @ second_moment_r @ rho),
+    guess_spread=rule.guess.variance(context, c, features),
+    offset=offset + float(4 * rho @ second_moment_r @ rho),
     step_size=along**2 * scale,
     step_shape=float(np.trace(features @ rest @ second_moment_r @ rest.T)),
   )
 
 
 def _pseudo_constant(rule: _Shifted, task: LinearRegression) -> PseudoConstant | None:
-  features, c = rule.context.features, rule.context_length
-  missing = -rule.deviation
+  context, c = rule.context, rule.context_length
+  features, missing = context.features, -rule.guess.constant
   size = float(missing @ features @ missing)
   if size == 0:
     return None
   rank = np.linalg.matrix_rank(features, hermitian=True)
   # E ⟨P, S⟩ tr(Σ⁺S) = tr PΣ (r + 2/C), and E q tr(Σ⁺S) = τr + (2/C) tr ΣΛ.
-  signal = np.trace(rule.context.spread)
-  with_constant = np.einsum('iab,ab->i', rule.p, features) * (rank + 2 / c)
-  with_constant += rule.s * (rule.context.mean_q * rank + 2 / c * signal)
+  correction = rule.guess._replace(constant=0 * missing)
+  with_constant = np.einsum('iab,ab->i', correction.p, features) * (rank + 2 / c)
+  with_q = context.mean_q * rank + 2 / c * np.trace(context.spread)
+  with_constant += correction.s * with_q
   product = float(missing @ features @ with_constant)
   square = size * (rank**2 + 2 * rank / c)
-  mean = _mean_correction(rule)
-  total = float(mean @ features @ mean)
-  total += _correction_variance(rule, rule.p, rule.s, features)
+  total = correction.square(context, c, features)
   best = constant_estimate(theory.task_moments(task))
   return PseudoConstant(
     value=float(product / square),
@@ -244,7 +235,7 @@ def _measure(
   """A step of gradient descent, with the share of a rule that it leaves unexplained."""
   matrix = np.eye(len(start)) * step if np.ndim(step) == 0 else np.asarray(step)
   nearest = LearningRule.gd_beta(start, matrix)
-  mean_weights = shifted.mean + shifted.deviation + _mean_correction(shifted)
+  mean_weights = shifted.mean + shifted.guess.mean(shifted.context)
   without_context = LearningRule.gradient_descent(mean_weights, 0.0)
   difference = float(theory.squared_difference(rule, nearest, task).prediction)
   moved = float(theory.squared_difference(rule, without_context, task).prediction)
@@ -264,7 +255,7 @@ def _nearest_step(rule: _Shifted) -> tuple[Float[np.ndarray, ' d'], float]:
   scale = float(np.trace(features @ second_moment_r))
   identity = np.eye(len(features))
   if scale == 0:  # the query is always 0
-    return rule.mean + rule.deviation, 0.0
+    return rule.mean + rule.guess.constant, 0.0
   middle = float(np.trace(features @ rule.step_matrix @ second_moment_r)) / scale
 
   def excess(step_size: float) -> float:
@@ -290,12 +281,12 @@ def _best_start(
   normal = features - cross - cross.T + (1 + 1 / c) * features @ square @ features
   normal += np.trace(square @ features) / c * features
   weigh = step_matrix.T @ features
-  mean = rule.deviation + _mean_correction(rule)
+  mean = rule.guess.mean(rule.context)
   # E S v(G) for v = ΓᵀΣ e(G), whose row b is ⟨P_b, S⟩ + s_b q plus a constant.
-  p = np.tensordot(weigh, rule.p, 1)
+  p = np.tensordot(weigh, rule.guess.p, 1)
   moved = features @ (weigh @ mean)
   moved += 2 / c * np.einsum('ai,bij,jb->a', features, p, features, optimize=True)
-  moved += 2 / c * rule.context.spread @ features @ (weigh @ rule.s)
+  moved += 2 / c * rule.context.spread @ features @ (weigh @ rule.guess.s)
   return np.linalg.lstsq(normal, features @ mean - moved, rcond=None)[0]
 
 
@@ -304,8 +295,7 @@ def _even_difference(rule: _Shifted, step_matrix: Float[np.ndarray, 'd d']) -> f
   start = _best_start(rule, step_matrix)
   # The step moves its guess by −ΓSu; coordinate i of ΓSu is ⟨Γ_i uᵀ, S⟩.
   moves = symmetric(step_matrix[:, :, None] * start)
-  gap = rule._replace(deviation=rule.deviation - start, p=rule.p + moves)
-  mean = gap.deviation + _mean_correction(gap)
-  features = gap.context.features
-  variance = _correction_variance(gap, gap.p, gap.s, features)
-  return max(float(mean @ features @ mean) + variance, 0.0)
+  guess = rule.guess
+  gap = guess._replace(constant=guess.constant - start, p=guess.p + moves)
+  features = rule.context.features
+  return max(gap.square(rule.context, rule.context_length, features), 0.0)

@@ -52,6 +52,7 @@ Point = Mapping[str, object]
 Row = dict[str, Any]
 
 
+_OPTIONS = 'model.mixer_options'
 _PLAIN = {'seed', 'optimizer.learning_rate'}  # numbers that fit any model and task
 
 
@@ -158,10 +159,13 @@ def _with_fields(config: Config, point: Point) -> Config:
   config = copy.deepcopy(config)
   known = flatten_dict(config.to_dict(), sep='.')
   for field, value in point.items():
-    check_name('field of the config', field, known)
     section, _, leaf = field.rpartition('.')
+    # Of the options of mixers those that are set are known, and the mixers check all.
+    if section != _OPTIONS or 'mixer_options' not in config.model:
+      check_name('field of the config', field, known)
     try:
-      (config[section] if section else config)[leaf] = value
+      with config.unlocked():
+        (config[section] if section else config)[leaf] = value
     except TypeError as error:
       raise UserError(f'config.{field} cannot be {value!r}: {error}') from None
   return config

@@ -12,7 +12,7 @@ from zoo.reports.plots import Plot, from_csv
 if TYPE_CHECKING:
   from zoo.llm.summary import Summary
 
-TITLE = 'Initial guesses in a language model'
+TITLE = 'Figure 6. Initial guesses in a language model'
 
 
 class LanguageModelRun(NamedTuple):

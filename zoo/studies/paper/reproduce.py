@@ -111,11 +111,10 @@ def _page(
   if language_model is not None:
     words['6'] = TITLE, language_model.caption
     found = {'Figure 6': language_model.facts, **found}
-  figures = {}
-  for name, shown in plots.items():
-    title, caption = words[name]
-    number = f'Figure {name}' if name.isdecimal() else 'Beyond the paper'
-    figures[f'figure_{name}'] = reports.figure_of(shown, f'{number}. {title}', caption)
+  figures = {
+    f'figure_{name}': reports.figure_of(shown, *words[name])
+    for name, shown in plots.items()
+  }
   claims = reports.Section(
     'Claims',
     'A verdict follows from the numbers by the rule below it; each number is shown '

@@ -117,7 +117,7 @@ def _covariance(runs: Runs) -> tuple[Panel, ...]:
 
 FIGURES = {
   'context': Figure(
-    'With longer contexts the gap closes',
+    'Beyond the paper. With longer contexts the gap closes',
     'w* = (2, …, 2), trained at the rate 5e-3, decaying to 0: (a) the risk against the '
     'number of examples C; (b) the excess over gradient descent, which falls like 1/C. '
     'yq-LSA and LTB coincide.',
@@ -125,7 +125,7 @@ FIGURES = {
     _context,
   ),
   'covariance': Figure(
-    'With unequal features gradient descent is not a bound',
+    'Beyond the paper. With unequal features gradient descent is not a bound',
     'Feature variances in geometric progression, of mean 1; each entry of w* is 0.5. '
     'The best step is a matrix, which attention can learn.',
     tuple(

@@ -147,7 +147,7 @@ def _against_square(
 
 FIGURES = {
   '1': Figure(
-    'LSA does not reach gradient descent',
+    'Figure 1. LSA does not reach gradient descent',
     'Risk of LSA, which has one head and the initial guess 0, during training. Prior '
     'mean w* = (2, …, 2), d = C = 10, trained as in the paper (Adam 5e-4, 5000 steps '
     'of 2048 prompts), as are all models of figures 1 to 4. No separate training loss '
@@ -156,7 +156,7 @@ FIGURES = {
     _figure_1,
   ),
   '2': Figure(
-    'More heads help, up to d = 10 of them',
+    'Figure 2. More heads help, up to d = 10 of them',
     'Multi-head LSA with the initial guess 0 and w* = (2, …, 2): (a) the exact risk '
     'during training; (b) at the end, with the lowest known risk for each number of '
     'heads: for ten or more the infimum, for fewer the result of a search.',
@@ -164,7 +164,7 @@ FIGURES = {
     _figure_2,
   ),
   '3': Figure(
-    'The gap grows linearly with |w*|²',
+    'Figure 3. The gap grows linearly with |w*|²',
     'Multi-head LSA with the initial guess 0: (a) the exact risk of 11 heads during '
     'training; (b) at the end, with the infimum, whose slope is 1/51; (c) the same '
     'with one head for comparison.',
@@ -172,7 +172,7 @@ FIGURES = {
     _figure_3,
   ),
   '4': Figure(
-    'The gap grows linearly with the error of the guess',
+    'Figure 4. The gap grows linearly with the error of the guess',
     '11 heads, w* = 0, and an initial guess g·x_q + β that is not 0: the exact risk '
     'during training, and at the end with the infimum, whose slope is 1/51 for both.',
     tuple(

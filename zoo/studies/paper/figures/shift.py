@@ -73,7 +73,7 @@ def _shift(runs: Runs) -> tuple[Panel, ...]:
 
 FIGURES = {
   'shift': Figure(
-    'Trained models on other tasks',
+    'Beyond the paper. Trained models on other tasks',
     'Models trained at C = 10, w* = (2, …, 2) and features of variance 1, tested on '
     f'other tasks: exact, and sampled on {NUM_PROMPTS} prompts with one standard '
     'error. yq-LSA and LTB coincide.',

@@ -108,7 +108,7 @@ def _alignments(
 
 FIGURES = {
   '5': Figure(
-    'yq-LSA becomes one step of gradient descent',
+    'Figure 5. yq-LSA becomes one step of gradient descent',
     'yq-LSA, whose initial guess is trained: (a) the exact risk during training; '
     '(b, c, d) how far it is from one step of gradient descent from w* = (2, …, 2) on '
     'the same prompts. The root mean squares are exact; the sampled values are means, '

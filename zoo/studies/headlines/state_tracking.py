@@ -1,0 +1,114 @@
+"""A state with eigenvalues below 0 or complex ones follows a parity; others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from zoo.measure.curves import sample_predictions
+from zoo.reports.plots import Panel, Series, series
+from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, VERMILION
+from zoo.studies.runner import Trainer, load
+from zoo.studies.study import Found, Study, at_least, at_most
+from zoo.tasks import ModularAddition, ParityPrefix
+
+_TRAINED, _LENGTH = 40, 256  # symbols of a prompt, in training and in the test
+_LONG = slice(4 * _TRAINED - 1, 6 * _TRAINED)
+_NUM_PROMPTS = 1024
+_SEEDS = [{'seed': seed} for seed in range(3)]
+_FIELDS = {
+  'task.context_length': _TRAINED - 1,
+  'model.num_layers': 1,
+  'model.width': 32,
+  'model.num_heads': 2,
+  'model.feed_forward': 'none',
+  'model.positions': 'none',
+  'model.tokens': 'shifted',
+  'train.num_steps': 1500,
+  'train.batch_size': 64,
+  'optimizer.learning_rate': 1e-2,
+  'optimizer.warmup_steps': 100,
+  'eval.num_batches': 4,
+  'eval.num_compared': 0,
+}
+_NEGATIVE = {'model.mixer_options.negative_eigenvalues': True}
+# The task and the further fields of each model, in the order of the figure.
+_MODELS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+  'parity_delta_negative': ('parity_prefix', 'delta', _NEGATIVE),
+  'parity_mamba3': ('parity_prefix', 'mamba3', {}),
+  'addition_mamba3': ('modular_addition', 'mamba3', {}),
+  'parity_delta': ('parity_prefix', 'delta', {}),
+  'parity_mamba2': ('parity_prefix', 'mamba2', {}),
+  'parity_softmax': ('parity_prefix', 'softmax', {}),
+}
+_SOLVE = 'parity_delta_negative', 'parity_mamba3', 'addition_mamba3'
+_COLOURS = BLUE, GREEN, ORANGE, VERMILION, BLACK, BLACK
+_TASKS = {
+  'parity_prefix': ParityPrefix(_LENGTH - 1),
+  'modular_addition': ModularAddition(3, _LENGTH - 1),
+}
+
+
+def measure(train: Trainer) -> Found:
+  numbers, lines = {}, []
+  for (name, (task, mixer, own)), colour in zip(_MODELS.items(), _COLOURS, strict=True):
+    fields = {**_FIELDS, 'model.mixer': mixer, **own}
+    rows = train(name, f'transformer:gpt2_tiny,task={task}', fields, _SEEDS)
+    found = [accuracy(load(row), task) for row in rows]
+    if name in _SOLVE:
+      numbers[name] = min(float(one[_LONG].mean()) for one in found)
+    else:
+      numbers[name] = max(float(one[-1]) for one in found)
+    lines += _lines(name, colour, found)
+  panel = Panel('a', 'symbols', 'scaled accuracy', tuple(lines))
+  return Found(numbers, (panel,))
+
+
+def accuracy(model: Any, task: str) -> Float[np.ndarray, ' t']:
+  """(accuracy − chance) / (1 − chance) after each symbol."""
+  found = sample_predictions({'model': model}, _TASKS[task], _NUM_PROMPTS)
+  right = found['model'].argmax(axis=-1) == found['target'].argmax(axis=-1)
+  chance = 1 / found['target'].shape[-1]
+  return (right.mean(axis=0) - chance) / (1 - chance)
+
+
+def _lines(
+  name: str, colour: str, found: list[Float[np.ndarray, ' t']]
+) -> list[Series]:
+  """The mean over seeds and 16 neighbouring symbols."""
+  mean = np.mean(found, axis=0).reshape(-1, 16).mean(axis=1)
+  kind = 'dashed' if name == 'parity_softmax' else 'curve'
+  return [series(name.replace('_', ' '), kind, colour, range(8, _LENGTH, 16), mean)]
+
+
+_TABLE = 'Grazzi et al., parity with eigenvalues in '
+
+HEADLINE = Study(
+  name='state_tracking',
+  statement='Eigenvalues below 0 or complex ones follow a parity; those above do not.',
+  setting=(
+    'Parity and sums modulo 3 of symbols, predicted after each. One layer without a '
+    'feed-forward network, width 32, 2 heads; 1500 steps of 64 prompts of 40 symbols, '
+    'Adam 1e-2, three seeds. Scaled accuracy, (accuracy − chance)/(1 − chance), on '
+    'prompts of 256 symbols: of the worst seed over symbols 160 to 240, or of the best '
+    'seed at symbol 256. The source has 2 layers of width 128 and 100,000 steps.'
+  ),
+  source='Grazzi et al., arXiv 2411.12537, Table 1; Mamba-3, arXiv 2603.15569',
+  expected={
+    'parity_delta_negative': at_least(0.99, _TABLE + '[−1, 1]: 1'),
+    'parity_mamba3': at_least(0.99, 'Mamba-3: 100 % with rotation, 2.3 % without'),
+    'addition_mamba3': at_least(0.99, 'the angle 2π x/3 is one rotation, as x π is'),
+    'parity_delta': at_most(0.1, _TABLE + '[0, 1]: 0.017'),
+    'parity_mamba2': at_most(0.1, 'Mamba-3: 0.9 % for Mamba-2'),
+    'parity_softmax': at_most(0.1, 'Grazzi et al., a transformer: 0.022'),
+  },
+  minutes=10,
+  measure=measure,
+  caption=(
+    'Scaled accuracy by the number of symbols, the mean over three seeds and 16 '
+    'neighbouring symbols; prompts in training have 40.'
+  ),
+)
