@@ -302,14 +302,17 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
     for seed in (0, 1, 2)
   ]
   (tmp_path / 'table.json').write_text(json.dumps(rows))
-  (axes,) = plot_sweep(tmp_path).axes
-  assert axes.get_xlabel() == 'model.num_heads'
-  assert axes.get_ylabel() == 'sampled risk at the end'
+  figure = plot_sweep(tmp_path)
+  (axes,) = figure.axes
+  assert {'model.num_heads', 'sampled risk at the end'} <= {
+    *(figure.get_supxlabel(), figure.get_supylabel()),
+    *(axes.get_xlabel(), axes.get_ylabel()),
+  }
   first, second = axes.lines
-  np.testing.assert_allclose(first.get_ydata(), [11, 6, 10 / 3 + 1])
+  np.testing.assert_allclose(np.asarray(first.get_ydata()), [11, 6, 10 / 3 + 1])
   assert [line.get_label() for line in (first, second)] == ['name=adam', 'name=lion']
   # Student's t with two degrees of freedom, for the standard error 1/√3.
-  heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+  heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
   assert heights.max() == pytest.approx(11 + 4.303 / np.sqrt(3), rel=1e-3)
   (tmp_path / 'table.json').write_text(json.dumps([{'seed': 0, 'workdir': 'w'}]))
   with refuses('over no field of numbers but the seed'):
