@@ -181,7 +181,11 @@ def test_a_baseline_on_the_host_fits_each_prompt_at_each_length():
 
 def _logits(*shape):
   logits = np.random.default_rng(0).normal(scale=3, size=shape)
-  return logits, np.asarray(logits, np.float32)
+  return logits, _float32(logits)
+
+
+def _float32(numbers):
+  return np.asarray(numbers, np.float32)
 
 
 def test_log_loss():
@@ -190,8 +194,7 @@ def test_log_loss():
   q = 1 / (1 + np.exp(-f))
   expected = -p * np.log(q) - (1 - p) * np.log(1 - q)
   # And of huge logits, whose exponentials overflow.
-  logits = np.append(logits, np.float32([1e4, -1e4]))
-  targets = np.append(p, [1, 0]).astype(np.float32)
+  logits, targets = _float32([*logits, 1e4, -1e4]), _float32([*p, 1, 0])
   # Logits up to 9 in float32.
   found = jax.jit(losses.log_loss)(logits, targets)
   np.testing.assert_allclose(found, [*expected, 0, 0], 1e-4)
@@ -207,18 +210,18 @@ def test_cross_entropy():
 
 
 def test_error_rates():
-  logits, target = np.float32([2, -2, 0]), np.float32([0.9, 0.9, 0.9])
+  logits, target = _float32([2, -2, 0]), _float32([0.9, 0.9, 0.9])
   found = jax.jit(losses.error_rate)(logits, target)
   np.testing.assert_allclose(found, [0.1, 0.9, 0.5], 1e-6)
-  logits = np.float32([[1, 3, 2], [1, 1, 0], [0, 0, 0]])
-  target = np.float32([[0.2, 0.5, 0.3]] * 3)
+  logits = _float32([[1, 3, 2], [1, 1, 0], [0, 0, 0]])
+  target = _float32([[0.2, 0.5, 0.3]] * 3)
   expected = [0.5, 1 - 0.35, 1 - 1 / 3]
   found = jax.jit(losses.class_error_rate)(logits, target)
   np.testing.assert_allclose(found, expected, 1e-6)
 
 
 def test_logits_of_probabilities_are_finite():
-  p = np.float32([0.0, 0.2, 0.5, 1.0])
+  p = _float32([0.0, 0.2, 0.5, 1.0])
 
   @jax.jit
   def compute(p):

@@ -24,10 +24,10 @@ from zoo.storage.steps import MANIFEST, find_corruption
 
 
 def test_what_is_saved_is_loaded_and_only_the_newest_are_kept(tmp_path):
-  save(tmp_path, 1, 2, 3, keep=2)
-  assert load_latest(tmp_path) == 3
+  save(tmp_path, 1, 2, 10, keep=2)
+  assert load_latest(tmp_path) == 10
   names = {path.name for path in (tmp_path / 'checkpoints').iterdir()}
-  assert names == {'2', '3'}
+  assert names == {'2', '10'}
 
 
 def test_a_save_does_not_see_what_is_done_to_the_state_after_it(tmp_path):

@@ -9,7 +9,14 @@ from scipy import integrate, stats
 from scipy.special import xlogy
 
 from zoo import theory
-from zoo.studies.headlines import HEADLINES, garg, induction, markov_phases, ranking
+from zoo.studies.headlines import (
+  HEADLINES,
+  garg,
+  induction,
+  markov_phases,
+  ranking,
+  saddles,
+)
 from zoo.tasks import LinearRegression
 
 
@@ -161,3 +168,10 @@ def test_chance_in_recall():
   assert middle(chance) == 1 / 64
   error = math.sqrt(1 / 64 * 63 / 64 / 4096)
   assert chance.high - middle(chance) == pytest.approx(3 * error, rel=0.05)
+
+
+def test_pauses_between_drops():
+  at = np.log(saddles._TIMES)
+  steps = [0.3 / (1 + np.exp(-8 * (at - middle))) for middle in (4, 9)]
+  found = saddles.pauses(1 - steps[0] - steps[1])
+  np.testing.assert_allclose(found, [1, 0.7, 0.4], atol=1e-6)

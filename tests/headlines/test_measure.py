@@ -12,7 +12,8 @@ from zoo.studies.study import HOLDS, verdict
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
-TRAINED = [name for name in HEADLINES if name != 'pool_lines']
+UNTRAINED = 'pool_lines', 'saddles'
+TRAINED = [name for name in HEADLINES if name not in UNTRAINED]
 SLOWEST = 'ranking', 'pool_crossing', 'deep_linear', 'garg_toy', 'state_tracking'
 
 
@@ -72,7 +73,7 @@ def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean'])
+@pytest.mark.parametrize('name', ['one_step', 'pool_lines', 'prior_mean', 'saddles'])
 def test_a_headline_of_a_minute_holds(name, tmp_path, unchecked):
   one = HEADLINES[name]
   found = one.measure(Trainer(tmp_path / 'runs', get_config))

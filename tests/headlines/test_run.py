@@ -81,6 +81,7 @@ def test_a_headline_holds_if_all_its_numbers_do():
   assert verdict(both, held) == HOLDS
   assert verdict(both, {**held, 'one': 1.1}) == FAILS
   assert verdict(both, None) == NOT_RUN
+  assert verdict(headline(), {'n': 1.5}) == MEASURED  # without expectations
   text = rule(both)
   assert text == 'one <= 1 and 1.75 <= two <= 2.25 and three == 3'
   assert eval(text, held)  # it is the rule
@@ -126,14 +127,19 @@ def test_what_was_not_run_has_no_number(tmp_path):
   }
 
 
-def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
+@pytest.fixture
+def no_pictures(monkeypatch):
+  """Writes the numbers of figures alone, since pictures take long."""
+
+  def write(plot, out):
+    (out / f'figure_{plot.name}.csv').write_text(to_csv(plot))
+
   module = sys.modules['zoo.studies.study']
+  monkeypatch.setattr(module, 'write_plot', write)
   monkeypatch.setattr(module, 'page', lambda results, about: '')
-  monkeypatch.setattr(  # the numbers alone; pictures take long
-    module,
-    'write_plot',
-    lambda plot, out: (out / f'figure_{plot.name}.csv').write_text(to_csv(plot)),
-  )
+
+
+def test_a_measured_headline_is_not_measured_again(tmp_path, no_pictures):
   calls = Counter()
 
   def measure(train):
@@ -157,20 +163,7 @@ def test_a_measured_headline_is_not_measured_again(tmp_path, monkeypatch):
   assert calls['n'] == 3
 
 
-def test_a_study_without_expectations_is_measured(tmp_path):
-  def measure(train):
-    return Found({'n': 1.5}, picture())
-
-  own = Study('own', 'It has a number.', measure)
-  found = run([own], no_config, tmp_path)
-  assert found is not None
-  assert found[0].verdict == MEASURED
-  assert found[0].numbers == {'n': 1.5}
-  assert re.search(r'own +n +1.5 +measured', table(found))
-  assert run([own], no_config, tmp_path) == found
-
-
-def test_each_part_measures_its_own_and_the_whole_reports(tmp_path):
+def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):
   studies = [headline(name, n=at_most(2, '')) for name in ('one', 'two')]
   for i in 1, 2:
     run(studies, no_config, tmp_path, Part(i, 2))

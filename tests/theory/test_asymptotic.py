@@ -3,6 +3,8 @@
 import itertools
 import math
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
@@ -183,16 +185,79 @@ def test_alignment_is_one_number():
   assert wanted < 1
 
 
+def test_steps_in_rotated_frames():
+  values, c, noise = asymptotic.power_law(3, 1.0), 5, 0.6
+  np.testing.assert_allclose(values, np.array([6, 3, 2]) * 3 / 11)
+  # One step: the parabola of docs/theory.md, section 6, with N = I.
+  square, cube = (values**k @ np.ones(3) for k in (2, 3))
+  curvature = (1 + 1 / c) * cube + square * (values.sum() + noise**2) / c
+  wanted = values.sum() - square**2 / curvature
+  found = asymptotic.rotated_optimum(values, c, 1, noise)
+  assert found == pytest.approx(wanted, rel=1e-12)
+  # Several steps without structure are those of section 6, …
+  task = zoo.create_task(
+    'linear_regression', num_features=3, context_length=c, noise_std=noise
+  )
+  for steps in (2, 3):
+    wanted = theory.polynomial_optimum(task, steps).risk
+    found = asymptotic.rotated_optimum([1.0, 1.0, 1.0], c, steps, noise)
+    assert found == pytest.approx(wanted, rel=1e-9)
+  # … and with it the least squares over prompts that are drawn, each in its frame.
+  random = np.random.default_rng(0)
+  frames = np.linalg.qr(random.normal(size=(40_000, 3, 3)))[0]
+  roots = frames * np.sqrt(values)
+  x = np.einsum('bij,bcj->bci', roots, random.normal(size=(40_000, c, 3)))
+  s = np.einsum('bci,bcj->bij', x, x) / c
+  terms = np.stack([s, s @ s], axis=1)  # of 1 − P, for weights ŵ ~ N(0, I)
+  sigma = roots @ roots.swapaxes(1, 2)
+  gram = np.einsum('baij,bcji,->ac', sigma[:, None] @ terms, terms, 1.0)
+  cross = np.einsum('bij,baji->a', sigma, terms)
+  powers = np.stack([np.broadcast_to(np.eye(3), s.shape), s], axis=1)
+  gram += noise**2 / c * np.einsum('bij,bajk,bckl,bli->ac', sigma, powers, powers, s)
+  wanted = values.sum() - cross @ np.linalg.solve(gram, cross) / 40_000
+  found = asymptotic.rotated_optimum(values, c, 2, noise)
+  assert found == pytest.approx(wanted, rel=0.02)
+  risks = [asymptotic.rotated_optimum(values, c, k, noise) for k in (1, 2, 3, 4)]
+  assert np.all(np.diff(risks) < 0)
+
+
+def test_softmax_costs_one_example():
+  task = zoo.create_task(
+    'linear_regression', num_features=3, context_length=5, noise_std=0.5
+  )
+  d, c, noise = 3, 5, 0.25
+  least = asymptotic.softmax_risk(task)
+  assert least == pytest.approx(d * (d + 1 + noise) / (c + d + noise), rel=1e-12)
+  random = np.random.default_rng(0)
+  x, w = random.normal(size=(100_000, c, d)), random.normal(size=(100_000, d))
+  y = np.einsum('bcd,bd->bc', x, w) + 0.5 * random.normal(size=(100_000, c))
+  query = random.normal(size=(100_000, d))
+  y_query = np.einsum('bd,bd->b', w, query)
+  prompt = zoo.Prompt(*(jnp.asarray(one, float) for one in (x, y, query, y_query)))
+  # The step of C − 1 examples, in units of C: r is (C − 1)/C of theirs.
+  step = (c - 1) / (c + d + noise) * c / (c - 1)
+  found = jax.jit(asymptotic.softmax_pair, static_argnums=(1, 2))(prompt, step, 0.02)
+  centred = y - y.mean(axis=1, keepdims=True)
+  by_hand = step / c * np.einsum('bcd,bc,bd->b', x, centred, query)
+  np.testing.assert_allclose(found, by_hand, atol=0.05)
+  errors = (np.asarray(found) - y_query) ** 2
+  assert abs(errors.mean() - least) < 5 * errors.std() / 100_000**0.5
+
+
 def test_mistakes_are_one_line():
   known = zoo.create_task(
     'linear_regression', num_features=2, prior_covariance=np.zeros((2, 2))
   )
+  single = zoo.create_task('linear_regression', num_features=2, context_length=1)
   calls = {
     'ratio is 0': lambda: asymptotic.depth_limit(0.0, 2),
     'num_steps': lambda: asymptotic.depth_limit(1.0, -1),
     'context_ratio is -1': lambda: asymptotic.pretraining(-1.0, 1.0, 1.0, 0.0),
     'context_ratio': lambda: asymptotic.pretraining(math.inf, 1.0, 1.0, 0.0),
     'noise_variance': lambda: asymptotic.pretraining(1.0, 1.0, 2.0, -0.1),
+    'num_steps is 5': lambda: asymptotic.rotated_optimum([1.0], 3, 5),
+    'variances has -1': lambda: asymptotic.rotated_optimum([-1.0], 3, 1),
+    'context_length is 1': lambda: asymptotic.softmax_risk(single),
     'prior_covariance is 0': lambda: asymptotic.alignment(known, known),
   }
   for message, call in calls.items():

@@ -161,6 +161,49 @@ def test_guess_is_learned_at_the_predicted_time(model):
   np.testing.assert_allclose(flow.guesses[0], share * task.prior_mean, atol=1e-4)
 
 
+def test_a_clamped_factor_ends_the_plateau():
+  # Three equal factors a: da/dt = a² (1 − a³). With one of them held at 1 the others
+  # have da/dt = a (1 − a²). The loss is halved where the product is 1 − √½.
+  start, half = 0.02, 1 - 0.5**0.5
+
+  def time(slope, power):
+    return scipy.integrate.quad(lambda a: 1 / slope(a), start, half ** (1 / power))[0]
+
+  waited = time(lambda a: a**2 * (1 - a**3), 3)
+  clamped = time(lambda a: a * (1 - a**2), 2)
+  assert clamped < waited / 10
+  factors = np.full((3, 1), start)
+  found = dynamics.product_flow(factors, [1.0], [0.0, waited])
+  np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
+  factors[1] = 1
+  found = dynamics.product_flow(factors, [1.0], [0.0, clamped], clamped=1)
+  np.testing.assert_allclose(found[1], 0.25, rtol=1e-6)
+
+
+def test_a_mechanism_with_a_cost_is_transient():
+  at = np.geomspace(1, 1e4, 20)
+  start = [[0.3] * 3, [0.15] * 3]
+  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  # It forms first, and is gone when the other has formed, which stays.
+  assert first.min() < 0.01
+  assert second[np.argmin(first)] > 0.4
+  assert first[-1] > 0.49
+  assert second[-1] < 0.01
+  # Without a cost both stay. The flow is that of the loss: it falls by small steps too.
+  free = dynamics.competition_flow(start, [0.2, 0.01], 0.0, [1e4])[0]
+  assert free.max() < 0.01
+  a, step = np.array(start), 1e-3
+  for _ in range(1000):
+    gaps = a.prod(axis=1) - 1
+    moves = np.zeros((2, 3))
+    for i, j in np.ndindex(2, 3):
+      other = gaps[1 - i] ** 2 / 2 + (0.01 if i == 0 else 0.2)
+      moves[i, j] = other * gaps[i] * a[i].prod() / a[i, j] + 0.01 * a[i, j]
+    a = a - step * moves
+  found = dynamics.competition_flow(start, [0.2, 0.01], 0.01, [1.0])[0]
+  np.testing.assert_allclose(found, (a.prod(axis=1) - 1) ** 2 / 2, rtol=1e-3)
+
+
 def test_mistakes_are_one_line(plane):
   task, model, _ = plane
   heads, wide = (dynamics.separate_heads(d, 1, 1, 0.1) for d in (2, 3))
@@ -176,6 +219,7 @@ def test_mistakes_are_one_line(plane):
     'steps has 0.5': lambda: dynamics.descent(model, task, 0.1, [0.5]),
     'learning_rate has -1': lambda: dynamics.descent(model, task, -1.0, [1]),
     'optimizer': lambda: dynamics.descent(model, task, 0.1, [1], 'adamw'),
+    'clamped is 3': lambda: dynamics.product_flow([[1.0]] * 3, [1.0], [1.0], 3),
     'rank': lambda: dynamics.separate_heads(2, 1, 0, 0.1),
     'only YqLSA and LTB': lambda: dynamics.guess_time(heads, task),
     'no guess to learn': lambda: dynamics.guess_time(model, task_of(2, 3)),

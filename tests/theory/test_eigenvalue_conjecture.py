@@ -1,4 +1,4 @@
-"""What is seen, and not proved, of the bound by depth for `C = d + 1`.
+"""The bound by depth for `C = d + 1`: what is proved, and what is only seen.
 
 In eigenvalues λ of the density `Π |λ_i − λ_j|^2k e^{−Σλ}` the least `E f²` over the
 polynomials f of degree D with f = 1 at λ_1 = 0 is 1/(D + 1) (docs/theory.md, section 8;
@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import pytest
 
+from tests.marks import FULL
 from tests.settings import isotropic
 from zoo.theory import deep
 
@@ -119,3 +120,33 @@ def test_it_is_the_bound_of_two_real_features(degree):
 
   risk, _ = _best(_two(Fraction(1, 2)), 2, degree)
   assert deep.lower_bound(isotropic(2, 3), degree) == 2 * risk
+
+
+def determinant_degree(degree):
+  """At most this is the degree in d of the bordered Gram determinant of the bound."""
+  return 1 + sum(
+    2 * (power + sum(traces) + len(traces)) + 3
+    for order in range(degree)
+    for power in range(order + 1)
+    for traces in partitions(order - power)
+  )
+
+
+def partitions(total, largest=None):
+  """All ways to write a number as a sum, largest part first."""
+  if total == 0:
+    return [()]
+  return [
+    (part, *rest)
+    for part in range(min(total, largest or total), 0, -1)
+    for rest in partitions(total - part, part)
+  ]
+
+
+@pytest.mark.parametrize('degree', [1, 2, 3, pytest.param(4, marks=FULL)])
+def test_bound_is_proved_for_one_example_more_than_features(degree):
+  """A polynomial with more zeros than its degree is 0 (docs/theory_depth.md)."""
+  degrees = {1: 4, 2: 16, 3: 52, 4: 135}
+  assert determinant_degree(degree) == degrees[degree]
+  for d in range(1, degree + degrees[degree] + 1):
+    assert deep.lower_bound(isotropic(d, d + 1), degree) == Fraction(d, degree + 1)

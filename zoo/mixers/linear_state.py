@@ -135,7 +135,8 @@ def chunkwise(
     O = (Q ∘ exp(G)) S + D(Q, K) V − D(Q, E) R
 
   (the forms of arXiv 2406.06484 and 2412.06464 for E = K). No exponent is above 0, so
-  that nothing overflows. `chunk_size` must be a power of 2 if `inputs.erase` is given.
+  that nothing overflows. `chunk_size` must be a power of 2 if decays are vectors or
+  `inputs.erase` is given.
   """
   n = inputs.query.shape[1]
   chunk_size = min(chunk_size, 1 << (n - 1).bit_length())
@@ -176,22 +177,19 @@ def _within(inputs: Inputs) -> _Chunk:
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
   total = jnp.cumsum(log_decay, axis=-2)
-  between = _decays(total)
-  scores, written, erased = _products(query, key, between), _to_write(inputs), None
+  scores, written, erased = _scores(query, key, total), _to_write(inputs), None
   if erase is not None:
-    # What token i reads has decayed up to token i − 1.
-    before = [(0, 0)] * (between.ndim - 3) + [(1, 0), (0, 0), (0, 0)]
-    shifted = jnp.pad(between[..., :-1, :, :], before)
+    before = total - log_decay  # what token i reads has decayed up to token i − 1
     place = key if erase_key is None else erase_key
-    inverse = _unit_lower_inverse(_products(erase, place, shifted))
-    erased = inverse @ (jnp.exp(total - log_decay) * erase)
+    inverse = _unit_lower_inverse(_products(erase, place, before, total))
+    erased = inverse @ (jnp.exp(before) * erase)
     if erase_key is None:
       written = inverse @ written
     else:
-      read = inverse @ (_products(erase, key, shifted) @ written)
+      read = inverse @ (_products(erase, key, before, total) @ written)
       written = jnp.concatenate([written, -read], axis=-2)
       erased = jnp.concatenate([jnp.zeros_like(erased), erased], axis=-2)
-      elsewhere = _products(query, erase_key, between)
+      elsewhere = _scores(query, erase_key, total)
       scores = jnp.concatenate([scores, elsewhere], axis=-1)
   last = total[..., -1:, :]
   kept = jnp.exp(last - total)
@@ -224,6 +222,19 @@ def joined(chunks: Float[Array, 'm b l *f'], n: int) -> Float[Array, 'b n *f']:
   return jnp.moveaxis(chunks, 0, 1).reshape(b, m * size, *features)[:, :n]
 
 
+def _scores(
+  query: Float[Array, '*c l k'],
+  key: Float[Array, '*c l k'],
+  total: Float[Array, '*c l g'],
+) -> Float[Array, '*c l l']:
+  """Σ_k query_i key_j exp(total_i − total_j) for j ≤ i, else 0."""
+  own = jnp.sum(query * key, axis=-1)[..., None]
+  unit = jnp.eye(own.shape[-2], dtype=own.dtype).reshape(
+    (1,) * (own.ndim - 2) + (own.shape[-2], -1)
+  )
+  return _products(query, key, total, total) + own * unit
+
+
 def _to_write(inputs: Inputs) -> Array:
   """β_t v_t."""
   if inputs.write is None:
@@ -246,23 +257,37 @@ def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
 
-def _decays(total: Float[Array, '*c l g']) -> Float[Array, '*c l l g']:
-  """exp(total_i − total_j) for j ≤ i, else 0."""
-  seen = np.tri(total.shape[-2], dtype=bool)
-  seen = seen.reshape((1,) * (total.ndim - 2) + (*seen.shape, 1))
-  between = total[..., :, None, :] - total[..., None, :, :]
-  return jnp.exp(jnp.where(seen, between, -jnp.inf))  # where later, ∞ · 0 would occur
-
-
 def _products(
   rows: Float[Array, '*c l k'],
   columns: Float[Array, '*c l k'],
-  decays: Float[Array, '*c l l g'],
+  reached: Float[Array, '*c l g'],
+  total: Float[Array, '*c l g'],
 ) -> Float[Array, '*c l l']:
-  """Σ_k rows_i columns_j decays_ij."""
-  if decays.shape[-1] == 1:
-    return jnp.einsum('...ik,...jk->...ij', rows, columns) * decays[..., 0]
-  return jnp.einsum('...ik,...jk,...ijk->...ij', rows, columns, decays)
+  """Σ_k rows_i columns_j exp(reached_i − total_j) for j < i, else 0.
+
+  If decays are vectors, l is a power of 2: the later half of the rows meets the first
+  half of the columns at the end of that half, so that no exponent is above 0, and each
+  half is treated likewise.
+  """
+  size = rows.shape[-2]
+  if total.shape[-1] == 1:
+    before = np.tri(size, k=-1, dtype=bool).reshape((1,) * (rows.ndim - 2) + (size, -1))
+    between = reached - jnp.swapaxes(total, -1, -2)
+    decay = jnp.exp(jnp.where(before, between, -jnp.inf))  # else ∞ · 0 would occur
+    return jnp.einsum('...ik,...jk->...ij', rows, columns) * decay
+  if size == 1:
+    return jnp.zeros((*rows.shape[:-1], 1), rows.dtype)
+  half = size // 2
+  middle = total[..., half - 1 : half, :]
+  later = rows[..., half:, :] * jnp.exp(reached[..., half:, :] - middle)
+  earlier = columns[..., :half, :] * jnp.exp(middle - total[..., :half, :])
+  halves = (
+    jnp.stack([array[..., :half, :], array[..., half:, :]])
+    for array in (rows, columns, reached, total)
+  )
+  first, second = _products(*halves)
+  below = later @ jnp.swapaxes(earlier, -1, -2)
+  return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
 
 class State(NamedTuple):

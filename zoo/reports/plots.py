@@ -41,7 +41,7 @@ _COLUMNS = (
 )
 
 
-Numbers = ArrayLike | Sequence  # nested lists are accepted too
+Values = ArrayLike | Sequence  # nested lists are accepted too
 _Point = tuple[float, ...]  # x, y, low, high
 _Texts = tuple[str, ...]
 
@@ -111,7 +111,7 @@ class Plot:
     return float(np.corrcoef(series.x, series.y)[0, 1])
 
 
-def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
+def series(name: str, kind: str, colour: str, x: Values, y: Values) -> Series:
   """A series of numbers `[x]`, or of the median and range of repeats `[repeat, x]`."""
   values = np.asarray(y, np.float64)
   repeats = values.reshape(-1, values.shape[-1])
@@ -119,12 +119,12 @@ def series(name: str, kind: str, colour: str, x: Numbers, y: Numbers) -> Series:
   return Series(name, kind, colour, *map(_floats, (x, *summary)))
 
 
-def level(name: str, value: float, x: Numbers, colour: str = BLACK) -> Series:
+def level(name: str, value: float, x: Values, colour: str = BLACK) -> Series:
   """A dashed line at a height, over points x."""
   return series(name, 'dashed', colour, x, np.full(np.shape(x), value))
 
 
-def _floats(values: Numbers) -> tuple[float, ...]:
+def _floats(values: Values) -> tuple[float, ...]:
   return tuple(np.asarray(values, np.float64).tolist())
 
 

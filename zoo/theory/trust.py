@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,19 @@ TOLERANCE = 1e-3
 _NUM_PROMPTS, _CONTEXT_LENGTH = 8, 6
 
 Predictions = dict[str, Float[Array, ' b']]  # by the method that made them
+
+
+@runtime_checkable
+class UpdatesTokens(FollowsRule, Protocol):
+  """A predictor with a rule that also has the layer's equation on whole tokens."""
+
+  def embed(self, prompt: Prompt) -> Float[Array, 'b t e']:
+    """The tokens of each prompt."""
+    ...
+
+  def forward_tokens(self, tokens: Float[Array, 'b t e']) -> Float[Array, 'b t e']:
+    """The tokens after the layer; the query's last entry is the prediction."""
+    ...
 
 
 def is_ours(subject: object) -> bool:
@@ -78,7 +91,7 @@ def _model_differences(graph: Any, parameters: Any, rest: Any) -> dict[str, Arra
 
   def predict(prompt: Prompt) -> Predictions:
     predictions = {'__call__': model(prompt)}
-    if hasattr(model, 'forward_tokens') and hasattr(model, 'embed'):
+    if isinstance(model, UpdatesTokens):
       tokens = model.forward_tokens(model.embed(prompt))
       predictions['forward_tokens'] = tokens[:, -1, -1]
     return predictions

@@ -17,6 +17,7 @@ from zoo.studies.headlines import (
   prior_mean,
   ranking,
   recall,
+  saddles,
   state_tracking,
 )
 from zoo.studies.runner import GetConfig
@@ -27,7 +28,7 @@ _ALL = (
   *(one_step.HEADLINE, deep_linear.HEADLINE, prior_mean.HEADLINE),
   *(pool_lines.HEADLINE, pool_crossing.HEADLINE, markov_phases.HEADLINE),
   *(induction.HEADLINE, recall.HEADLINE, ranking.HEADLINE),
-  *(garg.HEADLINE, state_tracking.HEADLINE),
+  *(garg.HEADLINE, saddles.HEADLINE, state_tracking.HEADLINE),
 )
 # All headlines by name, in the order in which they are run.
 HEADLINES = {one.name: one for one in _ALL}

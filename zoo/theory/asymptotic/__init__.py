@@ -6,3 +6,7 @@ from zoo.theory.asymptotic.pretraining import PretrainingRisks as PretrainingRis
 from zoo.theory.asymptotic.pretraining import RestrictedOptimum as RestrictedOptimum
 from zoo.theory.asymptotic.pretraining import pretraining as pretraining
 from zoo.theory.asymptotic.pretraining import restricted_optimum as restricted_optimum
+from zoo.theory.asymptotic.rotations import power_law as power_law
+from zoo.theory.asymptotic.rotations import rotated_optimum as rotated_optimum
+from zoo.theory.asymptotic.softmax import softmax_pair as softmax_pair
+from zoo.theory.asymptotic.softmax import softmax_risk as softmax_risk

@@ -1,0 +1,121 @@
+"""Draws the pictures of docs/dynamics.md and docs/large_dimension.md.
+
+python docs/theory_pictures.py docs/images
+"""
+
+import math
+import pathlib
+import sys
+
+import numpy as np
+from flax import nnx
+
+from zoo.models import LTB, YqLSA
+from zoo.reports.plots import Panel, level, render_figure, series
+from zoo.reports.style import BLUE, GREEN, PURPLE, VERMILION, Figure
+from zoo.tasks import LinearRegression
+from zoo.theory import asymptotic, dynamics, polynomial_optimum
+
+_SCALES = np.geomspace(1e-3, 0.2, 6)
+
+
+def draw_guess_time() -> Figure:
+  """The time to learn the guess, of flows and by the laws."""
+  times = []
+  for length, colours in ((0.5, (BLUE, VERMILION)), (2.0, (GREEN, PURPLE))):
+    task = LinearRegression(5, 5, prior_mean=np.full(5, length / 5**0.5))
+    for model, colour in zip((YqLSA, LTB), colours, strict=True):
+      found = [guess_times(model, scale, task) for scale in _SCALES]
+      name = f'{"yq-LSA" if model is YqLSA else "LTB"}, |w*| = {length:g}'
+      flow, law = np.transpose(found)
+      times.append(series(name, 'dots', colour, _SCALES, flow))
+      times.append(series(f'{name}, law', 'line', colour, _SCALES, law))
+  guess = Panel(
+    'a', 'scale s of the initial weights', 'time until half of w*', tuple(times), 'log'
+  )
+  return render_figure((guess,))
+
+
+def guess_times(
+  model: type[YqLSA] | type[LTB], scale: float, task: LinearRegression
+) -> tuple[float, float]:
+  """When the guess of a flow reaches half of w*, and what the law says."""
+  weights = model(task.num_features, init_scale=float(scale), rngs=nnx.Rngs(0))
+  law = dynamics.guess_time(weights, task)
+  at = np.linspace(0, 4 * law, 60)
+  flow = dynamics.gradient_flow(weights, task, at, 1e-8)
+  length = np.linalg.norm(task.prior_mean)
+  learned = flow.guesses @ task.prior_mean / length**2
+  return float(np.interp(0.5, np.maximum.accumulate(learned), at)), law
+
+
+def draw_toys() -> Figure:
+  """A factor that is held, and a mechanism that does not last."""
+  return render_figure((_clamping(), _transience()))
+
+
+def _clamping() -> Panel:
+  at = np.geomspace(0.1, 300, 120)
+  start = np.full((3, 4), 0.02)
+  held = start.copy()
+  held[0] = 1
+  free = dynamics.product_flow(start, np.ones(4), at)
+  clamped = dynamics.product_flow(held, np.ones(4), at, clamped=0)
+  drawn = (
+    series('three factors', 'line', BLUE, at, free),
+    series('one of them held', 'line', VERMILION, at, clamped),
+  )
+  return Panel('a', 'time', 'loss of a product', drawn, 'log')
+
+
+def _transience() -> Panel:
+  at = np.geomspace(1, 1e4, 120)
+  start = [[0.3] * 3, [0.15] * 3]
+  first, second = dynamics.competition_flow(start, [0.2, 0.01], 0.01, at).T
+  drawn = (
+    series('early mechanism', 'line', BLUE, at, first),
+    series('late mechanism', 'line', VERMILION, at, second),
+  )
+  return Panel('b', 'time', 'loss of a mechanism', drawn, 'log')
+
+
+def draw_large_dimension() -> Figure:
+  """Double descent, and what depth leaves."""
+  tau = np.geomspace(0.05, 20, 81) + 1e-9
+  limits = [asymptotic.pretraining(10, 0.5, float(one), 0.01) for one in tau]
+  icl, idg = np.minimum(np.transpose(limits), 10)
+  ends = asymptotic.pretraining(10, 0.5, math.inf, 0.01)
+  ratios = [0.5, 1.0, 2.0, 4.0]
+  drawn = [
+    series('new tasks', 'line', BLUE, tau, icl),
+    series('tasks of the pool', 'line', VERMILION, tau, idg),
+    level('new tasks, τ → ∞', ends.icl, tau),
+    level('the pool, τ → ∞', ends.idg, tau),
+  ]
+  descent = Panel(
+    'a', 'prompts n / d²', 'error, C = 10 d, d/2 tasks', tuple(drawn), 'log', 'log'
+  )
+  steps = np.arange(1, 7)
+  depth = []
+  for ratio, colour in zip(ratios, (BLUE, GREEN, VERMILION, PURPLE), strict=True):
+    share = [asymptotic.depth_limit(ratio, int(k)) for k in steps]
+    name = f'C = {ratio:g} d'
+    depth.append(series(name, 'line', colour, steps, share))
+    exact = [_finite(int(10 * ratio), int(k)) for k in steps]
+    depth.append(series(f'{name}, d = 10', 'dots', colour, steps, exact))
+  shares = Panel(
+    'b', 'gradient steps', 'share of the risk left', tuple(depth), y_scale='log'
+  )
+  return render_figure((descent, shares))
+
+
+def _finite(context_length: int, steps: int) -> float:
+  """The share of the risk that is left with ten features, exactly."""
+  return polynomial_optimum(LinearRegression(10, context_length), steps).risk / 10
+
+
+if __name__ == '__main__':
+  folder = pathlib.Path(sys.argv[1])
+  draw_guess_time().savefig(folder / 'guess_time.png')
+  draw_toys().savefig(folder / 'toys.png')
+  draw_large_dimension().savefig(folder / 'large_dimension.png')
