@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +69,7 @@ def test_shares_are_least_values_over_marchenko_pastur(alpha):
     assert asymptotic.depth_limit(alpha, steps, shared=True) == pytest.approx(
       risk(best)
     )
-    least = scipy.optimize.minimize_scalar(risk, bounds=(0, 2), method='bounded')
+    least: Any = scipy.optimize.minimize_scalar(risk, bounds=(0, 2), method='bounded')
     assert least.x == pytest.approx(best, abs=1e-4)
 
 

@@ -134,7 +134,7 @@ def test_kinds_of_stationary_points(plane):
     built(lambda: LTB(2, init_scale=0.0, rngs=nnx.Rngs(0))), task
   )
   assert (saddle.kind, saddle.gradient_norm) == ('saddle', 0)
-  length = np.linalg.norm(task.prior_mean)
+  length = float(np.linalg.norm(task.prior_mean))
   np.testing.assert_allclose(saddle.eigenvalues[[0, -1]], [-2 * length, 2 * length])
   # LSA has three factors more there.
   lsa = built(lambda: LSA(2, init_scale=0.5, rngs=nnx.Rngs(0)))
@@ -230,6 +230,7 @@ def test_mistakes_are_one_line(plane):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_sampled_training_with_adam_follows_the_exact_risk(plane):
   task, model, _ = plane
   steps, rate, batch_size = 150, 0.02, 4096
