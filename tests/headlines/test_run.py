@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 import configs
+from tests.compare import refuses
 from tests.launch.processes import ROOT
 from tests.training import fake_program
 from zoo.host.parts import Part
@@ -161,6 +162,24 @@ def test_a_measured_headline_is_not_measured_again(tmp_path, no_pictures):
   (tmp_path / 'tiny' / 'result.json').write_text('{"numbers": {"n": "1"}}')
   assert judged(one, tmp_path).verdict == HOLDS
   assert calls['n'] == 3
+
+  # So does that of another function.
+  def doubled(train):
+    return Found({'n': 4.0}, picture())
+
+  assert judged(headline(measure=doubled, n=at_most(1, '')), tmp_path).numbers == {
+    'n': 4.0
+  }
+
+
+def test_a_measure_that_does_not_fit_its_study_is_one_line(tmp_path):
+  bad = headline(measure=lambda train: Found({'m': 1.0}, picture()), n=near(2, 1, ''))
+  with refuses('the study tiny expects n, which its measure does not return; it ret'):
+    run([bad], no_config, tmp_path)
+  bad = headline(measure=lambda train: Found({'n': 1.0}, ()), n=near(2, 1, ''))
+  with refuses('the measure of tiny returns no panel; it must draw one'):
+    run([bad], no_config, tmp_path)
+  assert not (tmp_path / 'tiny').exists()
 
 
 def test_each_part_measures_its_own_and_the_whole_reports(tmp_path, no_pictures):

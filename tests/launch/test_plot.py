@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 
 from tests import fuzz
+from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config import schema
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
-from zoo.training.curves import _read_comparison, plot_examples, plot_risk, read_curve
+from zoo.training.curves import (
+  _read_comparison,
+  plot_examples,
+  plot_risk,
+  plot_sweep,
+  read_curve,
+)
 from zoo.training.summary import read_summary
 
 SUMMARY = {
@@ -284,3 +291,29 @@ def test_a_run_in_a_bucket_is_plotted_into_it(call, bucket, promotion_that_optax
   answer = call('plot', f'--workdir={bucket}', '--against=examples')
   assert answer.code == 2
   assert f'{bucket} has no loss by number of examples yet' in answer.err
+
+
+def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
+  rows = [
+    {'model.num_heads': h, 'optimizer.name': name, 'seed': seed, 'workdir': 'w'}
+    | {'exact_risk': None, 'eval_risk': 10.0 / h + seed}
+    for h in (3, 1, 2)
+    for name in ('adam', 'lion')
+    for seed in (0, 1, 2)
+  ]
+  (tmp_path / 'table.json').write_text(json.dumps(rows))
+  figure = plot_sweep(tmp_path)
+  (axes,) = figure.axes
+  assert {'model.num_heads', 'sampled risk at the end'} <= {
+    *(figure.get_supxlabel(), figure.get_supylabel()),
+    *(axes.get_xlabel(), axes.get_ylabel()),
+  }
+  first, second = axes.lines
+  np.testing.assert_allclose(np.asarray(first.get_ydata()), [11, 6, 10 / 3 + 1])
+  assert [line.get_label() for line in (first, second)] == ['name=adam', 'name=lion']
+  # Student's t with two degrees of freedom, for the standard error 1/√3.
+  heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
+  assert heights.max() == pytest.approx(11 + 4.303 / np.sqrt(3), rel=1e-3)
+  (tmp_path / 'table.json').write_text(json.dumps([{'seed': 0, 'workdir': 'w'}]))
+  with refuses('over no field of numbers but the seed'):
+    plot_sweep(tmp_path)

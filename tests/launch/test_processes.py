@@ -140,7 +140,7 @@ def test_a_run_that_is_not_finite_ends_in_one_line(tmp_path, cache):
 MISTAKES = {
   'workdir of another run': (
     [['--workdir={folder}/used']] * 2,
-    ['belongs to another config', 'train.num_steps (12 there, 50 here)'],
+    ['belongs to another config', 'train.batch_size (16 there, 48 here)'],
   ),
   'another config': (
     [[], ['--config.seed=3']],
@@ -165,7 +165,7 @@ def test_a_mistake_that_one_process_finds_is_one_line_and_ends_all(
   tmp_path, cache, mistake
 ):
   open_workdir(tmp_path / 'used', small_config())
-  (tmp_path / 'used' / 'metrics.jsonl').write_text('a logged step')
+  (tmp_path / 'used' / 'checkpoints' / '4').mkdir(parents=True)
   flags, parts = MISTAKES[mistake]
   own = [[flag.format(folder=tmp_path) for flag in one] for one in flags]
   workdir = f'--workdir={tmp_path}/run'

@@ -83,7 +83,7 @@ def test_the_risk_is_that_over_all_prompts(d, c, noise_std):
     assert deep.invariant_risk(task, *network) == pytest.approx(expected, 1e-11)
 
 
-@pytest.mark.parametrize('noise_std', [0.0, 0.7])
+@pytest.mark.parametrize('noise_std', mostly_full([0.7], [0.0]))
 def test_without_the_second_head_it_is_of_the_family(noise_std):
   task = isotropic(5, 8, noise_std=noise_std)
   expected = deep.gd_plus_plus_risk(task, [-0.2, -0.5], [-0.1], -0.9)
@@ -137,7 +137,7 @@ def test_two_heads_are_below_the_family_and_above_what_no_weights_can_do():
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize('noise_std', [0.0, 0.6])
+@pytest.mark.parametrize('noise_std', mostly_full([0.6], [0.0]))
 def test_the_search_ends_between_its_bounds(noise_std):
   features = np.diag([0.5, 1.0, 4.0])
   task = isotropic(

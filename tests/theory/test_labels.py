@@ -78,7 +78,7 @@ def test_golden_values(label, free, zero):
     assert labels.exact_risk(best.rule, task, label) == pytest.approx(best.risk)
 
 
-@pytest.mark.parametrize('seed', mostly_full(range(8), range(24)))
+@pytest.mark.parametrize('seed', mostly_full([0, 3, 5, 6], range(24)))
 def test_monte_carlo(seed):
   """Random rules, functions, noise and targets, d and C: within 4 standard errors.
 
@@ -106,9 +106,15 @@ def test_monte_carlo(seed):
   assert abs(errors.mean() - exact) < 4 * errors.std() / np.sqrt(n)
 
 
-@pytest.mark.parametrize('label', ['linear', 'cubic'])
-@pytest.mark.parametrize(('d', 'c'), [(1, 2), (2, 1)])
-@pytest.mark.parametrize('target', ['latent', 'label'])
+@pytest.mark.parametrize(
+  ('label', 'd', 'c', 'target'),
+  mostly_full(
+    [('cubic', 1, 2, 'label'), ('linear', 2, 1, 'latent')],
+    ['linear', 'cubic'],
+    [(1, 2), (2, 1)],
+    ['latent', 'label'],
+  ),
+)
 def test_cubature(label, d, c, target):
   """Tensor products of Gauss–Hermite rules are exact for polynomials.
 
@@ -135,8 +141,9 @@ def test_cubature(label, d, c, target):
   assert exact == pytest.approx(weights @ errors, rel=1e-11)
 
 
-@pytest.mark.parametrize('d', [1, 2, 5])
-@pytest.mark.parametrize('noise_std', [0.0, 0.8])
+@pytest.mark.parametrize(
+  ('d', 'noise_std'), mostly_full([(2, 0.0), (5, 0.8)], [1, 2, 5], [0.0, 0.8])
+)
 def test_linear_labels_are_linear_regression(d, noise_std):
   rng = np.random.default_rng(d)
   task = isotropic(d, 4, rng.normal(size=d), noise_std)
@@ -149,8 +156,14 @@ def test_linear_labels_are_linear_regression(d, noise_std):
     assert best.risk == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize('label', ['tanh', 'cubic', smooth])
-@pytest.mark.parametrize(('length', 'noise_std'), [(0.0, 0.5), (0.4, 0.0), (9.0, 1.5)])
+@pytest.mark.parametrize(
+  ('label', 'length', 'noise_std'),
+  mostly_full(
+    [('tanh', 9.0, 1.5), ('cubic', 0.4, 0.0), (smooth, 0.0, 0.5)],
+    ['tanh', 'cubic', smooth],
+    [(0.0, 0.5), (0.4, 0.0), (9.0, 1.5)],
+  ),
+)
 def test_label_moments_by_the_trapezoid_rule(label, length, noise_std):
   """In both variables ξ and n, without the reduction to one.
 
@@ -178,8 +191,12 @@ def test_label_moments_of_signs():
   np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize('d', [1, 2, 3, 10])
-@pytest.mark.parametrize('norm', [0.0, 1e-3, 2.0, 40.0])
+@pytest.mark.parametrize(
+  ('d', 'norm'),
+  mostly_full(
+    [(1, 2.0), (2, 0.0), (3, 1e-3), (10, 40.0)], [1, 2, 3, 10], [0.0, 1e-3, 2.0, 40.0]
+  ),
+)
 def test_averages_over_normal_weights(d, norm):
   """`E uᵏ θ⊗…⊗θ` are the moments of a normal vector, also times u²."""
   rng = np.random.default_rng(d)
@@ -241,9 +258,15 @@ def test_signs_close_the_gap():
   assert shifted.risk > free.risk
 
 
-@pytest.mark.parametrize('label', ['tanh', relu])
-@pytest.mark.parametrize('target', ['latent', 'label'])
-@pytest.mark.parametrize('guess', labels.GUESSES)
+@pytest.mark.parametrize(
+  ('label', 'target', 'guess'),
+  mostly_full(
+    [('tanh', 'latent', 'zero'), (relu, 'label', 'free')],
+    ['tanh', relu],
+    ['latent', 'label'],
+    labels.GUESSES,
+  ),
+)
 def test_no_rule_has_a_lower_risk(label, target, guess):
   task = isotropic(2, 3, 0.7, 0.4)
   best = labels.optimum(task, label, target, guess)

@@ -88,7 +88,7 @@ def test_golden_optima_over_polynomials(noise_std, degrees, risks):
   assert noise_std or all(optimum.steps is not None for optimum in found)
 
 
-@pytest.mark.parametrize('noise_std', [0.0, 0.5, 3.0])
+@pytest.mark.parametrize('noise_std', [0.0, 3.0])
 @pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])
 def test_polynomial_optimum_is_a_least_squares_solution(noise_std, start):
   """The quadratic function of the coefficients of Q, minimised as it stands."""

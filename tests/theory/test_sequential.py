@@ -7,6 +7,7 @@ import scipy.optimize
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo import theory
 from zoo.theory import sequential
@@ -78,8 +79,14 @@ def test_golden_values():
   np.testing.assert_allclose(found, expected, rtol=0, atol=5.1e-7)
 
 
-@pytest.mark.parametrize('kind', ['mean', 'noise', 'general', 'singular'])
-@pytest.mark.parametrize(('d', 'c'), [(1, 3), (2, 2), (3, 1)])
+@pytest.mark.parametrize(
+  ('kind', 'd', 'c'),
+  mostly_full(
+    [('mean', 1, 3), ('noise', 3, 1), ('general', 2, 2), ('singular', 3, 1)],
+    ['mean', 'noise', 'general', 'singular'],
+    [(1, 3), (2, 2), (3, 1)],
+  ),
+)
 def test_curve_is_the_expectation_over_all_prompts(cubature, make_task, kind, d, c):
   # The squared error has degree 4 in each feature and 2 in all other variables, so that
   # the quadrature is exact.
@@ -102,7 +109,7 @@ def test_curve_is_the_expectation_over_all_prompts(cubature, make_task, kind, d,
     assert_close(sequential.curve(task, decay, erase, write, start), expected, 1e-11)
 
 
-@pytest.mark.parametrize('seed', range(20))
+@pytest.mark.parametrize('seed', mostly_full(range(4), range(20)))
 def test_curve_is_what_samples_estimate(make_task, seed):
   rng = np.random.default_rng(seed)
   d, c, form = 2 + seed % 4, 3 + seed % 3, FORMS[seed % 4]

@@ -257,6 +257,7 @@ def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
   )
 
 
+@pytest.mark.slow
 def test_yq_lsa_learns_to_be_one_step_of_gradient_descent(tmp_path):
   config = small_config(
     train__num_steps=1500, optimizer__learning_rate=2e-2, train__batch_size=256

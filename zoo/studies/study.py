@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import json
 import math
 import os
@@ -153,6 +155,7 @@ def run(
 ) -> list[Result] | None:
   """Measures the `wanted` studies that the folder `out` does not have yet.
 
+  One whose `measure` has changed since is measured again, with the runs that are kept.
   Writes, for each study, a folder with its runs and `result.json`, and a figure (CSV,
   SVG, PNG); and, for all `known` studies (None: those that are wanted), the numbers in
   one file and `report.html`. With a `part`, such as `Part(2, 4)`, it measures only
@@ -226,13 +229,20 @@ def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:
   start = time.monotonic()
   folder = out / study.name
   found = study.measure(Trainer(folder / 'runs', get_config))
+  if missing := study.expected.keys() - found.numbers.keys():
+    raise UserError(
+      f'the study {study.name} expects {", ".join(sorted(missing))}, which its measure '
+      f'does not return; it returns {", ".join(found.numbers)}'
+    )
+  if not found.panels:
+    raise UserError(f'the measure of {study.name} returns no panel; it must draw one')
   names = dict.fromkeys([*study.expected, *found.numbers])
   numbers = {name: float(found.numbers[name]) for name in names}
   folder.mkdir(parents=True, exist_ok=True)
   write_plot(Plot(study.name, found.panels), out)
   minutes = (time.monotonic() - start) / 60
   # Last, since a study with a result file is not measured again.
-  result = {'numbers': numbers, 'minutes': minutes}
+  result = {'numbers': numbers, 'minutes': minutes, 'measure': _digest(study)}
   write_atomically(folder / _RESULT, json.dumps(result, indent=2) + '\n')
 
 
@@ -241,10 +251,20 @@ class _Saved(TypedDict):
 
   numbers: dict[str, float]
   minutes: float
+  measure: str  # the digest of the function that measured them
+
+
+def _digest(study: Study) -> str:
+  """A digest of the source of a study's `measure`; empty if it has none."""
+  try:
+    source = inspect.getsource(study.measure)
+  except (OSError, TypeError):  # typed into a prompt, or no function
+    return ''
+  return hashlib.sha256(source.encode()).hexdigest()
 
 
 def _read(study: Study, out: pathlib.Path) -> Result:
-  """The result of a study in a folder; empty if there is none for these numbers."""
+  """The result of a study in a folder; empty if there is none for its `measure`."""
   try:
     found = read_as(out / study.name / _RESULT, _Saved)
     text = read_text(out / f'figure_{study.name}.csv')
@@ -252,7 +272,8 @@ def _read(study: Study, out: pathlib.Path) -> Result:
   except UserError:
     return Result(study, None, None, None)
   numbers = found['numbers']
-  if not numbers.keys() >= study.expected.keys():
+  changed = found['measure'] != _digest(study)
+  if changed or not numbers.keys() >= study.expected.keys():
     return Result(study, None, None, None)
   return Result(study, numbers, found['minutes'], plot)
 

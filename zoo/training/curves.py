@@ -11,8 +11,9 @@ from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.host.files import read_json, workdir_path
 from zoo.measure.comparison import MODEL, Comparison, without_errors
+from zoo.measure.intervals import interval
 from zoo.reports.comparison_plots import plot_by_examples
-from zoo.reports.plots import Panel, render_grid, series
+from zoo.reports.plots import Panel, Series, render_grid, series
 from zoo.reports.style import BLACK, PALETTE, Figure
 from zoo.storage.workdir import POINTS
 from zoo.tasks.base import is_squared
@@ -58,6 +59,50 @@ def plot_risk(workdirs: Sequence[str | pathlib.Path]) -> Figure:
   title = 'numbers are risks at the end' if len(folders) > 1 else ''
   axes = 'training step', 'in-context risk (log scale)'
   return render_grid([Panel(title, *axes, tuple(shown), y_scale='log')], 1, 3.3)
+
+
+def plot_sweep(workdir: str | pathlib.Path) -> Figure:
+  """The risk at the end of the points of a sweep, against one of its fields.
+
+  That is the field with the most different numbers; the other fields have a line for
+  each of their values. Several seeds are a mean with its 95 % interval, Student's t.
+  The risk is exact where all are, else on held-out prompts. Raises UserError if no
+  field but the seed has numbers.
+  """
+  rows = read_json(workdir_path(workdir) / _TABLE)
+  fields = [*itertools.takewhile(lambda name: name != 'workdir', rows[0])]
+  numbers = {
+    name: {row[name] for row in rows}
+    for name in fields
+    if name != 'seed' and all(type(row.get(name)) in (int, float) for row in rows)
+  }
+  if not numbers:
+    raise UserError(f'{workdir} is a sweep over no field of numbers but the seed')
+  across = max(numbers, key=lambda name: len(numbers[name]))
+  others = [name for name in fields if name not in (across, 'seed')]
+  kind = 'exact_risk' if all(row['exact_risk'] is not None for row in rows) else None
+  lines: dict[str, dict[float, list[float]]] = {}
+  for row in rows:
+    label = ', '.join(f'{name.rpartition(".")[2]}={row.get(name)}' for name in others)
+    risks = lines.setdefault(label or 'all points', {}).setdefault(row[across], [])
+    risks.append(row[kind or 'eval_risk'])
+  shown = []
+  for colour, (label, found) in zip(
+    itertools.cycle(PALETTE), lines.items(), strict=False
+  ):
+    x = sorted(found)
+    mean, low, high = zip(*map(_mean_of_seeds, map(found.get, x)), strict=True)
+    shown.append(Series(label, 'curve', colour, tuple(map(float, x)), mean, low, high))
+  axes = across, f'{"exact" if kind else "sampled"} risk at the end'
+  return render_grid([Panel('', *axes, tuple(shown))], 1, 3.3)
+
+
+def _mean_of_seeds(risks: Any) -> tuple[float, float, float]:
+  """The mean and its 95 % interval, which a single seed does not have."""
+  if len(risks) == 1:
+    return risks[0], risks[0], risks[0]
+  found = interval(risks)
+  return found.mean, found.low, found.high
 
 
 def read_curve(workdir: pathlib.Path) -> RiskCurve:
