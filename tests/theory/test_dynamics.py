@@ -233,7 +233,7 @@ def test_mistakes_are_one_line(plane):
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_sampled_training_with_adam_follows_the_exact_risk(plane):
   task, model, _ = plane
-  steps, rate, batch_size = 150, 0.02, 4096
+  steps, rate, batch_size = 90, 0.02, 8192
   wanted = dynamics.descent(model, task, rate, [steps // 3, steps], 'adam')
   graph, start = nnx.split(model)
   optimizer = optax.adam(rate)
