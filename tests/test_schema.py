@@ -23,7 +23,7 @@ def _fields():
   for chosen in registry.mixers.names():
     own = schema.described(registry.mixers.get(chosen))
     options = own.keys() - {'width', 'num_heads', 'causal', 'rotary', 'init', 'rngs'}
-    for name in options:
+    for name in sorted(options):
       yield f'{chosen}.{name}', own[name]
 
 
