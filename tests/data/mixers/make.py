@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument(f'--{name}', required=True)
   flags = parser.parse_args()
   found = of_fla(flags.fla) | of_mamba(flags.mamba)
-  arrays = {
+  arrays: dict[str, Any] = {
     f'{mixer}/{name}': array.numpy()
     for mixer, each in found.items()
     for name, array in each.items()
