@@ -62,7 +62,7 @@ chi variables are accepted by the words that proposed them
   - words(jax.random.fold_in(stream, 0), len(degrees), batch_size)
   + words(stream, len(degrees), batch_size)
 the probabilities of classes are normalised over prompts
-  zoo/core/losses.py: tasks/test_gaussian_clusters.py tasks/test_markov_chain.py
+  zoo/core/losses.py: test_curves.py tasks/test_gaussian_clusters.py
   - jax.nn.log_softmax(prediction)
   + jax.nn.log_softmax(prediction, axis=0)
 the moment of k examples is divided by k + 1
