@@ -14,7 +14,6 @@ import re
 import shutil
 import socket
 import stat
-import sys
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -164,13 +163,6 @@ def parse_json(text: str | bytes, source: str) -> Any:
     return json.loads(text)
   except (ValueError, RecursionError) as error:  # also a number with too many digits
     raise UnreadableFile(f'{source} is not JSON: {error}') from error
-
-
-def is_finite_number(value: object) -> bool:
-  """Whether a JSON value is a finite number that float64 can hold, not a boolean."""
-  if isinstance(value, bool) or not isinstance(value, int | float):
-    return False
-  return abs(value) <= sys.float_info.max  # false for NaN
 
 
 def finite_or_null(content: Any) -> Any:

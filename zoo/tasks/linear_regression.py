@@ -83,13 +83,6 @@ class LinearRegression(FunctionClass):
       if (covariance := getattr(self, f'{name}_covariance')) is not None:
         set_field(self, f'{name}_root', symmetric_root(covariance))
 
-  @property
-  def statistics_key(self) -> tuple:
-    """A key that is equal for tasks with the same samples of `sample_statistics`."""
-    arrays = self.prior_covariance, self.feature_covariance
-    contents = (None if array is None else array.tobytes() for array in arrays)
-    return self.num_features, self.context_length, is_zero(self.noise_std), *contents
-
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     normal = super().sample_features(key)
     return _correlate(normal[..., None], self.feature_root)[..., 0]
