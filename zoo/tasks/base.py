@@ -253,16 +253,13 @@ def symmetric_root(covariance: Float[np.ndarray, 'd d']) -> Float[np.ndarray, 'd
 
 
 @values.value
-class ShiftedTask(FunctionClass):
-  """A task with changed features or a scaled function, and the same noise.
+class ChangedTask(FunctionClass):
+  """A task with the functions, labels and loss of another, which it holds.
 
-  The changed features are labelled by functions from the same distribution.
+  A subclass defines `evaluate`.
   """
 
   task: FunctionClass = leaf()
-  change: Change | None = None
-  # It multiplies the values of the function, which must be numbers then.
-  scale: float = static(default=1.0)
 
   num_features: int = derived_size()
   num_outputs: int = derived_size()
@@ -273,18 +270,8 @@ class ShiftedTask(FunctionClass):
     for name in ('num_features', 'num_outputs', 'context_length', 'noise_std'):
       set_field(self, name, getattr(self.task, name))
 
-  def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
-    if self.change is None:
-      return self.task.sample_features(key)
-    features_key, change_key = jax.random.split(key)
-    return self.change(change_key, self.task.sample_features(features_key))
-
   def sample_function(self, key: Key[Array, '']) -> PyTree:
     return self.task.sample_function(key)
-
-  def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
-    targets = self.task.evaluate(function, x)
-    return targets if self.scale == 1 else self.scale * targets
 
   def sample_labels(
     self, key: Key[Array, ''], targets: Float[Array, ' t *k']
@@ -295,6 +282,28 @@ class ShiftedTask(FunctionClass):
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
     return self.task.loss(prediction, target)
+
+
+@values.value
+class ShiftedTask(ChangedTask):
+  """A task with changed features or a scaled function, and the same noise.
+
+  The changed features are labelled by functions from the same distribution.
+  """
+
+  change: Change | None = None
+  # It multiplies the values of the function, which must be numbers then.
+  scale: float = static(default=1.0)
+
+  def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
+    if self.change is None:
+      return self.task.sample_features(key)
+    features_key, change_key = jax.random.split(key)
+    return self.change(change_key, self.task.sample_features(features_key))
+
+  def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
+    targets = self.task.evaluate(function, x)
+    return targets if self.scale == 1 else self.scale * targets
 
   def baselines(self) -> dict[str, Predictor]:
     """The baselines of the task, whose Bayes predictor is named `bayes_unshifted`.

@@ -6,48 +6,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo.config.curricula import Stage
-from zoo.core.values import derived, derived_size, leaf, set_field, value
-from zoo.tasks.base import FunctionClass
+from zoo.core.values import leaf, value
+from zoo.tasks.base import ChangedTask
 
 
 @value
-class FirstFeatures(FunctionClass):
+class FirstFeatures(ChangedTask):
   """A task whose features are 0 but for the first `num_used`; labels follow from these.
 
   (Garg et al., arXiv 2208.01066, section 4: prompts in a subspace.)
   """
 
-  task: FunctionClass = leaf()
   num_used: Array = leaf()
-
-  num_features: int = derived_size()
-  num_outputs: int = derived_size()
-  context_length: int = derived_size()
-  noise_std: float = derived()
-
-  def __post_init__(self):
-    for name in ('num_features', 'num_outputs', 'context_length', 'noise_std'):
-      set_field(self, name, getattr(self.task, name))
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     used = jnp.arange(self.num_features) < self.num_used
     return jnp.where(used[None], self.task.sample_features(key), 0)
 
-  def sample_function(self, key: Key[Array, '']) -> PyTree:
-    return self.task.sample_function(key)
-
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
     return self.task.evaluate(function, x)
-
-  def sample_labels(
-    self, key: Key[Array, ''], targets: Float[Array, ' t *k']
-  ) -> Float[Array, ' t *k']:
-    return self.task.sample_labels(key, targets)
-
-  def loss(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*m']:
-    return self.task.loss(prediction, target)
 
 
 def mean_at(stage: Stage | None, losses: Float[Array, '*n']) -> Float[Array, '']:
