@@ -1,5 +1,5 @@
-from zoo.core.tables import format_estimate, format_table
-from zoo.reports.tables import Table, to_csv
+from zoo.core.tables import format_estimate, format_table, to_csv
+from zoo.reports.tables import Table
 
 
 def test_the_first_column_is_flush_left_and_numbers_flush_right():

@@ -1,6 +1,9 @@
-"""Numbers and tables as plain text, for a terminal."""
+"""Numbers and tables as plain text, for a terminal or as CSV."""
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from zoo.core.errors import printable
 
@@ -38,3 +41,12 @@ def format_table(
     ).rstrip()
     for line in lines
   )
+
+
+def to_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> str:
+  """Rows by column as CSV, with an empty cell where a row has no value."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, [*columns], lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()

@@ -12,6 +12,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from zoo import reports
+from zoo.core.tables import to_csv
 from zoo.host.files import write_atomically
 from zoo.llm.ablation_results import LEVEL, Results, Row
 from zoo.llm.config import ORACLE
@@ -19,7 +20,6 @@ from zoo.llm.readouts import READOUTS, ReadoutName
 from zoo.llm.report import number, with_interval
 from zoo.reports import plots
 from zoo.reports.style import BLACK, GREY, PALETTE
-from zoo.reports.tables import to_csv
 
 TABLE, PAGE, NUMBERS = 'table.csv', 'report.html', 'ablation.json'
 FILES = TABLE, PAGE, NUMBERS

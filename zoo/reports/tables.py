@@ -1,12 +1,9 @@
-"""Tables: one list of rows for a terminal, a page in Markdown, HTML and CSV."""
+"""Tables: one list of rows for a terminal, a page in Markdown, and HTML."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
 
 from zoo.core.tables import format_table
 
@@ -29,12 +26,3 @@ class Table:
     rule = ['--:' if i in right else '---' for i in range(len(self.header))]
     lines = [self.header, rule, *self.rows]
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-
-
-def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-  """Rows by column as CSV, with an empty cell where a row has no value."""
-  text = io.StringIO()
-  writer = csv.DictWriter(text, columns, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  return text.getvalue()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
-import csv
 import hashlib
-import io
 import itertools
 import json
 import pathlib
@@ -330,12 +328,8 @@ def _write_table(rows: Sequence[Row], workdir: pathlib.Path) -> None:
   plain = [{**row, 'workdir': str(row['workdir'].relative_to(workdir))} for row in rows]
   write_atomically(workdir / 'table.json', json.dumps(plain, indent=2) + '\n')
   flat = [_flat(row) for row in plain]
-  text = io.StringIO()
   names = dict.fromkeys(name for row in flat for name in row)
-  writer = csv.DictWriter(text, names, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(flat)
-  write_atomically(workdir / 'table.csv', text.getvalue())
+  write_atomically(workdir / 'table.csv', tables.to_csv(names, flat))
 
 
 def _flat(row: Row) -> Row:

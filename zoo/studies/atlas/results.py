@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from zoo.core import tables
 from zoo.measure.intervals import Interval, interval, seed_interval
-from zoo.reports import Table, tables
+from zoo.reports import Table
 
 
 class Cell(NamedTuple):
