@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from zoo import reports
 from zoo.core.errors import UserError, check_count, check_name
@@ -16,7 +16,7 @@ from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import FIGURES, plot
 from zoo.studies.paper.language_model import TITLE, LanguageModelRun, read_run
-from zoo.studies.paper.training import Point, fields_of, train_all
+from zoo.studies.paper.training import Point, Runs, fields_of, train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -73,14 +73,10 @@ def reproduce(
     runs = train_all(points, num_seeds, objective, train, part)
     if part is not None:
       return []
-    plots: dict[str, Plot] = {}
-    wanted = {name: FIGURES[name] for name in figures}
-    for name, _ in each('figure', wanted, interruption):
-      plots[name] = plot(name, runs)
-      write_plot(plots[name], out)
-    if language_model is not None:
-      plots['6'] = language_model.plot
-      write_plot(plots['6'], out)
+    plots = {}
+    for name, one in _plots(figures, runs, language_model, interruption):
+      plots[name] = one
+      write_plot(one, out)
     claims = each('claim', {claim.key: claim for claim in CLAIMS}, interruption)
     judged = [judge(claim, plots) for _, claim in claims]
     arguments = {
@@ -99,6 +95,20 @@ def reproduce(
     return judged
 
   return run_in(out, work)
+
+
+def _plots(
+  figures: Sequence[str],
+  runs: Runs,
+  language_model: LanguageModelRun | None,
+  interruption: Interruption,
+) -> Iterator[tuple[str, Plot]]:
+  """The figures by name, made one by one; figure 6 is that of a language model."""
+  wanted = {name: FIGURES[name] for name in figures}
+  for name, _ in each('figure', wanted, interruption):
+    yield name, plot(name, runs)
+  if language_model is not None:
+    yield '6', language_model.plot
 
 
 def _page(
