@@ -129,8 +129,8 @@ def test_the_risks_at_a_prior_mean():
 
 def test_averaging_and_one_step_of_descent_by_sampling():
   random = np.random.RandomState(0)
-  d, count = 5, 20000
-  for k in (5, 10):
+  count, ranges = 20000, expected('garg_toy')
+  for d, k in ((5, 2), (5, 5), (5, 10), (20, 20)):
     x, w = random.normal(size=(count, k, d)), random.normal(size=(count, d))
     sums = np.einsum('nki,nkj,nj->ni', x, x, w, optimize=True)
     for step, value in (
@@ -140,7 +140,13 @@ def test_averaging_and_one_step_of_descent_by_sampling():
       errors = np.square(step * sums - w).sum(axis=1) / d
       stderr = errors.std() / math.sqrt(count)
       assert abs(errors.mean() - value) < 4 * stderr
-    assert expected('garg_toy')[f'averaging_{k}'].holds((d + 1) / k)
+  # The numbers that the source prints are those of the formula.
+  for k in (20, 40):
+    assert ranges[f'averaging_{k}'].holds(21 / k)
+  # Averaging and one step of descent miss the margins.
+  for k in (2, 3, 5, 10):
+    assert not ranges[f'model_{k}'].holds(6 / k)
+    assert k > 3 or not ranges[f'model_{k}'].holds(garg._gd(5, k))
 
 
 def test_a_plateau_is_where_the_loss_waits_longest():

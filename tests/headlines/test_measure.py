@@ -6,9 +6,9 @@ import pytest
 
 from configs import get_config
 from tests.marks import FULL
-from zoo.studies.headlines import HEADLINES, markov_phases
+from zoo.studies.headlines import HEADLINES, markov_phases, pool_lines
 from zoo.studies.runner import Trainer
-from zoo.studies.study import HOLDS, verdict
+from zoo.studies.study import FAILS, HOLDS, verdict
 from zoo.training import sweeps
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
@@ -38,6 +38,15 @@ def test_every_headline_has_a_valid_config(tmp_path):
       HEADLINES[name].measure(OnlyChecks(tmp_path, get_config))
 
 
+def test_the_lines_of_pools_fail_if_the_posterior_mean_is_ridge(tmp_path, monkeypatch):
+  mean = pool_lines._mean
+  monkeypatch.setattr(
+    pool_lines, '_mean', lambda name, *args, **kwargs: mean('ridge', 64, new=True)
+  )
+  one = HEADLINES['pool_lines']
+  assert verdict(one, one.measure(OnlyChecks(tmp_path, get_config)).numbers) == FAILS
+
+
 class Short(Trainer):
   """Trains four steps instead of thousands."""
 
@@ -61,13 +70,16 @@ class Short(Trainer):
   'name',
   [pytest.param(name, marks=FULL) if name in SLOWEST else name for name in TRAINED],
 )
-def test_every_headline_measures_what_it_expects(name, tmp_path, monkeypatch):
+def test_a_headline_measures_what_it_expects_and_fails_untrained(
+  name, tmp_path, monkeypatch
+):
   monkeypatch.setattr(markov_phases, '_PARTS', {'start': (2, 2), 'whole': (4, 2)})
   one = HEADLINES[name]
   found = one.measure(Short(tmp_path / 'runs', get_config))
   assert found.numbers.keys() == one.expected.keys()
   assert all(map(math.isfinite, found.numbers.values()))
   assert found.panels
+  assert verdict(one, found.numbers) == FAILS
 
 
 @pytest.mark.slow

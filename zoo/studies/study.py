@@ -100,6 +100,7 @@ class Study:
   minutes: Number | None = None  # about, on 2 CPU cores
   caption: str = ''  # of the picture
   note: str = ''
+  log: tuple[str, ...] = ()  # the settings that were tried: before → after
 
 
 class Result(NamedTuple):
@@ -302,6 +303,8 @@ def _numbers(one: Result) -> reports.Table:
     note += f' About {study.minutes:g} minutes on 2 CPU cores.'
   if one.minutes is not None:
     note += f' Here it took {one.minutes:.1f}.'
+  if study.log:
+    note += ' Settings that were tried: ' + '; '.join(study.log) + '.'
   header = 'number', 'expected', 'measured', 'from'
   return reports.Table(rows, header, title=f'{study.name}: {one.verdict}', note=note)
 
@@ -340,4 +343,5 @@ def _as_json(one: Result) -> Mapping[str, Any]:
     'verdict': one.verdict,
     'minutes': one.minutes,
     'note': study.note,
+    'log': [*study.log],
   }

@@ -147,6 +147,10 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
+  log=(
+    'kernels of scale 1/√inputs → 0.02, as in minGPT: no uniform phase was seen before',
+    'a checkpoint every 25 steps → every 5, then every 50: the first phase is short',
+  ),
   caption='(a) The divergence of the model from the truth during training, after 100 '
   'transitions, and those of the strategies. (b) The divergence of the model from '
   'each strategy: the lowest line is the phase.',

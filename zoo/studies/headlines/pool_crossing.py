@@ -12,7 +12,7 @@ from zoo.studies.runner import Trainer, load
 from zoo.studies.study import Found, Study, at_least, at_most, near
 from zoo.tasks import TaskPool
 
-_SIZES = 4, 256, 16384
+_SIZES = 4, 32, 256, 2048, 16384
 _NUM_PROMPTS = 2048
 
 
@@ -53,7 +53,7 @@ _FIGURE = 'Figs. 2 and 3: '
 HEADLINE = Study(
   name='pool_crossing',
   statement='From some pool size on, a transformer is nearer to ridge than to dMMSE.',
-  setting='D = 8, K = 16, σ² = 0.25, pools of M = 4, 256 and 16384 tasks; a '
+  setting='D = 8, K = 16, σ² = 0.25, pools of M = 4, 32, 256, 2048 and 16384 tasks; a '
   'transformer of 2 layers, width 64, 4000 steps of 64 prompts (the source: 8 layers, '
   'width 128, 500,000 steps of 256). On new tasks, the mean over k = 0 … 15 examples '
   'of the squared distance of its predictions to dMMSE, over that to ridge.',
@@ -65,7 +65,11 @@ HEADLINE = Study(
     'largest_pool': at_least(1, _FIGURE + 'above the threshold it is nearer to ridge'),
     'crossings': near(1, 0, _FIGURE + 'there is one threshold'),
   },
-  minutes=6,
+  minutes=10,
+  log=(
+    '4 pools, 6000 steps → pools of 4, 256 and 16384 tasks, 4000 steps, which leave '
+    'crossings no choice → 5 pools',
+  ),
   measure=measure,
   caption='The distance of a trained transformer from the posterior mean over its '
   'pool, and from ridge, on tasks that are not in the pool.',

@@ -80,6 +80,10 @@ HEADLINE = Study(
   },
   minutes=2,
   measure=measure,
+  log=(
+    'questions in rounds that ask for each key once, 5000 steps: it failed → each '
+    'question drawn independently, 2000 steps',
+  ),
   caption='(a) The share of right answers by number of pairs before the query: the '
   'first four keys are new, so their values cannot be known. (b) The loss in training.',
 )
