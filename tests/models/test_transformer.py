@@ -317,22 +317,11 @@ def test_a_longer_context_than_the_positions_is_refused():
 @pytest.mark.parametrize(
   ('given', 'said'),
   [
-    ({'num_layers': 0}, ['num_layers']),
     ({'width': 9}, ['width is 9', 'multiple of num_heads, which is 2']),
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
     ({'mixer': []}, ['mixer is empty']),
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
-    ({'tokens': 'join'}, ["unknown tokens 'join'", 'joint']),
-    ({'guess': 'lin'}, ["unknown guess 'lin'"]),
-    ({'positions': 'sine'}, ["unknown positions 'sine'"]),
-    ({'norm': 'batch'}, ["unknown norm 'batch'"]),
-    ({'feed_forward': 'relu'}, ["unknown feed_forward 'relu'"]),
-    ({'hidden_features': -1}, ['hidden_features']),
-    ({'num_loops': 0}, ['num_loops']),
-    ({'causal': 'False'}, ["causal is 'False'; it must be True or False"]),
-    ({'remat': 1}, ['remat is 1; it must be True or False']),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
-    ({'init_scale': -1.0}, ['init_scale']),
   ],
   ids=str,
 )

@@ -5,7 +5,6 @@ import pytest
 from scipy.special import log_softmax, ndtr, softmax
 
 import zoo
-from tests.compare import refuses
 from zoo.core import losses
 from zoo.core.protocols import PredictsAll
 from zoo.measure.curves import sample_losses
@@ -194,19 +193,3 @@ def test_bayes_is_calibrated_and_the_best():
   )
   gap = found['bayes'] - stated['bayes']
   assert np.all(np.abs(gap.mean(0)) <= 4 * gap.std(0) / np.sqrt(512) + 1e-6)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'context_length': 2.5}, 'context_length is 2.5'),
-    ({'num_classes': 1}, 'num_classes is 1; it must be an integer ≥ 2'),
-    ({'num_classes': None}, 'num_classes is None'),
-    ({'classes': 3}, "did you mean 'num_classes'?"),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _task(**changes)

@@ -375,26 +375,6 @@ def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
         assert np.sign(actual[b, k]) == np.sign(q @ (y @ x))
 
 
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'context_length': 2.5}, 'context_length is 2.5'),
-    ({'link': 'probits'}, "unknown link 'probits'; known: logistic, probit, sign"),
-    ({'link': None}, 'unknown link None'),
-    ({'prior_mean': [1.0]}, 'prior_mean has shape (1,)'),
-    ({'prior_mean': np.nan}, 'nan'),
-    ({'prior_covariance': np.eye(2)}, 'prior_covariance has shape (2, 2)'),
-    ({'prior_covariance': -np.eye(3)}, 'prior_covariance has the eigenvalue -1'),
-    ({'prior_std': 3}, 'prior_'),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _task(**changes)
-
-
 def test_there_is_no_bayes_for_the_sign():
   assert 'bayes' not in _task(link='sign').baselines()
   with refuses("link is 'sign'; it must be 'logistic' or 'probit'"):
