@@ -53,29 +53,7 @@ MISTAKES = {
     [YQ, '--config.model.name=yqlsa'],
     ["unknown model 'yqlsa'", "did you mean 'yq_lsa'"],
   ),
-  'unknown task': (
-    [YQ, '--config.task.name=linear_regresion'],
-    ["unknown task 'linear_regresion'", "did you mean 'linear_regression'"],
-  ),
-  'prior mean of the wrong length': (
-    [YQ, '--config.task.prior_mean=(1.0,2.0)'],
-    ['prior_mean has shape (2,)', 'length 10'],
-  ),
-  'heads over the model axis': (
-    [
-      '--config=configs/multi_head_lsa.py',
-      '--config.mesh.data=1',
-      '--config.mesh.model=2',
-    ],
-    ['11 heads', 'config.mesh.model, which is 2'],
-  ),
-  'batch over the data axis': (
-    [YQ, '--config.mesh.data=2', '--config.train.batch_size=3'],
-    ['config.train.batch_size is 3', 'which is 2'],
-  ),
-  'mesh too large': ([YQ, '--config.mesh.data=64'], ['64 devices', 'there are 8']),
   'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
-  'no heads': ([TRANSFORMER, '--config.model.num_heads=0'], ['num_heads is 0', '≥ 1']),
   'no section of that name': (
     ['--config=lsa', '--config.optimizer.decay=1'],
     ["unknown field 'config.optimizer.decay'", 'weight_decay'],
@@ -85,17 +63,9 @@ MISTAKES = {
     ['--config=transformer.py'],
     ['transformer.py does not exist', 'did you mean transformer?'],
   ),
-  'an option that no mixer has': (
-    [TRANSFORMER, '--config.model.mixer_options.foo=3', '--config.model.mixer=mamba'],
-    ["'foo'", 'known: state_size'],
-  ),
   'None for a number of steps': (
     [YQ, '--config.train.num_steps=None'],
     ['config.train.num_steps is None', 'from 1'],
-  ),
-  'None for a truth': (
-    [TRANSFORMER, '--config.model.causal=None'],
-    ['config.model: causal is None; it must be True or False'],
   ),
   'None for no field': (
     [YQ, '--config.optimizer.clipnorm=None'],
