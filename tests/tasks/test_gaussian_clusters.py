@@ -5,9 +5,7 @@ import pytest
 from scipy.special import log_softmax, ndtr, softmax
 
 import zoo
-from zoo.core import losses
 from zoo.core.protocols import PredictsAll
-from zoo.measure.curves import sample_losses
 from zoo.tasks import GaussianClusters
 from zoo.tasks import gaussian_clusters as clusters
 
@@ -172,24 +170,3 @@ def test_the_other_baselines_agree_with_loops():
         intercepts += 0.01 / k * gap.sum(0)
       # 1000 steps, each with a rounding of numbers below 1.
       np.testing.assert_allclose(actual['gd'][b], q @ weights + intercepts, atol=1e-4)
-
-
-# That its posterior is the right one is shown above.
-@pytest.mark.slow
-@pytest.mark.full
-def test_bayes_is_calibrated_and_the_best():
-  task, lengths = _task(), [0, 1, 3, 9]
-  found = sample_losses(task.baselines(), task, 512, 3, lengths=lengths)
-  for name, values in found.items():
-    gap = found['bayes'] - values
-    assert np.all(gap.mean(0) <= 4 * gap.std(0) / np.sqrt(512) + 1e-6), name
-
-  # The mean loss of true probabilities is the mean entropy that they state.
-  def entropy(prediction, target):
-    return losses.cross_entropy(prediction, jax.nn.softmax(prediction))
-
-  stated = sample_losses(
-    {'bayes': task.baselines()['bayes']}, task, 512, 3, lengths=lengths, loss=entropy
-  )
-  gap = found['bayes'] - stated['bayes']
-  assert np.all(np.abs(gap.mean(0)) <= 4 * gap.std(0) / np.sqrt(512) + 1e-6)

@@ -75,14 +75,3 @@ def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
       w = mean + z.T / 3 @ np.linalg.pinv(covariance, rcond=1e-12) @ (y - z @ mean)
       query = squares[k] if k < 5 else np.asarray(prompt.x_query[i]) ** 2
       np.testing.assert_allclose(predictions[i, k], w @ query, rtol=1e-6, atol=1e-6)
-
-
-# A test above shows what Bayes predicts.
-@pytest.mark.slow
-@pytest.mark.full
-def test_no_baseline_surpasses_bayes():
-  task = QuadraticRegression(4, 8, noise_std=0.5, prior_mean=2.0)
-  losses = sample_losses(task.baselines(), task, 2048, 0)
-  for name, values in losses.items():
-    gap = values - losses['bayes']
-    assert np.all(gap.mean(0) >= -4 * gap.std(0) / np.sqrt(len(gap))), name
