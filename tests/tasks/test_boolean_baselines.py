@@ -25,13 +25,17 @@ def _task(name, num_features=28, context_length=60, **changes) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _prompts(task, count, seed=0) -> zoo.Prompt:
+def _drawn(task, count, seed) -> zoo.Prompt:
   return task.sample(jax.random.key(seed), count)
+
+
+def _prompts(task, count, seed=0) -> zoo.Prompt:
+  return jax.device_get(_drawn(task, count, seed))  # whose parts compile nothing
 
 
 def _each(prompt, k):
   """The features and labels of k examples, and the next features, as integers."""
-  prefix = jax.device_get(prompt.prefix(k))
+  prefix = prompt.prefix(k)
   for x, y, x_query in zip(prefix.x, prefix.y, prefix.x_query, strict=True):
     yield x.astype(int), y.astype(int), x_query.astype(int)
 
@@ -55,7 +59,7 @@ def _predict_all(baseline, prompt):
 
 
 def _call(baseline, prompt, k):
-  return np.asarray(_predict(baseline, jax.device_get(prompt).prefix(k)), float)
+  return np.asarray(_predict(baseline, prompt.prefix(k)), float)
 
 
 def _at(baseline, prompt, k):
@@ -293,7 +297,7 @@ def test_bayes_is_calibrated_and_no_other_baseline_is_better(name):
   baselines = task.baselines()
   assert next(iter(baselines)) == 'bayes'
   found: dict[str, list] = {one: [] for one in baselines}
-  prompts = jax.device_get(_prompts(task, count, seed=9))
+  prompts = _prompts(task, count, seed=9)
   for k in lengths:
     prompt = prompts.prefix(k)
     logits = {one: _predict(f, prompt) for one, f in baselines.items()}

@@ -247,7 +247,7 @@ def _posterior_mean(task, x, y, x_query):
   at = offset + rows @ mode
   bend = 2 * log_link(at) - log_link(at + step) - log_link(at - step)
   precision = np.eye(len(mode)) + (rows.T * bend / step**2) @ rows
-  axis, weights = np.polynomial.legendre.leggauss(96)
+  axis, weights = np.polynomial.legendre.leggauss(64)
   d = len(mode)
   t = np.stack(np.meshgrid(*[7 * axis] * d, indexing='ij'), axis=-1).reshape(-1, d)
   log_weights = np.log(weights)[np.indices([len(axis)] * d)].sum(axis=0).ravel()

@@ -160,6 +160,7 @@ def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_model_without_its_inherited_rule_is_measured_by_sampling(
   tmp_path, monkeypatch

@@ -116,6 +116,7 @@ def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(monkeypatch)
     np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_have_the_gradient_of_the_whole():
   config = _config(**_GROWING)
   task, model = build_task(config), _model(config)

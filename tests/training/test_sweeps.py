@@ -206,6 +206,7 @@ def exact_points(tmp_path_factory):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('i', mostly_full([0], range(len(_EXACT_POINTS))))
 def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
   exact_points, tmp_path, i
