@@ -139,6 +139,7 @@ def test_a_mistake_is_one_line_with_exit_code_2_and_nothing_is_written(
   assert list(folder.rglob('*')) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_too_long_a_context_is_refused_before_anything_is_written(call, folder):
   length = 10**6  # the scores of a batch take 10¹⁴ bytes, more than can be addressed

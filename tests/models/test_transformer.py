@@ -287,6 +287,7 @@ def test_a_mixer_that_is_no_subclass_is_refused():
     nnx.eval_shape(lambda: _model(mixer='plain'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tokens', mostly_full(['joint'], ['interleaved', 'shifted']))
 def test_a_set_predicts_the_query_alone(tokens):
   given = {'tokens': tokens, 'causal': False, 'positions': 'none', 'num_layers': 1}

@@ -212,6 +212,7 @@ def _randomized(cls):
   return nnx.merge(graph, changed_weights(parameters), rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('positions', mostly_full(['every'], ['query']))
 def test_it_is_refused_on_a_task_that_theory_does_not_cover(positions, monkeypatch):
   monkeypatch.setitem(registry.models._classes, 'other_scores', OtherTokens)
