@@ -71,10 +71,6 @@ def _mean_over_batch(prediction, target):
   return jnp.mean(jnp.square(prediction - target))
 
 
-def _rough(prediction, target):
-  return jnp.sqrt(jnp.abs(prediction - target) - 100)
-
-
 TASKS: dict[str, tuple[Any, list[str]]] = {
   'no task': (
     type('Own', (), {'sample': None, 'num_features': D}),

@@ -16,7 +16,6 @@ from zoo.storage.workdir import locked, open_workdir
 
 YQ = '--config=configs/yq_lsa.py'
 SMOKE = '--config=configs/yq_lsa.py:smoke'
-MODEL = '--config.model'
 TRANSFORMER = '--config=transformer:smoke'
 DEEP = '[' * 3000
 
