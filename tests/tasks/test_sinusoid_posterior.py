@@ -1,5 +1,6 @@
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -119,9 +120,9 @@ def test_two_examples_near_a_multiple_of_pi(turns):
   first = rng.uniform(-2, 1, n)
   distance = 10 ** rng.uniform(-8, -2, n)
   x = np.stack([first, first + turns * np.pi + distance, rng.uniform(-5, 5, n)], 1)
-  x = x.astype('f')
+  x: Any = x.astype('f')
   a, p = (rng.uniform(*r, n).astype('f') for r in _RANGES[0])
-  y = np.asarray(jax.jit(jax.vmap(_task().evaluate))((a, p), x[..., None]))
+  y: Any = np.asarray(jax.jit(jax.vmap(_task().evaluate))((a, p), x[..., None]))
   prompt = zoo.Prompt(x=x[:, :2, None], y=y[:, :2], x_query=x[:, 2:], y_query=y[:, 2])
   error = np.abs(_bayes(prompt) - np.asarray(y[:, 2]))
   distance = np.abs(np.sin(np.asarray(x[:, 1], float) - np.asarray(x[:, 0], float)))

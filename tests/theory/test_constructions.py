@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,7 +184,7 @@ def test_signs_make_the_guess_free(num_heads):
   """One head more and `y_q = 0` in place of a trained guess, where labels are ±1."""
   model = random_yq_lsa(4, num_heads)
   prompt = task_of(4, 6).sample(jax.random.key(0), 64)
-  labels = np.sign(prompt.y)
+  labels: Any = np.sign(prompt.y)
   signs = zoo.Prompt(prompt.x, labels, prompt.x_query, prompt.y_query)
   other = constructions.multi_head_lsa_for_signs(model)
   assert other.num_heads == num_heads + 1
