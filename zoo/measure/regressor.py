@@ -16,6 +16,7 @@ from zoo.measure.predict import at_query, run
 
 try:
   from sklearn.base import BaseEstimator, RegressorMixin
+  from sklearn.metrics import r2_score
   from sklearn.utils.validation import check_is_fitted, validate_data
 except ModuleNotFoundError as error:
   raise UserError(
@@ -50,3 +51,8 @@ class Regressor(RegressorMixin, BaseEstimator):
     y = jnp.broadcast_to(self.y_.astype('float32'), (b, len(self.y_)))
     (found,) = run(at_query, [self.model], Prompt(x, y, queries, jnp.zeros(b)))
     return np.asarray(found)
+
+  # That of RegressorMixin also takes weights.
+  def score(self, X: ArrayLike, y: ArrayLike) -> float:
+    """The coefficient of determination R² of the predictions for `X [b, d]`."""
+    return float(r2_score(np.asarray(y), self.predict(X)))
