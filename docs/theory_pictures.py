@@ -31,7 +31,7 @@ def draw_step() -> Figure:
   ends = np.array([-3.0, 3.0])
   drawn = []
   for start, colour in ((0.0, ORANGE), (2.0, BLUE)):
-    step = LearningRule.gradient_descent([start], best_step_size(task))
+    step = LearningRule.gradient_descent(np.array([start]), best_step_size(task))
     line = float(step.weights(prompt)[0, 0]) * ends
     drawn.append(
       series(f'one step from the guess {start:g}', 'line', colour, ends, line)
