@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import zoo
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, saved_arrays, small_config
@@ -125,6 +126,27 @@ def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
     state, _ = program.train_steps(*program.arguments(program.init(), 0, 3))
   one, other = unstack(twice, jax.device_get(state))
   jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mixer', mostly_full(['rwkv7'], zoo.list_mixers()))
+def test_transformers_of_each_mixer_side_by_side_are_what_they_are_alone(
+  mixer, monkeypatch
+):
+  compile_init(monkeypatch)
+  configs = [_config(model__mixer=mixer, seed=seed) for seed in (0, 1)]
+
+  def trained(configs):
+    program = make_program(configs)
+    with on_mesh(program.mesh, configs[0]):
+      state, _ = program.train_steps(*program.arguments(program.init(), 0, 4))
+    return jax.device_get(state)
+
+  for config, together in zip(configs, unstack(configs, trained(configs)), strict=True):
+    weights = (jax.tree.leaves(one['model']) for one in (together, trained([config])))
+    for mine, theirs in zip(*weights, strict=True):
+      # Up to sums in another order; Adam moves weights whose gradient is rounding, too.
+      np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
 def test_a_field_that_does_not_exist_is_refused(tmp_path):

@@ -24,7 +24,6 @@ from zoo.mixers.mixer import (
   Site,
   StateSize,
   Tokens,
-  for_heads,
   in_heads,
   merge_heads,
   project,
@@ -171,7 +170,9 @@ class Mamba2Block(LinearState):
     value, one = self.convolve_value(self.value(tokens), one)
     key_query, other = self.convolve_key_query(self.key_query(tokens), other)
     key, query = (
-      for_heads(each, self.num_heads)
+      jnp.broadcast_to(
+        each[:, :, None], (*each.shape[:2], self.num_heads, each.shape[2])
+      )
       for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
     )
     value = split_heads(jax.nn.silu(value), self.num_heads)

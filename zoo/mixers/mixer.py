@@ -253,14 +253,6 @@ def in_heads(
   return [split_heads(layer(tokens), num_heads) for layer in layers]
 
 
-def for_heads(
-  features: Float[Array, 'b n k'], num_heads: int
-) -> Float[Array, 'b n h k']:
-  """Repeats the features for each head."""
-  b, n, k = features.shape
-  return jnp.broadcast_to(features[:, :, None], (b, n, num_heads, k))
-
-
 def merge_heads(features: Read) -> Tokens:
   """Concatenates the heads of each token."""
   return features.reshape(*features.shape[:-2], -1)

@@ -229,7 +229,6 @@ class Layer(nnx.Module):
     rngs: nnx.Rngs,
   ):
     """Raises UserError for an unknown norm or feed-forward network."""
-    check_name('feed_forward', feed_forward, FEED_FORWARDS)
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -284,11 +283,10 @@ class FeedForward(nnx.Module):
   ):
     """`hidden_features` is 4 · width if None.
 
-    Raises UserError for an unknown kind, or for `hidden_features` below 1.
+    Raises UserError for an unknown kind.
     """
     check_name('feed_forward', kind, FEED_FORWARDS[1:])
     hidden = 4 * width if hidden_features is None else hidden_features
-    check_count('hidden_features', hidden)
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
     if kind == 'swiglu':

@@ -40,6 +40,7 @@ from zoo.config.validation import (
   validate,
 )
 from zoo.core import registry
+from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model, Task
 from zoo.host import processes
@@ -75,12 +76,10 @@ from zoo.training.records import (
   risk_of,
 )
 from zoo.training.step import (
-  TRAIN_STREAM,
   abstract_state,
   make_init,
   make_step,
   make_train_steps,
-  stream_key,
   stream_keys,
 )
 from zoo.training.summary import (
@@ -401,7 +400,7 @@ def make_program(configs: Sequence[Config]) -> Program:
       graph=graph,
       train_steps=plan.train_steps,
       key=replicate(
-        stream_key(config, TRAIN_STREAM)
+        stream_of(config.seed, TRAIN_STREAM)
         if shared
         else stream_keys(configs, TRAIN_STREAM),
         mesh,
@@ -763,7 +762,7 @@ class Trainer:
     config, task = self._config, build_task(self._config)
     if is_ours(task):  # whose prompts are finite
       return
-    key = jax.random.fold_in(stream_key(config, TRAIN_STREAM), step)
+    key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
     try:
       check_sampled(task, key, config.train.batch_size)
     except UserError as error:
