@@ -169,12 +169,9 @@ class Mamba2Block(LinearState):
     one, other = state.past
     value, one = self.convolve_value(self.value(tokens), one)
     key_query, other = self.convolve_key_query(self.key_query(tokens), other)
-    key, query = (
-      jnp.broadcast_to(
-        each[:, :, None], (*each.shape[:2], self.num_heads, each.shape[2])
-      )
-      for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
-    )
+    both = jnp.split(jax.nn.silu(key_query), 2, axis=-1)
+    shape = *tokens.shape[:2], self.num_heads, both[0].shape[-1]
+    key, query = (jnp.broadcast_to(each[:, :, None], shape) for each in both)
     value = split_heads(jax.nn.silu(value), self.num_heads)
     delta, log_decay = self.rate(tokens)
     return Inputs(query, key, value, log_decay, delta), (one, other)
