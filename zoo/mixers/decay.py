@@ -16,7 +16,6 @@ from zoo.core.registry import mixers
 from zoo.mixers.attention import check_rotary, context_mask, rotate
 from zoo.mixers.linear_state import HeadState, Inputs, LinearState, Past, State
 from zoo.mixers.mixer import (
-  PLAIN,
   Linear,
   LowRank,
   Read,
@@ -30,6 +29,7 @@ from zoo.mixers.mixer import (
   project_back,
   split,
   split_heads,
+  unsplit,
   widen,
 )
 from zoo.mixers.short_convolution import ShortConvolution
@@ -127,9 +127,7 @@ class GatedLinearAttention(HeadState):
     super().__init__(site, gate=jax.nn.silu, rngs=rngs)
     width, init = site.width, site.init
     rank = min(16, width)
-    self.decay_in = Linear(
-      width, rank, use_bias=False, kernel_init=init.kernel(), rngs=rngs
-    )
+    self.decay_in = unsplit(width, rank, init, rngs=rngs)
     self.decay = project(rank, width, init, rngs=rngs)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
@@ -206,11 +204,8 @@ class Rate(nnx.Module):
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
     # Independent of the site's `init`, so that Δ and e^A start as in the papers.
-    kernel = PLAIN.kernel()
     num_heads = site.num_heads
-    self.linear = Linear(
-      site.width, num_heads, use_bias=False, kernel_init=kernel, rngs=rngs
-    )
+    self.linear = unsplit(site.width, num_heads, rngs=rngs)
     self.bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
     self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
 

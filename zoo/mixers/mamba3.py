@@ -16,7 +16,6 @@ from zoo.mixers.decay import rate_bias
 from zoo.mixers.delta import as_steps
 from zoo.mixers.linear_state import Inputs, LinearState, Past, State, recurrence
 from zoo.mixers.mixer import (
-  Linear,
   Memory,
   Read,
   RMSNorm,
@@ -27,6 +26,7 @@ from zoo.mixers.mixer import (
   project_back,
   split,
   split_heads,
+  unsplit,
   widen,
 )
 
@@ -63,16 +63,12 @@ class Mamba3(LinearState):
     width, num_heads, init = site.width, site.num_heads, site.init
     inner, self.num_angles = 2 * width, state_size // 4
     super().__init__(num_heads, state_size, 2 * site.head_size)
-
-    def shared(outputs: int) -> Linear:
-      kernel = init.kernel()
-      return Linear(width, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
-
     self.value = project(width, inner, init, use_bias=False, rngs=rngs)
     self.gate = project(width, inner, init, use_bias=False, rngs=rngs)
-    self.key, self.query = shared(state_size), shared(state_size)
-    self.angle = shared(self.num_angles)
-    self.rate, self.decay, self.weight = (shared(num_heads) for _ in range(3))
+    sizes = state_size, state_size, self.num_angles, *[num_heads] * 3
+    self.key, self.query, self.angle, self.rate, self.decay, self.weight = (
+      unsplit(width, size, init, rngs=rngs) for size in sizes
+    )
     self.rate_bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
     self.key_norm, self.query_norm = RMSNorm(state_size), RMSNorm(state_size)
     self.key_bias, self.query_bias = (

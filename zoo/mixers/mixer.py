@@ -172,6 +172,12 @@ def project_back(
   )
 
 
+def unsplit(inputs: int, outputs: int, init: Init = PLAIN, *, rngs: nnx.Rngs) -> Linear:
+  """A linear layer without a bias that every device has whole."""
+  kernel = init.kernel()
+  return Linear(inputs, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
+
+
 class LowRank(nnx.Module):
   """W_2 f(W_1 x), through `rank` features; f is the identity by default."""
 
@@ -187,8 +193,7 @@ class LowRank(nnx.Module):
     rngs: nnx.Rngs,
   ):
     """W_1 has no bias; W_2 has one if `use_bias`."""
-    kernel_init = init.kernel()
-    self.down = Linear(inputs, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs)
+    self.down = unsplit(inputs, rank, init, rngs=rngs)
     self.up = project(rank, outputs, init, use_bias=use_bias, rngs=rngs)
     self.between = between
 

@@ -20,7 +20,6 @@ from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
 from zoo.mixers.linear_state import LinearState, Past, State, over_tokens
 from zoo.mixers.mixer import (
-  Linear,
   Memory,
   Mixer,
   Read,
@@ -31,6 +30,7 @@ from zoo.mixers.mixer import (
   project,
   project_back,
   split,
+  unsplit,
   widen,
   widened,
 )
@@ -63,16 +63,11 @@ class _Channels(LinearState):
     width, init = site.width, site.init
     inner, rank = 2 * width, math.ceil(width / 16)
     super().__init__(inner, state_size, 1, [inner])
-    kernel_init = init.kernel()
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.convolution = ShortConvolution(inner, rngs=rngs)
-    self.key_query = Linear(
-      inner, 2 * state_size, use_bias=False, kernel_init=kernel_init, rngs=rngs
-    )
-    self.rate_in = Linear(
-      inner, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs
-    )
+    self.key_query = unsplit(inner, 2 * state_size, init, rngs=rngs)
+    self.rate_in = unsplit(inner, rank, init, rngs=rngs)
     self.rate = project(rank, inner, init, use_bias=False, rngs=rngs)
     self.rate_bias = nnx.Param(self.first_rates(inner, rngs), **split('model'))
     self.skip = nnx.Param(jnp.ones(inner), **split('model'))
