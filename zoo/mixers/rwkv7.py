@@ -123,9 +123,9 @@ class RWKV7(LinearState):
   def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
     before = jnp.concatenate([state.past[0], tokens], axis=1)
     change = before[:, :-1] - tokens
+    # By name: where values are captured, a Dict has more items than these.
     mixed = {
-      name: tokens + shift[...][None, None] * change
-      for name, shift in self.shifts.items()
+      name: tokens + self.shifts[name][...][None, None] * change for name in _SHIFTS
     }
     key = widen(self.key(mixed['key']))
     rate = jax.nn.sigmoid(widen(self.rate(mixed['rate'])))
