@@ -130,7 +130,6 @@ class ForgettingAttention(_Attention):
   ignores_shifts = True
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, rngs=rngs)
     self.forget = project(site.width, site.num_heads, site.init, rngs=rngs)
 

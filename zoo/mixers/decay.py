@@ -45,7 +45,6 @@ class LinearMixer(HeadState):
   """
 
   def __init__(self, site: Site, causal: bool = True, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, norm=False, rngs=rngs)
     self.causal = causal
 
@@ -123,7 +122,6 @@ class GatedLinearAttention(HeadState):
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, gate=jax.nn.silu, rngs=rngs)
     width, init = site.width, site.init
     rank = min(16, width)
@@ -192,7 +190,6 @@ class Mamba2(Mamba2Block):
   """
 
   def __init__(self, site: Site, state_size: StateSize = 64, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, state_size, rngs=rngs)
 
   def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:

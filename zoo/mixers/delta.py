@@ -67,7 +67,6 @@ class _DeltaRule(HeadState):
     gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless the heads share the width evenly."""
     given = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
     super().__init__(site, convolved=QKV, **given, rngs=rngs)
     self.steps = steps
@@ -113,7 +112,6 @@ class Delta(_DeltaRule):
   def __init__(
     self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, negative_eigenvalues, rngs=rngs)
 
   def log_decay(self, tokens: Tokens) -> None:
@@ -133,7 +131,6 @@ class GatedDelta(_DeltaRule):
   def __init__(
     self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)
 
@@ -154,7 +151,6 @@ class KimiDelta(_DeltaRule):
   def __init__(
     self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError unless the heads share the width evenly."""
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, negative_eigenvalues, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
@@ -175,7 +171,6 @@ class GatedDelta2(HeadState):
   def __init__(
     self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError unless the heads share the width evenly."""
     gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
     super().__init__(site, convolved=QKV, **gate, rngs=rngs)
     self.rates = KeyRates(site, rngs=rngs)
@@ -211,7 +206,6 @@ class Comba(HeadState):
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, convolved=QKV, gate=jax.nn.sigmoid, rngs=rngs)
     num_heads = site.num_heads
     self.strength = project(site.width, num_heads, site.init, use_bias=False, rngs=rngs)
@@ -249,7 +243,6 @@ class GatedDeltaProduct(_DeltaRule):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless the heads share the width evenly."""
     given = {'steps': num_householder, 'gate': jax.nn.silu}
     super().__init__(site, negative_eigenvalues, **given, rngs=rngs)
     self.rate = Rate(site, rngs=rngs)

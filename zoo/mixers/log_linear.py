@@ -68,7 +68,6 @@ class LogLinear(Mamba2Block):
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, state_size, num_states=num_levels, rngs=rngs)
     num_heads, levels = site.num_heads, site.num_heads * num_levels
     self.num_levels = num_levels

@@ -59,7 +59,6 @@ class Mamba3(LinearState):
   """
 
   def __init__(self, site: Site, state_size: TurningSize = 64, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     width, num_heads, init = site.width, site.num_heads, site.init
     inner, self.num_angles = 2 * width, state_size // 4
     super().__init__(num_heads, state_size, 2 * site.head_size)

@@ -36,7 +36,6 @@ class Mesa(HeadState):
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, convolved=('query', 'key'), rngs=rngs)
     num_heads, size = site.num_heads, site.head_size
     self.sizes = size, 2 * size  # H and G side by side

@@ -81,7 +81,8 @@ class Mixer(nnx.Module):
   The constructor takes what it names of `site`, a `Site`, and its fields; of `causal`,
   `rotary` and `rngs`; and of the options in the config. A mixer whose constructor lacks
   `causal` must be causal: a token sees itself and those before it. With `causal=False`
-  every token sees the context, which is all tokens but the last.
+  every token sees the context, which is all tokens but the last. Constructors of mixers
+  with heads raise UserError unless these share the width evenly.
 
   It may define `outputs_at`, where some outputs cost less than all; `attention`; and
   `initial_state` with `step`, if it can take tokens one by one.

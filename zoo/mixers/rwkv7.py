@@ -73,7 +73,6 @@ class RWKV7(LinearState):
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     width, size, init = site.width, site.head_size, site.init
     super().__init__(site.num_heads, size, size)
     self.shifts = nnx.Dict(

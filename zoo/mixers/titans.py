@@ -50,7 +50,6 @@ class Titans(HeadState):
   """
 
   def __init__(self, site: Site, *, rngs: nnx.Rngs):
-    """Raises UserError unless the heads share the width evenly."""
     super().__init__(site, convolved=QKV, gate=jax.nn.silu, rngs=rngs)
     key_size, value_size = self.sizes
     self.sizes = 2 * key_size, value_size  # M, and Z below it

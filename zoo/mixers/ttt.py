@@ -73,7 +73,6 @@ class TTT(Mixer):
   def __init__(
     self, site: Site, mini_batch_size: MiniBatchSize = 16, *, rngs: nnx.Rngs
   ):
-    """Raises UserError unless the heads share the width evenly."""
     width, size, init = site.width, site.head_size, site.init
     num_heads = site.num_heads
     self.num_heads = num_heads
