@@ -52,7 +52,7 @@ class Regressor(RegressorMixin, BaseEstimator):
     (found,) = run(at_query, [self.model], Prompt(x, y, queries, jnp.zeros(b)))
     return np.asarray(found)
 
-  # That of RegressorMixin also takes weights.
-  def score(self, X: ArrayLike, y: ArrayLike) -> float:
+  # That of RegressorMixin also takes weights, to which scikit-learn adds methods.
+  def score(self, X: ArrayLike, y: ArrayLike) -> float:  # pyright: ignore
     """The coefficient of determination R² of the predictions for `X [b, d]`."""
     return float(r2_score(np.asarray(y), self.predict(X)))
