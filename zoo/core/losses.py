@@ -53,6 +53,11 @@ def class_error_rate(
   return 1 - jnp.sum(best * target, axis=-1) / jnp.sum(best, axis=-1)
 
 
+# Of each kind of labels, the loss and, unless they are numbers, the error rate.
+LOSSES = {'numbers': squared_error, 'signs': log_loss, 'classes': cross_entropy}
+ERROR_RATES = {'signs': error_rate, 'classes': class_error_rate}
+
+
 def logit(probability: Float[Array, '*n']) -> Float[Array, '*n']:
   """The logit of a probability, finite where it is 0 or 1."""
   p = jnp.clip(probability, _SMALLEST, 1 - _SMALLEST)

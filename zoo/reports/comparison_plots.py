@@ -21,7 +21,7 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
 
   The baselines are those of the first comparison. Bands are one standard error. A
   hollow circle is a median, drawn where the standard error exceeds a third of the mean,
-  as it does where the mean is infinite.
+  as it does where the mean is infinite. Classes have a panel of their accuracy.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
@@ -29,20 +29,27 @@ def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
   every = [*models.values(), *baselines.values()]
   least = _LEAST * max(value or 0.0 for one in every for value in one['mean'])
   colours = itertools.cycle(PALETTE)
-  shown: list[Series] = []
-  for label, one in models.items():
-    shown += _series(label, 'curve', next(colours), one, least)
+  looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
   # Those of the models come again only if there are no others.
   colours = itertools.cycle(PALETTE[len(models) :] or PALETTE)
   for name, one in baselines.items():
     bayes = name == 'bayes'
     label = 'bayes, the least possible' if bayes else name
     colour = BLACK if bayes else next(colours)
-    shown += _series(label, 'dashed curve', colour, one, least)
+    looks.append((label, 'dashed curve', colour, one))
+  shown = [one for look in looks for one in _series(*look, least)]
   medians = [one for one in shown if one.name == _OF_MEDIANS]
   shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
   axes = 'number of examples before the query', 'loss (log scale)'
-  figure = render_grid([Panel('', *axes, tuple(shown), y_scale='log')], 1, 3.5)
+  panels = [Panel('', *axes, tuple(shown), y_scale='log')]
+  right = [
+    series(label, kind, colour, one['num_examples'], np.array(accuracy, np.float64))
+    for label, kind, colour, one in looks
+    if (accuracy := one.get('accuracy')) is not None
+  ]
+  if right:
+    panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
+  figure = render_grid(panels, len(panels), 3.5)
   for label, comparison in comparisons.items():
     if warning := below_bayes(comparison):
       logging.warning('%s: %s', label, warning)
