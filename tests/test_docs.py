@@ -169,6 +169,7 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   ('name', 'num_pictures'),
   [
     pytest.param('probing.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('dynamics.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('theory.ipynb', 4, marks=FULL),
   ],
 )
