@@ -132,7 +132,7 @@ def draw_softmax() -> Figure:
   small = [asymptotic.softmax_risk(task) / 5 for task in tasks]
   linear = [polynomial_optimum(task, 1).risk / 5 for task in tasks]
   limit = [asymptotic.depth_limit(float(c) / 5, 1) for c in lengths]
-  print('softmax', *np.round([trained, small, linear, limit], 4).tolist(), sep='\n')
+  print(np.round([trained, small, linear, limit], 4))
   ratios = lengths / 5
   drawn = (
     series('softmax, trained', 'dots', BLUE, ratios, trained),
@@ -154,7 +154,7 @@ def trained_softmax(context_length: int) -> float:
   config.objective.positions = 'query'
   config.train.num_steps, config.train.batch_size = 5000, 256
   config.optimizer.learning_rate = 3e-3
-  config.eval.num_compared = 0
+  config.eval.num_batches, config.eval.num_compared = 256, 0
   with tempfile.TemporaryDirectory() as folder:
     summary = zoo.train(config, folder)
   assert summary is not None

@@ -277,40 +277,20 @@ def _starts(
 
 
 def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
-  """The least cost that a local search over subspaces reaches.
+  """The least cost that a local search over bases of subspaces reaches."""
 
-  Subspaces near the span of an orthonormal Q with complement Q' are spanned by
-  `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
-  search that ends at this bound restarts from there.
-  """
-  m = start.shape[1]
-  lowest = np.inf
-  while True:
-    q, _ = np.linalg.qr(start, mode='complete')
-    basis, complement = q[:, :m], q[:, m:]
-    found = scipy.optimize.minimize(
-      _cost_nearby,
-      np.zeros(complement.shape[1] * m),
-      args=(problem, basis, complement),
-      jac=True,
-      method='L-BFGS-B',
-      bounds=scipy.optimize.Bounds(-1, 1),
-      # A long memory: for large C the default of 10 takes three times as many steps.
-      options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
-    )
-    cost = float(found.fun)
-    if np.abs(found.x).max() < 1 or cost > lowest * (1 - 1e-12):
-      return min(cost, lowest)
-    start, lowest = basis + complement @ found.x.reshape(-1, m), cost
+  def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
+    cost, slope = problem.cost_and_slope(entries.reshape(start.shape))
+    return cost, slope.ravel()
 
-
-def _cost_nearby(
-  entries: Float[np.ndarray, ' n'],
-  problem: Conditions,
-  basis: Float[np.ndarray, 'e m'],
-  complement: Float[np.ndarray, 'e h'],
-) -> tuple[float, Float[np.ndarray, ' n']]:
-  """The cost of the span of `basis + complement Z`, and its gradient in Z."""
-  z = entries.reshape(-1, basis.shape[1])
-  cost, slope = problem.cost_and_slope(basis + complement @ z)
-  return cost, (complement.T @ slope).ravel()
+  # Another basis of the same span has the same cost, so that slopes are orthogonal to
+  # such changes, and an orthonormal basis stays well-conditioned.
+  found = scipy.optimize.minimize(
+    function,
+    np.linalg.qr(start)[0].ravel(),
+    jac=True,
+    method='L-BFGS-B',
+    # A long memory: for large C the default of 10 takes three times as many steps.
+    options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
+  )
+  return float(found.fun)

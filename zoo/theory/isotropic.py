@@ -19,7 +19,7 @@ def isotropic_head_limit(
   c = check_count('context_length', context_length)
   heads = check_count('num_heads', num_heads)
   delta = check_number('distance', distance, minimum=0.0)
-  return least_over_angles(d, c, min(heads, d), delta, 0.0, 0.0)
+  return least_over_angles(d, float(c), min(heads, d), delta, 0.0, 0.0)
 
 
 def least_over_angles(

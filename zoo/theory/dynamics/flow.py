@@ -131,11 +131,11 @@ def gradient_flows(
   moments = task_moments(task)
   with double_precision():
     subjects = [subject_of(model, moments) for model in models]
-    shapes = [jax.tree.map(np.shape, one._replace(graph=None)) for one in subjects]
-    if not subjects or any(
-      one.graph != subjects[0].graph or shape != shapes[0]
-      for one, shape in zip(subjects, shapes, strict=True)
-    ):
+    kinds = [
+      (graph, jax.tree.structure(rest), [x.shape for x in jax.tree.leaves(rest)])
+      for graph, *rest in subjects
+    ]
+    if not kinds or any(kind != kinds[0] for kind in kinds):
       raise UserError('the models must be of one kind and of the same sizes')
     weights, rest = jax.tree.map(
       lambda *leaves: np.stack(leaves), *(one[1:] for one in subjects)
