@@ -27,8 +27,8 @@ def test_golden_values():
 @pytest.mark.parametrize(
   ('d', 'c', 'distance', 'bias', 'noise'),
   mostly_full(
-    [(1, 1, 1.0, 0.0, 0.0), (3, 2, 0.0, 0.0, 0.0), (4, 4, 1.5, 0.3, 0.7)],
-    [(3, 40, 5.0, 0.0, 0.0), (4, 3, 2.0, 0.5, 2.0)],
+    [(1, 1, 1.0, 0.0, 0.0), (3, 4, 1.5, 0.3, 0.7)],
+    [(3, 2, 0.0, 0.0, 0.0), (3, 40, 5.0, 0.0, 0.0), (4, 3, 2.0, 0.5, 2.0)],
   ),
 )
 def test_it_is_what_the_search_over_all_subspaces_finds(d, c, distance, bias, noise):
