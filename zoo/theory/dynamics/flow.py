@@ -131,21 +131,24 @@ def gradient_flows(
   moments = task_moments(task)
   with double_precision():
     subjects = [subject_of(model, moments) for model in models]
+    leaves = [jax.tree.leaves(one[1:]) for one in subjects]
     kinds = [
-      (graph, jax.tree.structure(rest), [x.shape for x in jax.tree.leaves(rest)])
-      for graph, *rest in subjects
+      (type(model), [leaf.shape for leaf in found])
+      for model, found in zip(models, leaves, strict=True)
     ]
     if not kinds or any(kind != kinds[0] for kind in kinds):
       raise UserError('the models must be of one kind and of the same sizes')
-    weights, rest = jax.tree.map(
-      lambda *leaves: np.stack(leaves), *(one[1:] for one in subjects)
-    )
-    static = subjects[0].graph, tolerance
-    points = jax.device_get(_integrated(static, weights, rest, moments, at))
-    return tuple(
-      _trajectory(one, jax.tree.map(operator.itemgetter(i), points), at, task, moments)
-      for i, one in enumerate(subjects)
-    )
+    graph, *arrays = subjects[0]
+    stacked = [np.stack(found) for found in zip(*leaves, strict=True)]
+    weights, rest = jax.tree.unflatten(jax.tree.structure(arrays), stacked)
+    points = _integrated((graph, tolerance), weights, rest, moments, at)
+    each = jax.device_get((points, rest))
+    trajectories = []
+    for i in range(len(subjects)):
+      points, rest = jax.tree.map(operator.itemgetter(i), each)
+      one = Subject(graph, None, rest)
+      trajectories.append(_trajectory(one, points, at, task, moments))
+    return tuple(trajectories)
 
 
 @functools.partial(jax.jit, static_argnums=0)
