@@ -146,7 +146,11 @@ def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
   counts = 150, 60, 25, 10
   for d, count in zip(SIZES, counts, strict=True):
     found, error = pool_risks(d, count)
-    print(d, (found - limit) * d, error * d)
+    icl, idg = np.abs((found - limit) * d - [0.93, 0.085])
+    # The errors times d, within four standard errors, and a term of the next order.
+    assert icl < 4 * error[0] * d + 1 / d
+    assert idg < 4 * error[1] * d
+    assert error[1] * d < 0.022  # so a gap that falls as 1/d² would fail at d = 40
 
 
 def test_the_restricted_optimum_of_a_pool():
