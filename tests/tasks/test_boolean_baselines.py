@@ -94,7 +94,7 @@ def _conjunction_posterior(x, y, x_query, disjunction=False):
 
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
-  count = 48
+  count = 32
   with jax.enable_x64(True):
     prompt = _prompts(_task('conjunction', 6, 20), count)
     expected = np.asarray([_conjunction_posterior(*one) for one in _each(prompt, k)])
@@ -104,7 +104,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
   # was measured as at most 0.01 for 7 and 8 features, so 0.00125 with 64 times as many;
-  # the largest of 48 is a few times that.
+  # the largest of 32 is a few times that.
   gaps = {draws: np.abs(one - expected) for draws, one in found.items()}
   assert np.sqrt(np.mean(gaps[256] ** 2)) <= 0.015
   assert np.sqrt(np.mean(gaps[16_384] ** 2)) <= 0.002
