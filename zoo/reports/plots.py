@@ -223,6 +223,7 @@ def render_grid(
   for axes, panel in zip(every, panels, strict=False):
     _render_panel(axes, panel, looks)
     axes.set_title(panel.key, parse_math=False)
+    _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
     if y_range is not None:
       axes.set_ylim(y_range)
   for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
