@@ -338,7 +338,10 @@ def make_mixers(
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}
-    made = mixers.create(name, **common, **taken)
+    try:
+      made = mixers.create(name, **common, **taken)
+    except UserError as error:
+      raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
       raise UserError(
         f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
