@@ -370,6 +370,7 @@ def test_in_a_bucket_are_the_same_files(trained, bucket):
   assert {name.split('/')[3] for name in names if '/points/' in name} == points
 
 
+@pytest.mark.slow
 def test_every_cell_has_a_config():
   for name, scale in cells.scales().items():
     for task, model in itertools.product(scale.guesses, scale.models):

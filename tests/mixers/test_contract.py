@@ -38,6 +38,8 @@ _one_of_each_kind = pytest.mark.parametrize(
 _one_decoder_of_each_kind = pytest.mark.parametrize(
   'name', mostly_full([name for name in _KINDS if name in _DECODING], _DECODING)
 )
+# One of each state that is carried from token to token.
+_STATES = ['gdn2', 'mamba3', 'log_linear', 'mamba', 'mesa', 'ttt', 'titans', 's4d']
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
 # Convolved by Fourier transforms, in which later tokens reach earlier outputs by
@@ -114,7 +116,7 @@ def test_steps_are_the_call(name):
   assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)  # pyright: ignore
 
 
-@_one_of_each_kind
+@pytest.mark.parametrize('name', mostly_full(_STATES, zoo.list_mixers()))
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
   graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
