@@ -239,7 +239,7 @@ def render_grid(
     for axes in every:
       axes.set_xlabel('')
   if len({panel.y_axis for panel in panels}) == 1:
-    figure.supylabel(panels[0].y_axis, parse_math=False)
+    figure.supylabel(panels[0].y_axis, parse_math=False, multialignment='center')
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)

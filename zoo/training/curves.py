@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from zoo.training.summary import SUMMARY, read_summary
 
 _WIDE = 10  # numbers whose ratio is at least this are shown on a log axis
 _BESIDE = 0.1  # between points over one name
+_MOST_TICKS = 10  # one for each value
 
 
 def plot_risk(
@@ -180,8 +180,9 @@ def _draw_sweep(
   lines: Mapping[str, Mapping[Any, list[float]]], across: str, what: str, numeric: bool
 ) -> Figure:
   """A line for each label, or points above words, with intervals over seeds."""
-  places = sorted({x for found in lines.values() for x in found}) if numeric else []
-  words = [] if numeric else list(dict.fromkeys(x for of in lines.values() for x in of))
+  every = dict.fromkeys(x for of in lines.values() for x in of)
+  places = sorted(map(float, every)) if numeric else []
+  words = [] if numeric else [*every]
   shown = []
   for i, (label, found) in enumerate(lines.items()):
     order = sorted(found) if numeric else [word for word in words if word in found]
@@ -198,8 +199,10 @@ def _draw_sweep(
   what += ' (log scale)' * (y_scale == 'log')
   across += ' (log scale)' * (x_scale == 'log')
   panel = Panel(title, across, what, tuple(shown), x_scale, y_scale, tuple(words))
-  # The interval of two seeds may be wider than all that there is to see.
-  return render_grid([panel], 1, 3.3, y_range=_around(means, y_scale))
+  figure = render_grid([panel], 1, 3.3, y_range=_y_range(shown, y_scale))
+  if 1 < len(places) <= _MOST_TICKS:
+    figure.axes[0].set_xticks(places, [f'{x:g}' for x in places])
+  return figure
 
 
 def _scale(numbers: Sequence[float]) -> str:
@@ -207,13 +210,19 @@ def _scale(numbers: Sequence[float]) -> str:
   return 'log' if is_wide else 'linear'
 
 
-def _around(numbers: Sequence[float], scale: str) -> tuple[float, float]:
-  """A range with all numbers, and half as much again below and above."""
-  low, high = min(numbers), max(numbers)
-  if scale == 'log':
-    return low * math.sqrt(low / high), high * math.sqrt(high / low)
-  half = (high - low) / 2 or abs(high) / 10 or 1.0
-  return low - half, high + half
+def _y_range(shown: Sequence[Series], scale: str) -> tuple[float, float]:
+  """A range with all means and their intervals, as far as these leave means legible.
+
+  The interval of two seeds may be many times wider than all that there is to see.
+  """
+  use, back = (np.log, np.exp) if scale == 'log' else (np.asarray, np.asarray)
+  means = use(np.array([[min(one.y), max(one.y)] for one in shown]))
+  low, high = means.min(), means.max()
+  room = (high - low) / 2 or abs(high) / 10 or 1.0
+  with np.errstate(all='ignore'):  # an interval may end below 0
+    ends = use(np.array([[min(one.low), max(one.high)] for one in shown]))
+  low, high = max(np.nanmin(ends), low - room), min(np.nanmax(ends), high + room)
+  return float(back(low - room / 5)), float(back(high + room / 5))
 
 
 def _mean_of_seeds(risks: Sequence[float]) -> tuple[float, float, float]:
