@@ -13,6 +13,7 @@ import zoo
 from tests.compare import refuses
 from zoo.config import schema
 from zoo.core import registry, values
+from zoo.mixers.mixer import GIVEN
 
 
 def _fields():
@@ -25,8 +26,7 @@ def _fields():
         yield f'{chosen}.{name}', field
   for chosen in registry.mixers.names():
     own = schema.described(registry.mixers.get(chosen))
-    options = own.keys() - {'width', 'num_heads', 'causal', 'rotary', 'init', 'rngs'}
-    for name in sorted(options):
+    for name in sorted(own.keys() - {*GIVEN}):
       yield f'{chosen}.{name}', own[name]
 
 

@@ -19,6 +19,7 @@ from tests.marks import mostly_full
 from tests.mixers.loops import B, H, W, tokens, warm
 from tests.scans import carried
 from tests.settings import isotropic
+from zoo.mixers import Site
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
 _DECODING = [
@@ -157,14 +158,14 @@ def test_heads_share_the_width(name):
   if name in _WITHOUT_HEADS:
     one, other = (
       jax.make_jaxpr(
-        lambda h=h: nnx.state(create(name, width=W, num_heads=h, rngs=nnx.Rngs(0)))
+        lambda h=h: nnx.state(create(name, site=Site(W, h), rngs=nnx.Rngs(0)))
       )()
       for h in (1, 3)
     )
     assert str(one) == str(other)  # they are drawn alike
     return
   with refuses(f'width is {W}; it must be a multiple of num_heads, which is 3'):
-    nnx.eval_shape(lambda: create(name, width=W, num_heads=3, rngs=nnx.Rngs(0)))
+    nnx.eval_shape(lambda: create(name, site=Site(W, 3), rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.slow
@@ -173,7 +174,7 @@ def test_one_device_is_the_same_as_eight(name, float64):
   """The batch and the heads are split; sums are taken in another order."""
 
   def build():
-    return zoo.core.registry.mixers.create(name, width=W, num_heads=H, rngs=nnx.Rngs(0))
+    return zoo.core.registry.mixers.create(name, site=Site(W, H), rngs=nnx.Rngs(0))
 
   @jax.jit
   def run(parameters, x):

@@ -259,8 +259,8 @@ def test_some_outputs_are_those_of_all(given):
 def test_a_mixer_of_ones_own_is_what_mixes():
   @zoo.register_mixer('doubled_softmax')
   class Doubled(zoo.mixers.Mixer):
-    def __init__(self, width, num_heads, causal=True, *, rngs):
-      self.inner = SoftmaxAttention(width, num_heads, causal, rngs=rngs)
+    def __init__(self, site, causal=True, *, rngs):
+      self.inner = SoftmaxAttention(site, causal, rngs=rngs)
 
     def __call__(self, tokens):
       return 2 * self.inner(tokens)

@@ -15,8 +15,7 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
-from zoo.core import wishart
-from zoo.theory import constructions, deep, schedules
+from zoo.theory import constructions, deep, schedules, wishart
 from zoo.theory.deep.sampled import nearest_gd_plus_plus
 from zoo.theory.deep.trace_moments import trace_moment
 

@@ -186,3 +186,19 @@ def test_features_of_a_task_that_draws_labels_first_cannot_grow():
   config.curriculum.features = 1
   with refuses("the features of 'markov_chain' cannot grow"):
     validate(config)
+
+
+def test_loops_of_a_model_of_ones_own_can_grow():
+  class Looped(zoo.models.TokenModel):
+    num_trained_loops = 3
+
+    def body(self, tokens, at):
+      return jnp.stack([tokens[:, at, :1] * k for k in range(3)])
+
+  model: Any = nnx.eval_shape(lambda: Looped(3, rngs=nnx.Rngs(0)))
+  config = small_config('yq_lsa')
+  config.curriculum.loops = 2
+  curricula.check_curriculum(config, build_task(config), model)
+  config.curriculum.loops = 4
+  with refuses('curriculum.loops is 4; it must be ≤ 3'):
+    curricula.check_curriculum(config, build_task(config), model)

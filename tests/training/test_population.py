@@ -8,7 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
 from zoo.core.errors import RunError
 from zoo.training import comparison, grid, sweeps
@@ -75,6 +77,30 @@ def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
     state, _ = program.train_steps(*program.arguments(program.init(), 0, 3))
   one, other = unstack(twice, jax.device_get(state))
   jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('mixer', mostly_full(['rwkv7'], zoo.list_mixers()))
+def test_transformers_of_each_mixer_side_by_side_are_what_they_are_alone(
+  mixer, monkeypatch
+):
+  compile_init(monkeypatch)
+  configs = [_config(model__mixer=mixer, seed=seed) for seed in (0, 1)]
+
+  def weights(program, num_steps):
+    with on_mesh(program.mesh, configs[0]):
+      given = program.arguments(program.init(), 0, num_steps)
+      state = jax.device_get(program.train_steps(*given)[0])
+    several = len(program.configs) > 1
+    first = next(unstack(configs, state)) if several else state
+    leaves = jax.tree.leaves(first['model'])
+    return np.concatenate([np.ravel(leaf) for leaf in leaves]).astype(float)
+
+  program = make_program(configs[:1])
+  start, alone = weights(program, 0), weights(program, 4)
+  together = weights(make_program(configs), 4)
+  # Sums in another order; Adam moves weights whose gradient is rounding as well.
+  assert np.linalg.norm(together - alone) < 1e-2 * np.linalg.norm(alone - start)
 
 
 def test_a_field_that_does_not_exist_is_refused(tmp_path):

@@ -13,8 +13,14 @@ from jax.sharding import PartitionSpec as P
 from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
-from zoo.core.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
-from zoo.training.step import init_state, stream_key
+from zoo.core.draws import (
+  CURVE_STREAM,
+  EVAL_STREAM,
+  INIT_STREAM,
+  TRAIN_STREAM,
+  stream_of,
+)
+from zoo.training.step import make_init
 from zoo.training.trainer import make_plan
 
 
@@ -22,17 +28,18 @@ class Run:
   """What the loop builds, without the loop."""
 
   def __init__(self, config):
-    self.config, self.mesh = config, make_mesh(config)
+    self.mesh = make_mesh(config)
     with jax.set_mesh(self.mesh):
       plan = make_plan([config], self.mesh)
       self.layout, self.steps = plan.layout, plan.train_steps
+      self.init = make_init(config, self.layout)
       self.numbers = self.put(plan.numbers)
-      self.key = self.put(stream_key(config, TRAIN_STREAM))
+      self.key = self.put(stream_of(config.seed, TRAIN_STREAM))
     self.restart()
 
   def restart(self):
     with jax.set_mesh(self.mesh):
-      self.state = init_state(self.config, self.layout)
+      self.state = self.init()
 
   def put(self, value):
     return jax.device_put(value, NamedSharding(self.mesh, P()))
@@ -107,7 +114,7 @@ def test_weights_that_are_not_finite_behind_a_finite_loss_are_seen():
 
 def test_seeds_and_streams_differ():
   keys = {
-    tuple(jax.random.key_data(stream_key(small_config(seed=seed), stream)).tolist())
+    tuple(jax.random.key_data(stream_of(small_config(seed=seed).seed, stream)).tolist())
     for seed in (0, 1)
     for stream in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM)
   }

@@ -97,7 +97,7 @@ def all_points(tmp_path_factory):
       )
       rows = sweep(config, _POINTS, tmp_path_factory.mktemp(objective) / 'sweep')
     (only,) = trainers
-    return config, rows, only.result.state
+    return config, rows, only.state
 
   return run
 
