@@ -19,7 +19,7 @@ from absl import flags, logging
 
 from launch import cli
 from zoo.core.errors import UserError, nearest
-from zoo.host.files import is_url, read_text, user_path, write_atomically
+from zoo.host.files import is_hub, is_url, read_text, user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -28,8 +28,8 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'The workdir of a run, its checkpoints, or a folder that zoo.save wrote; may be '
-  'gs://bucket/folder.',
+  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; may be '
+  'gs://bucket/folder or hf://owner/name.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
@@ -113,8 +113,9 @@ def _refuse_another(page: pathlib.Path, title: str) -> None:
 
 def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
   """A folder of what is probed: the checkpoint's path from here, and these words."""
-  if is_url(checkpoint):
-    parts = ['gs', *(part for part in checkpoint.split('/')[1:] if part)]
+  if is_url(checkpoint) or is_hub(checkpoint):
+    scheme, *rest = checkpoint.split('/')
+    parts = [scheme.removesuffix(':'), *filter(None, rest)]
   else:
     path = pathlib.Path(os.path.abspath(user_path(checkpoint)))
     if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
@@ -136,7 +137,7 @@ def _json_file() -> pathlib.Path | None:
 
 
 def _name(folder: str | pathlib.Path) -> str:
-  if isinstance(folder, str):  # in a bucket
+  if isinstance(folder, str):  # in a bucket, or on the hub
     return folder.rpartition('/')[2]
   return folder.resolve().name
 
@@ -154,12 +155,12 @@ def _other(task: Task) -> tuple[Predictor | None, str | None]:
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
-  if isinstance(folder, str) or folder.is_dir():
+  if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
   names = f'one of {", ".join(known)}, or ' if known else ''
   near = nearest(name, known)
   raise UserError(
-    f'--against is {name!r}; it must be {names}a folder of a checkpoint'
+    f'--against is {name!r}; it must be {names}a checkpoint'
     f'{f"; did you mean {near!r}?" if near else ""}'
   )
 
