@@ -32,10 +32,14 @@ _SCALE = flags.DEFINE_string(
   'scale', 'laptop', 'laptop, or full: the sizes of Garg et al., on an accelerator.'
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers or models of configs/atlas. Default: those of the scale.'
+  'models',
+  None,
+  'Mixers, models of configs/atlas, or your own. Default: those of the scale.',
 )
 _TASKS = flags.DEFINE_list(
-  'tasks', None, 'Tasks of configs/atlas. Default: those of the scale.'
+  'tasks',
+  None,
+  'Tasks of configs/atlas, any others, or your own. Default: those of the scale.',
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',
@@ -89,7 +93,9 @@ def main() -> None:
     for task in tasks
     for length in lengths
     for model in models
-    for guess in ((asked or scale.guesses[task]) if cells.has_guess(model) else [None])
+    for guess in (
+      (asked or scale.guesses.get(task, ['zero'])) if cells.has_guess(model) else [None]
+    )
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
   grid = atlas.Grid(named, num_seeds, rates, num_steps)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import configs
 import zoo
 from zoo.config.schema import Config
+from zoo.core import registry
 from zoo.core.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
@@ -110,12 +111,17 @@ _LAPTOP_GUESSES = {**_OF_TASK, 'prior': ('zero', 'residual')}
 
 def list_models() -> list[str]:
   """The names of the models; a mixer's name means a transformer with that mixer."""
-  return [*zoo.list_mixers(), *_MODELS]
+  return [*zoo.list_mixers(), *_MODELS, *_own_models()]
 
 
 def list_tasks() -> list[str]:
-  """The names of the tasks: each is a task of the zoo with a size, prior and noise."""
-  return [*_TASKS]
+  """The names of the tasks: those above, and each registered task with its defaults."""
+  return list(dict.fromkeys([*_TASKS, *zoo.list_tasks()]))
+
+
+def _own_models() -> list[str]:
+  """The models that --import has registered."""
+  return [name for name in zoo.list_models() if name not in configs.models.ABOUT]
 
 
 def scales() -> dict[str, Scale]:
@@ -134,6 +140,8 @@ def scales() -> dict[str, Scale]:
 
 def has_guess(model: str) -> bool:
   """Whether a model has the field `guess`; the paper's models define their own."""
+  if model in _own_models():
+    return 'guess' in registry.models.parameters(model)
   return model not in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb')
 
 
@@ -150,9 +158,11 @@ def get_config(
   """
   sizes = scales()[check_name('scale', scale, scales())]
   check_name('model', model, list_models())
-  task_name, fields = _TASKS[check_name('task', task, _TASKS)]
-  own = {**_SMALL, 'mixer': model}
-  file, variant, hyperparameters = _MODELS.get(model, ('transformer', '', own))
+  task_name, fields = _TASKS.get(check_name('task', task, list_tasks()), (task, {}))
+  own = ('transformer', '', {**_SMALL, 'mixer': model})
+  if model in _own_models():
+    own = model, '', {}
+  file, variant, hyperparameters = _MODELS.get(model, own)
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   variant = ','.join(filter(None, variants))
   config = configs.get_config(file, variant)

@@ -53,8 +53,9 @@ def class_error_rate(
   return 1 - jnp.sum(best * target, axis=-1) / jnp.sum(best, axis=-1)
 
 
-# Of each kind of labels, the loss and, unless they are numbers, the error rate.
+# The loss of each kind of labels.
 LOSSES = {'numbers': squared_error, 'signs': log_loss, 'classes': cross_entropy}
+# The error rate of each kind of labels that are not numbers.
 ERROR_RATES = {'signs': error_rate, 'classes': class_error_rate}
 
 

@@ -8,39 +8,40 @@ from absl import logging
 
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.reports.plots import Panel, Series, render_grid, series
-from zoo.reports.style import BLACK, PALETTE, VERMILION, Figure
+from zoo.reports.style import PALETTE, VERMILION, Figure, colours_of
 
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
-_LEAST = 1e-5
+LEAST = 1e-5
 _OF_MEDIANS = 'hollow: the median, where the mean is uncertain or infinite'
 
 
-def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
+def plot_by_examples(
+  comparisons: Mapping[str, Comparison], loss: str = '', of: str = ''
+) -> Figure:
   """The loss of models, by their labels, after each number of examples.
 
-  The baselines are those of the first comparison. Bands are one standard error. A
-  hollow circle is a median, drawn where the standard error exceeds a third of the mean,
-  as it does where the mean is infinite. Classes have a panel of their accuracy.
+  `loss` says which it is. The baselines are those of the first comparison, `of` what
+  their labels say. Bands are one standard error. A hollow marker is a median, drawn
+  where the standard error exceeds a third of the mean, as it does where the mean is
+  infinite. Classes have a panel of their accuracy.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
   del baselines[MODEL]
   every = [*models.values(), *baselines.values()]
-  least = _LEAST * max(value or 0.0 for one in every for value in one['mean'])
+  least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
   colours = itertools.cycle(PALETTE)
   looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
-  # Those of the models come again only if there are no others.
-  colours = itertools.cycle(PALETTE[len(models) :] or PALETTE)
+  colours = colours_of(baselines)
   for name, one in baselines.items():
-    bayes = name == 'bayes'
-    label = 'bayes, the least possible' if bayes else name
-    colour = BLACK if bayes else next(colours)
-    looks.append((label, 'dashed curve', colour, one))
+    label = 'bayes, the least possible' if name == 'bayes' else name
+    looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
   shown = [one for look in looks for one in _series(*look, least)]
   medians = [one for one in shown if one.name == _OF_MEDIANS]
   shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
-  axes = 'number of examples before the query', 'loss (log scale)'
+  y_axis = f'loss (log scale)\n{loss}'.strip()
+  axes = 'number of examples before the query', y_axis
   panels = [Panel('', *axes, tuple(shown), y_scale='log')]
   right = [
     series(label, kind, colour, one['num_examples'], np.array(accuracy, np.float64))

@@ -223,6 +223,7 @@ def render_grid(
   for axes, panel in zip(every, panels, strict=False):
     _render_panel(axes, panel, looks)
     axes.set_title(panel.key, parse_math=False)
+    _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
     if y_range is not None:
       axes.set_ylim(y_range)
   for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
@@ -238,7 +239,7 @@ def render_grid(
     for axes in every:
       axes.set_xlabel('')
   if len({panel.y_axis for panel in panels}) == 1:
-    figure.supylabel(panels[0].y_axis, parse_math=False)
+    figure.supylabel(panels[0].y_axis, parse_math=False, multialignment='center')
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)

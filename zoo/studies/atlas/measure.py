@@ -30,7 +30,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
 from zoo.storage.saved_models import load
-from zoo.tasks.baselines import HostBaseline
+from zoo.tasks.baselines import HostBaseline, Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
 
@@ -62,9 +62,11 @@ def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
   libraries, which cannot be compiled, are left out.
   """
   task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
+  baselines = dict(build_task(config).baselines())
+  baselines.setdefault('zero', Zero())  # which a task of one's own may lack
   return {
     name: _losses(baseline, task, lengths)
-    for name, baseline in build_task(config).baselines().items()
+    for name, baseline in baselines.items()
     if not isinstance(baseline, HostBaseline)
   }
 
@@ -130,11 +132,11 @@ def _exact_risk(subject: Predictor, task: Task | None) -> float:
 def lowest_known(config: Config) -> float | None:
   """The lowest known exact risk of the linear attention of a config.
 
-  It is the infimum with a learned guess, and with d heads or more if labels have no
-  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
-  is taken to be the prior mean. That is the best guess wherever the result is the
-  optimum of the linear family, as for the priors of the shipped models. None if theory
-  does not cover the task.
+  It is the infimum on isotropic tasks, with a learned guess, and with d heads or more
+  if labels have no noise; else it comes from a search (`theory.head_limited_risk`). A
+  learned guess is taken to be the prior mean. That is the best guess wherever the
+  result is the optimum of the linear family, as for the priors of the shipped models.
+  None if theory does not cover the task.
   """
   task = build_task(config)
   if not covers(task):
