@@ -106,9 +106,9 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
 
   NaN if it is known less well than to 1e-3, or not at all.
   """
-  task = _at_length(config, max(length, 1))
-  if not covers(task):
+  if not covers(build_task(config)):
     return math.nan
+  task = _at_length(config, max(length, 1))
   mean, prior = task.prior_mean, task.prior_covariance
   features = task.feature_covariance
   features = np.eye(mean.size) if features is None else features

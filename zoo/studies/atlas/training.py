@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -11,12 +12,15 @@ from absl import logging
 
 from zoo.config.validation import Config
 from zoo.host.files import read_text, write_atomically
+from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.storage.workdir import locked
 from zoo.studies.atlas import measure, report
 from zoo.studies.atlas.cells import CellRun, Settings
 from zoo.studies.atlas.results import Cell, Row, from_csv, scale_of, to_csv
 from zoo.studies.runner import each, run_in
+
+_ROWS = 'rows.csv'  # in the folder of a cell
 
 # The config for the fields of a cell: model, task, guess and context length.
 GetConfig = Callable[[str, str, str | None, int | None], Config]
@@ -44,43 +48,25 @@ def run(
   """
   cells = grid.cells if part is None else part.of(grid.cells)
 
-  def work(out: pathlib.Path, interruption) -> list[Row]:
-    for done, (_, cell) in enumerate(
-      each('cell', {cell.name: cell for cell in cells}, interruption)
-    ):
-      folder = out / 'cells' / cell.name
-      with locked(_made(folder)):
-        one = _cell(cell, grid, out, interruption)
-        rows = one.rows(lambda cell=cell: _learnable(cell, grid, out))
-      text = to_csv(rows)
-      if not (folder / _ROWS).is_file() or read_text(folder / _ROWS) != text:
-        write_atomically(folder / _ROWS, text)
+  def work(out: pathlib.Path, interruption: Interruption) -> list[Row]:
+    names = {cell.name: cell for cell in cells}
+    for done, (name, cell) in enumerate(each('cell', names, interruption), start=1):
+      folder, settings = out / 'cells' / name, grid.settings(cell)
+      folder.mkdir(parents=True, exist_ok=True)
+      get_config = functools.partial(grid.get_config, *cell)
+      learnable = functools.partial(_learnable, cell, grid, out)
+      with locked(folder):
+        one = CellRun(cell, settings, get_config, folder, interruption)
+        rows = one.rows(learnable)
+        write_atomically(folder / _ROWS, to_csv(rows))
       write_atomically(out / 'atlas.csv', to_csv(_known(grid, out)))
-      _log(rows[-1], len(cells) - done - 1, grid.settings(cell).minutes)
+      _log(rows[-1], len(names) - done, settings.minutes)
     found = _known(grid, out)
     if part is None:
       report.write(found, command, out)
     return found
 
   return run_in(out, work)
-
-
-_ROWS = 'rows.csv'
-
-
-def _made(folder: pathlib.Path) -> pathlib.Path:
-  folder.mkdir(parents=True, exist_ok=True)
-  return folder
-
-
-def _cell(cell: Cell, grid: Grid, out: pathlib.Path, interruption) -> CellRun:
-  return CellRun(
-    cell,
-    grid.settings(cell),
-    lambda: grid.get_config(*cell),
-    out / 'cells' / cell.name,
-    interruption,
-  )
 
 
 def _learnable(cell: Cell, grid: Grid, out: pathlib.Path) -> float:
@@ -96,7 +82,8 @@ def _baselines(cell: Cell, grid: Grid, out: pathlib.Path) -> list[Row]:
   path = out / 'baselines' / f'{name}.csv'
   if not path.is_file():
     rows = measure.baselines(grid.get_config(*cell), cell.task)
-    write_atomically(_made(path.parent) / path.name, to_csv(rows))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, to_csv(rows))
   return from_csv(read_text(path), str(path))
 
 
