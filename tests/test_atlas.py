@@ -211,7 +211,8 @@ def test_all_pictures_are_drawn():
   assert [*drawn] == [*names, 'atlas_contexts']
   panel = drawn['atlas_contexts'].axes[0]
   lines = {line.get_label(): line for line in panel.get_lines()}
-  assert [*map(tuple, lines['guess: zero'].get_xydata())] == [(4, 4), (8, 4)]
+  points: Any = lines['guess: zero'].get_xydata()
+  assert points.tolist() == [[4, 4], [8, 4]]
   pooled = drawn['atlas_guesses'].axes[0].get_yticklabels()[0]
   assert pooled.get_text() == 'all models'
 
