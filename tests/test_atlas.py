@@ -350,17 +350,25 @@ def test_an_interrupted_cell_ends_at_the_same_bits(few_prompts, tmp_path, monkey
     atlas.run(other, tmp_path / 'parts', '')
 
 
+def _check_weights(model, task):
+  config: Any = sizes.get_config(model, task, 'zero')
+  count = num_weights(abstract_model(config))
+  assert abs(count / 25_000 - 1) <= 0.1, (model, count, config.model.width)
+
+
+def test_a_transformer_and_an_lstm_have_the_same_number_of_weights():
+  for model in 'softmax', 'lstm':
+    _check_weights(model, 'linear')
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'task', mostly_full(['linear', 'recall'], ['noisy', 'sparse', 'tree', 'prior'])
 )
 def test_all_models_have_the_same_number_of_weights(task):
   """Within 10 %, but for linear attention, whose size is that of its matrices."""
-  mine = {'softmax', 'lstm', 'mlp_mixer', 'looped', 'mamba2'}
-  models = mine if task in ('linear', 'recall') else {*sizes.list_models()}
-  for model in models - {*sizes.LINEAR_ATTENTION, 'deep_lsa', 'gd_plus_plus'}:
-    config: Any = sizes.get_config(model, task, 'zero')
-    count = num_weights(abstract_model(config))
-    assert abs(count / 25_000 - 1) <= 0.1, (model, count, config.model.width)
+  for model in {*sizes.DEFAULT_MODELS} - {*sizes.LINEAR_ATTENTION, 'deep_lsa'}:
+    _check_weights(model, task)
 
 
 def test_all_models_have_the_same_optimizer():
