@@ -79,12 +79,11 @@ def _doubled(losses, limit=10**9, unit=1.0):
 
 
 def test_a_budget_doubles_until_the_loss_is_flat():
-  # The loss is 1 + 10/N for both seeds, with an interval of 12.7 · 0.1.
+  # From 1600 to 3200 steps 1.0625 becomes 1.03125, 2.9 % less; before that by 5.6 %.
   found = _doubled(lambda n: [0.9 + 100 / n, 1.1 + 100 / n])
-  changes = [50 / n / (1 + 100 / n) for n in found]
-  assert [*found] == [100, 200, 400, 800, 1600, 3200, 6400]
+  assert [*found] == [100, 200, 400, 800, 1600, 3200]
+  assert found[100] == [1.9, 2.1]
   assert why_grey(found, 1.0) == ''
-  assert changes[-2] < 0.03 < changes[-3] * 2
   assert [*_doubled(lambda n: [100 / n], limit=400)] == [100, 200, 400]
 
 

@@ -183,7 +183,6 @@ class CellRun:
     self._get_config, self._interruption = get_config, interruption
     self._file = folder / 'notes.json'
     self.notes = Notes(settings.key)
-    self._trained = False  # whether anything was trained in this launch
     if self._file.is_file():
       self.notes = read_as(self._file, Notes)
     if self.notes.settings != settings.key:
