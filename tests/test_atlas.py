@@ -104,9 +104,9 @@ def test_a_loss_that_is_not_flat_says_why():
 
 
 def _row(model, losses, guess='zero', task='prior', **changes):
-  row = Row(model, task, guess, 4, losses=tuple(losses), **changes)
-  curve = {'lengths': (0, 2, 4, 8), 'by_length': (9.0, 5.0, *[losses[0]] * 2)}
-  return dataclasses.replace(row, **curve)
+  losses = tuple(map(float, losses))
+  curve = {'lengths': (0, 2, 4, 8), 'by_length': (9.0, 5.0, losses[0], losses[0])}
+  return Row(model, task, guess, 4, losses=losses, **curve, **changes)
 
 
 def rows_of_all_kinds():

@@ -123,13 +123,14 @@ def _words(row: Row, share: float) -> str:
 def by_operations(rows: Sequence[Row]) -> Figure:
   """The loss of each model against the operations of its training."""
 
+  colours = _colours(rows)
+
   def lines(of: Sequence[Row]) -> Iterable[Series]:
-    looks = itertools.cycle(PALETTE)
     for model in dict.fromkeys(row.model for row in of):
       budgets = [row for row in of if row.model == model]
       x = [row.training_operations for row in budgets]
       losses = [row.loss for row in budgets]
-      yield _intervals(model, 'curve', next(looks), x, losses)
+      yield _intervals(model, 'curve', colours[model], x, losses)
     bayes = _baseline(rows, of[0].prompts, 'bayes')
     if bayes is not None and bayes.losses[0] > 1e-6 * of[0].loss.mean:
       ends = [row.training_operations for row in of]
@@ -144,6 +145,7 @@ def by_examples(rows: Sequence[Row]) -> Figure:
 
   A mark is where it was trained.
   """
+  colours = _colours(rows)
 
   def lines(of: Sequence[Row]) -> Iterable[Series]:
     context_length = of[0].context_length
@@ -152,12 +154,18 @@ def by_examples(rows: Sequence[Row]) -> Figure:
       one = _baseline(rows, of[0].prompts, name)
       if one is not None:
         yield series(name, 'dashed', colour, one.lengths, _positive(one.by_length))
-    for row, colour in zip(of, itertools.cycle(PALETTE), strict=False):
-      yield series(row.model, 'curve', colour, row.lengths, _positive(row.by_length))
+    for row in of:
+      shown = _positive(row.by_length)
+      yield series(row.model, 'curve', colours[row.model], row.lengths, shown)
 
   trained = [row for row in last_budgets(rows) if row.steps]
   axes = 'examples before the query', 'loss (log scale)'
   return _by_column(rows, trained, lines, axes, 'linear')
+
+
+def _colours(rows: Sequence[Row]) -> dict[str, str]:
+  models = dict.fromkeys(row.model for row in rows if row.steps)
+  return dict(zip(models, itertools.cycle(PALETTE), strict=False))
 
 
 def _by_column(rows, shown: Sequence[Row], lines, axes, x_scale: str) -> Figure:

@@ -63,7 +63,7 @@ class Row:
   twice_rate_loss: float = math.nan
   losses: tuple[float, ...] = ()  # of the seeds; one number if it is exact
   grey: str = ''  # why the loss is not final
-  lengths: tuple[float, ...] = ()  # numbers of examples, and the losses after them
+  lengths: tuple[int, ...] = ()  # numbers of examples, and the losses after them
   by_length: tuple[float, ...] = ()
   minutes: float = 0.0  # of the cell so far, its search included
 
@@ -124,7 +124,9 @@ def _row(line: dict[str, str]) -> Row:
   values: dict[str, Any] = {}
   for field in dataclasses.fields(Row):
     text = line[field.name]
-    if field.type == 'tuple[float, ...]':
+    if field.name == 'lengths':
+      values[field.name] = tuple(map(int, text.split()))
+    elif field.type == 'tuple[float, ...]':
       values[field.name] = tuple(map(float, text.split()))
     elif field.type == 'float':
       values[field.name] = float(text or 'nan')
