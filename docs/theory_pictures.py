@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/dynamics.md and docs/large_dimension.md.
+"""Draws the pictures of docs/concepts.md, docs/dynamics.md and docs/large_dimension.md.
 
 python docs/theory_pictures.py docs/images
 """
@@ -7,16 +7,38 @@ import math
 import pathlib
 import sys
 
+import jax
 import numpy as np
 from flax import nnx
 
+from zoo.core.learning_rule import LearningRule
+from zoo.estimators import best_step_size
 from zoo.models import LTB, YqLSA
 from zoo.reports.plots import Panel, level, render_figure, series
-from zoo.reports.style import BLUE, GREEN, PURPLE, VERMILION, Figure
+from zoo.reports.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Figure
 from zoo.tasks import LinearRegression
 from zoo.theory import asymptotic, dynamics, polynomial_optimum
 
 _SCALES = np.geomspace(1e-3, 0.2, 6)
+
+
+def draw_step() -> Figure:
+  """One step of gradient descent from two guesses, on one prompt."""
+  task = LinearRegression(1, 8, prior_mean=2.0, noise_std=0.5)
+  prompt = task.sample(jax.random.key(4), batch_size=1)
+  x, y = np.asarray(prompt.x)[0, :, 0], np.asarray(prompt.y)[0]
+  query, target = float(prompt.x_query[0, 0]), float(prompt.y_query[0])
+  ends = np.array([-3.0, 3.0])
+  drawn = []
+  for start, colour in ((0.0, ORANGE), (2.0, BLUE)):
+    step = LearningRule.gradient_descent(np.array([start]), best_step_size(task))
+    line = float(step.weights(prompt)[0, 0]) * ends
+    drawn.append(
+      series(f'one step from the guess {start:g}', 'line', colour, ends, line)
+    )
+  drawn.append(series('context examples', 'dots', BLACK, x, y))
+  drawn.append(series('target of the query', 'dots', GREEN, [query], [target]))
+  return render_figure((Panel('a', 'feature x', 'label y', tuple(drawn)),))
 
 
 def draw_guess_time() -> Figure:
@@ -116,6 +138,7 @@ def _finite(context_length: int, steps: int) -> float:
 
 if __name__ == '__main__':
   folder = pathlib.Path(sys.argv[1])
+  draw_step().savefig(folder / 'step.png')
   draw_guess_time().savefig(folder / 'guess_time.png')
   draw_toys().savefig(folder / 'toys.png')
   draw_large_dimension().savefig(folder / 'large_dimension.png')

@@ -165,10 +165,10 @@ the bound by heads hides the directions of least variance, not of most
   zoo/theory/head_limit.py: theory/test_head_limit.py
   - np.linalg.eigvalsh(prior)[num_seen:].sum()
   + np.linalg.eigvalsh(prior)[:num_hidden].sum()
-an interval over seeds has the degrees of freedom of prompts
+an interval has one degree of freedom too many
   zoo/measure/intervals.py: test_intervals.py
-  - quantile = float(stats.t.ppf((1 + confidence) / 2, s - 1))
-  + quantile = float(stats.t.ppf((1 + confidence) / 2, p - 1))
+  - (1 + confidence) / 2, values.size - 1)
+  + (1 + confidence) / 2, values.size)
 the difference from a baseline has the wrong sign
   zoo/measure/comparison.py: test_comparison.py
   - (model_losses[: len(losses)] - losses[:, -1])
@@ -195,8 +195,8 @@ a class that is registered anew is trained by the program of the old one
   + key = (to_json(config), *jax.devices(),
 the cosine does not end with the training
   zoo/config/optimizers.py: test_optimizers.py
-  - optax.cosine_decay_schedule(peak, rest, share)
-  + optax.cosine_decay_schedule(peak, num_steps, share)
+  - peak, max(num_steps - warmup, 1), share
+  + peak, num_steps, share
 what Adam makes of a gradient is clipped, not the gradient
   zoo/config/optimizers.py: test_optimizers.py
   - optax.chain(clip, optimizer)

@@ -42,11 +42,12 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.slow
-def test_the_code_of_the_readme_runs(monkeypatch, unchecked):
+def test_the_code_of_the_readme_prints_what_it_says(monkeypatch, capsys, unchecked):
   text = (ROOT / 'README.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  ((code, said),) = re.findall(r'```python\n(.*?)```\n\n```\n(.*?)```', text, re.DOTALL)
   monkeypatch.chdir(ROOT)
   exec(compile(code, 'README.md', 'exec'), {})
+  assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize('name', CONFIGS)

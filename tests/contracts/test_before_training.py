@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures('register')
 class _Ahead(zoo.mixers.Mixer):
   """Each token reads the next one."""
 
-  def __init__(self, width, num_heads, *, rngs):
-    self.inner = SoftmaxAttention(width, num_heads, rngs=rngs)
+  def __init__(self, site, *, rngs):
+    self.inner = SoftmaxAttention(site, rngs=rngs)
 
   def __call__(self, tokens):
     return self.inner(jnp.roll(tokens, -1, axis=1))

@@ -25,13 +25,17 @@ def _task(name, num_features=28, context_length=60, **changes) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _prompts(task, count, seed=0) -> zoo.Prompt:
+def _drawn(task, count, seed) -> zoo.Prompt:
   return task.sample(jax.random.key(seed), count)
+
+
+def _prompts(task, count, seed=0) -> zoo.Prompt:
+  return jax.device_get(_drawn(task, count, seed))  # whose parts compile nothing
 
 
 def _each(prompt, k):
   """The features and labels of k examples, and the next features, as integers."""
-  prefix = jax.device_get(prompt.prefix(k))
+  prefix = prompt.prefix(k)
   for x, y, x_query in zip(prefix.x, prefix.y, prefix.x_query, strict=True):
     yield x.astype(int), y.astype(int), x_query.astype(int)
 
@@ -55,7 +59,7 @@ def _predict_all(baseline, prompt):
 
 
 def _call(baseline, prompt, k):
-  return np.asarray(_predict(baseline, jax.device_get(prompt).prefix(k)), float)
+  return np.asarray(_predict(baseline, prompt.prefix(k)), float)
 
 
 def _at(baseline, prompt, k):
@@ -107,16 +111,6 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
   assert gaps[16_384].max() <= 0.008
 
 
-@pytest.mark.parametrize('k', mostly_full([], [0, 1, 6]))
-def test_bayes_for_disjunctions_agrees_with_enumeration(k):
-  prompt = _prompts(_task('disjunction', 5, 12), 32)
-  expected = [_conjunction_posterior(*one, True) for one in _each(prompt, k)]
-  bayes = boolean.Negated(boolean.ConjunctionBayes(16_384))
-  found = 1 / (1 + np.exp(-_call(bayes, prompt, k)))
-  # As above; the logarithms of float32 add less than 1e-4.
-  np.testing.assert_allclose(found, expected, rtol=0, atol=0.008)
-
-
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
 @pytest.mark.parametrize('k', [0, 1, 2, 5, 20])
 def test_bayes_for_few_literals_is_exact(name, k):
@@ -136,20 +130,6 @@ def test_conjunctions_are_enumerated_up_to_seven_features(name):
     bayes = _task(name, d).baselines()['bayes']
     inner = bayes.baseline if isinstance(bayes, boolean.Negated) else bayes
     assert isinstance(inner, kind)
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_so_few_draws_cost_next_to_nothing():
-  prompt = _prompts(_task('conjunction', context_length=10), 32)
-  many, few = (
-    jax.nn.sigmoid(_call(boolean.ConjunctionBayes(draws), prompt, 10))
-    for draws in (4096, 256)
-  )
-  # Measured on 256 prompts at 1, 3, 5, 10, 15, 20, 30, 40 and 59 examples: at most
-  # 1.1e-5 nats, at 10 examples, and 4e-4 on any one prompt, which is 1.3e-5 of 32.
-  divergence = many * jnp.log(many / few) + (1 - many) * jnp.log((1 - many) / (1 - few))
-  assert float(np.mean(divergence)) <= 3e-5
 
 
 @pytest.mark.slow
@@ -317,7 +297,7 @@ def test_bayes_is_calibrated_and_no_other_baseline_is_better(name):
   baselines = task.baselines()
   assert next(iter(baselines)) == 'bayes'
   found: dict[str, list] = {one: [] for one in baselines}
-  prompts = jax.device_get(_prompts(task, count, seed=9))
+  prompts = _prompts(task, count, seed=9)
   for k in lengths:
     prompt = prompts.prefix(k)
     logits = {one: _predict(f, prompt) for one, f in baselines.items()}

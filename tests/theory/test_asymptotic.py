@@ -13,9 +13,8 @@ import scipy.optimize
 
 import zoo
 from zoo import theory
-from zoo.core import wishart
 from zoo.tasks import TaskPool
-from zoo.theory import asymptotic, label_moments
+from zoo.theory import asymptotic, label_moments, wishart
 
 SIZES = 10, 20, 40, 80
 

@@ -177,6 +177,7 @@ def _small(**changes):
   return small_config('deep_lsa', **given | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
   config = _small(objective__name='exact', model__readout='linear')

@@ -5,8 +5,7 @@ import zoo
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo import estimators, theory
-from zoo.core import wishart
-from zoo.theory import schedules
+from zoo.theory import schedules, wishart
 
 
 @pytest.mark.parametrize('start', [None, np.array([0.5, -1.0, 2.0])])

@@ -10,13 +10,8 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.training import fake_program
-from tests.training.runs import (
-  assert_same_bits,
-  compile_init,
-  saved_arrays,
-  small_config,
-)
+from tests.training.runs import compile_init, small_config
+from tests.training.test_step import Run
 from zoo.config import curricula
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.validation import build_model, build_task, validate
@@ -95,18 +90,14 @@ def test_losses_that_count_are_those_of_the_stage():
 _GROWING = {'every': 3, 'features': 1, 'examples': 1, 'loops': 1}
 
 
-def test_a_run_that_is_stopped_within_a_curriculum_ends_at_the_same_bits(
-  tmp_path, monkeypatch
-):
-  fake_program.patch_saves(monkeypatch)
-  config = _config(**_GROWING)
-  zoo.train(config, tmp_path / 'whole')
-  for event in zoo.training_run(config, tmp_path / 'cut'):
-    if event.step == 6:
-      break
-  zoo.train(config, tmp_path / 'cut')
-  cut, whole = (saved_arrays(tmp_path / one, 12) for one in ('cut', 'whole'))
-  assert_same_bits(cut, whole)
+def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits():
+  run = Run(_config(**_GROWING))
+  run.train(0, 12)
+  whole = run.bits()
+  run.restart()
+  run.train(0, 7)
+  run.train(7, 12)
+  assert run.bits() == whole
 
 
 def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(monkeypatch):
@@ -125,6 +116,7 @@ def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(monkeypatch)
     np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_have_the_gradient_of_the_whole():
   config = _config(**_GROWING)
   task, model = build_task(config), _model(config)
@@ -194,3 +186,19 @@ def test_features_of_a_task_that_draws_labels_first_cannot_grow():
   config.curriculum.features = 1
   with refuses("the features of 'markov_chain' cannot grow"):
     validate(config)
+
+
+def test_loops_of_a_model_of_ones_own_can_grow():
+  class Looped(zoo.models.TokenModel):
+    num_trained_loops = 3
+
+    def body(self, tokens, at):
+      return jnp.stack([tokens[:, at, :1] * k for k in range(3)])
+
+  model: Any = nnx.eval_shape(lambda: Looped(3, rngs=nnx.Rngs(0)))
+  config = small_config('yq_lsa')
+  config.curriculum.loops = 2
+  curricula.check_curriculum(config, build_task(config), model)
+  config.curriculum.loops = 4
+  with refuses('curriculum.loops is 4; it must be ≤ 3'):
+    curricula.check_curriculum(config, build_task(config), model)

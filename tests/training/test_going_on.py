@@ -17,6 +17,7 @@ from zoo.training.records import read_lines, risk_of
 from zoo.training.trainer import make_program, on_mesh
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   tmp_path, monkeypatch
 ):

@@ -510,7 +510,7 @@ def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
   known = {name: each.default for name, each in found.items()}
   with_default = {name: one for name, one in known.items() if one is not EMPTY}
   # Leaves out what JSON cannot hold, which a user's class may have.
-  return registry.Arguments({}, with_default).values()
+  return registry.recorded({}, with_default).values()
 
 
 def _plain(value: Any) -> Any:

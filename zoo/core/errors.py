@@ -133,11 +133,6 @@ def check_number(
   return float(number)
 
 
-def check_init_scale(value: object) -> float:
-  """Returns a standard deviation of initial weights, all of which float32 can hold."""
-  return check_number('init_scale', value, minimum=0.0, maximum=1e30)
-
-
 def check_vector(name: str, value: object, length: int) -> np.ndarray:
   """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError."""
   vector = _as_finite(name, value)

@@ -52,13 +52,6 @@ class MayIgnoreOrder(Predictor, Protocol):
 
 
 @runtime_checkable
-class MayNestHeads(Predictor, Protocol):
-  """A model that says whether one with fewer heads has the first heads of another."""
-
-  nested_heads: bool
-
-
-@runtime_checkable
 class Model(Predictor, Protocol):
   """A predictor with parameters: an NNX module. Its class defines everything else."""
 

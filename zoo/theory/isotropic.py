@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from zoo.core.errors import check_count, check_number
-from zoo.core.search import lowest_point
+from zoo.theory.search import lowest_point
 
 _ANGLES = np.linspace(0, math.pi, 2001)
 

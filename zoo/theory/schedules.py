@@ -7,15 +7,15 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import ArrayLike, Complex, Float
 
-from zoo.core import wishart
 from zoo.core.errors import UserError, check_count
-from zoo.core.search import lowest_point
 from zoo.tasks.linear_regression import (
   LinearRegression,
   best_first_step,
   is_scalar,
   second_moments,
 )
+from zoo.theory import wishart
+from zoo.theory.search import lowest_point
 
 Numbers = Callable[[np.ndarray], np.ndarray]  # of a schedule
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Key, PyTree
 from zoo import estimators, theory
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config
+from zoo.core.draws import EVAL_STREAM
 from zoo.core.errors import UserError
 from zoo.core.exact_forms import DeepRule, Recurrence
 from zoo.core.learning_rule import LearningRule
@@ -32,7 +33,7 @@ from zoo.training.objective import (
   stack_tasks,
   stacked_moments,
 )
-from zoo.training.step import EVAL_STREAM, stream_keys
+from zoo.training.step import stream_keys
 
 Rule = LearningRule | DeepRule | Recurrence
 # For each quantity and batch, the mean and the mean square over the prompts.

@@ -273,13 +273,12 @@ def _train_stacked(
       collections.deque(trainer.steps(label, tensorboard=False), maxlen=0)
     except NotFiniteError:
       return [*folders]
-    result = trainer.result
-  if result is None:
+  if trainer.summaries is None:
     return None
   lost = []
-  finals = unstack(configs, jax.device_get(result.state))
+  finals = unstack(configs, jax.device_get(trainer.state))
   for config, folder, summary, state in zip(
-    configs, folders, result.summaries, finals, strict=True
+    configs, folders, trainer.summaries, finals, strict=True
   ):
     if interruption.requested is not None:  # the next launch writes the others
       interruption.raise_if_ctrl_c()

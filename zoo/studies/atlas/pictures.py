@@ -233,7 +233,11 @@ def _positive(values: Sequence[float]) -> list[float]:
 
 
 def _intervals(
-  name: str, kind: str, colour: str, x: Sequence[float], found: Iterable[Interval]
+  name: str,
+  kind: str,
+  colour: str,
+  x: Sequence[int | float],
+  found: Iterable[Interval],
 ) -> Series:
   """Means with their 95 % intervals; without them for one seed."""
   ends = [

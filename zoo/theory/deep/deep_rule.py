@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from zoo.core import wishart
 from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import DeepRule
 from zoo.core.learning_rule import AnyArray
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import is_scalar, require_covered, second_moments
+from zoo.theory import wishart
 from zoo.theory.deep.feature_moments import feature_moments
 from zoo.theory.schedules import feature_variance
 
