@@ -22,6 +22,7 @@ from flax import nnx
 
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config, build_task, validate
+from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_as, write_atomically
 from zoo.host.interruption import Interruption
@@ -40,7 +41,7 @@ from zoo.studies.runner import Stopped
 from zoo.training.layout import State
 from zoo.training.population import init_side_by_side, unstack
 from zoo.training.records import Progress
-from zoo.training.step import TRAIN_STREAM, stream_keys
+from zoo.training.step import stream_keys
 from zoo.training.trainer import make_program, on_mesh
 
 # Its weights, prompts and held-out prompts are used in the search alone.
