@@ -113,7 +113,7 @@ DEFAULT_MODELS = (
   *LINEAR_ATTENTION,
 )
 SCALES = {
-  'laptop': Scale(25_000, 600, 2000, 10, {}, {}),
+  'laptop': Scale(25_000, 300, 2000, 10, {}, {}),
   # The sizes of Garg et al. (arXiv 2208.01066).
   'gpu': Scale(
     9_500_000,

@@ -54,7 +54,7 @@ def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch
     *('gru,prior,zero,20', 'gru,prior,residual,20', 'yq_lsa,prior,20'),
   ]
   settings = grid.settings(grid.cells[0])
-  assert settings == ('laptop', 5, 2000, 600, 3.0)
+  assert settings == ('laptop', 5, 2000, 300, 3.0)
 
 
 def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypatch):
