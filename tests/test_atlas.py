@@ -370,6 +370,15 @@ def test_all_models_have_the_same_number_of_weights(task):
     _check_weights(model, task)
 
 
+def test_any_model_and_task_that_is_registered_has_a_cell():
+  config = sizes.get_config('sequential', 'quadratic_regression')
+  assert config.model.name == 'sequential'
+  assert config.task.name == 'quadratic_regression'
+  assert {'sequential', 'softmax', 'set'} < {*sizes.list_models()}
+  assert not sizes.has_guess('sequential')
+  assert sizes.has_guess('gla')
+
+
 def test_all_models_have_the_same_optimizer():
   models = 'lsa', 'multi_head_lsa', 'deep_lsa', 'softmax', 'looped', 'deep_set'
   found = set()
@@ -385,7 +394,7 @@ def test_all_models_have_the_same_optimizer():
 @pytest.mark.parametrize('model', mostly_full(['deep_set'], sizes.list_models()))
 def test_every_config_is_valid(model):
   """With each task and guess for a laptop, and with one of each on an accelerator."""
-  for task in sizes.list_tasks():
+  for task in [*sizes.default_tasks(), 'quadratic_prior', 'sinusoid_prior']:
     for guess in sizes.guesses_of(task) if sizes.has_guess(model) else [None]:
       if task != 'recall' or sizes.has_guess(model):  # whose labels are classes
         zoo.training.validate(sizes.get_config(model, task, guess))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import configs
 import zoo
+from zoo.config import schema
 from zoo.config.building import abstract_model, num_weights
 from zoo.config.schema import Config
 from zoo.core.errors import check_name
@@ -124,13 +125,16 @@ SCALES = {
 
 
 def list_models() -> list[str]:
-  """The names of the models; a mixer's name means a transformer with that mixer."""
-  return [*zoo.list_mixers(), *_MODELS]
+  """The names of the models, also of one's own.
+
+  A mixer's name means a transformer with that mixer.
+  """
+  return [*dict.fromkeys([*zoo.list_mixers(), *_MODELS, *zoo.list_models()])]
 
 
 def list_tasks() -> list[str]:
-  """The names of the tasks: each is a task of the zoo with a size, prior and noise."""
-  return [*_TASKS]
+  """The names of the tasks: of those above, and of all others with their defaults."""
+  return [*dict.fromkeys([*_TASKS, *zoo.list_tasks()])]
 
 
 def default_tasks() -> list[str]:
@@ -140,7 +144,7 @@ def default_tasks() -> list[str]:
 
 def guesses_of(task: str) -> Sequence[str]:
   """The guesses that are trained on a task unless others are named."""
-  return _OF_TASK[task]
+  return _OF_TASK.get(task, ('zero',))
 
 
 def num_seeds(task: str) -> int:
@@ -148,9 +152,19 @@ def num_seeds(task: str) -> int:
   return 5 if task in _FIVE_SEEDS else 3
 
 
+def _made(model: str) -> tuple[str, str, dict[str, Any]]:
+  """The file, the variant and the hyper-parameters of a model."""
+  if model in zoo.list_mixers():
+    return 'transformer', '', {**_LAYERS, 'mixer': model}
+  return _MODELS.get(model, (model, '', {}))
+
+
 def has_guess(model: str) -> bool:
   """Whether a model has the field `guess`; the paper's models define their own."""
-  return model not in LINEAR_ATTENTION
+  file = (
+    model if model in zoo.list_models() else _MODELS.get(model, ('transformer',))[0]
+  )
+  return 'guess' in schema.section('model', file)
 
 
 def get_config(
@@ -166,9 +180,15 @@ def get_config(
   """
   sizes = SCALES[check_name('scale', scale, SCALES)]
   check_name('model', model, list_models())
-  task_name, fields = _TASKS[check_name('task', task, _TASKS)]
-  own = {**_LAYERS, 'mixer': model}
-  file, variant, hyperparameters = _MODELS.get(model, ('transformer', '', own))
+  task_name, fields = _TASKS.get(check_name('task', task, list_tasks()), (task, {}))
+  made: tuple[str, str, dict[str, Any]] = (
+    'transformer',
+    '',
+    {**_LAYERS, 'mixer': model},
+  )
+  if model not in zoo.list_mixers():
+    made = _MODELS.get(model, (model, '', {}))
+  file, variant, hyperparameters = made
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)

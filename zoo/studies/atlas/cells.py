@@ -20,12 +20,14 @@ import jax
 import numpy as np
 from flax import nnx
 
+from zoo.config.building import abstract_model
 from zoo.config.mesh import replicate
 from zoo.config.validation import Config, build_task, validate
 from zoo.core.draws import TRAIN_STREAM
 from zoo.core.errors import UserError
 from zoo.host.files import delete_folder, finite_or_null, read_as, write_atomically
 from zoo.host.interruption import Interruption
+from zoo.models import LinearAttention
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
 from zoo.studies.atlas import measure
@@ -231,7 +233,7 @@ class CellRun:
     try:
       notes.context_length = self.config.task.context_length
       notes.weights, notes.operations = measure.sizes(self.config)
-      if self.cell.guess is None:  # one layer of linear attention
+      if isinstance(abstract_model(self.config), LinearAttention):
         notes.lowest = measure.lowest_known(self.config)
     except UserError as error:
       notes.reason = str(error)
