@@ -161,10 +161,7 @@ def _made(model: str) -> tuple[str, str, dict[str, Any]]:
 
 def has_guess(model: str) -> bool:
   """Whether a model has the field `guess`; the paper's models define their own."""
-  file = (
-    model if model in zoo.list_models() else _MODELS.get(model, ('transformer',))[0]
-  )
-  return 'guess' in schema.section('model', file)
+  return 'guess' in schema.section('model', _made(model)[0])
 
 
 def get_config(
@@ -181,14 +178,7 @@ def get_config(
   sizes = SCALES[check_name('scale', scale, SCALES)]
   check_name('model', model, list_models())
   task_name, fields = _TASKS.get(check_name('task', task, list_tasks()), (task, {}))
-  made: tuple[str, str, dict[str, Any]] = (
-    'transformer',
-    '',
-    {**_LAYERS, 'mixer': model},
-  )
-  if model not in zoo.list_mixers():
-    made = _MODELS.get(model, (model, '', {}))
-  file, variant, hyperparameters = made
+  file, variant, hyperparameters = _made(model)
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
   config: Any = configs.get_config(file, ','.join(filter(None, variants)))
   _set_training(config)
