@@ -35,7 +35,7 @@ from zoo.core.errors import (
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import is_url, or_shipped, user_path
+from zoo.host.files import is_hub, is_url, or_shipped, user_path
 from zoo.host.parts import Part, parse_part
 
 FLAGS = flags.FLAGS
@@ -219,7 +219,9 @@ def workdir_of(
 
 
 def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
-  """Like `workdir_of`, but `checkpoints/NAME` may also be a shipped checkpoint."""
+  """Like `workdir_of`, but also a shipped `checkpoints/NAME`, or hf://owner/name."""
+  if flag.value is not None and is_hub(flag.value):
+    return flag.value.rstrip('/')
   folder = workdir_of(flag, '')
   return folder if isinstance(folder, str) else or_shipped(folder)
 

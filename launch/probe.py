@@ -16,7 +16,7 @@ from absl import flags
 
 from launch import cli
 from zoo.core.errors import UserError
-from zoo.host.files import is_url, user_path, write_atomically
+from zoo.host.files import is_hub, is_url, user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -25,8 +25,8 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'The workdir of a run, its checkpoints, or a folder that zoo.save wrote; may be '
-  'gs://bucket/folder.',
+  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; may be '
+  'gs://bucket/folder or hf://owner/name.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
@@ -94,8 +94,9 @@ def main() -> None:
 
 def default_folder(checkpoint: str) -> pathlib.Path:
   """A folder of the checkpoint's own: its path from the current folder."""
-  if is_url(checkpoint):
-    parts = ['gs', *(part for part in checkpoint.split('/')[1:] if part)]
+  if is_url(checkpoint) or is_hub(checkpoint):
+    scheme, *rest = checkpoint.split('/')
+    parts = [scheme.removesuffix(':'), *filter(None, rest)]
   else:
     path = pathlib.Path(os.path.abspath(user_path(checkpoint)))
     if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
@@ -116,7 +117,7 @@ def _json_file(out: pathlib.Path) -> pathlib.Path:
 
 
 def _name(folder: str | pathlib.Path) -> str:
-  if isinstance(folder, str):  # in a bucket
+  if isinstance(folder, str):  # in a bucket, or on the hub
     return folder.rpartition('/')[2]
   return folder.resolve().name
 
@@ -134,10 +135,10 @@ def _other(task: Task) -> tuple[Predictor | None, str | None]:
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
-  if isinstance(folder, str) or folder.is_dir():
+  if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
   names = f'one of {", ".join(known)}, or ' if known else ''
-  raise UserError(f'--against is {name!r}; it must be {names}a folder of a checkpoint')
+  raise UserError(f'--against is {name!r}; it must be {names}a checkpoint')
 
 
 if __name__ == '__main__':
