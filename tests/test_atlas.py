@@ -375,7 +375,7 @@ def test_any_model_and_task_that_is_registered_has_a_cell():
   assert config.model.name == 'sequential'
   assert config.task.name == 'quadratic_regression'
   assert {'sequential', 'softmax', 'set'} < {*sizes.list_models()}
-  assert not sizes.has_guess('sequential')
+  assert not sizes.has_guess('yq_lsa')
   assert sizes.has_guess('gla')
 
 
