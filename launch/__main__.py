@@ -1,8 +1,9 @@
 """All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
 
-import difflib
 import runpy
 import sys
+
+from zoo.core.errors import nearest
 
 COMMANDS = {
   'main': 'train the model of a config, or resume a run',
@@ -19,6 +20,8 @@ COMMANDS = {
   'benchmark': 'measure the speed of training',
 }
 
+_TRAIN = 'train'  # what users look for; it is `main`
+
 
 def main() -> None:
   """Runs the command that the first argument names; exit code 2 if there is none."""
@@ -32,8 +35,8 @@ def main() -> None:
   if name.lstrip('-') in ('help', 'h'):
     print(usage)
     return
-  near = difflib.get_close_matches(name, COMMANDS, n=1)
-  hint = f'; did you mean {near[0]!r}?' if near else ''
+  near = nearest(name, [*COMMANDS, _TRAIN])
+  hint = f'; did you mean {"main" if near == _TRAIN else near!r}?' if near else ''
   known = ', '.join(COMMANDS)
   print(f'error: unknown command {name!r}; known: {known}{hint}', file=sys.stderr)
   sys.exit(2)

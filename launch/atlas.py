@@ -35,9 +35,11 @@ _SCALE = flags.DEFINE_string(
   'scale', 'laptop', 'laptop, or gpu: the sizes of Garg et al., on an accelerator.'
 )
 _MODELS = flags.DEFINE_list(
-  'models', None, 'Mixers or models of configs/atlas. Default: 18 of them.'
+  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 18.'
 )
-_TASKS = flags.DEFINE_list('tasks', None, 'Tasks of configs/atlas. Default: six.')
+_TASKS = flags.DEFINE_list(
+  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 6.'
+)
 _GUESSES = flags.DEFINE_list(
   'guesses',
   None,

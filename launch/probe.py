@@ -8,15 +8,18 @@ python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 
 from __future__ import annotations
 
+import html
 import os
 import pathlib
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from absl import flags
+from absl import flags, logging
 
 from launch import cli
-from zoo.core.errors import UserError
-from zoo.host.files import is_hub, is_url, user_path, write_atomically
+from zoo.core.errors import UserError, nearest
+from zoo.host.files import is_hub, is_url, read_text, user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -48,8 +51,8 @@ _JSON = flags.DEFINE_string(
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for report.html, probe.json and the plots. Default: checkpoints/probes/ and '
-  'the path of the checkpoint.',
+  'Folder for report.html, probe.json and the plots, which has no report of anything '
+  'else. Default: checkpoints/probes/, the path of the checkpoint, and its step.',
 )
 
 
@@ -57,10 +60,10 @@ def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   checkpoint = cli.checkpoint_of(_CHECKPOINT)
-  out = cli.folder_of(_OUT, default_folder(_CHECKPOINT.value))
-  if out.exists() and not out.is_dir():
-    raise UserError(f'--out is {str(out)!r}, which is not a folder')
-  json_file = _json_file(out)
+  given = None if _OUT.value is None else cli.folder_of(_OUT, '')
+  if given is not None and given.exists() and not given.is_dir():
+    raise UserError(f'--out is {str(given)!r}, which is not a folder')
+  json_file = _json_file()
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
@@ -70,14 +73,21 @@ def main() -> None:
     zoo.evaluation_sets.find_spec(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
   other, name = _other(saved.task)
+  words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
+  out = given or default_folder(_CHECKPOINT.value, words)
+  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
+  title += f', against {_AGAINST.value or name}' if name else ''
+  title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
+  _refuse_another(out / 'report.html', title)
   evaluation_set = None
   if _EVAL_SET.value is not None:
     evaluation_set = zoo.evaluation_sets.load(_EVAL_SET.value)
   report = zoo.probing.probe(
     saved.model, saved.task, other, name, evaluation_set=evaluation_set
   )
+  logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task)
-  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
+  json_file = json_file or out / 'probe.json'
   try:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(json_file, report.to_json() + '\n')
@@ -92,8 +102,17 @@ def main() -> None:
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
 
 
-def default_folder(checkpoint: str) -> pathlib.Path:
-  """A folder of the checkpoint's own: its path from the current folder."""
+def _refuse_another(page: pathlib.Path, title: str) -> None:
+  """Raises UserError if there is a report with another title, or any other page."""
+  found = html.unescape(read_text(page)) if page.exists() else title
+  if title not in found:
+    raise UserError(
+      f'{page} is the report of something else than {title}; give another --out'
+    )
+
+
+def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
+  """A folder of what is probed: the checkpoint's path from here, and these words."""
   if is_url(checkpoint) or is_hub(checkpoint):
     scheme, *rest = checkpoint.split('/')
     parts = [scheme.removesuffix(':'), *filter(None, rest)]
@@ -102,12 +121,13 @@ def default_folder(checkpoint: str) -> pathlib.Path:
     if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
       path = path.relative_to(here)
     parts = ['root' if part == path.anchor else part for part in path.parts]
-  return pathlib.Path('checkpoints/probes', *parts)
+  name = re.sub(r'[^\w.-]+', '_', '-'.join(words))
+  return pathlib.Path('checkpoints/probes', *parts, name)
 
 
-def _json_file(out: pathlib.Path) -> pathlib.Path:
+def _json_file() -> pathlib.Path | None:
   if _JSON.value is None:
-    return out / 'probe.json'
+    return None
   path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
   if path.is_dir():
     raise UserError(f'--json is {_JSON.value!r}; it must name a file')
@@ -138,7 +158,11 @@ def _other(task: Task) -> tuple[Predictor | None, str | None]:
   if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
   names = f'one of {", ".join(known)}, or ' if known else ''
-  raise UserError(f'--against is {name!r}; it must be {names}a checkpoint')
+  near = nearest(name, known)
+  raise UserError(
+    f'--against is {name!r}; it must be {names}a checkpoint'
+    f'{f"; did you mean {near!r}?" if near else ""}'
+  )
 
 
 if __name__ == '__main__':

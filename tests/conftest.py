@@ -27,7 +27,7 @@ if 'zoo' in sys.modules:
 
 # JAX keeps a million objects, which Python would go through again and again in search
 # of cycles: a tenth of the time of all tests.
-gc.set_threshold(10_000, 20, 10)
+gc.set_threshold(50_000, 20, 10)
 if not jax.config.values['jax_platforms']:  # tolerances are those of CPU arithmetic
   jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
@@ -167,6 +167,11 @@ def pytest_collection_modifyitems(config, items):
       left_out = [item for item in items if item.get_closest_marker(marker)]
       config.hook.pytest_deselected(items=left_out)
       items[:] = [item for item in items if not item.get_closest_marker(marker)]
+
+
+def pytest_collection_finish():
+  """What has been imported stays, and is not searched for cycles."""
+  gc.freeze()
 
 
 @pytest.fixture(scope='session')

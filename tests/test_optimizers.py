@@ -12,6 +12,7 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
 from tests.training.test_step import Run
 from zoo.config import optimizers
@@ -247,7 +248,7 @@ def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes
     assert 0 < np.abs(np.asarray(one) - np.asarray(average)).max() < 0.2
 
 
-@pytest.mark.parametrize(('name', 'changes'), _TRAINED)
+@pytest.mark.parametrize(('name', 'changes'), mostly_full(_TRAINED[:1], _TRAINED))
 def test_learning_rates_side_by_side_are_those_of_each_alone(
   monkeypatch, name, changes
 ):

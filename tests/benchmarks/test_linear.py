@@ -87,6 +87,7 @@ def contest():
   return linear.Contest(CONFIG)
 
 
+@pytest.mark.slow
 def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
   train(CONFIG, tmp_path / 'run')
   expected = saved_arrays(tmp_path / 'run', 3)

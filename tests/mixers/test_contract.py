@@ -30,7 +30,7 @@ _DECODING = [
 # One of each kind: the others share the code that these tests are about with one of
 # them, and are tested with --full.
 _KINDS = [
-  *('linear', 'gdn2', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
+  *('linear', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
   *('mesa', 'ttt', 'titans', 's4d', 'hyena', 'fox'),
 ]
 _one_of_each_kind = pytest.mark.parametrize(

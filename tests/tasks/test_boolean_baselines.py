@@ -94,7 +94,7 @@ def _conjunction_posterior(x, y, x_query, disjunction=False):
 
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
-  count = 48
+  count = 32
   with jax.enable_x64(True):
     prompt = _prompts(_task('conjunction', 6, 20), count)
     expected = np.asarray([_conjunction_posterior(*one) for one in _each(prompt, k)])
@@ -104,7 +104,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
   # was measured as at most 0.01 for 7 and 8 features, so 0.00125 with 64 times as many;
-  # the largest of 48 is a few times that.
+  # the largest of 32 is a few times that.
   gaps = {draws: np.abs(one - expected) for draws, one in found.items()}
   assert np.sqrt(np.mean(gaps[256] ** 2)) <= 0.015
   assert np.sqrt(np.mean(gaps[16_384] ** 2)) <= 0.002
@@ -112,7 +112,7 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
 
 
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
-@pytest.mark.parametrize('k', [0, 1, 2, 5, 20])
+@pytest.mark.parametrize('k', mostly_full([0, 5], [1, 2, 20]))
 def test_bayes_for_few_literals_is_exact(name, k):
   task = _task(name, 5, 20)
   prompt = _prompts(task, 48)
@@ -142,7 +142,7 @@ def test_conjunctions_of_many_features_stay_finite():
 
 
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
-@pytest.mark.parametrize('k', [0, 1, 7, 40])
+@pytest.mark.parametrize('k', mostly_full([0, 7], [1, 40]))
 def test_elimination_is_valiants(name, k):
   task = _task(name, 8, 40)
   prompt = _prompts(task, 64)
@@ -164,7 +164,7 @@ def test_elimination_is_valiants(name, k):
 @pytest.mark.parametrize(
   ('name', 'changes'), [('majority', {}), ('sparse_parity', {'num_relevant': 3})]
 )
-@pytest.mark.parametrize('k', [0, 1, 4, 16])
+@pytest.mark.parametrize('k', mostly_full([0, 4], [1, 16]))
 def test_version_spaces_agree_with_enumeration(name, changes, k):
   d = 6
   task = _task(name, d, 16, **changes)
@@ -189,7 +189,7 @@ def test_version_spaces_agree_with_enumeration(name, changes, k):
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected, abs=3e-6)
 
 
-@pytest.mark.parametrize('k', [0, 1, 3, 5, 9, 14])
+@pytest.mark.parametrize('k', mostly_full([0, 3, 9], [1, 5, 14]))
 def test_parities_agree_with_enumeration(k):
   d = 5
   prompt = _prompts(_task('parity', d, 14), 64)

@@ -36,10 +36,15 @@ class RunError(RuntimeError):
   """
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
-  """The error for a `name` that is not among the `known` names of a `kind`."""
+def unknown_name(
+  kind: str, name: object, known: Iterable[str], elsewhere: Iterable[str] = ()
+) -> UserError:
+  """The error for a `name` that is not among the `known` names of a `kind`.
+
+  If none of them is near, one from `elsewhere` may be meant.
+  """
   known = sorted(known)
-  near = nearest(str(name), known)
+  near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
   return UserError(f'unknown {kind} {_shown(name)}; known: {", ".join(known)}{hint}')
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from flax import nnx
 
 from zoo.core import values
 from zoo.core.errors import UserError, check_name, unknown_name
@@ -167,6 +168,23 @@ def _record_arguments(cls: type) -> None:
       _set_attribute(self, _ARGUMENTS, arguments)
 
   cls.__init__ = recording_init
+  if cls.__repr__ is nnx.Module.__repr__:  # which prints every array
+    cls.__repr__ = _model_in_words  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _model_in_words(model: object) -> str:
+  """The class and the arguments that are not those by default, on one line."""
+  made = arguments_of(model)
+  if made is None:  # of a class that is not registered
+    return f'{type(model).__name__}(…)'
+  given = made.values()
+  usual = {name: repr(one.default) for name, one in parameters(type(model)).items()}
+  parts = [
+    f'{name}={values.shown(content)}'
+    for name in dict.fromkeys([*usual, *given])
+    if name in given and usual.get(name) != repr(content := given[name])
+  ]
+  return f'{type(model).__name__}({", ".join(parts)})'
 
 
 def _bound(signature: inspect.Signature, bound: inspect.BoundArguments) -> Arguments:

@@ -343,7 +343,10 @@ def make_mixers(
   for i in range(num_layers):
     name = names[i % len(names)]
     taken = {key: one for key, one in available.items() if key in wanted[name]}
-    made = mixers.create(name, **taken)
+    try:
+      made = mixers.create(name, **taken)
+    except UserError as error:
+      raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
       raise UserError(
         f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '

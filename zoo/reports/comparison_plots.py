@@ -15,42 +15,44 @@ from zoo.reports.style import (
   SKY,
   VERMILION,
   Figure,
+  colours_of,
   in_style,
   legend_above,
 )
 
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
-_LEAST = 1e-5
+LEAST = 1e-5
 _OF_MEDIANS = 'hollow: the median, where the mean is uncertain or infinite'
 
 
-def plot_by_examples(comparisons: Mapping[str, Comparison]) -> Figure:
+def plot_by_examples(
+  comparisons: Mapping[str, Comparison], loss: str = '', of: str = ''
+) -> Figure:
   """The loss of models, by their labels, after each number of examples.
 
-  The baselines are those of the first comparison. Bands are one standard error. A
-  hollow circle is a median, drawn where the standard error exceeds a third of the mean,
-  as it does where the mean is infinite.
+  `loss` says which it is. The baselines are those of the first comparison, `of` what
+  their labels say. Bands are one standard error. A hollow marker is a median, drawn
+  where the standard error exceeds a third of the mean, as it does where the mean is
+  infinite.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
   del baselines[MODEL]
   every = [*models.values(), *baselines.values()]
-  least = _LEAST * max(value or 0.0 for one in every for value in one['mean'])
+  least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
   colours = itertools.cycle(PALETTE)
   shown: list[Series] = []
   for label, one in models.items():
     shown += _series(label, 'curve', next(colours), one, least)
-  # Those of the models come again only if there are no others.
-  colours = itertools.cycle(PALETTE[len(models) :] or PALETTE)
+  colours = colours_of(baselines)
   for name, one in baselines.items():
-    bayes = name == 'bayes'
-    label = 'bayes, the least possible' if bayes else name
-    colour = BLACK if bayes else next(colours)
-    shown += _series(label, 'dashed curve', colour, one, least)
+    label = 'bayes, the least possible' if name == 'bayes' else name
+    shown += _series(f'{label}{of}', 'dashed curve', colours[name], one, least)
   medians = [one for one in shown if one.name == _OF_MEDIANS]
   shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
-  axes = 'number of examples before the query', 'loss (log scale)'
+  y_axis = f'loss (log scale)\n{loss}'.strip()
+  axes = 'number of examples before the query', y_axis
   figure = render_grid([Panel('', *axes, tuple(shown), y_scale='log')], 1, 3.5)
   for label, comparison in comparisons.items():
     if warning := below_bayes(comparison):

@@ -203,11 +203,12 @@ def render_grid(
   height: float,
   *,
   sharey: bool = False,
+  y_range: tuple[float, float] | None = None,
 ) -> Figure:
   """Panels in rows of a height in inches, titled by their keys, with one legend.
 
   Series of one name look alike in all panels. A label that all panels have at an axis
-  is shown once, and with `sharey` all have the same y axis.
+  is shown once; with `sharey` all have the same y axis, and `y_range` has its ends.
   """
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
@@ -219,6 +220,9 @@ def render_grid(
   for axes, panel in zip(every, panels, strict=False):
     _render_panel(axes, panel, looks)
     axes.set_title(panel.key, parse_math=False)
+    _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
+    if y_range is not None:
+      axes.set_ylim(y_range)
   for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
     _label_log_axes(axes, panel)  # when all that share an axis are drawn
     if number % columns and sharey:
@@ -228,7 +232,7 @@ def render_grid(
     for axes in every:
       axes.set_xlabel('')
   if len({panel.y_axis for panel in panels}) == 1:
-    figure.supylabel(panels[0].y_axis, parse_math=False)
+    figure.supylabel(panels[0].y_axis, parse_math=False, multialignment='center')
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)

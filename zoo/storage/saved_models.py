@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
-from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.core.errors import RunError, UserError, in_one_line, nearest
 from zoo.host.files import (
   download,
   download_model,
@@ -35,6 +35,7 @@ from zoo.host.files import (
   is_url,
   names_below,
   or_shipped,
+  shipped_checkpoints,
   workdir_path,
 )
 from zoo.storage import weight_files
@@ -172,9 +173,11 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
   """The folder of a step, by default of the newest."""
   try:
     if not path.is_dir():
-      raise UserError(
-        f'{path} is not a folder' if path.exists() else f'{path} does not exist'
-      )
+      what = 'is not a folder' if path.exists() else 'does not exist'
+      cards = shipped_checkpoints().glob('*/card.json')
+      near = nearest(path.name, [card.parent.name for card in cards])
+      hint = f'; did you mean checkpoints/{near}?' if near else ''
+      raise UserError(f'{path} {what}{hint}')
     if (path / 'origin').is_dir():
       return path
     folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path

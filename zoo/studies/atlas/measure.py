@@ -24,6 +24,7 @@ from zoo.core.protocols import Predictor, Task
 from zoo.measure.curves import sample_losses
 from zoo.studies.atlas.results import EXACT, SAMPLED, Row
 from zoo.tasks import LinearRegression, SparseRegression
+from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
 from zoo.training.utilisation import product_flops
@@ -81,7 +82,8 @@ def baselines(config: Config, name: str) -> list[Row]:
   task = build_task(config)
   lengths = lengths_of(config.task.context_length)
   rows = []
-  for baseline, predictor in task.baselines().items():
+  # A task of one's own may lack the prediction 0.
+  for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
     if baseline not in _BASELINES:
       continue
     by_length = losses_by_length(predictor, config)
