@@ -187,7 +187,8 @@ def build_optimizer(
   given = {option: value for option, value in given.items() if value is not None}
   optimizer = entry.make(build_schedule(config, num_steps, learning_rate), **given)
   if config.clip_norm is not None:
-    optimizer = _clipped(optimizer, config.clip_norm)
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
   if not entry.elementwise:
@@ -203,13 +204,6 @@ def build_optimizer(
     return with_shapes_of((updates, state), flat)
 
   return optax.GradientTransformation(optimizer.init, update)
-
-
-def _clipped(
-  optimizer: optax.GradientTransformation, norm: float
-) -> optax.GradientTransformation:
-  clip = optax.clip_by_global_norm(norm)
-  return optax.chain(clip, optimizer)
 
 
 def _with_ema(

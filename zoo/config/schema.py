@@ -27,14 +27,6 @@ from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.values import choice, number, size, static, truth
 
 
-def _check_optimizer(_: object, name: str, given: object) -> object:
-  return check_name(name, given, optimizer_names())
-
-
-def _check_curriculum(_: object, name: str, given: object) -> object:
-  return check_name(name, given, curriculum_names())
-
-
 def _check_path(_: object, name: str, given: object) -> object:
   if not isinstance(given, str) or not given:
     raise UserError(f'{name} is {given!r}; it must be a folder with a checkpoint')
@@ -83,7 +75,7 @@ class Optimizer:
 
   name: str = static(
     default='adam',
-    check=_check_optimizer,
+    check=lambda _, name, given: check_name(name, given, optimizer_names()),
     holds=str,
     allowed='adam, adamw, lion, muon, schedule_free, sgd',
     about='The optimizer, one of these or of your own; `muon` trains vectors with the '
@@ -270,7 +262,7 @@ class Curriculum:
 
   name: str = static(
     default=GROWING,
-    check=_check_curriculum,
+    check=lambda _, name, given: check_name(name, given, curriculum_names()),
     holds=str,
     allowed='growing',
     about='What is trained on grows as the fields below say, or as a function of your '

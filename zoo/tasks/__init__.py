@@ -18,6 +18,7 @@ from zoo.tasks.markov_chain import MarkovChain as MarkovChain
 from zoo.tasks.outlier_regression import OutlierRegression as OutlierRegression
 from zoo.tasks.quadratic_regression import QuadraticRegression as QuadraticRegression
 from zoo.tasks.relu_network import ReluNetwork as ReluNetwork
+from zoo.tasks.rotated_regression import RotatedRegression as RotatedRegression
 from zoo.tasks.sinusoid import Sinusoid as Sinusoid
 from zoo.tasks.sparse_regression import SparseRegression as SparseRegression
 from zoo.tasks.state_tracking import ModularAddition as ModularAddition

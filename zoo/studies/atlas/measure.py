@@ -135,11 +135,11 @@ def exact_baseline(name: str, config: Config, length: int) -> float:
 def lowest_known(config: Config) -> float | None:
   """The lowest known exact risk of the linear attention of a config.
 
-  It is the infimum with a learned guess, and with d heads or more if labels have no
-  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
-  is taken to be the prior mean. That is the best guess wherever the result is the
-  optimum of the linear family, as for the priors of the shipped models. None if theory
-  does not cover the task.
+  It is the infimum on isotropic tasks, with a learned guess, and with d heads or more
+  if labels have no noise; else it comes from a search (`theory.head_limited_risk`). A
+  learned guess is taken to be the prior mean. That is the best guess wherever the
+  result is the optimum of the linear family, as for the priors of the shipped models.
+  None if theory does not cover the task.
   """
   task = _with_same_moments(build_task(config))
   if not covers(task):
