@@ -1,14 +1,24 @@
-"""Plots of models and the baselines of their task by number of examples."""
+"""Plots of models and of the baselines of tasks."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.reports.plots import Panel, Series, render_grid, series
-from zoo.reports.style import PALETTE, VERMILION, Figure, colours_of
+from zoo.reports.style import (
+  BLACK,
+  PALETTE,
+  SKY,
+  VERMILION,
+  Figure,
+  colours_of,
+  in_style,
+  legend_above,
+)
 
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
@@ -76,3 +86,21 @@ def _series(
   medians = np.where(~trusted & (median > least), median, np.nan)
   if not np.isnan(medians).all():
     yield series(_OF_MEDIANS, 'dots', colour, count, medians)
+
+
+@in_style()
+def plot_deviations(deviations: Sequence[float]) -> Figure:
+  """How many values deviate by how many standard errors, beside a normal density."""
+  found = np.array([one for one in deviations if one])  # exact values do not deviate
+  least, most = np.floor(found.min(initial=-1)), np.ceil(found.max(initial=1))
+  edges = np.arange(least, most + 0.5, 0.5)
+  figure = Figure(3.0)
+  axes = figure.subplots()
+  axes.hist(found, [*edges], color=SKY, edgecolor='white', label=f'{len(found)} values')
+  x = np.linspace(edges[0], edges[-1], 201)
+  density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+  axes.plot(x, 0.5 * len(found) * density, color=BLACK, label='N(0, 1)')
+  axes.set_xlabel('measured − known, in standard errors of the difference')
+  axes.set_ylabel('values')
+  legend_above(figure)
+  return figure

@@ -42,6 +42,8 @@ class Numbers(NamedTuple):
   moments: theory.Moments | None  # of the task; None if exact theory does not cover it
   learning_rate: Any = None  # a number for each model; None: that of the config
   stage: Stage | None = None  # of a curriculum
+  # The last step of the decay of `wsd`, as a float; None: that of the config.
+  num_steps: Any = None
 
 
 # From a model, the key of the step and the numbers to the loss.
@@ -236,7 +238,7 @@ def make_objective(
   def sampled(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
-    drawn, moments, _, stage = numbers
+    drawn, moments, stage = numbers.task, numbers.moments, numbers.stage
     if stage is not None and stage.features is not None:
       assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
       drawn = FirstFeatures(drawn, stage.features)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, NotRequired, TypedDict, cast
 
 import jax
 import msgspec
-from flax import nnx
 from jax.sharding import Mesh
 
+from zoo.config.building import num_weights
 from zoo.config.validation import Config, abstract_model, to_json
 from zoo.core.protocols import FollowsRule, Model
 from zoo.core.tables import format_estimate, format_exact, format_table
@@ -88,7 +87,6 @@ def summarise(
   `model` may be abstract, the references are those of all models, `speed` is from
   `Progress.speed`, and `flops` is the number per step of the program.
   """
-  parameters = nnx.to_flat_state(nnx.state(model, nnx.Param))
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
   accuracy, accuracy_stderr = risks.accuracy or unknown
@@ -105,7 +103,7 @@ def summarise(
   rate = None if speed[0] is None else speed[0] * flops
   summary = {
     'model': config.model.name,
-    'num_params': sum(math.prod(leaf.shape) for _, leaf in parameters),
+    'num_params': num_weights(model),
     'step': config.train.num_steps,
     'eval_risk': risk,
     'eval_risk_stderr': risk_stderr,

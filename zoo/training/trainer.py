@@ -300,11 +300,18 @@ def _numbers_of(
     task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
   if covered := all(map(theory.covers, tasks)):
     moments = stacked_moments(tasks)
+  optimizer = configs[0].optimizer
   rates = [one.optimizer.learning_rate for one in configs]
-  differ = len({*rates}) > 1
-  numbers = Numbers(task, moments, np.array(rates, 'f') if differ else None)
-  axes: Any = task_axes, 0 if covered else None, 0 if differ else None
-  return numbers, Numbers(*axes)
+  axes = Numbers(task_axes, 0 if covered else None)  # pyright: ignore
+  numbers = Numbers(task, moments)
+  # Such a program can also train at other rates, and for other numbers of steps.
+  budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
+  if budgets or len({*rates}) > 1:
+    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
+    axes = axes._replace(learning_rate=0)
+  if budgets:
+    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
+  return numbers, axes
 
 
 def _same_seed(configs: Sequence[Config]) -> bool:
