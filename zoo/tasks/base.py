@@ -75,8 +75,9 @@ class BaseTask(abc.ABC):
     """Samples `batch_size` ≥ 1 prompts on the device.
 
     A prompt is a pure function of the key and of its position in the batch: it is the
-    same on any number of devices, in a larger batch, and with its `latents`: what the
-    task drew and does not show, such as the weights w, for probes.
+    same on any number of devices and in a larger batch. With `latents` it also has what
+    the task drew and does not show, such as the weights w, for probes; within a program
+    of your own that may change the last digits of the others.
     """
     given = values.fresh(self), key, check_count('batch_size', batch_size)
     prompt = _sample(*given)
