@@ -1,6 +1,7 @@
 """Trains the checkpoints that ship anew, and writes their cards and the index.
 
-  python -m benchmarks.checkpoints     # one minute
+  python -m benchmarks.checkpoints               # ten minutes
+  python -m benchmarks.checkpoints lsa yq_lsa    # these alone
 
 Older checkpoints are replaced once all are trained.
 """
@@ -23,15 +24,18 @@ import configs
 from launch import cli
 from zoo import theory
 from zoo.config.validation import Config, num_heads
-from zoo.core.errors import RunError
+from zoo.core.errors import RunError, check_name
 from zoo.host.files import write_atomically
+from zoo.measure.curves import sample_losses
+from zoo.measure.intervals import estimate
 from zoo.reports import Table
 from zoo.storage.metadata import run_metadata
-from zoo.storage.saved_models import load
+from zoo.storage.saved_models import SavedModel, load
 from zoo.storage.saving import save
 from zoo.storage.steps import MANIFEST
 from zoo.studies.atlas.measure import lowest_known
 from zoo.studies.cards import CARD, FIGURES, Card, read_cards, row
+from zoo.theory.exact import known_risk
 from zoo.training import sweeps
 from zoo.training.trainer import train
 
@@ -39,31 +43,48 @@ flags.adopt_module_key_flags(cli)
 _OUT = flags.DEFINE_string('out', 'checkpoints', 'Folder of the checkpoints.')
 
 INDEX = 'README.md'
-TOLERANCE = 0.005  # a model whose risk is further above the lowest known is not shipped
+# A model whose risk is further above the lowest known is not shipped: a share of an
+# exact risk, and of one that is sampled.
+TOLERANCE, SAMPLED_TOLERANCE = 0.005, 0.3
+NUM_PROMPTS = 2**16  # on which a risk is sampled
 
 # The config of each checkpoint, and the fields changed in it.
+_EXACT = {'objective.name': 'exact'}
 SHIPPED = {
-  'lsa': ('lsa', {}),
+  'lsa': ('lsa', _EXACT),
   **{
-    f'multi_head_lsa_{heads}': ('multi_head_lsa', {'model.num_heads': heads})
+    f'multi_head_lsa_{heads}': ('multi_head_lsa', {'model.num_heads': heads, **_EXACT})
     for heads in (2, 5, 10, 11)
   },
-  'yq_lsa': ('yq_lsa', {}),
-  'ltb': ('ltb', {}),
+  'yq_lsa': ('yq_lsa', _EXACT),
+  'ltb': ('ltb', _EXACT),
+  'transformer': (
+    'transformer',
+    {
+      'model.width': 48,
+      'model.num_heads': 4,
+      'task.noise_std': 0.5,
+      'train.batch_size': 128,
+      'train.num_steps': 12000,
+    },
+  ),
 }
 
 _INTRODUCTION = """\
 # Checkpoints
 
-Trained models in the setting of Table 1 of arXiv 2512.04268: d = C = 10, prior mean
-w\\* = [2, …, 2], no noise. `zoo.load('checkpoints/yq_lsa')` opens one, and
+Trained models. `zoo.load('checkpoints/yq_lsa')` opens one, and
 `python -m launch.probe --checkpoint=checkpoints/yq_lsa` reports what it has learned.
 
-All were trained on the exact risk. The lowest known risk is that of models with the
-same guess, fixed or learned, and number of heads; the excess is relative to it. With a
-learned guess, and from ten heads on, it is proved to be the infimum. With fewer heads
-it is the lowest that a search found, and no proof rules out a lower one: for one head,
-as `lsa` has, the proved bounds are 10.33 and 14.43
+`transformer` is a GPT-2 of three layers of width 48, for linear regression with d = 5,
+C = 10, prior mean 0 and noise of standard deviation 0.5. There Bayes is ridge
+regression, whose risk is the lowest known; the excess over it is a mean over 65,536
+prompts, and the card has its standard error.
+
+The others are linear attention in the setting of Table 1 of arXiv 2512.04268: d = C =
+10, prior mean w\\* = [2, …, 2], no noise. They were trained on the exact risk. The
+lowest known risk is that of models with the same guess, fixed or learned, and number of
+heads; the excess is relative to it. It is proved to be the infimum for each of them
 ([theory](../docs/theory_one_layer.md#5-the-number-of-heads)).
 """
 
@@ -72,14 +93,15 @@ Each folder has a card: the config, the command that trains the model anew, the 
 the figures to all digits, and the versions. Its `sha256` is that of `SHA256SUMS` beside
 it, which has the checksum of every file that is read.
 
-`python -m benchmarks.checkpoints` trains all of them again and writes this page.
+`python -m benchmarks.checkpoints` trains all of them again, in ten minutes on one
+core, and writes this page.
 """
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
   recipes = {}
-  for name, (config_name, fields) in SHIPPED.items():
-    fields = {**fields, 'objective.name': 'exact'}
+  for name in names or SHIPPED:
+    config_name, fields = SHIPPED[check_name('checkpoint', name, SHIPPED)]
     config = sweeps.at_point(configs.get_config(config_name), fields)
     given = [f'--config.{field}={value}' for field, value in fields.items()]
     words = ['python', '-m', 'launch.main', f'--config=configs/{config_name}.py']
@@ -96,7 +118,7 @@ def write_checkpoints(
 
   `recipes` maps the name of a checkpoint to a config and the command that trains it.
   Returns False, and writes nothing, after SIGTERM. Raises RunError for a model that
-  ends more than `TOLERANCE` above the lowest known risk.
+  ends further above the lowest known risk than it may.
   """
   with tempfile.TemporaryDirectory() as temporary:
     made = pathlib.Path(temporary)
@@ -130,15 +152,16 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
   """Writes the card of a checkpoint, with the figures of the loaded model."""
   saved = load(folder)
   config, name = saved.config, folder.name
-  risk = float(theory.exact_risk(saved.model, saved.task))
-  least = lowest_known(config)
-  if least is None or risk > (1 + TOLERANCE) * least:
+  exact = known_risk(saved.model, saved.task)
+  figures = _sampled(saved) if exact is None else _exact(saved, exact)
+  excess = figures['relative_excess']
+  allowed = SAMPLED_TOLERANCE if exact is None else TOLERANCE
+  if excess > allowed:
     raise RunError(
-      f'{name} ends at the exact risk {risk:.6f}, more than {100 * TOLERANCE:g} % '
-      f'above the lowest known risk {least:.6f}; no checkpoint is written'
+      f'{name} ends {100 * excess:.3g} % above the lowest known risk, and '
+      f'{100 * allowed:g} % is allowed; no checkpoint is written'
     )
   parameters = nnx.to_flat_state(nnx.state(saved.model, nnx.Param))
-  optimum = theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
   card = {
     'name': name,
     'model': config.model.name,
@@ -147,14 +170,42 @@ def _write_card(folder: pathlib.Path, command: str) -> None:
     'step': saved.step,
     'num_heads': num_heads(config),
     'num_params': sum(leaf.get_value().size for _, leaf in parameters),
-    'exact_risk': risk,
-    'lowest_known': least,
-    'relative_excess': risk / least - 1,
-    'optimal_risk': float(optimum),
+    'exact_risk': exact,
+    **figures,
     'sha256': hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest(),
     **run_metadata(config),
   }
   (folder / CARD).write_text(json.dumps(card, indent=2) + '\n')
+
+
+def _exact(saved: SavedModel, risk: float) -> dict[str, float]:
+  """The figures of linear attention, whose risk is exact."""
+  least = lowest_known(saved.config)
+  assert least is not None
+  optimum = theory.exact_risk(theory.optimal_rule(saved.task), saved.task)
+  return {
+    'lowest_known': least,
+    'relative_excess': risk / least - 1,
+    'optimal_risk': float(optimum),
+  }
+
+
+def _sampled(saved: SavedModel) -> dict[str, float]:
+  """The figures of other models: the excess over Bayes on the same prompts."""
+  lower, upper = theory.bayes_risk(saved.task)
+  predictors = {'model': saved.model, 'bayes': saved.task.baselines()['bayes']}
+  losses = sample_losses(
+    predictors, saved.task, NUM_PROMPTS, lengths=[saved.task.context_length]
+  )
+  excess = estimate(losses['model'] - losses['bayes'])
+  least = (lower + upper) / 2
+  return {
+    'lowest_known': least,
+    'relative_excess': excess.mean / least,
+    'sampled_risk': least + excess.mean,
+    'sampled_risk_stderr': excess.stderr,
+    'num_prompts': NUM_PROMPTS,
+  }
 
 
 if __name__ == '__main__':

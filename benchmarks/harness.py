@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import Config, build_task, validate
-from zoo.training.step import TRAIN_STREAM, init_state, stream_key
+from zoo.core.draws import TRAIN_STREAM, stream_of
+from zoo.training.step import make_init
 from zoo.training.trainer import make_plan, on_mesh
 
 
@@ -91,10 +92,10 @@ class Steps:
   def __init__(self, config: Config):
     config = validate(config)
     self.config, self.mesh, self.task = config, make_mesh(config), build_task(config)
-    self.key = replicate(stream_key(config, TRAIN_STREAM), self.mesh)
+    self.key = replicate(stream_of(config.seed, TRAIN_STREAM), self.mesh)
     with self.computing():
       plan = make_plan([config], self.mesh)
-      self.state, self._steps = init_state(config, plan.layout), plan.train_steps
+      self.state, self._steps = make_init(config, plan.layout)(), plan.train_steps
       self.uses_statistics = plan.statistics
       self._numbers = replicate(plan.numbers, self.mesh)
 

@@ -6,6 +6,7 @@ from typing import Any
 from zoo import UserError
 from zoo.config import schema
 from zoo.config.schema import Config
+from zoo.core.errors import nearest
 
 _VARIANTS = 'paper', 'smoke'
 
@@ -62,9 +63,10 @@ def _parse(variant: str, own: Collection[str]) -> tuple[list[str], str]:
   names = [name for name in names if not name.startswith('task=')]
   for name in names:
     if name not in known:
-      raise UserError(
-        f'unknown variant {name!r} of the config; known: {", ".join(known)}, task=NAME'
-      )
+      near = nearest(name, known)
+      hint = f'; did you mean {near!r}?' if near else ''
+      words = f'{", ".join(known)}, task=NAME{hint}'
+      raise UserError(f'unknown variant {name!r} of the config; known: {words}')
   if len(task_names) > 1:
     raise UserError(f'the variant {variant!r} names several tasks; it can name one')
   if task_names and 'paper' in names:

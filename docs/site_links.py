@@ -49,6 +49,9 @@ class FileLinks(SphinxTransform):
       target = (here / node['reftarget']).resolve()
       if DOCS not in target.parents and target.with_suffix('.md').is_file():
         target = target.with_suffix('.md')  # Sphinx takes it for one of its pages
+      if not target.with_suffix('.md').is_file():
+        notebook = target.with_suffix('.ipynb')  # of which Sphinx drops the suffix
+        target = notebook if notebook.is_file() else target
       if not target.exists():
         continue
       if target.suffix == '.ipynb' and target.parent == DOCS:

@@ -6,6 +6,7 @@ import sys
 from launch import start
 
 start.open_closed_streams()
+start.refuse_shadows()
 _changed = start.handle_ctrl_c(signal.SIG_DFL)  # Ctrl-C ends this process
 try:
   from launch import cli as cli  # takes a second, most of it for JAX

@@ -1,8 +1,9 @@
 """All commands in one: `icl-zoo COMMAND …` is `python -m launch.COMMAND …`."""
 
-import difflib
 import runpy
 import sys
+
+from zoo.core.errors import nearest
 
 COMMANDS = {
   'main': 'train the model of a config, or resume a run',
@@ -11,12 +12,15 @@ COMMANDS = {
   'probe': 'check whether a trained model does gradient descent',
   'paper': 'reproduce the figures and claims of the paper',
   'atlas': 'train many architectures on many tasks, and compare them',
+  'results': 'draw the pictures of the documents from the results that are kept',
   'headlines': 'measure the numbers that an implementation must reproduce',
   'llm': 'ask a language model for labels',
   'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',
   'aot': 'compile training for a TPU slice, and check whether it fits',
   'benchmark': 'measure the speed of training',
 }
+
+_TRAIN = 'train'  # what users look for; it is `main`
 
 
 def main() -> None:
@@ -31,8 +35,8 @@ def main() -> None:
   if name.lstrip('-') in ('help', 'h'):
     print(usage)
     return
-  near = difflib.get_close_matches(name, COMMANDS, n=1)
-  hint = f'; did you mean {near[0]!r}?' if near else ''
+  near = nearest(name, [*COMMANDS, _TRAIN])
+  hint = f'; did you mean {"main" if near == _TRAIN else near!r}?' if near else ''
   known = ', '.join(COMMANDS)
   print(f'error: unknown command {name!r}; known: {known}{hint}', file=sys.stderr)
   sys.exit(2)

@@ -13,11 +13,12 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jax
 from absl import app, flags
 from absl import logging as absl_logging
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 from ml_collections.config_dict import placeholder
 
@@ -35,7 +36,7 @@ from zoo.core.errors import (
   unknown_name,
 )
 from zoo.host import processes
-from zoo.host.files import is_url, or_shipped, user_path
+from zoo.host.files import is_hub, is_url, or_shipped, user_path
 from zoo.host.parts import Part, parse_part
 
 FLAGS = flags.FLAGS
@@ -66,6 +67,7 @@ flags.disclaim_key_flags()
 
 # Without a parameter, or with one for the arguments that are not flags.
 Main = Callable[[], None] | Callable[[list[str]], None]
+_Found = TypeVar('_Found')
 
 
 def run(main: Main) -> None:
@@ -182,6 +184,20 @@ def print_part(part: Part) -> None:
   )
 
 
+def print_report(
+  found: _Found | None,
+  part: Part | None,
+  out: str | pathlib.Path,
+  table: Callable[[_Found], str],
+) -> None:
+  """Ends a command that reports: it was stopped, a part is done, or all of it."""
+  if found is None:
+    end_stopped(out)
+  if part is not None:
+    return print_part(part)
+  print(f'{table(found)}\n\nthe report is {out}/report.html')
+
+
 def config_of(flag: flags.FlagHolder[ConfigDict]) -> Any:
   """The config that the flag names; which fields it has depends on the command.
 
@@ -219,7 +235,9 @@ def workdir_of(
 
 
 def checkpoint_of(flag: flags.FlagHolder[str | None]) -> str | pathlib.Path:
-  """Like `workdir_of`, but `checkpoints/NAME` may also be a shipped checkpoint."""
+  """Like `workdir_of`, but also a shipped `checkpoints/NAME`, or hf://owner/name."""
+  if flag.value is not None and is_hub(flag.value):
+    return flag.value.rstrip('/')
   folder = workdir_of(flag, '')
   return folder if isinstance(folder, str) else or_shipped(folder)
 
@@ -272,9 +290,11 @@ def _import(name: str) -> None:
     raise
   except BaseException as error:
     if isinstance(error, ModuleNotFoundError) and error.name == name:
+      near = nearest(name, [path.stem for path in pathlib.Path().glob('*.py')])
       raise UserError(
         f'--import={name}: there is no module of this name in the current folder, and '
         'none is installed; it must be written as in Python, such as my_models'
+        f'{f"; did you mean {near!r}?" if near else ""}'
       ) from None
     raise UserError(
       f'--import={name} failed: {type(error).__name__}: {error}'
@@ -330,7 +350,11 @@ def _check_field(config: ConfigDict, field: str) -> None:
       raise UserError(f'unknown field {field!r}: {holder} has no fields')
     if name not in node:
       if holder != 'config.model.mixer_options':
-        raise unknown_name('field', field, (f'{holder}.{key}' for key in node))
+        every = flatten_dict(config.to_dict(), sep='.')
+        raise unknown_name(
+          *('field', field, [f'{holder}.{key}' for key in node]),
+          [f'config.{key}' for key in every],
+        )
       with node.unlocked():
         node[name] = placeholder(object)
     node = node[name]
@@ -365,16 +389,24 @@ def _found(name: str) -> Callable[..., object]:
     what = 'is not a file' if path.exists() else 'does not exist'
   except OSError as error:
     raise UserError(f'the config file cannot be read: {error.strerror}') from error
-  in_configs = path.parts[0] == 'configs'
-  own = pathlib.Path(*path.parts[in_configs:]).as_posix().removesuffix('.py')
-  known = configs.names()
+  inside, known = _in_configs(path), configs.names()
+  in_configs = inside is not None
+  own = (path if inside is None else inside).as_posix().removesuffix('.py')
   if own in known and in_configs == (path.suffix == '.py'):
     return functools.partial(configs.get_config, own)
   near = f'{path}.py' if lacks_suffix or (own in known and in_configs) else None
-  near = near or nearest(own, known)
+  near = near or nearest(own, known) or nearest(path.stem, known)
   raise UserError(
     f'the config file {path} {what}{f"; did you mean {near}?" if near else ""}'
   )
+
+
+def _in_configs(path: pathlib.Path) -> pathlib.Path | None:
+  """The path within a folder `configs`: of this name, or the library's, wherever."""
+  if path.parts[0] == 'configs':
+    return pathlib.Path(*path.parts[1:])
+  folder, path = pathlib.Path(configs.__file__).parent.resolve(), path.resolve()
+  return path.relative_to(folder) if path.is_relative_to(folder) else None
 
 
 def _run_file(path: pathlib.Path, *variant: str) -> object:

@@ -8,6 +8,7 @@ from flax.traverse_util import flatten_dict
 import configs
 from zoo.config import schema
 from zoo.core import registry
+from zoo.mixers.mixer import GIVEN
 
 _HEAD = """# Fields of a config
 
@@ -17,7 +18,6 @@ A field is set on the command line, `--config.train.num_steps=200`, or in a conf
 checked."""
 _MODELS = """Each model has a config of its name, `--config=configs/NAME.py`, with the
 defaults of the constructor and the fields that are given here."""
-_COMMON = 'width', 'num_heads', 'causal', 'rotary', 'init', 'rngs'  # of every mixer
 
 
 def page() -> str:
@@ -33,7 +33,7 @@ def page() -> str:
   parts += ['', '### mixer_options', '', 'Those of each mixer that has any.']
   for name in _ours(registry.mixers):
     own = schema.described(registry.mixers.get(name))
-    if options := {key: one for key, one in own.items() if key not in _COMMON}:
+    if options := {key: one for key, one in own.items() if key not in GIVEN}:
       parts += ['', f'`{name}`', '', *_table(options, 'model.mixer_options.')]
   parts += ['', '## task', '', 'The variant `task=NAME` of a config chooses the task.']
   for name in _ours(registry.tasks):

@@ -44,11 +44,7 @@ def main(names: list[str]) -> None:
   part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)
   found = headlines.run(wanted, configs.get_config, out, part)
-  if found is None:
-    cli.end_stopped(out)
-  if part is not None:
-    return cli.print_part(part)
-  print(f'{table(found)}\n\nthe report is {out}/report.html')
+  cli.print_report(found, part, out, table)
 
 
 if __name__ == '__main__':

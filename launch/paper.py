@@ -12,6 +12,7 @@ writes the report.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -23,6 +24,7 @@ from zoo.core.tables import format_table
 
 if TYPE_CHECKING:
   from zoo.config.validation import Config
+  from zoo.reports import Claim
 
 flags.adopt_module_key_flags(cli)
 _FIGURES = flags.DEFINE_list(
@@ -60,12 +62,13 @@ def main() -> None:
   judged = paper.reproduce(
     out, _get_config, figures, num_seeds, _OBJECTIVE.value, llm_run, part
   )
-  if judged is None:
-    cli.end_stopped(out)
-  if part is not None:
-    return cli.print_part(part)
-  rows = [(claim['source'], claim['verdict'] or 'not measured') for claim in judged]
-  print(f'{format_table(rows)}\n\nthe report is {out}/report.html')
+  cli.print_report(judged, part, out, _table)
+
+
+def _table(judged: Sequence[Claim]) -> str:
+  return format_table(
+    [(one['source'], one['verdict'] or 'not measured') for one in judged]
+  )
 
 
 def _get_config(name: str, variant: str) -> Config:

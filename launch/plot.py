@@ -1,8 +1,9 @@
-"""Plots the risk of runs against the training step or the number of examples.
+"""Plots the loss of runs against the step, operations or the number of examples.
 
 python -m launch.plot --workdir=checkpoints/runs/yq_lsa
 python -m launch.plot --workdir=runs/a --workdir=runs/b --out=risk.svg
 python -m launch.plot --workdir=runs/a --against=examples   # with the task's baselines
+python -m launch.plot --workdir=runs/a --loss=training --against=operations
 python -m launch.plot --workdir=runs/heads   # the risk at the end of a sweep
 """
 
@@ -21,25 +22,34 @@ _WORKDIRS = flags.DEFINE_multi_string(
 _AGAINST = flags.DEFINE_enum(
   'against',
   'step',
-  ['step', 'examples'],
-  'The horizontal axis: the training step, or the number of examples before the query; '
-  'the latter also shows the baselines of the first run.',
+  ['step', 'operations', 'examples'],
+  'The horizontal axis: the training step, the operations of training, or the number '
+  'of examples before the query; the last also shows all baselines of the first run.',
+)
+_LOSS = flags.DEFINE_enum(
+  'loss',
+  'risk',
+  ['risk', 'training'],
+  'Against steps or operations: the risk on new prompts, or the training loss.',
 )
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'File for the plot, .png, .svg or .pdf. Default: risk.png or examples.png in the '
-  'first workdir.',
+  'File for the plot, .png, .svg or .pdf. Default: risk.png, loss.png, sweep.png or '
+  'examples.png in the first workdir.',
 )
 
 
 def main() -> None:
   if not _WORKDIRS.value:
     raise UserError('--workdir is missing; try --workdir=checkpoints/runs/yq_lsa')
-  name = 'risk.png' if _AGAINST.value == 'step' else 'examples.png'
-  swept = _AGAINST.value == 'step' and _is_sweep(_WORKDIRS.value)
+  training, examples = _LOSS.value == 'training', _AGAINST.value == 'examples'
+  if training and examples:
+    raise UserError('--loss=training has a value at each step; give --against=step')
+  swept = not training and _AGAINST.value == 'step' and _is_sweep(_WORKDIRS.value)
   if _OUT.value is None:
-    out = workdir_path(_WORKDIRS.value[0]) / ('sweep.png' if swept else name)
+    name = 'sweep' if swept else 'examples' if examples else 'risk'
+    out = workdir_path(_WORKDIRS.value[0]) / f'{"loss" if training else name}.png'
   else:
     out = user_path(_OUT.value)
   if out.suffix not in ('.png', '.svg', '.pdf'):
@@ -47,8 +57,13 @@ def main() -> None:
   # Imported here so that a mistyped flag is reported at once.
   from zoo.training.curves import plot_examples, plot_risk, plot_sweep
 
-  plot = plot_risk if _AGAINST.value == 'step' else plot_examples
-  figure = plot_sweep(_WORKDIRS.value[0]) if swept else plot(_WORKDIRS.value)
+  if swept:
+    figure = plot_sweep(_WORKDIRS.value[0])
+  elif examples:
+    figure = plot_examples(_WORKDIRS.value)
+  else:
+    operations = _AGAINST.value == 'operations'
+    figure = plot_risk(_WORKDIRS.value, training=training, operations=operations)
   try:
     figure.savefig(out)
   except OSError as error:

@@ -8,15 +8,18 @@ python -m launch.probe --checkpoint=checkpoints/lsa --eval_set=table_1
 
 from __future__ import annotations
 
+import html
 import os
 import pathlib
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from absl import flags
+from absl import flags, logging
 
 from launch import cli
-from zoo.core.errors import UserError
-from zoo.host.files import is_url, user_path, write_atomically
+from zoo.core.errors import UserError, nearest
+from zoo.host.files import is_hub, is_url, read_text, user_path, write_atomically
 
 if TYPE_CHECKING:
   from zoo.core.protocols import Predictor, Task
@@ -25,8 +28,8 @@ flags.adopt_module_key_flags(cli)
 _CHECKPOINT = flags.DEFINE_string(
   'checkpoint',
   None,
-  'The workdir of a run, its checkpoints, or a folder that zoo.save wrote; may be '
-  'gs://bucket/folder.',
+  'The workdir of a run, its checkpoints, or what zoo.save or zoo.export wrote; may be '
+  'gs://bucket/folder or hf://owner/name.',
 )
 _STEP = flags.DEFINE_integer('step', None, 'Step of the run. Default: the newest.')
 _AGAINST = flags.DEFINE_string(
@@ -48,8 +51,8 @@ _JSON = flags.DEFINE_string(
 _OUT = flags.DEFINE_string(
   'out',
   None,
-  'Folder for report.html, probe.json and the plots. Default: checkpoints/probes/ and '
-  'the path of the checkpoint.',
+  'Folder for report.html, probe.json and the plots, which has no report of anything '
+  'else. Default: checkpoints/probes/, the path of the checkpoint, and its step.',
 )
 
 
@@ -57,10 +60,10 @@ def main() -> None:
   if _CHECKPOINT.value is None:
     raise UserError('--checkpoint is missing; try --checkpoint=checkpoints/yq_lsa')
   checkpoint = cli.checkpoint_of(_CHECKPOINT)
-  out = cli.folder_of(_OUT, default_folder(_CHECKPOINT.value))
-  if out.exists() and not out.is_dir():
-    raise UserError(f'--out is {str(out)!r}, which is not a folder')
-  json_file = _json_file(out)
+  given = None if _OUT.value is None else cli.folder_of(_OUT, '')
+  if given is not None and given.exists() and not given.is_dir():
+    raise UserError(f'--out is {str(given)!r}, which is not a folder')
+  json_file = _json_file()
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
@@ -70,14 +73,21 @@ def main() -> None:
     zoo.evaluation_sets.find_spec(_EVAL_SET.value)
   saved = zoo.load(checkpoint, _STEP.value)
   other, name = _other(saved.task)
+  words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
+  out = given or default_folder(_CHECKPOINT.value, words)
+  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
+  title += f', against {_AGAINST.value or name}' if name else ''
+  title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
+  _refuse_another(out / 'report.html', title)
   evaluation_set = None
   if _EVAL_SET.value is not None:
     evaluation_set = zoo.evaluation_sets.load(_EVAL_SET.value)
   report = zoo.probing.probe(
     saved.model, saved.task, other, name, evaluation_set=evaluation_set
   )
+  logging.info('probe: pictures')
   figures = pictures(report, saved.model, other, saved.task)
-  title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
+  json_file = json_file or out / 'probe.json'
   try:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(json_file, report.to_json() + '\n')
@@ -92,21 +102,32 @@ def main() -> None:
   print(f'\nthe report is {out / "report.html"}, its numbers are in {json_file}')
 
 
-def default_folder(checkpoint: str) -> pathlib.Path:
-  """A folder of the checkpoint's own: its path from the current folder."""
-  if is_url(checkpoint):
-    parts = ['gs', *(part for part in checkpoint.split('/')[1:] if part)]
+def _refuse_another(page: pathlib.Path, title: str) -> None:
+  """Raises UserError if there is a report with another title, or any other page."""
+  found = html.unescape(read_text(page)) if page.exists() else title
+  if title not in found:
+    raise UserError(
+      f'{page} is the report of something else than {title}; give another --out'
+    )
+
+
+def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
+  """A folder of what is probed: the checkpoint's path from here, and these words."""
+  if is_url(checkpoint) or is_hub(checkpoint):
+    scheme, *rest = checkpoint.split('/')
+    parts = [scheme.removesuffix(':'), *filter(None, rest)]
   else:
     path = pathlib.Path(os.path.abspath(user_path(checkpoint)))
     if path.is_relative_to(here := pathlib.Path.cwd()) and path != here:
       path = path.relative_to(here)
     parts = ['root' if part == path.anchor else part for part in path.parts]
-  return pathlib.Path('checkpoints/probes', *parts)
+  name = re.sub(r'[^\w.-]+', '_', '-'.join(words))
+  return pathlib.Path('checkpoints/probes', *parts, name)
 
 
-def _json_file(out: pathlib.Path) -> pathlib.Path:
+def _json_file() -> pathlib.Path | None:
   if _JSON.value is None:
-    return out / 'probe.json'
+    return None
   path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
   if path.is_dir():
     raise UserError(f'--json is {_JSON.value!r}; it must name a file')
@@ -116,7 +137,7 @@ def _json_file(out: pathlib.Path) -> pathlib.Path:
 
 
 def _name(folder: str | pathlib.Path) -> str:
-  if isinstance(folder, str):  # in a bucket
+  if isinstance(folder, str):  # in a bucket, or on the hub
     return folder.rpartition('/')[2]
   return folder.resolve().name
 
@@ -134,10 +155,14 @@ def _other(task: Task) -> tuple[Predictor | None, str | None]:
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
-  if isinstance(folder, str) or folder.is_dir():
+  if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
   names = f'one of {", ".join(known)}, or ' if known else ''
-  raise UserError(f'--against is {name!r}; it must be {names}a folder of a checkpoint')
+  near = nearest(name, known)
+  raise UserError(
+    f'--against is {name!r}; it must be {names}a checkpoint'
+    f'{f"; did you mean {near!r}?" if near else ""}'
+  )
 
 
 if __name__ == '__main__':

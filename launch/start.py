@@ -1,7 +1,9 @@
 """The first actions of a command, before any slow import."""
 
+import importlib.util
 import io
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -21,6 +23,26 @@ def open_closed_streams() -> None:
       os.fstat(number)
     except OSError:
       os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+
+
+def refuse_shadows() -> None:
+  """Exits with code 2 if something of another project hides a package of this one.
+
+  `python -m launch.main` looks for packages in the current folder first.
+  """
+  home = pathlib.Path(__file__).resolve().parents[1]
+  for name in 'zoo', 'configs':
+    found = importlib.util.find_spec(name)
+    if found is None:  # an import says it better
+      continue
+    place = found.origin or next(iter(found.submodule_search_locations or []), '')
+    if not pathlib.Path(place).resolve().is_relative_to(home / name):
+      print(
+        f'error: {place} hides the package {name} of ICL Zoo in {home}; start '
+        '`icl-zoo` or `python -P -m launch`, which do not look in the current folder',
+        file=sys.stderr,
+      )
+      sys.exit(2)
 
 
 def handle_ctrl_c(

@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import hypothesis
 import jax
 import jaxtyping
 import pytest
+from jax._src.interpreters import mlir
 
 from tests import costs
 
@@ -25,13 +27,21 @@ if 'zoo' in sys.modules:
 
 # JAX keeps a million objects, which Python would go through again and again in search
 # of cycles: a tenth of the time of all tests.
-gc.set_threshold(10_000, 20, 10)
+gc.set_threshold(50_000, 20, 10)
 if not jax.config.values['jax_platforms']:  # tolerances are those of CPU arithmetic
   jax.config.update('jax_platforms', 'cpu')
 jax.config.update('jax_num_cpu_devices', 8)
 # What is not spelled out is refused: a silent float64 or a silent broadcast is a bug.
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
+# Where in the source each operation is from is no part of what tests ask of programs.
+jax.config.update('jax_include_full_tracebacks_in_locations', False)
+jax.config.update('jax_traceback_in_locations_limit', 0)
+# Most of the time of lowering a small program, 5 ms, goes into the context of MLIR that
+# JAX makes for each; here 100 programs share theirs.
+_make_context, _num_lowered = mlir.make_ir_context, itertools.count()
+_context = functools.lru_cache(1)(lambda hundred: _make_context())
+mlir.make_ir_context = lambda: _context(next(_num_lowered) // 100)
 # In the background of a shell script Ctrl-C is ignored, here and in what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -159,6 +169,11 @@ def pytest_collection_modifyitems(config, items):
       items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
+def pytest_collection_finish():
+  """What has been imported stays, and is not searched for cycles."""
+  gc.freeze()
+
+
 @pytest.fixture(scope='session')
 def full(pytestconfig):
   """Whether faults are repeated as often as is promised."""
@@ -179,11 +194,11 @@ def forget_programs():
 
   Each maps some ten pieces of memory. Beyond 65530, which is Linux's limit for a
   process, the next compilation ends in a segmentation fault. Files of tests share what
-  is traced and compiled until there are a quarter of them, and some 2 GB of memory.
+  is traced and compiled until there are a third of them, and some 2 GB of memory.
   """
   yield
   maps = pathlib.Path('/proc/self/maps')
-  if not maps.exists() or len(maps.read_bytes().splitlines()) > 16_000:
+  if not maps.exists() or len(maps.read_bytes().splitlines()) > 20_000:
     jax.clear_caches()
 
 

@@ -68,11 +68,6 @@ def multi_head_tokens(tokens: np.ndarray, heads: list[Head]) -> np.ndarray:
   return updated
 
 
-def lsa_tokens(tokens: np.ndarray, head: Head) -> np.ndarray:
-  """Eq. 3 before its index: E + (1/C) W_P W_V E W_M E^T W_K^T W_Q E."""
-  return tokens + attention_update(tokens, head)
-
-
 def lsa(
   x, y, x_query, heads: list[Head], guess: ArrayLike = 0.0, bias: float = 0.0
 ) -> float:

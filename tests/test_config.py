@@ -10,6 +10,7 @@ import pytest
 import configs
 import zoo
 from tests.compare import refuses
+from tests.marks import mostly_full
 from tests.training.runs import CONFIGS, small_config
 from zoo.config.validation import differences, mesh_shape, to_json
 from zoo.training import validate
@@ -22,7 +23,9 @@ def test_good_configs_pass(name):
   validate(small_config(name))
 
 
-@pytest.mark.parametrize('variant', ['gpt2_tiny', 'gpt2', 'looped', 'set'])
+@pytest.mark.parametrize(
+  'variant', mostly_full(['gpt2_tiny', 'looped', 'set'], ['gpt2'])
+)
 def test_the_variants_of_transformers_pass(variant):
   config = configs.get_config('transformer', f'smoke,{variant}')
   validate(config)

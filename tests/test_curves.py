@@ -66,10 +66,10 @@ def test_one_pass_is_the_same_as_prefix_by_prefix(kind):
   if kind == 'rule':  # before the first example it predicts from its start
     at_start = np.square(prompt.x[:, 0].sum(axis=1) - prompt.targets[:, 0])
     assert_close(found['one'][:, 0], at_start, _REORDERED)
-  for k in (1, 3, _C):  # a rule has no second moment of no examples
-    prefix = prompt.prefix(k)
-    predicted = np.asarray(jax.jit(lambda prompt: predictor(prompt))(prefix))
-    expected = np.square(predicted - prefix.y_query)
+  lengths = 1, 3, _C  # a rule has no second moment of no examples
+  each = jax.jit(lambda prompt: [predictor(prompt.prefix(k)) for k in lengths])(prompt)
+  for k, predicted in zip(lengths, each, strict=True):
+    expected = np.square(np.asarray(predicted) - prompt.prefix(k).y_query)
     # Least squares magnifies rounding by the condition number, up to a few hundred.
     tolerance = 1e-2 if kind == 'baseline' else _REORDERED
     assert_close(found['one'][:, k], expected, tolerance)

@@ -11,12 +11,9 @@ import shutil
 import subprocess
 import sys
 import types
-from typing import Any
 
-import jax
-import numpy as np
 import pytest
-from flax import nnx
+import safetensors.numpy
 from matplotlib.figure import Figure
 
 import configs
@@ -25,7 +22,6 @@ from launch import fields
 from tests.launch.processes import ROOT, launch
 from tests.marks import FULL
 from tests.training.runs import CONFIGS, assert_same_bits, saved_arrays
-from tests.weights import randomize
 
 
 def test_the_readme_opens_with_the_two_commands():
@@ -42,11 +38,12 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.slow
-def test_the_code_of_the_readme_runs(monkeypatch, unchecked):
+def test_the_code_of_the_readme_prints_what_it_says(monkeypatch, capsys, unchecked):
   text = (ROOT / 'README.md').read_text()
-  (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  ((code, said),) = re.findall(r'```python\n(.*?)```\n\n```\n(.*?)```', text, re.DOTALL)
   monkeypatch.chdir(ROOT)
   exec(compile(code, 'README.md', 'exec'), {})
+  assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize('name', CONFIGS)
@@ -69,20 +66,6 @@ def test_links_in_documents_lead_somewhere():
 _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
 
 
-def test_what_a_search_found_is_not_called_an_infimum():
-  """Below d heads only bounds are proved (docs/theory.md, section 5)."""
-  pages = [
-    *ROOT.glob('README.md'),
-    *ROOT.glob('docs/*.md'),
-    *ROOT.glob('checkpoints/*.md'),
-  ]
-  sources = [*ROOT.glob('zoo/**/*.py'), *ROOT.glob('configs/*.py')]
-  for path in [*pages, *sources]:
-    said = ' '.join(path.read_text().split()).lower()
-    for words in ('exact infim', 'infimum for one head', 'infimum of lsa'):
-      assert words not in said, f'{path.name}: {words}'
-
-
 def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
   monkeypatch.syspath_prepend(ROOT / 'docs')
   diagrams = importlib.import_module('diagrams')
@@ -99,34 +82,20 @@ def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
   assert len(diagrams.draw().axes[0].texts) > 30
 
 
-def test_weights_are_exported_as_how_to_says_for_every_model(
-  tmp_path, monkeypatch, unchecked
-):
+def test_a_model_is_exported_as_how_to_says(tmp_path, monkeypatch, unchecked):
   text = (ROOT / 'docs' / 'how_to.md').read_text()
-  (code,) = re.findall(r'```python\n([^`]*savez[^`]*)```', text)
-  sizes = dict(num_features=3, context_length=4, width=8, num_layers=1)
-  model: Any = nnx.eval_shape(
-    lambda: zoo.create_model('transformer', **sizes, rngs=nnx.Rngs(0))
-  )
-  model = randomize(model, dtype='float32')
-  task = zoo.create_task('logistic_regression', num_features=3, context_length=4)
+  (code,) = re.findall(r'```python\n([^`]*zoo\.export[^`]*)```', text)
   # It compiles the model; tests/checkpoints/test_saving.py shows that it is done.
   name = 'zoo.storage.saving._check_predicts_the_same'
   monkeypatch.setattr(name, lambda *given: None)
-  zoo.save(model, tmp_path / 'saved', task)
   monkeypatch.chdir(tmp_path)
-  exec(compile(code.replace('checkpoints/yq_lsa', 'saved'), 'how_to.md', 'exec'), {})
+  exec(compile(code, 'how_to.md', 'exec'), {})
   (named,) = re.findall(r'such as `(layers[^`]+)`', text)
-  with np.load('yq_lsa.npz') as weights:  # which refuses what is pickled
-    assert named in weights
-    shapes = sorted(weights[name].shape for name in weights)
-    np.testing.assert_array_equal(
-      weights[named], model.layers[0].mixer.query.kernel[...]
-    )
-  params = jax.tree.leaves(nnx.state(model, nnx.Param))
-  assert shapes == sorted(one.shape for one in params)
+  assert named in safetensors.numpy.load_file('model.safetensors')
+  written = sorted(path.name for path in tmp_path.iterdir())
+  assert written == ['model.safetensors', 'transformer.py']
   ignored = subprocess.run(
-    ['git', 'check-ignore', 'yq_lsa.npz', 'table_1.npz'], cwd=ROOT, check=False
+    ['git', 'check-ignore', *written, 'table_1.npz'], cwd=ROOT, check=False
   )
   assert ignored.returncode in (0, 128)  # 128: this is no clone
 
@@ -169,11 +138,13 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   ('name', 'num_pictures'),
   [
     pytest.param('probing.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('dynamics.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('own_task.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('theory.ipynb', 4, marks=FULL),
   ],
 )
 def test_a_notebook_runs_and_says_what_is_stored_in_it(
-  name, num_pictures, monkeypatch, unchecked
+  name, num_pictures, monkeypatch, unchecked, register, promotion_that_optax_needs
 ):
   notebook = ROOT / 'docs' / name
   assert notebook.stat().st_size < 200_000

@@ -26,7 +26,8 @@ def prompt():
 
 def test_features_and_labels_are_those_of_the_examples_and_the_query(prompt):
   with jax.enable_x64(True):
-    features, labels = prompt.features, prompt.labels
+    features, labels = jax.jit(lambda p: (p.features, p.labels))(prompt)
+  prompt, features, labels = jax.device_get((prompt, features, labels))
   assert labels.shape == (_B, _C, 1)
   np.testing.assert_array_equal(labels[..., 0], prompt.y)
   for b in range(_B):
@@ -37,7 +38,8 @@ def test_features_and_labels_are_those_of_the_examples_and_the_query(prompt):
 
 
 def test_examples_are_the_features_with_the_label_last(prompt):
-  z = prompt.examples()
+  with jax.enable_x64(True):
+    z = np.asarray(jax.jit(zoo.Prompt.examples)(prompt))
   assert z.shape == (_B, _C, _D + 1)
   np.testing.assert_array_equal(z[..., :-1], prompt.x)
   np.testing.assert_array_equal(z[..., -1], prompt.y)
@@ -46,7 +48,8 @@ def test_examples_are_the_features_with_the_label_last(prompt):
 def test_tokens_are_the_embedding_matrix_of_eq_2_a_token_a_row(prompt):
   guess = np.asarray([0.5, -1.0, 2.0])
   with jax.enable_x64(True):
-    tokens = prompt.tokens(jnp.asarray(guess))
+    tokens = jax.jit(zoo.Prompt.tokens)(prompt, guess)
+  prompt, tokens = jax.device_get((prompt, tokens))
   assert tokens.shape == (_B, _C + 1, _D + 1)
   for b in range(_B):
     embedding = oracle.embed(prompt.x[b], prompt.y[b], prompt.x_query[b], guess[b])
@@ -55,14 +58,16 @@ def test_tokens_are_the_embedding_matrix_of_eq_2_a_token_a_row(prompt):
 
 def test_the_target_is_not_among_the_tokens(prompt):
   with jax.enable_x64(True):
-    other = dataclasses.replace(prompt, y_query=prompt.y_query + 1)
-    guess = jnp.zeros(_B)
-    np.testing.assert_array_equal(prompt.tokens(guess), other.tokens(guess))
+    other = dataclasses.replace(prompt, y_query=np.asarray(prompt.y_query) + 1)
+    tokens = jax.jit(zoo.Prompt.tokens)
+    one, two = (tokens(each, np.zeros(_B)) for each in (prompt, other))
+  np.testing.assert_array_equal(one, two)
 
 
 def test_second_moment_is_the_mean_outer_product_of_the_examples(prompt):
   with jax.enable_x64(True):
-    moment = prompt.second_moment()
+    moment = jax.jit(zoo.Prompt.second_moment)(prompt)
+  prompt, moment = jax.device_get((prompt, moment))
   assert moment.shape == (_B, _D + 1, _D + 1)
   for b in range(_B):
     # A sum of five products in two orders: a few roundings apart.
@@ -81,9 +86,10 @@ def test_prompt_is_a_pytree_of_its_four_arrays(prompt):
 
 def test_one_prompt_at_a_time_is_the_same_as_a_batch(prompt):
   with jax.enable_x64(True):
-    singles = jax.tree.map(lambda leaf: leaf[:, None], prompt)
-    moments = jax.vmap(zoo.Prompt.second_moment)(singles)
-    assert_close(moments[:, 0], prompt.second_moment(), 1e-14)
+    singles = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], prompt)
+    moments = jax.jit(jax.vmap(zoo.Prompt.second_moment))(singles)
+    expected = jax.jit(zoo.Prompt.second_moment)(prompt)
+  assert_close(np.asarray(moments)[:, 0], expected, 1e-14)
 
 
 def test_prompt_cannot_be_changed_in_place(prompt):
@@ -101,7 +107,7 @@ def test_parts_of_prompts_of_classes():
   np.testing.assert_array_equal(prefix.y_query, prompt.targets[:, 1])
   np.testing.assert_array_equal(prompt.targets[:, -1], prompt.y_query)
   assert prompt.prefix(3) is prompt
-  tokens = prompt.tokens(jnp.full((4, k), 0.5))
+  tokens = np.asarray(jax.jit(zoo.Prompt.tokens)(prompt, np.full((4, k), 0.5, 'f')))
   examples = np.concatenate([prompt.x, prompt.y], axis=2)
   np.testing.assert_array_equal(tokens[:, :-1], examples)
   np.testing.assert_array_equal(tokens[:, -1, 2:], 0.5)

@@ -236,6 +236,7 @@ print([module for module in heavy if module in sys.modules])
   assert _printed('-c', program) == '[]'
 
 
+@pytest.mark.slow
 def test_import_zoo_stays_light_and_its_parts_import_as_modules():
   heavy = 'orbax', 'tensorflow_datasets', 'matplotlib', 'tensorboardX'
   heavy += 'gguf', 'jinja2', 'torch', 'transformers'  # the last two of the extra llm

@@ -4,12 +4,16 @@ So each range is tested here once; tests of other rooms ask what a value does.
 """
 
 import re
+from typing import Annotated
 
 import pytest
+from flax import nnx
 
+import zoo
 from tests.compare import refuses
 from zoo.config import schema
 from zoo.core import registry, values
+from zoo.mixers.mixer import GIVEN
 
 
 def _fields():
@@ -22,12 +26,15 @@ def _fields():
         yield f'{chosen}.{name}', field
   for chosen in registry.mixers.names():
     own = schema.described(registry.mixers.get(chosen))
-    options = own.keys() - {'width', 'num_heads', 'causal', 'rotary', 'init', 'rngs'}
-    for name in sorted(options):
+    for name in sorted(own.keys() - {*GIVEN}):
       yield f'{chosen}.{name}', own[name]
 
 
 FIELDS = dict(_fields())
+
+# What they may hold depends on a registry or on a disk.
+_ELSEWHERE = 'transformer.mixer', 'mixture.parts', 'train.init_from', 'arrays.path'
+_ELSEWHERE += ('arrays.sha256',)
 
 
 def _allowed_and_refused(kind: values.Kind) -> tuple[list[object], list[object]]:
@@ -58,7 +65,7 @@ def test_a_field_is_described_and_its_range_is_what_is_checked(name):
   assert kind.about.endswith('.')
   if kind.holds is dict or kind.is_array or kind.holds is object:
     return
-  if name in ('transformer.mixer', 'train.init_from'):  # of a registry, or of a disk
+  if name in _ELSEWHERE:
     return
   assert kind.check is not None
   good, bad = _allowed_and_refused(kind)
@@ -72,13 +79,30 @@ def test_a_field_is_described_and_its_range_is_what_is_checked(name):
         kind.check(None, name, value)
 
 
+_GIVEN = {'num_features': 3, 'context_length': 4, 'num_heads': 2, 'num_outputs': 1}
+_ARRAYS = 'two', [1.0, 2.0], [1.0, float('nan'), 2.0]
+
+
+@pytest.mark.parametrize('name', [*zoo.list_models(), *zoo.list_tasks()])
+def test_a_constructor_refuses_what_is_beyond_the_range_of_an_argument(name, unchecked):
+  kind_of = 'model' if name in zoo.list_models() else 'task'
+  entries = schema.CLASSES[kind_of]
+  parameters = entries.parameters(name)
+  given = {field: value for field, value in _GIVEN.items() if field in parameters}
+  given |= {'rngs': nnx.Rngs(0)} if kind_of == 'model' else {}
+  for field, (default, kind) in schema.described(entries.get(name)).items():
+    bad = []
+    if kind.is_array and kind_of == 'task':
+      bad = [*_ARRAYS]
+    elif kind.holds not in (dict, object) and kind.check and field != 'mixer':
+      _, bad = _allowed_and_refused(kind)
+    for value in bad:
+      if not (value is None and default is None):
+        with refuses(field):
+          entries.create(name, **given | {field: value})
+
+
 def test_a_constructor_checks_what_it_describes_and_takes_the_others(register):
-  from typing import Annotated
-
-  from flax import nnx
-
-  import zoo
-
   @zoo.register_model('described')
   class Described(nnx.Module):
     def __init__(

@@ -91,6 +91,8 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
   for language, code in blocks:
     if 'pip install' in code:
       continue  # .ci/run does
+    if 'import torch' in code and importlib.util.find_spec('torch') is None:
+      continue  # tests/checkpoints/test_torch_twin.py needs it as well
     words = ['bash', '-ec', code] if language == 'sh' else [sys.executable, '-c', code]
     done = subprocess.run(
       bound(words),
@@ -106,9 +108,10 @@ def test_the_code_on_a_page_runs_as_it_stands(page, tmp_path, cache):
     # What the page quotes is what was printed, up to the last digits on other machines.
     assert re.search(r'optimum of the linear family +5\.238095\n', said)
     assert 'Is it doing gradient descent? Yes: one step of size 0.476' in said
-    assert said.endswith('guess 2.0: 5.2381\nguess 3.0: 5.4342\n')
+    assert 'guess 2.0: 5.2381\nguess 3.0: 5.4342\n' in said
+    assert 'Is it doing gradient descent? No: the nearest step, one step of' in said
   if page == 'concepts':
-    assert (tmp_path / 'step.png').stat().st_size > 10_000
+    assert said.startswith('0.61\n')
 
 
 @pytest.fixture(scope='module')

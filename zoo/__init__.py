@@ -76,8 +76,11 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.measure.contracts import check_model as check_model
   from zoo.measure.contracts import check_task as check_task
   from zoo.measure.curves import curve as curve
+  from zoo.measure.predict import predict as predict
+  from zoo.measure.regressor import Regressor as Regressor
   from zoo.plan import aot as aot
   from zoo.storage.saved_models import load as load
+  from zoo.storage.saving import export as export
   from zoo.storage.saving import save as save
   from zoo.studies import paper as paper
   from zoo.training.trainer import train as train
@@ -92,11 +95,14 @@ _LAZY_MODULES = {
 }
 _NOT_OURS = {'importlib', 'TYPE_CHECKING', 'Any', 'Literal', 'overload'}
 _LAZY_NAMES = {
+  'export': 'zoo.storage.saving',
   'load': 'zoo.storage.saved_models',
   'save': 'zoo.storage.saving',
   'check_model': 'zoo.measure.contracts',
   'check_task': 'zoo.measure.contracts',
   'curve': 'zoo.measure.curves',
+  'predict': 'zoo.measure.predict',
+  'Regressor': 'zoo.measure.regressor',
   'train': 'zoo.training.trainer',
   'training_run': 'zoo.training.trainer',
 }

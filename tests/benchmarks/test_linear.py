@@ -11,11 +11,11 @@ from benchmarks.linear import Case
 from tests.marks import mostly_full
 from tests.training.runs import saved_arrays, small_config
 from zoo.config.validation import build_model, build_task
+from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.prompt import Prompt
 from zoo.core.statistics import Statistics
 from zoo.tasks import LinearRegression
 from zoo.training import train
-from zoo.training.step import TRAIN_STREAM, stream_key
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -87,6 +87,7 @@ def contest():
   return linear.Contest(CONFIG)
 
 
+@pytest.mark.slow
 def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
   train(CONFIG, tmp_path / 'run')
   expected = saved_arrays(tmp_path / 'run', 3)
@@ -104,7 +105,7 @@ def test_the_chunk_is_the_training_of_the_loop(contest, tmp_path):
 def test_what_is_drawn_is_what_the_last_step_would_see(contest, contender, kind):
   drawn = contest.run(contender, 5)
   assert isinstance(drawn, kind)
-  key = jax.random.fold_in(stream_key(CONFIG, TRAIN_STREAM), 4)
+  key = jax.random.fold_in(stream_of(CONFIG.seed, TRAIN_STREAM), 4)
   task = build_task(CONFIG)
   assert isinstance(task, LinearRegression)
   sample = task.sample_statistics if kind is Statistics else task.sample

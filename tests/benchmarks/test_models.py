@@ -53,6 +53,7 @@ def test_the_products_of_a_transformer_are_those_of_its_equations(
   assert contest.flops == 3 * body + 2 * embedding
 
 
+@pytest.mark.slow
 def test_both_programs_train(contests):
   contest = contests('joint')
   weights = jax.device_get(contest.steps.state['model'])

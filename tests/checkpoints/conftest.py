@@ -2,6 +2,8 @@ import gc
 
 import pytest
 
+from tests.launch.conftest import call as call
+
 
 @pytest.fixture(autouse=True)
 def promotion(promotion_that_optax_needs):

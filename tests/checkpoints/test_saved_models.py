@@ -117,6 +117,7 @@ print(json.dumps([jax.device_count(), needless, saved.model.w_k[...].tolist()]))
 """
 
 
+@pytest.mark.slow
 def test_4_by_2_devices_to_one_in_a_fresh_process_without_the_training_loop(
   workdir, tmp_path, cache
 ):

@@ -15,7 +15,6 @@ import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
 from zoo.core.learning_rule import LearningRule
-from zoo.core.registry import arguments_of
 from zoo.tasks.baselines import LeastSquares
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
@@ -74,21 +73,6 @@ class _Random(Linear):
 class _OtherRule(Linear):
   def learning_rule(self):
     return LearningRule.gradient_descent(jnp.ones(D), 0.5)
-
-
-class _Heads(Linear):
-  nested_heads = True
-
-  def __init__(self, num_features=D, num_heads=2, *, rngs):
-    super().__init__(num_features, rngs=rngs)
-    self.heads = nnx.Param(jax.random.normal(rngs.params(), (num_heads, num_features)))
-
-
-def _registered_heads(register) -> Any:
-  register('own_heads')(_Heads)
-  model = _Heads(rngs=nnx.Rngs(0))
-  assert arguments_of(model) is not None
-  return model
 
 
 MODELS: dict[str, tuple[Any, list[str]]] = {
@@ -208,23 +192,6 @@ def test_a_model_for_another_number_of_outputs_is_refused():
     zoo.check_model(
       _model(__call__=lambda self, prompt: prompt.x_query @ self.w[...]), task
     )
-
-
-def test_heads_that_are_not_nested_are_named(register):
-  with refuses('_OtherHeads declares nested_heads, but heads of 2 heads'):
-    zoo.check_model(_other_heads(register), Good())
-  zoo.check_model(_registered_heads(register), Good())
-
-
-class _OtherHeads(_Heads):
-  def __init__(self, num_features=D, num_heads=2, *, rngs):
-    super().__init__(num_features, num_heads, rngs=rngs)
-    self.heads = nnx.Param(self.heads[...] * num_heads)
-
-
-def _other_heads(register) -> Any:
-  register('other_heads')(_OtherHeads)
-  return _OtherHeads(rngs=nnx.Rngs(0))
 
 
 def test_right_models_pass():

@@ -8,6 +8,7 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import xlogy
 
+from tests.marks import FULL
 from zoo import theory
 from zoo.studies.headlines import (
   HEADLINES,
@@ -103,7 +104,8 @@ def test_a_divergence_is_that_of_the_last_symbol():
   assert markov_phases._divergence(p, log_q) == pytest.approx(found, rel=1e-12)
 
 
-def test_deep_linear_attention_is_bounded_by_theory():
+@pytest.mark.parametrize('depths', [(1, 2), pytest.param((3,), marks=FULL)])
+def test_deep_linear_attention_is_bounded_by_theory(depths):
   task, ranges = LinearRegression(5, 20), expected('deep_linear')
   one_step = theory.polynomial_optimum(task, 1).risk
   assert one_step == pytest.approx(5 * 6 / 26, rel=1e-12)
@@ -113,7 +115,7 @@ def test_deep_linear_attention_is_bounded_by_theory():
   for depth, bound in enumerate(lower, start=1):
     assert ranges[f'risk_{depth}'].low == pytest.approx(bound, rel=1e-4)
   # What is known to be possible is in the range.
-  for depth in (1, 2, 3):
+  for depth in depths:
     lowest = theory.deep.gd_plus_plus_optimum(task, depth, -1.0).upper
     assert ranges[f'risk_{depth}'].holds(lowest)
 

@@ -32,6 +32,7 @@ class OnlyChecks(Trainer):
     raise Checked
 
 
+@pytest.mark.slow
 def test_every_headline_has_a_valid_config(tmp_path):
   for name in TRAINED:
     with pytest.raises(Checked):

@@ -10,8 +10,8 @@ import numpy as np
 from launch import cli, main
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.validation import build_task
+from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.training.objective import sample
-from zoo.training.step import TRAIN_STREAM, stream_key
 
 
 def train_and_draw() -> None:
@@ -19,7 +19,7 @@ def train_and_draw() -> None:
   config: Any = cli.config_of(main._CONFIG)
   mesh, task = make_mesh(config), build_task(config)
   with jax.set_mesh(mesh):
-    key = replicate(stream_key(config, TRAIN_STREAM), mesh)
+    key = replicate(stream_of(config.seed, TRAIN_STREAM), mesh)
 
     def prompts(key: jax.Array) -> dict[str, jax.Array]:
       drawn = sample(task, jax.random.fold_in(key, 7), config.train.batch_size, False)

@@ -19,7 +19,8 @@ def test_everything_is_listed_with_its_figures(call):
   for config in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'):
     assert any(line.startswith(f'  configs/{config}.py ') for line in lines)
   figures = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
-  for name in 'lsa', 'ltb', 'yq_lsa', *(f'multi_head_lsa_{h}' for h in (2, 5, 10, 11)):
+  heads = (f'multi_head_lsa_{h}' for h in (2, 5, 10, 11))
+  for name in 'lsa', 'ltb', 'yq_lsa', 'transformer', *heads:
     assert name in figures
   assert figures.keys() >= {one.name for one in evaluation_sets.SPECS}
   assert figures['multi_head_lsa_11'][:2] == ['11', '5324']

@@ -81,6 +81,7 @@ with asking(Mortal()):
 """
 
 
+@pytest.mark.slow
 def test_killed_while_it_asks_it_leaves_in_the_end_what_it_leaves_unkilled(
   tmp_path, call
 ):

@@ -6,12 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
+import zoo
 from tests import fuzz
 from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.config import schema
 from zoo.config.validation import to_json
 from zoo.host.files import workdir_path
+from zoo.reports.style import BASELINES, BLACK, MARKERS, PALETTE, colours_of
 from zoo.training.curves import (
   _read_comparison,
   plot_examples,
@@ -80,7 +82,8 @@ def test_a_run_is_plotted_into_its_workdir(call, run):
   exact, _, gradient_descent = axes.lines
   np.testing.assert_array_equal(exact.get_xdata(), [4, 8, 12])
   np.testing.assert_array_equal(exact.get_ydata(), [9 / 4, 9 / 8, 9 / 12])
-  assert exact.get_label() == 'yq_lsa, 1 head: 0.750'
+  assert exact.get_label() == 'yq_lsa: 0.750'
+  assert gradient_descent.get_label() == 'gd: 1.500'
   np.testing.assert_array_equal(gradient_descent.get_ydata(), [1.5, 1.5])
 
 
@@ -114,13 +117,13 @@ def test_runs_of_one_architecture_are_named_by_what_differs(runs):
     c={'model.mixer': 'softmax', 'seed': 1},
   )
   assert labels_of(found) == [
-    'yq_lsa, 1 head, mixer=rwkv7, seed=0: 0.750',
-    'yq_lsa, 1 head, mixer=softmax, seed=0: 0.750',
-    'yq_lsa, 1 head, mixer=softmax, seed=1: 0.750',
+    'mixer=rwkv7, seed=0: 0.750',
+    'mixer=softmax, seed=0: 0.750',
+    'mixer=softmax, seed=1: 0.750',
   ]
   (axes,) = plot_examples(with_comparison(found[1:])).axes
   names = [line.get_label() for line in axes.lines]
-  assert names == ['yq_lsa, 1 head, seed=0', 'yq_lsa, 1 head, seed=1']
+  assert names == ['seed=0', 'seed=1']
 
 
 def with_comparison(folders):
@@ -132,26 +135,26 @@ def with_comparison(folders):
 
 def test_runs_of_one_config_are_named_by_their_folders(runs):
   a, b = runs(a={}, b={})
-  assert labels_of([a, b]) == ['yq_lsa, 1 head (a): 0.750', 'yq_lsa, 1 head (b): 0.750']
+  assert labels_of([a, b]) == ['yq_lsa (a): 0.750', 'yq_lsa (b): 0.750']
   twin = a.parent / 'other' / 'a'
   shutil.copytree(a, twin)
   first, second = labels_of([a, twin])
   assert first != second
-  assert second == 'yq_lsa, 1 head (other/a): 0.750'
+  assert second == 'yq_lsa (other/a): 0.750'
 
 
 def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, runs):
   a, b = runs(a={}, b={'task': schema.section('task', 'logistic_regression').to_dict()})
   answer = call('plot', f'--workdir={a}', f'--workdir={b}')
   assert answer.code == 2
-  said = f'error: {a} has the squared error as its loss and {b} another one; plot them'
+  said = f'error: the loss of {a} is the squared error, and that of {b} is the log loss'
   assert answer.err.startswith(said)
   (run / 'points' / 'seed=0').mkdir(parents=True)
   answer = call('plot', f'--workdir={run}')
   assert answer.code == 2
   assert answer.err == (
-    f'error: {run} is a sweep; plot some of its points instead, which are folders such '
-    f'as {run}/points/seed=0\n'
+    f'error: {run} is a sweep; plot it alone once it has ended, against the step, or '
+    f'some of its points, such as {run}/points/seed=0\n'
   )
 
 
@@ -171,14 +174,14 @@ def test_a_sweep_and_runs_with_other_losses_are_refused_in_one_line(call, run, r
 def test_a_damaged_line_is_left_out_with_a_warning(run, damaged, caplog):
   lines = [line(4), {**line(8), **damaged}, line(12)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
-  assert read_curve(run).steps == [4, 12]
+  assert read_curve(run)[0] == [4, 12]
   assert [record.args[0] for record in caplog.records] == [2]
 
 
 def test_a_line_with_an_unknown_value_is_whole(run, caplog):
   lines = [line(4), line(8, eval_risk=None, curve=[None, 2.0]), line(12, loss=None)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)) + '\n')
-  assert read_curve(run).steps == [4, 8, 12]
+  assert read_curve(run)[0] == [4, 8, 12]
   assert not caplog.records
   (run / 'summary.json').unlink()
   curve = _read_comparison(run)['model']
@@ -192,15 +195,14 @@ def test_a_risk_that_was_measured_once_is_shown_with_the_training_loss(run):
   (axes,) = plot_risk([run]).axes
   risk, loss, _ = axes.lines
   assert risk.get_marker() != 'None'
-  assert loss.get_label() == 'yq_lsa, 1 head, training loss'
+  assert loss.get_label() == 'yq_lsa, training loss'
   np.testing.assert_array_equal(loss.get_ydata(), [2.0, 1.0, 2 / 3])
 
 
 def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   lines = [{'step': s, 'wall_time': 1.0, 'eval_risk': 2.0 + s} for s in (4, 8)]
   (run / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-  curve = read_curve(run)
-  assert (curve.is_exact, curve.risks) == (False, [6.0, 10.0])
+  assert read_curve(run) == ([4, 8], [6.0, 10.0])
 
 
 @pytest.mark.parametrize('missing', ['gd_risk', 'model', 'eval_risk', 'step'])
@@ -310,10 +312,72 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   }
   first, second = axes.lines
   np.testing.assert_allclose(np.asarray(first.get_ydata()), [11, 6, 10 / 3 + 1])
-  assert [line.get_label() for line in (first, second)] == ['name=adam', 'name=lion']
+  assert [line.get_label() for line in (first, second)] == [
+    'optimizer=adam',
+    'optimizer=lion',
+  ]
   # Student's t with two degrees of freedom, for the standard error 1/√3.
   heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
   assert heights.max() == pytest.approx(11 + 4.303 / np.sqrt(3), rel=1e-3)
-  (tmp_path / 'table.json').write_text(json.dumps([{'seed': 0, 'workdir': 'w'}]))
-  with refuses('over no field of numbers but the seed'):
+  for row in rows:
+    del row['model.num_heads']
+  (tmp_path / 'table.json').write_text(json.dumps(rows))
+  (axes,) = plot_sweep(tmp_path).axes
+  assert [one.get_text() for one in axes.get_xticklabels()] == ['adam', 'lion']
+  means = np.asarray(axes.lines[0].get_ydata(), np.float64)
+  np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
+  (tmp_path / 'table.json').write_text(json.dumps([{**rows[0], 'eval_risk': None}]))
+  with refuses('has no risk'):
     plot_sweep(tmp_path)
+
+
+def test_runs_of_several_models_are_named_by_them_and_by_other_fields(runs):
+  found = runs(
+    a={'model.name': 'lsa', 'optimizer.learning_rate': 0.5, 'seed': 3},
+    b={'seed': 4, 'eval.num_batches': 7, 'checkpoint.keep': 9},
+  )
+  assert labels_of(found) == ['lsa, seed=3: 0.750', 'yq_lsa, seed=4: 0.750']
+  fields = 'optimizer.beta1', 'optimizer.beta2', 'train.batch_size', 'train.num_steps'
+  found = runs(c={name: i for i, name in enumerate(fields)}, d={'seed': 5})
+  assert labels_of(found)[0] == ('beta1=0, beta2=1, seed=0, batch_size=2, …: 0.750')
+
+
+def test_the_training_loss_is_drawn_by_operations_without_other_losses(run, runs):
+  rates = {'flops_per_second': 600.0, 'steps_per_second': 100.0}
+  (run / 'summary.json').write_text(json.dumps(SUMMARY | rates))
+  a, b = runs(a={}, b={'objective.positions': 'every'})
+  (axes,) = plot_risk([a], training=True, operations=True).axes
+  loss, _ = axes.lines  # and gradient descent
+  np.testing.assert_array_equal(loss.get_xdata(), [24, 48, 72])
+  np.testing.assert_array_equal(loss.get_ydata(), [2.0, 1.0, 2 / 3])
+  assert len(plot_risk([b], training=True).axes[0].lines) == 1
+  with refuses('the squared error of every example', 'cannot share an axis'):
+    plot_risk([a, b], training=True)
+  (run / 'summary.json').write_text(json.dumps(SUMMARY))
+  with refuses('has no count of operations'):
+    plot_risk([run], operations=True)
+
+
+def test_bayes_and_baselines_among_the_curves_are_dashes_of_their_own_colours(run):
+  one = {
+    **{'num_prompts': 9, 'num_examples': [3], 'standard_error': [0.1]},
+    **{'median': [1.0], 'difference': 0.0, 'difference_stderr': 0.1},
+  }
+  means = {'model': 1.0, 'gd': 1.2, 'bayes': 0.01, 'ols': 1.2, 'zero': 50.0}
+  comparison = {k: {**one, 'mean': [v], 'exact': None} for k, v in means.items()}
+  comparison['gd']['exact'] = 1.2
+  summary = {**SUMMARY, 'gd_risk': None, 'comparison': comparison}
+  (run / 'summary.json').write_text(json.dumps(summary))
+  (axes,) = plot_risk([run]).axes
+  _, gd, bayes = axes.lines
+  assert (gd.get_label(), gd.get_color()) == ('gd, ols: 1.200', BASELINES['gd'])
+  assert (bayes.get_label(), bayes.get_color()) == ('bayes: 0.010', BLACK)
+
+
+def test_the_baselines_of_a_task_have_looks_of_their_own():
+  assert len({*BASELINES.values()}) == len(BASELINES)
+  assert not {*BASELINES.values()} & {*PALETTE}
+  assert len({*MARKERS.values()}) == len(MARKERS)
+  for name in zoo.list_tasks():
+    colours = colours_of([*zoo.create_task(name).baselines(), 'of a user'])
+    assert len({*colours.values()}) == len(colours)

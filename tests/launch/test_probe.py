@@ -62,6 +62,7 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
       ['--checkpoint=SHIPPED', '--against=sgd'],
       "--against is 'sgd'; it must be one of gd",
     ),
+    (['--checkpoint=SHIPPED', '--against=bays'], "did you mean 'bayes'?"),
     (
       ['--checkpoint=SHIPPED', '--eval_set=tabel_1'],
       "unknown evaluation set 'tabel_1'",
@@ -96,8 +97,12 @@ def test_a_mistake_is_one_line(call, monkeypatch, arguments, said):
 
 
 def test_checkpoints_of_one_name_have_reports_of_their_own(call):
-  folder = _command().default_folder
-  assert str(folder('checkpoints/yq_lsa')) == 'checkpoints/probes/checkpoints/yq_lsa'
+
+  def folder(checkpoint, *words):
+    return _command().default_folder(checkpoint, [*words, '5'])
+
+  assert str(folder('checkpoints/yq_lsa')) == 'checkpoints/probes/checkpoints/yq_lsa/5'
+  assert folder('runs/a', '../b').name == '.._b-5'
   names = 'checkpoints/yq_lsa', 'checkpoints/runs/yq_lsa', 'runs/a', 'runs/a/', '/a'
   names += 'runs/a/checkpoints', '../a', '.', 'gs://b/a', 'gs://c/a', 'runs/../runs/a/.'
   folders = {name: folder(name) for name in names}
@@ -118,6 +123,11 @@ def test_what_failed_is_left_out_of_the_report_and_said(call, tmp_path, monkeypa
   out = tmp_path / 'out'
   answer = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
   assert answer.code == 0, answer.err
+  again = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}')
+  assert again.out == answer.out
+  other = call('probe', f'--checkpoint={SHIPPED}', f'--out={out}', '--against=bayes')
+  assert other.code == 2
+  assert f'{out}/report.html is the report of something else' in other.err
   found = json.loads((out / 'probe.json').read_text())
   assert found['risks'] is None
   assert found['failures']['risks'] == 'RuntimeError: it is broken'

@@ -1,5 +1,7 @@
 """The parser of answers: what counts as an answer, and the traps that were met."""
 
+import string
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,7 +137,8 @@ def test_a_guess_before_an_answer_changes_nothing(score, guess):
   assert parse_answer(text, SCORES, PAIR.texts) == score
 
 
-@given(st.text())
+# What answers are made of, and signs that count as digits or as none.
+@given(st.text(string.printable + 'é−²٣½'))
 def test_any_text_has_an_answer_in_bounds_or_none(text):
   for score in (parse_answer(text, SCORES, PAIR.texts), parse_forced(text, SCORES)):
     assert score is None or 0 <= float(score) <= 5

@@ -10,7 +10,7 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built
 from tests.mixers.loops import call
 from tests.weights import double, drawn
-from zoo.mixers import ReLUAttention, SoftmaxAttention
+from zoo.mixers import ReLUAttention, Site, SoftmaxAttention
 from zoo.mixers.attention import rotate
 
 _B, _N, _W, _H = 2, 5, 8, 2
@@ -78,7 +78,7 @@ def _relu(scores):
   ('kind', 'weigh'), [(SoftmaxAttention, _softmax), (ReLUAttention, _relu)]
 )
 def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary):
-  model = drawn(lambda: kind(_W, _H, causal, rotary, rngs=nnx.Rngs(0)))
+  model = drawn(lambda: kind(Site(_W, _H), causal, rotary, rngs=nnx.Rngs(0)))
   tokens = _tokens()
   expected = _loop(model, tokens, weigh, causal, rotary)
   assert_close(call(model, jnp.asarray(tokens)), expected, _DOUBLE)
@@ -96,7 +96,7 @@ def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary)
 def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
   # Of the weights that are compared, only the key's bias differs.
   model, without = (
-    drawn(lambda: kind(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))) for _ in range(2)
+    drawn(lambda: kind(Site(_W, _H), rotary=rotary, rngs=nnx.Rngs(0))) for _ in range(2)
   )
   if without.key.bias is not None:
     without.key.bias[...] = jnp.asarray(np.zeros(_W))
@@ -109,7 +109,7 @@ def test_keys_have_a_bias_only_where_it_changes_outputs(kind, rotary, has_bias):
 def test_no_key_bias_changes_no_other_weight():
   with_bias, without = built(
     lambda: nnx.List(
-      SoftmaxAttention(_W, _H, rotary=rotary, rngs=nnx.Rngs(0))
+      SoftmaxAttention(Site(_W, _H), rotary=rotary, rngs=nnx.Rngs(0))
       for rotary in (True, False)
     )
   )
@@ -120,7 +120,7 @@ def test_no_key_bias_changes_no_other_weight():
 
 @pytest.mark.parametrize('kind', [SoftmaxAttention, ReLUAttention])
 def test_a_set_without_examples_is_finite(kind):
-  model = drawn(lambda: kind(_W, _H, False, rngs=nnx.Rngs(0)))
+  model = drawn(lambda: kind(Site(_W, _H), False, rngs=nnx.Rngs(0)))
   assert np.isfinite(call(model, jnp.asarray(_tokens(n=1)))).all()
 
 
@@ -139,6 +139,6 @@ def test_rotated_products_depend_on_the_distance_alone():
 
 def test_widths_that_heads_cannot_share_are_refused():
   with refuses('width is 8; it must be a multiple of num_heads, which is 3'):
-    SoftmaxAttention(8, 3, rngs=nnx.Rngs(0))
+    SoftmaxAttention(Site(8, 3), rngs=nnx.Rngs(0))
   with refuses('the heads have 3 features; rotary needs an even number'):
-    SoftmaxAttention(6, 2, rotary=True, rngs=nnx.Rngs(0))
+    SoftmaxAttention(Site(6, 2), rotary=True, rngs=nnx.Rngs(0))

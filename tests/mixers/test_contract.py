@@ -19,6 +19,7 @@ from tests.marks import mostly_full
 from tests.mixers.loops import B, H, W, tokens, warm
 from tests.scans import carried
 from tests.settings import isotropic
+from zoo.mixers import Site
 
 _every_mixer = pytest.mark.parametrize('name', zoo.list_mixers())
 _DECODING = [
@@ -29,7 +30,7 @@ _DECODING = [
 # One of each kind: the others share the code that these tests are about with one of
 # them, and are tested with --full.
 _KINDS = [
-  *('linear', 'gdn2', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
+  *('linear', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
   *('mesa', 'ttt', 'titans', 's4d', 'hyena', 'fox'),
 ]
 _one_of_each_kind = pytest.mark.parametrize(
@@ -38,6 +39,8 @@ _one_of_each_kind = pytest.mark.parametrize(
 _one_decoder_of_each_kind = pytest.mark.parametrize(
   'name', mostly_full([name for name in _KINDS if name in _DECODING], _DECODING)
 )
+# One of each state that is carried from token to token.
+_STATES = ['gdn2', 'mamba3', 'log_linear', 'mamba', 'mesa', 'ttt', 'titans', 's4d']
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
 # Convolved by Fourier transforms, in which later tokens reach earlier outputs by
@@ -114,7 +117,7 @@ def test_steps_are_the_call(name):
   assert_close(_facts(name).steps, _facts(name).outputs, 1e-5)  # pyright: ignore
 
 
-@_one_of_each_kind
+@pytest.mark.parametrize('name', mostly_full(_STATES, zoo.list_mixers()))
 def test_a_mixer_in_bfloat16_keeps_its_state_in_float32(name):
   """Forward and backward; a sum over tokens in 8 bits soon stops growing."""
   graph, weights, rest = nnx.split(warm(name, 'bfloat16'), nnx.Param, ...)
@@ -155,14 +158,14 @@ def test_heads_share_the_width(name):
   if name in _WITHOUT_HEADS:
     one, other = (
       jax.make_jaxpr(
-        lambda h=h: nnx.state(create(name, width=W, num_heads=h, rngs=nnx.Rngs(0)))
+        lambda h=h: nnx.state(create(name, site=Site(W, h), rngs=nnx.Rngs(0)))
       )()
       for h in (1, 3)
     )
     assert str(one) == str(other)  # they are drawn alike
     return
   with refuses(f'width is {W}; it must be a multiple of num_heads, which is 3'):
-    nnx.eval_shape(lambda: create(name, width=W, num_heads=3, rngs=nnx.Rngs(0)))
+    nnx.eval_shape(lambda: create(name, site=Site(W, 3), rngs=nnx.Rngs(0)))
 
 
 @pytest.mark.slow
@@ -171,7 +174,7 @@ def test_one_device_is_the_same_as_eight(name, float64):
   """The batch and the heads are split; sums are taken in another order."""
 
   def build():
-    return zoo.core.registry.mixers.create(name, width=W, num_heads=H, rngs=nnx.Rngs(0))
+    return zoo.core.registry.mixers.create(name, site=Site(W, H), rngs=nnx.Rngs(0))
 
   @jax.jit
   def run(parameters, x):

@@ -129,7 +129,7 @@ def test_mamba2():
 
 
 def test_mamba2_starts_with_the_rates_of_the_paper():
-  mixer = built(lambda: zoo.mixers.Mamba2(64, 64, rngs=nnx.Rngs(0)))
+  mixer = built(lambda: zoo.mixers.Mamba2(zoo.mixers.Site(64, 64), rngs=nnx.Rngs(0)))
   delta = softplus(np.asarray(mixer.rate.bias[...]))
   # The bias is rounded to 6e-8 of a value up to 7, the rate to as much of itself.
   assert delta.min() >= 0.001 * (1 - 1e-5)

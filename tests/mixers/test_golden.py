@@ -12,7 +12,7 @@ from tests.compare import assert_close
 from tests.mixers.golden import golden
 from tests.mixers.loops import recur
 from tests.weights import drawn
-from zoo.mixers import ForgettingAttention
+from zoo.mixers import ForgettingAttention, Site
 from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens, scan
 from zoo.mixers.log_linear import pair_weights
 from zoo.mixers.mamba3 import trapezoid, turn
@@ -82,7 +82,9 @@ def _fox(at):
   """Attention whose tokens are q, k and v of both heads, and the logits of f."""
   (_, n, _, size), width = at['q'].shape, 32
   mixer = drawn(
-    lambda: ForgettingAttention(width, 2, rngs=nnx.Rngs(0)), 0.0, at['q'].dtype.name
+    lambda: ForgettingAttention(Site(width, 2), rngs=nnx.Rngs(0)),
+    0.0,
+    at['q'].dtype.name,
   )
   for i, layer in enumerate((mixer.query, mixer.key, mixer.value)):
     kernel = np.zeros((width, width))

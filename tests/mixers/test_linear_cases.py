@@ -19,6 +19,7 @@ from tests.settings import general
 from tests.weights import drawn
 from zoo import theory
 from zoo.core import registry
+from zoo.mixers import Site
 from zoo.models.sequential import SequentialLearner
 
 D, C = 3, 5
@@ -34,7 +35,7 @@ def _mixer(name: str) -> Any:
   and strengths are constants.
   """
   mixer: Any = _zero(
-    lambda: registry.mixers.create(name, width=D + 1, num_heads=1, rngs=nnx.Rngs(0))
+    lambda: registry.mixers.create(name, site=Site(D + 1, 1), rngs=nnx.Rngs(0))
   )
   small, unit = 1.0 if name == 'linear' else _SMALL, np.eye(D + 1)
   features = small * np.diag([1.0] * D + [0.0])

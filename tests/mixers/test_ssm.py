@@ -24,6 +24,7 @@ from tests.mixers.loops import (
   tokens,
   warm,
 )
+from zoo.mixers import Site
 
 _SIZE = 3
 
@@ -75,7 +76,7 @@ def test_s4d():
 
 
 def test_s4d_starts_as_s4d_lin():
-  mixer = built(lambda: zoo.mixers.S4D(4, 2, state_size=6, rngs=nnx.Rngs(0)))
+  mixer = built(lambda: zoo.mixers.S4D(Site(4, 2), state_size=6, rngs=nnx.Rngs(0)))
   real, frequency = nnx.jit(lambda mixer: mixer._poles())(mixer)
   # A float32 logarithm and its exponential: 1e-6.
   np.testing.assert_allclose(real, -0.5 * np.ones((1, 4, 3)), rtol=1e-6)
@@ -84,7 +85,7 @@ def test_s4d_starts_as_s4d_lin():
 
 
 def test_mamba_starts_with_the_poles_of_the_paper():
-  mixer = built(lambda: zoo.mixers.Mamba(4, 2, state_size=5, rngs=nnx.Rngs(0)))
+  mixer = built(lambda: zoo.mixers.Mamba(Site(4, 2), state_size=5, rngs=nnx.Rngs(0)))
   expected = np.broadcast_to(np.arange(1, 6), (8, 5))
   np.testing.assert_allclose(np.exp(mixer.log_a[...]), expected, rtol=1e-6)
 

@@ -215,30 +215,6 @@ def test_one_device_is_the_same_as_eight(name, data, model):
   _assert_all_close(jax.device_get(together), _alone(name), floor=floor)
 
 
-@pytest.mark.parametrize('name', mostly_full([], zoo.core.registry.models.names()))
-@jax.numpy_dtype_promotion('standard')  # flax promotes to at least float32
-def test_one_device_is_the_same_as_eight_in_float64(name, float64):
-  """The difference above is rounding: in float64 there is hardly any."""
-
-  def double(tree):
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, 'float64'), tree)
-
-  state = double(nnx.state(_build(name), nnx.Param))
-  graphdef, _, rest = nnx.split(_build(name), nnx.Param, ...)
-  prompt = double(_prompt())
-  run = jax.jit(functools.partial(_predict_and_differentiate, graphdef))
-  alone = jax.device_get(run(state, rest, prompt))
-  mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
-  with jax.set_mesh(mesh):
-    _, abstract = nnx.get_abstract_model(lambda: _create(name), mesh)
-    shardings = jax.tree.map(_fitting, nnx.split_state(abstract, nnx.Param, ...)[0])
-    rest = jax.device_put(rest, NamedSharding(mesh, P()))
-    prompt = jax.device_put(prompt, NamedSharding(mesh, P('data')))
-    together = run(jax.device_put(state, shardings), rest, prompt)
-  largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(alone[1]))
-  _assert_all_close(jax.device_get(together), alone, 1e-10, floor=1e-10 * largest)
-
-
 @pytest.mark.parametrize('name', _WITH_HEADS)
 def test_heads_are_split_over_the_model_axis(name):
   mesh = jax.make_mesh((4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)

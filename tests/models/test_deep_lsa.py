@@ -10,7 +10,7 @@ from flax import nnx
 
 import zoo
 from tests import oracle
-from tests.compare import assert_close, refuses
+from tests.compare import assert_close
 from tests.compiled import predict
 from tests.marks import mostly_full
 from tests.models import bodies
@@ -303,22 +303,3 @@ def test_the_risk_is_that_of_the_closed_form():
   error = losses.std() / np.sqrt(losses.size)
   assert error <= 0.02
   assert abs(losses.mean() - 4.651652210176) <= 4 * error
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_layers': 0}, 'num_layers is 0'),
-    ({'num_heads': 0}, 'num_heads is 0'),
-    ({'num_outputs': 0}, 'num_outputs is 0'),
-    ({'init_scale': -1.0}, 'init_scale is -1.0'),
-    ({'form': 'spars'}, "did you mean 'sparse'?"),
-    ({'readout': 'first'}, "unknown readout 'first'"),
-    ({'guess': 'one'}, "unknown guess 'one'"),
-    ({'shared': 'no'}, "shared is 'no'; it must be True or False"),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _model(**changes)

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.compare import assert_close, refuses
+from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
@@ -48,17 +48,3 @@ def test_it_is_a_network_of_a_mean_over_examples(float64, outputs):
 )
 def test_it_keeps_its_contract(task, guess):
   bodies.check('deep_set', task, guess, width=8)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_layers': 0}, 'num_layers is 0'),
-    ({'width': 0}, 'width is 0'),
-    ({'num_features': 0}, 'num_features is 0'),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _model(**changes)

@@ -97,18 +97,3 @@ def test_the_smallest_network_has_no_context(name):
 def test_a_prompt_that_is_too_long_is_refused(name):
   with refuses('the prompt has 7 tokens; the model has places for 6', '5 examples'):
     nnx.eval_shape(lambda: _model(name)(bodies.prompt(context=C + 1)))
-
-
-@_each_model
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'context_length': -1}, 'context_length is -1'),
-    ({'num_layers': 0}, 'num_layers is 0'),
-    ({'width': 0}, 'width is 0'),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
-  with refuses(said):
-    _model(name, **changes)

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 import zoo
-from tests.compare import assert_close, refuses
+from tests.compare import assert_close
 from tests.marks import mostly_full
 from tests.models import bodies
 from tests.models.bodies import D
@@ -108,21 +108,6 @@ def test_it_keeps_its_contract(name, task, guess):
 @pytest.mark.parametrize('tokens', mostly_full([], ['joint', 'interleaved']))
 def test_it_keeps_its_contract_with_other_tokens(name, tokens):
   bodies.check(name, 'gaussian_clusters', 'linear', tokens=tokens)
-
-
-@_each_cell
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_layers': 0}, 'num_layers is 0'),
-    ({'width': 0}, 'width is 0'),
-    ({'tokens': 'shift'}, "did you mean 'shifted'?"),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, name, changes, said):
-  with refuses(said):
-    _model(name, **changes)
 
 
 @_each_cell

@@ -125,22 +125,6 @@ def test_it_keeps_its_contract():
   zoo.check_model(built(lambda: _model('gated_delta')), isotropic(D, 3, 1.0, 0.5))
 
 
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'context_length': 0}, 'context_length is 0'),
-    ({'rule': 'delt'}, "did you mean 'delta'?"),
-    ({'guess': 'fixed'}, "unknown guess 'fixed'"),
-    ({'init_scale': -1.0}, 'init_scale is -1.0'),
-  ],
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    given = {'num_features': D, 'context_length': C, 'rngs': nnx.Rngs(0)}
-    SequentialLearner(**given | changes)
-
-
 def test_too_many_examples_are_refused():
   model = built(_model)
   with refuses('6 examples', f'for at most {C}'):

@@ -259,8 +259,8 @@ def test_some_outputs_are_those_of_all(given):
 def test_a_mixer_of_ones_own_is_what_mixes():
   @zoo.register_mixer('doubled_softmax')
   class Doubled(zoo.mixers.Mixer):
-    def __init__(self, width, num_heads, causal=True, *, rngs):
-      self.inner = SoftmaxAttention(width, num_heads, causal, rngs=rngs)
+    def __init__(self, site, causal=True, *, rngs):
+      self.inner = SoftmaxAttention(site, causal, rngs=rngs)
 
     def __call__(self, tokens):
       return 2 * self.inner(tokens)
@@ -287,6 +287,7 @@ def test_a_mixer_that_is_no_subclass_is_refused():
     nnx.eval_shape(lambda: _model(mixer='plain'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tokens', mostly_full(['joint'], ['interleaved', 'shifted']))
 def test_a_set_predicts_the_query_alone(tokens):
   given = {'tokens': tokens, 'causal': False, 'positions': 'none', 'num_layers': 1}
@@ -317,22 +318,11 @@ def test_a_longer_context_than_the_positions_is_refused():
 @pytest.mark.parametrize(
   ('given', 'said'),
   [
-    ({'num_layers': 0}, ['num_layers']),
     ({'width': 9}, ['width is 9', 'multiple of num_heads, which is 2']),
     ({'mixer': 'softmaxx'}, ["unknown mixer 'softmaxx'", 'softmax']),
     ({'mixer': []}, ['mixer is empty']),
     ({'mixer_options': {'kernel': 3}}, ['option of the mixer softmax', "'kernel'"]),
-    ({'tokens': 'join'}, ["unknown tokens 'join'", 'joint']),
-    ({'guess': 'lin'}, ["unknown guess 'lin'"]),
-    ({'positions': 'sine'}, ["unknown positions 'sine'"]),
-    ({'norm': 'batch'}, ["unknown norm 'batch'"]),
-    ({'feed_forward': 'relu'}, ["unknown feed_forward 'relu'"]),
-    ({'hidden_features': -1}, ['hidden_features']),
-    ({'num_loops': 0}, ['num_loops']),
-    ({'causal': 'False'}, ["causal is 'False'; it must be True or False"]),
-    ({'remat': 1}, ['remat is 1; it must be True or False']),
     ({'num_loops': 2, 'num_trained_loops': 3}, ['num_trained_loops is 3', 'is 2']),
-    ({'init_scale': -1.0}, ['init_scale']),
   ],
   ids=str,
 )

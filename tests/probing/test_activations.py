@@ -140,6 +140,18 @@ def _check_channels(model, outputs, own, name):
   assert_close(read_out, outputs, _ROUNDING)
 
 
+@nnx.jit
+def _read_by_recurrence(mixer, tokens):
+  """The values of the heads, and what the heads read of them token by token."""
+  start = mixer.initial_state(len(tokens))
+  inputs, _ = mixer.inputs(tokens, start)
+  values, steps = inputs.value, inputs.value.shape[1] // tokens.shape[1]
+  if steps > 1:  # a map is of values that are the same in all steps of a token
+    values = values[:, ::steps]
+    inputs = mixer.with_values(inputs, values)
+  return values, mixer.recur(inputs, start.memory)[0]
+
+
 @pytest.mark.parametrize(
   'name', mostly_full(['softmax', 'gated_delta', 'hyena'], _WITH_MAP)
 )
@@ -148,10 +160,14 @@ def test_a_map_times_the_values_is_what_the_layer_reads(name):
   attention, n = own['attention'], 2 * _C + 1
   assert attention.shape[2:] == (n, n)
   assert not np.triu(attention, 1).any()
-  if name in ('softmax', 'relu'):
+  if name in ('softmax', 'relu', 'fox'):
     _check_outputs(model, outputs, own)
   elif name in ('hyena', 's4d'):
     _check_channels(model, outputs, own, name)
+  elif name in ('gated_delta_product', 'log_linear', 'rwkv7'):
+    tokens = jnp.asarray(own['tokens'])
+    values, read = _read_by_recurrence(model.layers[0].mixer, tokens)
+    assert_close(_read(attention, np.asarray(values)), read, _ROUNDING)
   else:
     values = own['inputs.0.value']
     if name == 'mesa':  # its values are [k, v]

@@ -141,12 +141,8 @@ def test_shifts_are_longer_contexts():
 @pytest.mark.parametrize(
   ('changes', 'said'),
   [
-    ({'num_keys': 0}, 'num_keys is 0'),
-    ({'num_values': 1, 'num_keys': 1}, 'num_values is 1; it must be an integer ≥ 2'),
     ({'num_values': 15}, 'num_values is 15; it must be ≥ num_keys, 16'),
-    ({'context_length': 0}, 'context_length is 0'),
     ({'num_values': 3, 'num_pairs': 4}, 'num_values is 3; it must be ≥ num_pairs, 4'),
-    ({'num_pairs': 0}, 'num_pairs is 0'),
     ({'num_pairs': 17}, 'num_pairs is 17; it must be ≤ num_keys, 16'),
     ({'num_pairs': 9, 'context_length': 8}, 'and ≤ context_length, 8'),
   ],

@@ -25,13 +25,17 @@ def _task(name, num_features=28, context_length=60, **changes) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _prompts(task, count, seed=0) -> zoo.Prompt:
+def _drawn(task, count, seed) -> zoo.Prompt:
   return task.sample(jax.random.key(seed), count)
+
+
+def _prompts(task, count, seed=0) -> zoo.Prompt:
+  return jax.device_get(_drawn(task, count, seed))  # whose parts compile nothing
 
 
 def _each(prompt, k):
   """The features and labels of k examples, and the next features, as integers."""
-  prefix = jax.device_get(prompt.prefix(k))
+  prefix = prompt.prefix(k)
   for x, y, x_query in zip(prefix.x, prefix.y, prefix.x_query, strict=True):
     yield x.astype(int), y.astype(int), x_query.astype(int)
 
@@ -55,7 +59,7 @@ def _predict_all(baseline, prompt):
 
 
 def _call(baseline, prompt, k):
-  return np.asarray(_predict(baseline, jax.device_get(prompt).prefix(k)), float)
+  return np.asarray(_predict(baseline, prompt.prefix(k)), float)
 
 
 def _at(baseline, prompt, k):
@@ -90,7 +94,7 @@ def _conjunction_posterior(x, y, x_query, disjunction=False):
 
 @pytest.mark.parametrize('k', mostly_full([5], [0, 1, 2, 12, 20]))
 def test_bayes_for_conjunctions_agrees_with_enumeration(k):
-  count = 48
+  count = 32
   with jax.enable_x64(True):
     prompt = _prompts(_task('conjunction', 6, 20), count)
     expected = np.asarray([_conjunction_posterior(*one) for one in _each(prompt, k)])
@@ -100,25 +104,15 @@ def test_bayes_for_conjunctions_agrees_with_enumeration(k):
     }
   # The error of a probability falls as 1/√draws. Its root mean square with 256 draws
   # was measured as at most 0.01 for 7 and 8 features, so 0.00125 with 64 times as many;
-  # the largest of 48 is a few times that.
+  # the largest of 32 is a few times that.
   gaps = {draws: np.abs(one - expected) for draws, one in found.items()}
   assert np.sqrt(np.mean(gaps[256] ** 2)) <= 0.015
   assert np.sqrt(np.mean(gaps[16_384] ** 2)) <= 0.002
   assert gaps[16_384].max() <= 0.008
 
 
-@pytest.mark.parametrize('k', mostly_full([], [0, 1, 6]))
-def test_bayes_for_disjunctions_agrees_with_enumeration(k):
-  prompt = _prompts(_task('disjunction', 5, 12), 32)
-  expected = [_conjunction_posterior(*one, True) for one in _each(prompt, k)]
-  bayes = boolean.Negated(boolean.ConjunctionBayes(16_384))
-  found = 1 / (1 + np.exp(-_call(bayes, prompt, k)))
-  # As above; the logarithms of float32 add less than 1e-4.
-  np.testing.assert_allclose(found, expected, rtol=0, atol=0.008)
-
-
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
-@pytest.mark.parametrize('k', [0, 1, 2, 5, 20])
+@pytest.mark.parametrize('k', mostly_full([0, 5], [1, 2, 20]))
 def test_bayes_for_few_literals_is_exact(name, k):
   task = _task(name, 5, 20)
   prompt = _prompts(task, 48)
@@ -139,20 +133,6 @@ def test_conjunctions_are_enumerated_up_to_seven_features(name):
 
 
 @pytest.mark.slow
-@pytest.mark.full
-def test_so_few_draws_cost_next_to_nothing():
-  prompt = _prompts(_task('conjunction', context_length=10), 32)
-  many, few = (
-    jax.nn.sigmoid(_call(boolean.ConjunctionBayes(draws), prompt, 10))
-    for draws in (4096, 256)
-  )
-  # Measured on 256 prompts at 1, 3, 5, 10, 15, 20, 30, 40 and 59 examples: at most
-  # 1.1e-5 nats, at 10 examples, and 4e-4 on any one prompt, which is 1.3e-5 of 32.
-  divergence = many * jnp.log(many / few) + (1 - many) * jnp.log((1 - many) / (1 - few))
-  assert float(np.mean(divergence)) <= 3e-5
-
-
-@pytest.mark.slow
 def test_conjunctions_of_many_features_stay_finite():
   # 2^|w| overflows float32 from 128 literals on.
   task = _task('conjunction', 140, 12)
@@ -162,7 +142,7 @@ def test_conjunctions_of_many_features_stay_finite():
 
 
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
-@pytest.mark.parametrize('k', [0, 1, 7, 40])
+@pytest.mark.parametrize('k', mostly_full([0, 7], [1, 40]))
 def test_elimination_is_valiants(name, k):
   task = _task(name, 8, 40)
   prompt = _prompts(task, 64)
@@ -184,7 +164,7 @@ def test_elimination_is_valiants(name, k):
 @pytest.mark.parametrize(
   ('name', 'changes'), [('majority', {}), ('sparse_parity', {'num_relevant': 3})]
 )
-@pytest.mark.parametrize('k', [0, 1, 4, 16])
+@pytest.mark.parametrize('k', mostly_full([0, 4], [1, 16]))
 def test_version_spaces_agree_with_enumeration(name, changes, k):
   d = 6
   task = _task(name, d, 16, **changes)
@@ -209,7 +189,7 @@ def test_version_spaces_agree_with_enumeration(name, changes, k):
     assert 1 / (1 + np.exp(-logit)) == pytest.approx(expected, abs=3e-6)
 
 
-@pytest.mark.parametrize('k', [0, 1, 3, 5, 9, 14])
+@pytest.mark.parametrize('k', mostly_full([0, 3, 9], [1, 5, 14]))
 def test_parities_agree_with_enumeration(k):
   d = 5
   prompt = _prompts(_task('parity', d, 14), 64)
@@ -317,7 +297,7 @@ def test_bayes_is_calibrated_and_no_other_baseline_is_better(name):
   baselines = task.baselines()
   assert next(iter(baselines)) == 'bayes'
   found: dict[str, list] = {one: [] for one in baselines}
-  prompts = jax.device_get(_prompts(task, count, seed=9))
+  prompts = _prompts(task, count, seed=9)
   for k in lengths:
     prompt = prompts.prefix(k)
     logits = {one: _predict(f, prompt) for one, f in baselines.items()}

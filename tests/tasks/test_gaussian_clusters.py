@@ -5,10 +5,7 @@ import pytest
 from scipy.special import log_softmax, ndtr, softmax
 
 import zoo
-from tests.compare import refuses
-from zoo.core import losses
 from zoo.core.protocols import PredictsAll
-from zoo.measure.curves import sample_losses
 from zoo.tasks import GaussianClusters
 from zoo.tasks import gaussian_clusters as clusters
 
@@ -173,40 +170,3 @@ def test_the_other_baselines_agree_with_loops():
         intercepts += 0.01 / k * gap.sum(0)
       # 1000 steps, each with a rounding of numbers below 1.
       np.testing.assert_allclose(actual['gd'][b], q @ weights + intercepts, atol=1e-4)
-
-
-# That its posterior is the right one is shown above.
-@pytest.mark.slow
-@pytest.mark.full
-def test_bayes_is_calibrated_and_the_best():
-  task, lengths = _task(), [0, 1, 3, 9]
-  found = sample_losses(task.baselines(), task, 512, 3, lengths=lengths)
-  for name, values in found.items():
-    gap = found['bayes'] - values
-    assert np.all(gap.mean(0) <= 4 * gap.std(0) / np.sqrt(512) + 1e-6), name
-
-  # The mean loss of true probabilities is the mean entropy that they state.
-  def entropy(prediction, target):
-    return losses.cross_entropy(prediction, jax.nn.softmax(prediction))
-
-  stated = sample_losses(
-    {'bayes': task.baselines()['bayes']}, task, 512, 3, lengths=lengths, loss=entropy
-  )
-  gap = found['bayes'] - stated['bayes']
-  assert np.all(np.abs(gap.mean(0)) <= 4 * gap.std(0) / np.sqrt(512) + 1e-6)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'context_length': 2.5}, 'context_length is 2.5'),
-    ({'num_classes': 1}, 'num_classes is 1; it must be an integer ≥ 2'),
-    ({'num_classes': None}, 'num_classes is None'),
-    ({'classes': 3}, "did you mean 'num_classes'?"),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _task(**changes)

@@ -8,7 +8,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import zoo
-from tests.compare import refuses
 from tests.compiled import AS_USERS
 from tests.marks import mostly_full
 
@@ -299,34 +298,3 @@ def test_singular_features_have_nothing_along_their_null_space():
 def test_a_prior_without_variance_gives_its_mean():
   prompt = _sample(_task(prior_mean=_MEAN, prior_covariance=np.zeros((_D, _D))))
   _same_up_to_rounding(prompt.y, np.asarray(prompt.x) @ np.asarray(_MEAN, np.float32))
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'num_features': True}, 'num_features is True'),
-    ({'num_features': 2.5}, 'num_features is 2.5'),
-    ({'context_length': 0}, 'context_length is 0'),
-    ({'context_length': -4}, 'context_length is -4'),
-    ({'prior_mean': [1.0, 2.0]}, 'prior_mean has shape (2,)'),
-    ({'prior_mean': [1.0, 2.0, np.nan]}, 'nan'),
-    ({'prior_mean': 'two'}, "prior_mean is 'two'"),
-    ({'prior_covariance': np.eye(2)}, 'prior_covariance has shape (2, 2)'),
-    ({'prior_covariance': 1.0}, 'prior_covariance has shape ()'),
-    ({'prior_covariance': np.triu(np.ones((3, 3)))}, 'prior_covariance is not symm'),
-    ({'prior_covariance': -np.eye(3)}, 'prior_covariance has the eigenvalue -1'),
-    ({'feature_covariance': np.eye(4)}, 'feature_covariance has shape (4, 4)'),
-    ({'feature_covariance': np.triu(np.ones((3, 3)))}, 'feature_covariance is not sy'),
-    ({'feature_covariance': np.diag([1, 1, -2])}, 'feature_covariance has the eigenv'),
-    ({'feature_covariance': [[np.nan] * 3] * 3}, 'feature_covariance holds a value'),
-    ({'noise_std': -0.1}, 'noise_std is -0.1'),
-    ({'noise_std': np.nan}, 'noise_std is nan'),
-    ({'noise_std': None}, 'noise_std is None'),
-    ({'noise': 0.1}, "did you mean 'noise_std'?"),
-  ],
-  ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _task(**changes)

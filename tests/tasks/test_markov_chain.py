@@ -8,7 +8,6 @@ import scipy.integrate
 from scipy.special import softmax
 
 import zoo
-from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.measure.curves import sample_losses
 from zoo.tasks.markov_chain import MarkovChain, _stationary_law
@@ -189,17 +188,3 @@ def test_shifts_are_longer_chains():
   assert [*shifts] == [f'context_length={c}' for c in (20, 40, 80, 160, 320)]
   assert shifts['context_length=20'] == _task(num_symbols=3, context_length=20)
   assert MarkovChain() == _task(num_symbols=2, context_length=100)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_symbols': 1}, 'num_symbols is 1; it must be an integer ≥ 2'),
-    ({'num_symbols': 2.5}, 'num_symbols is 2.5'),
-    ({'context_length': 0}, 'context_length is 0'),
-    ({'symbols': 3}, "did you mean 'num_symbols'?"),
-  ],
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    _task(**changes)

@@ -4,8 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-import zoo
-from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.measure.curves import sample_losses
 from zoo.tasks import QuadraticRegression
@@ -77,29 +75,3 @@ def test_bayes_is_the_posterior_mean(noise_std, prior_mean):
       w = mean + z.T / 3 @ np.linalg.pinv(covariance, rcond=1e-12) @ (y - z @ mean)
       query = squares[k] if k < 5 else np.asarray(prompt.x_query[i]) ** 2
       np.testing.assert_allclose(predictions[i, k], w @ query, rtol=1e-6, atol=1e-6)
-
-
-# A test above shows what Bayes predicts.
-@pytest.mark.slow
-@pytest.mark.full
-def test_no_baseline_surpasses_bayes():
-  task = QuadraticRegression(4, 8, noise_std=0.5, prior_mean=2.0)
-  losses = sample_losses(task.baselines(), task, 2048, 0)
-  for name, values in losses.items():
-    gap = values - losses['bayes']
-    assert np.all(gap.mean(0) >= -4 * gap.std(0) / np.sqrt(len(gap))), name
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'num_features': 0}, 'num_features is 0'),
-    ({'noise_std': -1.0}, 'noise_std is -1'),
-    ({'prior_mean': [1.0]}, 'prior_mean has shape (1,)'),
-  ],
-)
-def test_bad_input_is_refused_in_one_line(unchecked, changes, said):
-  with refuses(said):
-    zoo.create_task(
-      'quadratic_regression', **{'num_features': 3, 'context_length': 5, **changes}
-    )

@@ -1,5 +1,6 @@
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,15 +75,15 @@ def test_one_example_agrees_with_a_grid_of_phases(amplitude, phase):
   np.testing.assert_allclose(_bayes(prompt, task), double, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(('amplitude', 'phase'), _RANGES[:2])
+@pytest.mark.parametrize(('amplitude', 'phase'), mostly_full(_RANGES[:1], _RANGES[1:2]))
 def test_one_example_agrees_with_functions_that_nearly_have_its_label(amplitude, phase):
   # No change of variables: a grid of (a, p), and those within h of the label.
   task, h = _task(amplitude, phase), 2e-3 * amplitude[1]
-  prompt = _sample(task, 2, 24)
+  prompt = jax.device_get(_sample(task, 2, 8))
   a = np.linspace(amplitude[0], amplitude[1], 1500)[:, None]
   p = np.linspace(phase[0], phase[1], 1500)[None]
   found = _bayes(prompt, task)
-  for n in range(24):
+  for n in range(8):
     near = np.abs(a * np.sin(float(prompt.x[n, 0, 0]) + p) - float(prompt.y[n, 0])) < h
     mean = np.mean((a * np.sin(float(prompt.x_query[n, 0]) + p))[near])
     # About h at the ends of the intervals, and labels are up to 500 h.
@@ -119,9 +120,9 @@ def test_two_examples_near_a_multiple_of_pi(turns):
   first = rng.uniform(-2, 1, n)
   distance = 10 ** rng.uniform(-8, -2, n)
   x = np.stack([first, first + turns * np.pi + distance, rng.uniform(-5, 5, n)], 1)
-  x = jnp.asarray(x, jnp.float32)
-  a, p = (jnp.asarray(rng.uniform(*r, n), jnp.float32) for r in _RANGES[0])
-  y = jax.vmap(_task().evaluate)((a, p), x[..., None])
+  x: Any = x.astype('f')
+  a, p = (rng.uniform(*r, n).astype('f') for r in _RANGES[0])
+  y: Any = np.asarray(jax.jit(jax.vmap(_task().evaluate))((a, p), x[..., None]))
   prompt = zoo.Prompt(x=x[:, :2, None], y=y[:, :2], x_query=x[:, 2:], y_query=y[:, 2])
   error = np.abs(_bayes(prompt) - np.asarray(y[:, 2]))
   distance = np.abs(np.sin(np.asarray(x[:, 1], float) - np.asarray(x[:, 0], float)))

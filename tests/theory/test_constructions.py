@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +8,7 @@ from flax import nnx
 
 import zoo
 from tests import oracle
-from tests.compiled import predict
+from tests.compiled import built, predict
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from zoo import estimators, theory
@@ -20,9 +22,8 @@ def task_of(d, c, **other):
 
 
 def random_yq_lsa(d, num_heads=1):
-  model = zoo.create_model(
-    'yq_lsa', num_features=d, num_heads=num_heads, init_scale=0.7, rngs=nnx.Rngs(0)
-  )
+  given = {'num_features': d, 'num_heads': num_heads, 'init_scale': 0.7}
+  model = built(lambda: zoo.create_model('yq_lsa', **given, rngs=nnx.Rngs(0)))
   model.w[...] = jnp.asarray(np.linspace(-1.0, 2.0, d))
   return model
 
@@ -59,7 +60,7 @@ def test_equation_7_literally_is_not_the_optimum():
   best = estimators.best_step_size(task)
   corrected = constructions.gd_transformer(task.prior_mean, best)
   literal = constructions.gd_transformer(task.prior_mean, best)
-  literal.w_p[...] = literal.w_p[...] / task.context_length
+  literal.w_p[...] = jnp.asarray(np.asarray(literal.w_p[...]) / task.context_length)
   assert theory.is_global_optimum(corrected, task)
   assert not theory.is_global_optimum(literal, task)
   assert theory.exact_risk(corrected, task) == pytest.approx(110 / 21, abs=1e-12)
@@ -152,14 +153,8 @@ def test_yq_lsa_is_inside_ltb(num_heads):
 
 @pytest.mark.parametrize('num_heads', mostly_full([3], [1]))
 def test_ltb_is_inside_yq_lsa(num_heads):
-  block = zoo.create_model(
-    'ltb',
-    num_features=4,
-    num_heads=num_heads,
-    hidden_features=7,
-    init_scale=0.7,
-    rngs=nnx.Rngs(0),
-  )
+  given = {'num_heads': num_heads, 'hidden_features': 7, 'init_scale': 0.7}
+  block = built(lambda: zoo.models.LTB(4, **given, rngs=nnx.Rngs(0)))
   prompt = task_of(4, 6).sample(jax.random.key(0), 64)
   model = constructions.yq_lsa_from_ltb(block)
   expected = forward(block, prompt)
@@ -174,10 +169,11 @@ def test_replacing_labels_by_the_guess_fails():
   """
   model = random_yq_lsa(4)
   block = constructions.ltb_from_yq_lsa(model)
-  guess_for_label = jnp.eye(5).at[-1, :-1].set(model.w[...]).at[-1, -1].set(0)
-  block.w_k[...] = block.w_k[...] @ guess_for_label
-  block.w_v[...] = block.w_v[...] @ guess_for_label
-  prompt = task_of(4, 6).sample(jax.random.key(0), 64)
+  guess_for_label = np.eye(5)
+  guess_for_label[-1] = [*np.asarray(model.w[...]), 0]
+  for weights in block.w_k, block.w_v:
+    weights[...] = jnp.asarray(np.asarray(weights[...]) @ guess_for_label)
+  prompt = jax.device_get(task_of(4, 6).sample(jax.random.key(0), 64))
   assert np.abs(forward(block, prompt) - forward(model, prompt)).max() > 1
   unlabelled = zoo.Prompt(prompt.x, 0 * prompt.y, prompt.x_query, prompt.y_query)
   np.testing.assert_array_equal(forward(block, prompt), forward(block, unlabelled))
@@ -188,7 +184,7 @@ def test_signs_make_the_guess_free(num_heads):
   """One head more and `y_q = 0` in place of a trained guess, where labels are ±1."""
   model = random_yq_lsa(4, num_heads)
   prompt = task_of(4, 6).sample(jax.random.key(0), 64)
-  labels = jnp.asarray(np.sign(prompt.y))
+  labels: Any = np.sign(prompt.y)
   signs = zoo.Prompt(prompt.x, labels, prompt.x_query, prompt.y_query)
   other = constructions.multi_head_lsa_for_signs(model)
   assert other.num_heads == num_heads + 1

@@ -15,8 +15,7 @@ from tests.compare import refuses
 from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
-from zoo.core import wishart
-from zoo.theory import constructions, deep, schedules
+from zoo.theory import constructions, deep, schedules, wishart
 from zoo.theory.deep.sampled import nearest_gd_plus_plus
 from zoo.theory.deep.trace_moments import trace_moment
 
@@ -322,7 +321,7 @@ _RISKS = {
 }
 
 
-@pytest.mark.parametrize('form', mostly_full(['dense', 'gd_plus_plus'], _RISKS))
+@pytest.mark.parametrize('form', mostly_full(['dense'], _RISKS))
 def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
   task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
   model = nnx.jit(lambda: _model(form, 4, task.prior_mean))()
@@ -338,6 +337,7 @@ def test_in_the_family_the_estimate_is_exact_and_near_it_almost(float64, form):
   assert near.stderr < near.stderr_without_control / 9
 
 
+@pytest.mark.slow
 def test_draws_that_miss_rare_contexts_are_told(float64):
   """Four layers whose risk is due to eigenvalues of S that no draw has."""
   model = constructions.gd_plus_plus(np.zeros(3), [-0.5] * 4, [-0.5] * 3)
@@ -445,6 +445,7 @@ def test_bad_input_is_named(unchecked):
   ],
 )
 def test_what_has_no_estimate_is_named(unchecked, name, given, said):
-  model = zoo.create_model(name, **{'num_features': 2} | given, rngs=nnx.Rngs(0))
+  given = {'num_features': 2} | given
+  model: Any = nnx.eval_shape(lambda: zoo.create_model(name, **given, rngs=nnx.Rngs(0)))
   with refuses(said):
     deep.sampled_risk(model, isotropic(2, 3))

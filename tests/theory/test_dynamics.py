@@ -12,6 +12,7 @@ from flax import nnx
 
 import zoo
 from tests.compiled import built
+from tests.marks import mostly_full
 from zoo import theory
 from zoo.models import LSA, LTB, YqLSA
 from zoo.theory import dynamics
@@ -69,6 +70,18 @@ def test_flow_is_the_limit_of_small_steps(plane):
   # The error of Euler's method is proportional to the step, and so can be removed.
   np.testing.assert_allclose(errors[1][1:] / errors[0][1:], 0.5, atol=0.01)
   np.testing.assert_allclose(2 * fine - coarse, flow.risks[:3], rtol=2e-5)
+
+
+def test_flows_of_several_models_are_those_of_each(plane):
+  task, model, flow = plane
+  other = built(lambda: YqLSA(2, init_scale=0.1, rngs=nnx.Rngs(1)))
+  at = [0.0, 0.5, 2.0, 20.0]
+  first, second = dynamics.gradient_flows([model, other], task, at)
+  # Each step is off by 1e-8 of the weights.
+  np.testing.assert_allclose(first.risks[:3], flow.risks[:3], rtol=1e-6)
+  alone = theory.gradient_flow(other, task, at)
+  np.testing.assert_allclose(second.risks, alone.risks, rtol=1e-6)
+  np.testing.assert_allclose(second.guesses, alone.guesses, atol=1e-6)
 
 
 def test_flow_of_one_feature_agrees_with_separation_of_variables():
@@ -150,7 +163,7 @@ def test_kinds_of_stationary_points(plane):
   assert flow.risks[0] >= theory.head_limited_risk(task, 1).lowest_found - 1e-9
 
 
-@pytest.mark.parametrize('model', [YqLSA, LTB])
+@pytest.mark.parametrize('model', mostly_full([YqLSA], [LTB]))
 def test_guess_is_learned_at_the_predicted_time(model):
   task = task_of(2, 3, [1.0, -0.5], noise_std=0.5)
   weights = built(lambda: model(2, init_scale=1e-4, rngs=nnx.Rngs(0)))
@@ -213,6 +226,7 @@ def test_mistakes_are_one_line(plane):
     'times is': lambda: theory.gradient_flow(model, task, []),
     'times must be ≥ 0': lambda: theory.gradient_flow(model, task, [1.0, 0.5]),
     'has 3 features': lambda: theory.gradient_flow(wide, task, [1]),
+    'must be of one kind': lambda: dynamics.gradient_flows([model, heads], task, [1]),
     'no learning rule': lambda: theory.gradient_flow(
       zoo.estimators.ridge(task), task, [1.0]
     ),

@@ -16,8 +16,8 @@ from tests.settings import general, isotropic
 from tests.theory.deep_rules import form_of, predict
 from tests.weights import randomize
 from zoo import theory
-from zoo.core import wishart
 from zoo.models import DeepLSA
+from zoo.theory import wishart
 from zoo.theory.deep.deep_rule import (
   _general_spectrum,
   deep_rule_risk,

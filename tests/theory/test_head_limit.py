@@ -200,8 +200,8 @@ def test_golden_risks_for_1_to_11_heads(heads):
     np.testing.assert_allclose(limit.risk, GOLDEN[h - 1], atol=1e-9)
   # d heads are enough, and d − 1 are not, which the lower bound proves.
   assert limits[10] == limits[11]
-  assert limits[9].lower > limits[10].upper + 0.08
-  assert all(limit.lower < limit.upper for h, limit in limits.items() if h < 10)
+  assert limits[9].lower > limits[10].upper + 0.1
+  assert all(limit.lower == limit.upper for limit in limits.values())
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_with_noise_d_heads_reach_it_up_to_a_distance(share):
   )
   unlimited = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
   limit = theory.head_limited_risk(task, 2)
-  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=4)
+  searched = independent_search(quadratic(task, 0.0, 0.0), 2, num_starts=2)
   if share < 1:
     assert limit.lower == limit.upper == pytest.approx(unlimited, rel=1e-12)
     assert searched == pytest.approx(unlimited, rel=1e-9)
@@ -336,10 +336,10 @@ def test_bad_arguments():
     theory.head_limited_risk(task, 1, num_starts=0)
 
 
-# Of 3 and 5 the limit is known, of 6 it is searched for.
-@pytest.mark.parametrize('seed', mostly_full([3, 5, 6], range(1, 7)))
+# Of 3 the limit is known, of 6 it is searched for.
+@pytest.mark.parametrize('seed', mostly_full([3, 6], range(1, 7)))
 def test_no_search_is_below_the_limit(seed):
-  check_random_case(seed, num_starts=4)
+  check_random_case(seed, num_starts=2)
 
 
 @pytest.mark.slow

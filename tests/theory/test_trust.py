@@ -160,6 +160,7 @@ def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('promotion_that_optax_needs')
 def test_a_model_without_its_inherited_rule_is_measured_by_sampling(
   tmp_path, monkeypatch
@@ -211,6 +212,7 @@ def _randomized(cls):
   return nnx.merge(graph, changed_weights(parameters), rest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('positions', mostly_full(['every'], ['query']))
 def test_it_is_refused_on_a_task_that_theory_does_not_cover(positions, monkeypatch):
   monkeypatch.setitem(registry.models._classes, 'other_scores', OtherTokens)

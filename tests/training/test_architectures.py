@@ -57,17 +57,6 @@ def test_it_is_trained_resumed_opened_and_probed(name, tmp_path, unchecked):
   assert ('after layer' in zoo.probing.summary(report)) == (report.lens is not None)
 
 
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize('mixer', ['delta', 'mesa', 's4d', 'ttt'])
-def test_a_transformer_of_another_mixer_is_trained_and_opened(mixer, tmp_path):
-  config = _small('transformer', model__mixer=mixer)
-  assert train(config, tmp_path) is not None
-  saved = zoo.load(tmp_path)
-  prompt = saved.task.sample(jax.random.key(0), 3)
-  assert np.isfinite(saved.model(prompt)).all()
-
-
 def test_options_of_mixers_come_from_the_config_and_back(tmp_path, monkeypatch):
   fake_program.patch(monkeypatch, orbax=True)
   config = configs.get_config('transformer', 'smoke')

@@ -10,20 +10,16 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.training import fake_program
-from tests.training.runs import (
-  assert_same_bits,
-  compile_init,
-  saved_arrays,
-  small_config,
-)
+from tests.training.runs import compile_init, small_config
+from tests.training.test_step import Run
 from zoo.config import curricula
 from zoo.config.curricula import Stage, stage_at
+from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task, validate
 from zoo.training.curriculum import FirstFeatures
 from zoo.training.objective import make_objective, numbers_of
 from zoo.training.population import unstack
-from zoo.training.trainer import make_program, on_mesh, program_of
+from zoo.training.trainer import make_program, on_mesh
 
 
 def _config(**changes):
@@ -83,7 +79,7 @@ def test_losses_that_count_are_those_of_the_stage():
 
   found = np.asarray(losses(key))
   assert found.shape == (2, 16, 5)
-  with jax.set_mesh(program_of(config).mesh):
+  with jax.set_mesh(make_mesh(config)):
     for examples, loops in (0, 1), (2, 2), (9, 1), (9, 9):
       # Losses after at most so many examples, from 0, of the first so many loops.
       counted = found[:loops, :, : examples + 1]
@@ -95,36 +91,41 @@ def test_losses_that_count_are_those_of_the_stage():
 _GROWING = {'every': 3, 'features': 1, 'examples': 1, 'loops': 1}
 
 
-def test_a_run_that_is_stopped_within_a_curriculum_ends_at_the_same_bits(
-  tmp_path, monkeypatch
+@pytest.fixture(scope='module')
+def growing():
+  with jax.numpy_dtype_promotion('standard'):  # as tests/training/conftest.py for each
+    return Run(_config(**_GROWING))
+
+
+def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
+  growing.train(0, 12)
+  whole = growing.bits()
+  growing.restart()
+  growing.train(0, 7)
+  growing.train(7, 12)
+  assert growing.bits() == whole
+
+
+def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(
+  monkeypatch, growing
 ):
-  fake_program.patch_saves(monkeypatch)
-  config = _config(**_GROWING)
-  zoo.train(config, tmp_path / 'whole')
-  for event in zoo.training_run(config, tmp_path / 'cut'):
-    if event.step == 6:
-      break
-  zoo.train(config, tmp_path / 'cut')
-  cut, whole = (saved_arrays(tmp_path / one, 12) for one in ('cut', 'whole'))
-  assert_same_bits(cut, whole)
-
-
-def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(monkeypatch):
   compile_init(monkeypatch)
   configs = [_config(**_GROWING) for _ in range(2)]
   configs[1].seed = 1
-  states = []
-  for program in program_of(configs[0]), make_program(configs):
-    with on_mesh(program.mesh, configs[0]):
-      states.append(program.train_steps(*program.arguments(program.init(), 0, 4))[0])
-  alone, together = states
-  found, _ = unstack(configs, jax.device_get(together))
-  weights = zip(*(jax.tree.leaves(one['model']) for one in (found, alone)), strict=True)
+  program = make_program(configs)
+  with on_mesh(program.mesh, configs[0]):
+    state, _ = program.train_steps(*program.arguments(program.init(), 0, 4))
+  found, _ = unstack(configs, jax.device_get(state))
+  growing.restart()
+  growing.train(0, 4)
+  models = found['model'], growing.state['model']
+  weights = zip(*map(jax.tree.leaves, models), strict=True)
   for mine, theirs in weights:
     # Up to sums in another order; keys' biases, which are rounding, move by 4 steps.
     np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_have_the_gradient_of_the_whole():
   config = _config(**_GROWING)
   task, model = build_task(config), _model(config)
@@ -138,7 +139,7 @@ def test_parts_of_a_batch_have_the_gradient_of_the_whole():
     def gradient(model: Any, numbers: Any, objective: Any = objective) -> Any:
       return nnx.grad(objective)(model, jax.random.key(2), numbers)
 
-    with jax.set_mesh(program_of(_config()).mesh):
+    with jax.set_mesh(make_mesh(config)):
       numbers = numbers_of(task)._replace(stage=stage)
       found.append(jax.tree.leaves(gradient(model, numbers)))
   for one, other in zip(*found, strict=True):
@@ -194,3 +195,19 @@ def test_features_of_a_task_that_draws_labels_first_cannot_grow():
   config.curriculum.features = 1
   with refuses("the features of 'markov_chain' cannot grow"):
     validate(config)
+
+
+def test_loops_of_a_model_of_ones_own_can_grow():
+  class Looped(zoo.models.TokenModel):
+    num_trained_loops = 3
+
+    def body(self, tokens, at):
+      return jnp.stack([tokens[:, at, :1] * k for k in range(3)])
+
+  model: Any = nnx.eval_shape(lambda: Looped(3, rngs=nnx.Rngs(0)))
+  config = small_config('yq_lsa')
+  config.curriculum.loops = 2
+  curricula.check_curriculum(config, build_task(config), model)
+  config.curriculum.loops = 4
+  with refuses('curriculum.loops is 4; it must be ≤ 3'):
+    curricula.check_curriculum(config, build_task(config), model)

@@ -17,6 +17,7 @@ from zoo.training.records import read_lines, risk_of
 from zoo.training.trainer import make_program, on_mesh
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
   tmp_path, monkeypatch
 ):
@@ -38,16 +39,20 @@ def test_a_finished_run_goes_on_as_one_that_was_longer_from_the_start(
 
 
 def test_more_steps_are_all_that_may_change(tmp_path, fake):
-  config = small_config('transformer', train__num_steps=30)
+  def of_steps(number, **changes):
+    given = {'model__num_layers': 1, 'model__width': 8, 'train__num_steps': number}
+    return small_config('transformer', **given, **changes)
+
+  config = of_steps(30)
   assert config.optimizer.warmup_steps == 3
   zoo.train(config, tmp_path)
-  fewer = small_config('transformer', train__num_steps=20)
+  fewer = of_steps(20)
   with refuses('belongs to another config', 'train.num_steps (30 there, 20 here)'):
     zoo.train(fewer, tmp_path)
   with refuses('differs in seed (0 there, 1 here);'):
-    zoo.train(small_config('transformer', train__num_steps=60, seed=1), tmp_path)
+    zoo.train(of_steps(60, seed=1), tmp_path)
   # The warm-up of this config is a tenth of the steps.
-  summary = zoo.train(small_config('transformer', train__num_steps=60), tmp_path)
+  summary = zoo.train(of_steps(60), tmp_path)
   assert summary is not None
   assert summary['step'] == 60
 

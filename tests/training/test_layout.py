@@ -141,6 +141,7 @@ def gathered(text):
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('first_split', 'heads'),
   [

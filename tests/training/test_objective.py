@@ -58,7 +58,7 @@ def test_statistics_are_for_models_and_tasks_that_they_suffice_for():
 
 
 @pytest.mark.parametrize(
-  'name', mostly_full(['multi_head_lsa', 'yq_lsa', 'ltb'], ['lsa'])
+  'name', mostly_full(['multi_head_lsa', 'yq_lsa'], ['lsa', 'ltb'])
 )
 def test_errors_are_the_same_either_way(name):
   config = small_config(name, model__init_scale=0.7, task__noise_std=0.4)

@@ -13,8 +13,14 @@ from jax.sharding import PartitionSpec as P
 from tests.marks import FULL
 from tests.training.runs import small_config
 from zoo.config.mesh import make_mesh
-from zoo.core.draws import CURVE_STREAM, EVAL_STREAM, INIT_STREAM, TRAIN_STREAM
-from zoo.training.step import init_state, stream_key
+from zoo.core.draws import (
+  CURVE_STREAM,
+  EVAL_STREAM,
+  INIT_STREAM,
+  TRAIN_STREAM,
+  stream_of,
+)
+from zoo.training.step import make_init
 from zoo.training.trainer import make_plan
 
 
@@ -26,9 +32,14 @@ class Run:
     with jax.set_mesh(self.mesh):
       plan = make_plan([config], self.mesh)
       self.layout, self.steps = plan.layout, plan.train_steps
-      self.state = init_state(config, self.layout)
+      self.init = make_init(config, self.layout)
       self.numbers = self.put(plan.numbers)
-      self.key = self.put(stream_key(config, TRAIN_STREAM))
+      self.key = self.put(stream_of(config.seed, TRAIN_STREAM))
+    self.restart()
+
+  def restart(self):
+    with jax.set_mesh(self.mesh):
+      self.state = self.init()
 
   def put(self, value):
     return jax.device_put(value, NamedSharding(self.mesh, P()))
@@ -54,14 +65,15 @@ def four_by_two(**changes):
 
 @pytest.mark.parametrize('config', [small_config(), four_by_two()], ids=['1×1', '4×2'])
 def test_however_steps_are_cut_into_calls_they_give_the_same_bits(config):
-  whole, cut = Run(config), Run(config)
-  last = whole.train(0, 12)
+  run = Run(config)
+  last, whole = run.train(0, 12), run.bits()
+  run.restart()
   for start, stop in ((0, 1), (1, 2), (2, 7), (7, 12)):
-    metrics = cut.train(start, stop)
-  assert cut.bits() == whole.bits()
+    metrics = run.train(start, stop)
+  assert run.bits() == whole
   assert metrics['loss'] == last['loss']
   assert metrics['step'] == last['step'] == 12
-  compiled: Any = cut.steps
+  compiled: Any = run.steps
   assert compiled._cache_size() == 1  # one program for any number of steps
 
 
@@ -102,7 +114,7 @@ def test_weights_that_are_not_finite_behind_a_finite_loss_are_seen():
 
 def test_seeds_and_streams_differ():
   keys = {
-    tuple(jax.random.key_data(stream_key(small_config(seed=seed), stream)).tolist())
+    tuple(jax.random.key_data(stream_of(small_config(seed=seed).seed, stream)).tolist())
     for seed in (0, 1)
     for stream in (INIT_STREAM, TRAIN_STREAM, EVAL_STREAM, CURVE_STREAM)
   }

@@ -27,8 +27,8 @@ def _sweep(workdir, part=None, points=_POINTS):
   return sweeps.sweep(_config(), points, workdir, part)
 
 
-def _points_of(part, points=_POINTS):
-  return points_of(part, [sweeps.at_point(_config(), point) for point in points])
+def _configs(points=_POINTS):
+  return [sweeps.at_point(_config(), point) for point in points]
 
 
 def _results(workdir):
@@ -40,17 +40,15 @@ def _results(workdir):
 
 
 def test_each_program_is_cut_into_runs_of_neighbours_which_are_dealt():
-  parts = [_points_of(Part(i, 3)) for i in (1, 2, 3)]
+  configs = _configs()
+  parts = [points_of(Part(i, 3), configs) for i in (1, 2, 3)]
   assert parts == [[0, 1, 6], [2, 3, 7], [4, 5]]
+  for number in (1, 2, 5, 11):  # each point is in one part
+    parts = [points_of(Part(i + 1, number), configs) for i in range(number)]
+    assert sorted(i for part in parts for i in part) == [*range(len(_POINTS))]
   # Programs of one point each are dealt, too.
-  points = [{'train.batch_size': 8 + i} for i in range(5)]
-  assert [_points_of(Part(i, 2), points) for i in (1, 2)] == [[0, 2, 4], [1, 3]]
-
-
-@pytest.mark.parametrize('number', [1, 2, 5, 11])
-def test_each_point_is_in_one_part(number):
-  parts = [_points_of(Part(i + 1, number)) for i in range(number)]
-  assert sorted(i for part in parts for i in part) == [*range(len(_POINTS))]
+  configs = _configs([{'train.batch_size': 8 + i} for i in range(5)])
+  assert [points_of(Part(i, 2), configs) for i in (1, 2)] == [[0, 2, 4], [1, 3]]
 
 
 def test_parts_of_which_some_are_stopped_end_at_the_table_of_the_whole(

@@ -30,6 +30,7 @@ def said(caplog):
   return lambda: [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.slow
 def test_the_steps_are_traced_and_train_as_ever(tmp_path, said):
   config = small_config()
   train(config, tmp_path / 'plain')

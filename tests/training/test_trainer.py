@@ -21,6 +21,7 @@ from zoo import theory
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task
 from zoo.core.errors import RunError, UserError
+from zoo.host.files import read_json
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
 from zoo.training import train, trainer
@@ -90,10 +91,18 @@ def test_a_resumed_run_writes_the_lines_of_an_uninterrupted_one(
   assert {step: cut[step] for step in whole} == whole
 
 
-def test_a_run_leaves_what_the_design_promises(tmp_path, fake):
-  summary: Any = train(small_config(), tmp_path)
-  assert summary == json.loads((tmp_path / 'summary.json').read_text())
-  assert summary is not None
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+  """The workdir of a run of `small_config` that has ended."""
+  workdir = tmp_path_factory.mktemp('finished')
+  with pytest.MonkeyPatch.context() as patch:
+    fake_program.patch(patch)
+    assert train(small_config(), workdir) is not None
+  return workdir
+
+
+def test_a_run_leaves_what_the_design_promises(finished):
+  summary = json.loads((finished / 'summary.json').read_text())
   fields = (
     'model num_params step eval_risk eval_risk_stderr exact_risk gd_risk optimal_risk '
     'excess_risk steps_per_second wall_time jax_version device_kind num_devices '
@@ -106,27 +115,21 @@ def test_a_run_leaves_what_the_design_promises(tmp_path, fake):
   assert summary['jax_version'] == jax.__version__
   assert summary['eval_risk'] > 0
   assert summary['eval_risk_stderr'] > 0
-  lines = lines_of(tmp_path)
+  lines = lines_of(finished)
   wanted = 'step loss eval_risk exact_risk grad_norm steps_per_second wall_time'
   assert all(set(wanted.split()) <= line.keys() for line in lines)
   assert [line['step'] for line in lines if line['eval_risk'] is not None] == [6, 12]
-  config = json.loads((tmp_path / 'config.json').read_text())
+  config = json.loads((finished / 'config.json').read_text())
   assert config['train']['num_steps'] == 12
-  (events,) = (tmp_path / 'tensorboard').iterdir()
+  (events,) = (finished / 'tensorboard').iterdir()
   assert b'grad_norm' in events.read_bytes()
-  kept = sorted(path.name for path in (tmp_path / 'checkpoints').iterdir())
+  kept = sorted(path.name for path in (finished / 'checkpoints').iterdir())
   assert [name for name in kept if name.isdecimal()] == ['12', '4', '8']
-  assert all(
-    find_corruption(tmp_path / 'checkpoints' / step) is None
-    for step in ('4', '8', '12')
-  )
-
-
-def test_a_step_explains_itself(tmp_path, fake):
-  config = small_config()
-  train(config, tmp_path)
-  origin = json.loads((tmp_path / 'checkpoints/12/origin/data.json').read_text())
-  assert origin['config'] == json.loads((tmp_path / 'config.json').read_text())
+  for step in '4', '8', '12':
+    assert find_corruption(finished / 'checkpoints' / step) is None
+  # A step explains itself.
+  origin = json.loads((finished / 'checkpoints/12/origin/data.json').read_text())
+  assert origin['config'] == config
   assert origin['versions']['jax'] == jax.__version__
   assert origin['format'] == 1
 
@@ -142,44 +145,27 @@ def test_a_finished_run_is_left_as_it_is(tmp_path, fake):
   assert after == before
 
 
-def test_a_run_that_lacks_only_its_summary_gets_it(tmp_path, fake):
-  config = small_config()
-  summary: Any = train(config, tmp_path)
-  assert summary is not None
-  (tmp_path / 'summary.json').unlink()
-  again = train(config, tmp_path)
-  assert again is not None
-  assert again['eval_risk'] == summary['eval_risk']
-
-
-def test_a_finished_run_without_its_checkpoints_shows_its_result(tmp_path, fake):
-  config = small_config()
-  summary: Any = train(config, tmp_path)
+def test_a_finished_run_without_its_checkpoints_shows_its_result(
+  tmp_path, finished, fake
+):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   shutil.rmtree(tmp_path / 'checkpoints')
   lines = lines_of(tmp_path)
-  assert train(config, tmp_path) == summary
+  assert train(small_config(), tmp_path) == read_json(finished / 'summary.json')
   assert lines_of(tmp_path) == lines
 
 
-def test_a_damaged_summary_is_made_anew(tmp_path, fake):
-  config = small_config()
-  summary: Any = train(config, tmp_path)
-  assert summary is not None
-  for content in '{', '{}', '[]':
-    (tmp_path / 'summary.json').write_text(content)
-    again = train(config, tmp_path)
+def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, fake):
+  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+  path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json')
+  for content in None, '{', '{}', '[]':
+    path.unlink()
+    if content is not None:
+      path.write_text(content)
+    again = train(small_config(), tmp_path)
     assert again is not None
     assert again['exact_risk'] == summary['exact_risk']
-
-
-@pytest.fixture(scope='module')
-def finished(tmp_path_factory):
-  """The workdir of a run of `small_config` that has ended."""
-  workdir = tmp_path_factory.mktemp('finished')
-  with pytest.MonkeyPatch.context() as patch:
-    fake_program.patch(patch)
-    assert train(small_config(), workdir) is not None
-  return workdir
+    assert again['eval_risk'] == summary['eval_risk']
 
 
 def test_a_step_under_another_number_is_refused(tmp_path, finished, fake):
@@ -219,7 +205,7 @@ def test_a_summary_of_another_run_is_no_result_of_this_one(
 ):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   path = tmp_path / 'summary.json'
-  own = json.loads(path.read_text())
+  own = read_json(path)
   foreign = {**own, field: {'step': 7, 'model': 'lsa'}[field], 'eval_risk': 0.0}
   path.write_text(json.dumps(foreign))
   found = train(small_config(), tmp_path)

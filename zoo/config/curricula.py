@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Model, Task
-from zoo.models import Transformer
+from zoo.models import TokenModel
 from zoo.tasks.base import FunctionClass
 
 if TYPE_CHECKING:  # it imports this module
@@ -108,7 +108,7 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       "config.objective.positions is 'query'; it must be 'every' where the examples "
       'grow, since shorter contexts are the beginnings of whole prompts'
     )
-  loops = model.num_trained_loops if isinstance(model, Transformer) else 1
+  loops = model.num_trained_loops if isinstance(model, TokenModel) else 1
   if stage.loops is not None and loops == 1:
     raise UserError(
       f'config.curriculum: {config.model.name!r} has no loops that can grow; it needs '

@@ -36,10 +36,15 @@ class RunError(RuntimeError):
   """
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> UserError:
-  """The error for a `name` that is not among the `known` names of a `kind`."""
+def unknown_name(
+  kind: str, name: object, known: Iterable[str], elsewhere: Iterable[str] = ()
+) -> UserError:
+  """The error for a `name` that is not among the `known` names of a `kind`.
+
+  If none of them is near, one from `elsewhere` may be meant.
+  """
   known = sorted(known)
-  near = nearest(str(name), known)
+  near = nearest(str(name), known) or nearest(str(name), elsewhere)
   hint = f'; did you mean {near!r}?' if near else ''
   return UserError(f'unknown {kind} {_shown(name)}; known: {", ".join(known)}{hint}')
 
@@ -133,14 +138,14 @@ def check_number(
   return float(number)
 
 
-def check_init_scale(value: object) -> float:
-  """Returns a standard deviation of initial weights, all of which float32 can hold."""
-  return check_number('init_scale', value, minimum=0.0, maximum=1e30)
+def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
+  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError.
 
-
-def check_vector(name: str, value: object, length: int) -> np.ndarray:
-  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError."""
+  With the length None a vector may have any ≥ 1, and a scalar is taken once.
+  """
   vector = _as_finite(name, value)
+  if length is None:
+    length = max(vector.size, 1) if vector.ndim == 1 else 1
   if vector.ndim == 0:
     vector = np.full(length, vector)
   if vector.shape != (length,):

@@ -1,14 +1,16 @@
 """Names of models and tasks: a config names them, the registry builds them."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from flax import nnx
 
 from zoo.core import values
 from zoo.core.errors import UserError, check_name, unknown_name
@@ -17,44 +19,39 @@ _Class = TypeVar('_Class', bound=type)
 _ARGUMENTS = '_constructor_arguments'  # the attribute that registered classes get
 
 
+@dataclasses.dataclass(frozen=True)
 class Arguments:
-  """The constructor arguments of a model or a task, as plain data; equal by value.
+  """The constructor arguments of a model or a task; equal by value.
 
   NNX treats it as a static attribute, which survives splitting, merging and cloning.
   """
 
-  def __init__(self, given: Mapping[str, object], defaults: Mapping[str, object]):
-    """Takes arguments by name; a default that JSON cannot hold is not recorded."""
-    self.unrecorded: dict[str, str] = {}  # by name, the type that JSON cannot hold
-    self._values: dict[str, object] = {}
-    for name, value in {**defaults, **given}.items():
-      try:
-        self._values[name] = _plain(value)
-      except _NotPlain as error:
-        if name in given:
-          self.unrecorded[name] = str(error)
+  text: str  # JSON, in which arrays and tuples are lists
+  unrecorded: Mapping[str, str] = dataclasses.field(hash=False)  # by name, their types
 
-  @functools.cached_property
-  def _text(self) -> str:
-    return json.dumps(self._values, default=np.ndarray.tolist, sort_keys=True)
+  def values(self) -> dict[str, Any]:
+    """The arguments that JSON can hold."""
+    return json.loads(self.text)
 
-  def values(self) -> dict[str, object]:
-    """The arguments as JSON holds them: arrays and tuples are lists."""
-    return json.loads(self._text)
 
-  def __eq__(self, other: object) -> bool:
-    if not isinstance(other, Arguments):
-      return NotImplemented
-    return (self._text, self.unrecorded) == (other._text, other.unrecorded)
-
-  def __hash__(self) -> int:
-    return hash(self._text)
+def recorded(
+  given: Mapping[str, object], defaults: Mapping[str, object] | None = None
+) -> Arguments:
+  """The arguments by name; a default that JSON cannot hold is not recorded."""
+  plain, unrecorded = {}, {}
+  for name, value in {**(defaults or {}), **given}.items():
+    try:
+      plain[name] = _plain(value)
+    except _NotPlain as error:
+      if name in given:
+        unrecorded[name] = str(error)
+  return Arguments(json.dumps(plain, sort_keys=True), unrecorded)
 
 
 def arguments_of(thing: object) -> Arguments | None:
   """The constructor arguments of an object of a registered class, if known."""
   if values.is_value(thing):
-    return Arguments(values.arguments(thing), {})
+    return recorded(values.arguments(thing))
   return getattr(thing, _ARGUMENTS, None)
 
 
@@ -130,6 +127,36 @@ class Registry:
         )
     return cls(**hyperparameters)
 
+  def section_of(
+    self, thing: object, others: Collection[str] = ()
+  ) -> dict[str, object]:
+    """The name and the arguments that make an object, but for arguments in `others`.
+
+    Raises UserError for a class that is not registered, and for arguments that are
+    unknown or that JSON cannot hold.
+    """
+    cls = type(thing).__name__
+    names = [name for name, entry in self._classes.items() if entry is type(thing)]
+    if not names:
+      raise UserError(
+        f'{cls} is not registered as a {self.kind}; register it, so that it can be '
+        f'loaded by name; known: {", ".join(self.names())}'
+      )
+    arguments = arguments_of(thing)
+    if arguments is None:
+      raise UserError(
+        f'the arguments of this {cls} are unknown, since it was constructed before the '
+        'class was registered; give a config instead'
+      )
+    for name, kind in arguments.unrecorded.items():
+      if name not in others:
+        raise UserError(
+          f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; '
+          'it must be None, a number, text, an array, or a list or dict of these'
+        )
+    own = arguments.values().items()
+    return {'name': names[0], **{name: one for name, one in own if name not in others}}
+
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:
   """The parameters of the constructor of a class, by name."""
@@ -165,15 +192,32 @@ def _record_arguments(cls: type) -> None:
           bound.arguments[name] = kind.check(None, name, given)
     # A subclass records the arguments of its own constructor. They are read before the
     # constructor runs, which may change a list that it was given.
-    arguments = _recorded(signature, bound) if type(self) is cls else None
+    arguments = _bound(signature, bound) if type(self) is cls else None
     init(*bound.args, **bound.kwargs)
     if arguments is not None:
       _set_attribute(self, _ARGUMENTS, arguments)
 
   cls.__init__ = recording_init
+  if cls.__repr__ is nnx.Module.__repr__:  # which prints every array
+    cls.__repr__ = _model_in_words  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _recorded(signature: inspect.Signature, bound: inspect.BoundArguments) -> Arguments:
+def _model_in_words(model: object) -> str:
+  """The class and the arguments that are not those by default, on one line."""
+  made = arguments_of(model)
+  if made is None:  # of a class that is not registered
+    return f'{type(model).__name__}(…)'
+  given = made.values()
+  usual = {name: repr(one.default) for name, one in parameters(type(model)).items()}
+  parts = [
+    f'{name}={values.shown(content)}'
+    for name in dict.fromkeys([*usual, *given])
+    if name in given and usual.get(name) != repr(content := given[name])
+  ]
+  return f'{type(model).__name__}({", ".join(parts)})'
+
+
+def _bound(signature: inspect.Signature, bound: inspect.BoundArguments) -> Arguments:
   _, *parameters = signature.parameters.values()
   given: dict[str, object] = {}
   for p in parameters:
@@ -181,7 +225,7 @@ def _recorded(signature: inspect.Signature, bound: inspect.BoundArguments) -> Ar
       value = bound.arguments[p.name]
       given |= value if p.kind is p.VAR_KEYWORD else {p.name: value}
   defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-  return Arguments(given, defaults)
+  return recorded(given, defaults)
 
 
 def _set_attribute(thing: object, name: str, value: object) -> None:
@@ -200,7 +244,7 @@ _SCALARS = {bool, int, float, str}  # a list may have a million of them
 
 
 def _plain(value: object) -> object:
-  """A copy that JSON can hold, with arrays as NumPy's; raises _NotPlain."""
+  """A copy that JSON can hold; raises _NotPlain."""
   match value:
     case None | bool() | int() | float() | str():
       return value
@@ -213,7 +257,7 @@ def _plain(value: object) -> object:
   raise _NotPlain(type(value).__name__)
 
 
-def _numbers(value: np.generic | np.ndarray | jax.Array) -> np.ndarray:
+def _numbers(value: np.generic | np.ndarray | jax.Array) -> object:
   try:
     array = np.array(value)
     if array.dtype.kind == 'V' and jax.numpy.issubdtype(array.dtype, np.floating):
@@ -222,7 +266,7 @@ def _numbers(value: np.generic | np.ndarray | jax.Array) -> np.ndarray:
     raise _NotPlain(type(value).__name__) from error
   if array.dtype.kind not in 'biufU':
     raise _NotPlain(f'{array.dtype} array')
-  return array
+  return array.tolist()
 
 
 models = Registry('model')

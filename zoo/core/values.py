@@ -15,7 +15,7 @@ import enum
 import math
 import reprlib
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import (
   Annotated,
   Any,
@@ -62,6 +62,8 @@ class Kind:
   holds: type = object  # the type of what a config has for it
   allowed: str = ''  # the range in words
   about: str = ''  # what it means, with its unit
+  # Of the fields of a config, what a run records where this one is None.
+  found: Callable[[Mapping[str, Any]], object] | None = None
 
 
 # Of fields that are declared by their annotations alone.
@@ -69,8 +71,10 @@ _NUMBER = Kind(True, lambda _, name, given: check_number(name, given), holds=flo
 _STATIC = Kind(False)
 
 
-def _field(kind: Kind, default: object, init: bool = True) -> Any:
-  metadata = {'kind': kind}
+def _field(
+  default: object, init: bool = True, is_leaf: bool = False, **kind: Any
+) -> Any:
+  metadata = {'kind': Kind(is_leaf, **kind)}
   if default is dataclasses.MISSING:
     return dataclasses.field(init=init, metadata=metadata)
   return dataclasses.field(default=default, init=init, metadata=metadata)
@@ -84,16 +88,12 @@ def size(
   about: str = '',
 ) -> Any:
   """An integer in a range. If the default is None, so may be the value."""
-  allowed = f'≥ {minimum}' if maximum is None else f'{minimum} to {maximum}'
   return _field(
-    Kind(
-      is_leaf=False,
-      check=lambda _, name, given: check_count(name, given, minimum, maximum),
-      holds=int,
-      allowed=allowed,
-      about=about,
-    ),
     default,
+    check=lambda _, name, given: check_count(name, given, minimum, maximum),
+    holds=int,
+    allowed=f'≥ {minimum}' if maximum is None else f'{minimum} to {maximum}',
+    about=about,
   )
 
 
@@ -111,14 +111,12 @@ def number(
     f'{sign} {one:g}' for sign, one in bounds if math.isfinite(one)
   )
   return _field(
-    Kind(
-      is_leaf=True,
-      check=lambda _, name, given: check_number(name, given, minimum, above, maximum),
-      holds=float,
-      allowed=allowed or 'a number',
-      about=about,
-    ),
     default,
+    is_leaf=True,
+    check=lambda _, name, given: check_number(name, given, minimum, above, maximum),
+    holds=float,
+    allowed=allowed or 'a number',
+    about=about,
   )
 
 
@@ -127,28 +125,22 @@ def choice(
 ) -> Any:
   """One of a few names."""
   return _field(
-    Kind(
-      is_leaf=False,
-      check=lambda _, name, given: check_name(name, given, names),
-      holds=str,
-      allowed=', '.join(names),
-      about=about,
-    ),
     default,
+    check=lambda _, name, given: check_name(name, given, names),
+    holds=str,
+    allowed=', '.join(names),
+    about=about,
   )
 
 
 def truth(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
   """True or False."""
   return _field(
-    Kind(
-      is_leaf=False,
-      check=lambda _, name, given: check_truth(name, given),
-      holds=bool,
-      allowed='True or False',
-      about=about,
-    ),
     default,
+    check=lambda _, name, given: check_truth(name, given),
+    holds=bool,
+    allowed='True or False',
+    about=about,
   )
 
 
@@ -159,14 +151,19 @@ def static(
   holds: type = object,
   allowed: str = '',
   about: str = '',
+  found: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Any:
-  """A hashable object that is part of the structure, such as a pair of numbers."""
-  return _field(Kind(False, check, holds=holds, allowed=allowed, about=about), default)
+  """A hashable object that is part of the structure, such as a pair of numbers.
+
+  Where a config has None, its run records what is `found` from the other fields.
+  """
+  described = {'holds': holds, 'allowed': allowed, 'about': about, 'found': found}
+  return _field(default, check=check, **described)
 
 
 def options(*, about: str = '') -> Any:
   """Arguments by name, which are handed on; only for constructors."""
-  return _field(Kind(False, holds=dict, about=about), dataclasses.MISSING)
+  return _field(dataclasses.MISSING, holds=dict, about=about)
 
 
 def vector(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
@@ -180,35 +177,41 @@ def vector(*, default: Any = dataclasses.MISSING, about: str = '') -> Any:
       return given
     return check_vector(name, given, owner.num_features).copy()
 
-  allowed = 'a number, or one for each feature'
-  kind = Kind(True, check, is_array=True, allowed=allowed, about=about)
-  return _field(kind, default)
+  return _field(
+    default,
+    is_leaf=True,
+    check=check,
+    is_array=True,
+    allowed='a number, or one for each feature',
+    about=about,
+  )
 
 
 def covariance(*, default: None, about: str = '') -> Any:
   """A covariance `[d, d]`, or None for the identity; a leaf."""
-
-  def check(owner: Any, name: str, given: object) -> np.ndarray | None:
-    return check_covariance(name, given, owner.num_features)
-
-  allowed = 'a d × d matrix; None: the identity'
-  kind = Kind(True, check, is_array=True, allowed=allowed, about=about)
-  return _field(kind, default)
+  return _field(
+    default,
+    is_leaf=True,
+    check=lambda owner, name, given: check_covariance(name, given, owner.num_features),
+    is_array=True,
+    allowed='a d × d matrix; None: the identity',
+    about=about,
+  )
 
 
 def leaf(*, default: Any = dataclasses.MISSING) -> Any:
   """An array, or another value whose leaves are those of this one."""
-  return _field(Kind(True), default)
+  return _field(default, is_leaf=True)
 
 
 def derived(*, init: Literal[False] = False) -> Any:
   """A leaf that `__post_init__` computes from the other fields, by `set_field`."""
-  return _field(Kind(True), None, init)
+  return _field(None, init, is_leaf=True)
 
 
 def derived_size(*, init: Literal[False] = False) -> Any:
-  """An integer that `__post_init__` computes from the other fields, by `set_field`."""
-  return _field(Kind(False), None, init)
+  """An integer or a name that `__post_init__` sets from the others, by `set_field`."""
+  return _field(None, init)
 
 
 @dataclass_transform(

@@ -44,6 +44,11 @@ def is_url(path: str | os.PathLike[str]) -> bool:
   return os.fspath(path).startswith('gs:/')  # a Path drops the other slash
 
 
+def is_hub(path: str | os.PathLike[str]) -> bool:
+  """Whether a path names a repository of the Hugging Face hub: hf://owner/name."""
+  return os.fspath(path).startswith('hf:/')
+
+
 def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
   """As `user_path`; a folder in a bucket becomes a path, too.
 
@@ -55,13 +60,21 @@ def workdir_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _gcs() -> Any:
-  """The module for buckets, whose packages are imported when one is used."""
+  return _of_extra('gcs', 'gs://')
+
+
+def _hub() -> Any:
+  return _of_extra('hub', 'hf://')
+
+
+def _of_extra(extra: str, scheme: str) -> Any:
+  """The module of URLs, whose packages are imported when one is used."""
   try:
-    return importlib.import_module('zoo.host.gcs')
+    return importlib.import_module(f'zoo.host.{extra}')
   except ModuleNotFoundError as error:
     name = str(error.name).partition('.')[0]
     raise UserError(
-      f"{name} is not installed; gs:// needs pip install 'icl-zoo[gcs]'"
+      f"{name} is not installed; {scheme} needs pip install 'icl-zoo[{extra}]'"
     ) from error
 
 
@@ -253,6 +266,16 @@ def upload(folder: pathlib.Path, target: pathlib.Path, last: str = '') -> None:
 def download(folder: pathlib.Path, names: list[str], target: pathlib.Path) -> None:
   """Copies objects of a folder in a bucket into a local one; raises OSError."""
   _gcs().download(folder, names, target)
+
+
+def download_model(url: str) -> pathlib.Path:
+  """The local copy of the file of a model on the hub; raises UserError or RunError."""
+  return _hub().download(url)
+
+
+def upload_model(file: pathlib.Path, url: str) -> None:
+  """Commits the file of a model to the hub; raises UserError or RunError."""
+  _hub().upload(file, url)
 
 
 def sync_folder(folder: pathlib.Path) -> None:

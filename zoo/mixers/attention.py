@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +14,17 @@ from jaxtyping import Array, Bool, Float, Int
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.mixer import (
-  Init,
   Mixer,
-  head_size,
+  Site,
+  Tokens,
   merge_heads,
   project,
   project_back,
   split_heads,
   widen,
 )
+
+Scores: TypeAlias = Float[Array, 'b h t n']  # query by key, or the weights from them
 
 
 class _Attention(Mixer):
@@ -34,23 +37,16 @@ class _Attention(Mixer):
   ignores_shifts = False
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    causal: bool = True,
-    rotary: bool = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, causal: bool = True, rotary: bool = False, *, rngs: nnx.Rngs
   ):
     """`rotary` rotates queries and keys by their positions (arXiv 2104.09864).
 
-    Raises UserError if `width` is not a multiple of `num_heads`.
+    Raises UserError unless the heads share the width evenly.
     """
-    size = head_size(width, num_heads)
+    width, size, init = site.width, site.head_size, site.init
     if rotary:
       check_rotary(size)
-    self.num_heads, self.causal, self.rotary = num_heads, causal, rotary
+    self.num_heads, self.causal, self.rotary = site.num_heads, causal, rotary
     self.query = project(width, width, init, rngs=rngs)
     use_bias = rotary or not self.ignores_shifts
     self.key = project(width, width, init, use_bias=use_bias, rngs=rngs)
@@ -59,33 +55,28 @@ class _Attention(Mixer):
     self.value = project(width, width, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     return self._attend(tokens, slice(None))
 
-  def outputs_at(
-    self, tokens: Float[Array, 'b n w'], at: slice
-  ) -> Float[Array, 'b t w']:
+  def outputs_at(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
     """The outputs for some tokens, without the queries of the others."""
     return self._attend(tokens, at)
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     """The attention weights, query by key."""
     weights, totals = self._weigh(tokens, slice(None))
     return weights / totals
 
   @abc.abstractmethod
   def weigh(
-    self,
-    scores: Float[Array, 'b h t n'],
-    tokens: Float[Array, 'b n w'],
-    at: slice,
-  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
+    self, scores: Scores, tokens: Tokens, at: slice
+  ) -> tuple[Scores, Float[Array, '*b t 1']]:
     """The attention weights before normalisation, and the divisor for each query.
 
     The scores are `q·k / √s`, query by key; the queries are those of the tokens `at`.
     """
 
-  def _attend(self, tokens: Float[Array, 'b n w'], at: slice) -> Float[Array, 'b t w']:
+  def _attend(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
     weights, totals = self._weigh(tokens, at)
     value = split_heads(self.value(tokens), self.num_heads)
     # Dividing the outputs is cheaper than dividing the weights, a larger array.
@@ -93,9 +84,7 @@ class _Attention(Mixer):
     outputs = jnp.einsum('bhqk,bhks->bhqs', weights, value) / totals
     return self.out(merge_heads(jnp.swapaxes(outputs, 1, 2)))
 
-  def _weigh(
-    self, tokens: Float[Array, 'b n w'], at: slice
-  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '*b t 1']]:
+  def _weigh(self, tokens: Tokens, at: slice) -> tuple[Scores, Float[Array, '*b t 1']]:
     query = split_heads(self.query(tokens[:, at]), self.num_heads)
     key = split_heads(self.key(tokens), self.num_heads)
     if self.rotary:
@@ -121,11 +110,8 @@ class SoftmaxAttention(_Attention):
   ignores_shifts = True
 
   def weigh(
-    self,
-    scores: Float[Array, 'b h t n'],
-    tokens: Float[Array, 'b n w'],
-    at: slice,
-  ) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
+    self, scores: Scores, tokens: Tokens, at: slice
+  ) -> tuple[Scores, Float[Array, 'b h t 1']]:
     n = scores.shape[-1]
     seen = causal_mask(n) if self.causal else context_mask(n) | np.eye(n, dtype=bool)
     return _exponentials(scores, seen[at])
@@ -143,24 +129,13 @@ class ForgettingAttention(_Attention):
 
   ignores_shifts = True
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init=init, rngs=rngs)
-    self.forget = project(width, num_heads, init, rngs=rngs)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    super().__init__(site, rngs=rngs)
+    self.forget = project(site.width, site.num_heads, site.init, rngs=rngs)
 
   def weigh(
-    self,
-    scores: Float[Array, 'b h t n'],
-    tokens: Float[Array, 'b n w'],
-    at: slice,
-  ) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
+    self, scores: Scores, tokens: Tokens, at: slice
+  ) -> tuple[Scores, Float[Array, 'b h t 1']]:
     logs = jax.nn.log_sigmoid(widen(self.forget(tokens)))
     total = jnp.swapaxes(jnp.cumsum(logs, axis=1), 1, 2)
     kept = total[:, :, at, None] - total[:, :, None]
@@ -169,8 +144,8 @@ class ForgettingAttention(_Attention):
 
 
 def _exponentials(
-  scores: Float[Array, 'b h t n'], seen: Bool[np.ndarray, 't n']
-) -> tuple[Float[Array, 'b h t n'], Float[Array, 'b h t 1']]:
+  scores: Scores, seen: Bool[np.ndarray, 't n']
+) -> tuple[Scores, Float[Array, 'b h t 1']]:
   """The weights of a softmax before normalisation, and their sums."""
   scores = jnp.where(seen[None, None], scores, -jnp.inf)
   largest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
@@ -187,11 +162,8 @@ class ReLUAttention(_Attention):
   """
 
   def weigh(
-    self,
-    scores: Float[Array, 'b h t n'],
-    tokens: Float[Array, 'b n w'],
-    at: slice,
-  ) -> tuple[Float[Array, 'b h t n'], Float[Array, '1 1 t 1']]:
+    self, scores: Scores, tokens: Tokens, at: slice
+  ) -> tuple[Scores, Float[Array, '1 1 t 1']]:
     n = scores.shape[-1]
     seen = (causal_mask(n) if self.causal else context_mask(n))[at]
     num_seen = np.maximum(seen.sum(axis=1, keepdims=True), 1)

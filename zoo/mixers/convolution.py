@@ -15,8 +15,9 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.mixer import (
-  Init,
   Mixer,
+  Site,
+  Tokens,
   project,
   project_back,
   split,
@@ -51,15 +52,8 @@ class Hyena(Mixer):
   sines, other frequencies, and no bias of the filters.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    horizon: Horizon = 128.0,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
+  def __init__(self, site: Site, horizon: Horizon = 128.0, *, rngs: nnx.Rngs):
+    width, init = site.width, site.init
     self.width, self.horizon = width, horizon
     self.projections = nnx.List(
       [project(width, width, init, rngs=rngs) for _ in range(3)]
@@ -74,13 +68,13 @@ class Hyena(Mixer):
     skips = jax.random.normal(rngs.params(), (2, width))  # as in the authors' code
     self.skips = nnx.Param(skips, **split(None, 'model'))
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     value, one, two = self._features(tokens)
     first, second = self.kernels(tokens.shape[1])
     value = one * causal_convolution(value, first)
     return self.out(two * causal_convolution(value, second))
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b w n n']:
     """The weights a of v in each channel of what `out` reads, `Σ_i a_ti v_i`.
 
     The paper's matrix D_2 S_2 D_1 S_1, in which D are the gates and S the filters.
@@ -89,7 +83,7 @@ class Hyena(Mixer):
     first, second = map(toeplitz, self.kernels(tokens.shape[1]))
     return jnp.einsum('btw,wtj,bjw,wji->bwti', two, second, one, first)
 
-  def _features(self, tokens: Float[Array, 'b n w']) -> list[Float[Array, 'b n w']]:
+  def _features(self, tokens: Tokens) -> list[Tokens]:
     """v, x_1 and x_2."""
     past = jnp.zeros((len(tokens), PAST, self.width), tokens.dtype)
     return [
@@ -116,9 +110,7 @@ class Hyena(Mixer):
     return [window * first + direct * skips[:1], window * second + direct * skips[1:]]
 
 
-def causal_convolution(
-  features: Float[Array, 'b n w'], kernels: Float[Array, 'n w']
-) -> Float[Array, 'b n w']:
+def causal_convolution(features: Tokens, kernels: Float[Array, 'n w']) -> Tokens:
   """y_t = Σ_{i ≤ t} h_{t−i} x_i, one kernel per channel, by the Fourier transform.
 
   Later tokens affect earlier outputs only through rounding errors.

@@ -14,21 +14,22 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.attention import check_rotary, context_mask, rotate
-from zoo.mixers.linear_state import HeadState, Inputs, LinearState, State
+from zoo.mixers.linear_state import HeadState, Inputs, LinearState, Past, State
 from zoo.mixers.mixer import (
-  Init,
   Linear,
   LowRank,
+  Read,
   RMSNorm,
+  Site,
   StateSize,
-  for_heads,
-  head_size,
+  Tokens,
   in_heads,
   merge_heads,
   project,
   project_back,
   split,
   split_heads,
+  unsplit,
   widen,
 )
 from zoo.mixers.short_convolution import ShortConvolution
@@ -43,28 +44,17 @@ class LinearMixer(HeadState):
   2006.16236) have a feature map and a normaliser too.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    causal: bool = True,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, rngs=rngs)
+  def __init__(self, site: Site, causal: bool = True, *, rngs: nnx.Rngs):
+    super().__init__(site, norm=False, rngs=rngs)
     self.causal = causal
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     query = widen(query)
     seen = (state.position + 1 + jnp.arange(tokens.shape[1])).astype(query.dtype)
     return Inputs(query / seen[None, :, None, None], key, value), past
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     if self.causal:
       return super().__call__(tokens)
     query, key, value = widen(
@@ -75,7 +65,7 @@ class LinearMixer(HeadState):
     read = jnp.einsum('bnhk,bhkv->bnhv', query, memory / max(context, 1))
     return self.out(merge_heads(read).astype(tokens.dtype))
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     if self.causal:
       return super().attention(tokens)
     query, key = in_heads(tokens, (self.query, self.key), self.num_heads)
@@ -100,27 +90,17 @@ class Retention(HeadState):
   decay. The paper's values are twice as wide, and its norm has no learned scale.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    rotary: bool = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
+  def __init__(self, site: Site, rotary: bool = False, *, rngs: nnx.Rngs):
     """`rotary` rotates queries and keys by their positions, with GPT-NeoX's angles.
 
-    Raises UserError if `width` is not a multiple of `num_heads`.
+    Raises UserError unless the heads share the width evenly.
     """
     if rotary:
-      check_rotary(head_size(width, num_heads))
-    super().__init__(width, num_heads, init, norm=True, gate=jax.nn.silu, rngs=rngs)
+      check_rotary(site.head_size)
+    super().__init__(site, gate=jax.nn.silu, rngs=rngs)
     self.rotary = rotary
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     if self.rotary:
       positions = state.position + jnp.arange(tokens.shape[1])
@@ -141,25 +121,14 @@ class GatedLinearAttention(HeadState):
   of each head. The authors' keys have half the width, and their norm is a layer norm.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, norm=True, gate=jax.nn.silu, rngs=rngs)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    super().__init__(site, gate=jax.nn.silu, rngs=rngs)
+    width, init = site.width, site.init
     rank = min(16, width)
-    self.decay_in = Linear(
-      width, rank, use_bias=False, kernel_init=init.kernel(), rngs=rngs
-    )
+    self.decay_in = unsplit(width, rank, init, rngs=rngs)
     self.decay = project(rank, width, init, rngs=rngs)
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     decay = jax.nn.log_sigmoid(widen(self.decay(self.decay_in(tokens)))) / 16
     query = widen(query) / math.sqrt(query.shape[-1])
@@ -175,51 +144,35 @@ class Mamba2Block(LinearState):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: int,
-    init: Init,
-    *,
-    num_states: int = 1,
-    rngs: nnx.Rngs,
+    self, site: Site, state_size: int, *, num_states: int = 1, rngs: nnx.Rngs
   ):
-    """`num_states` per head; raises UserError if the heads do not share the width."""
-    inner = 2 * width
-    super().__init__(
-      num_heads,
-      num_states * state_size,
-      2 * head_size(width, num_heads),
-      [inner, 2 * state_size],
-    )
+    """`num_states` per head; raises UserError unless the heads share the width."""
+    width, num_heads, init = site.width, site.num_heads, site.init
+    inner, size = 2 * width, 2 * site.head_size
+    super().__init__(num_heads, num_states * state_size, size, [inner, 2 * state_size])
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.key_query = Linear(width, 2 * state_size, kernel_init=init.kernel(), rngs=rngs)
     self.convolve_value = ShortConvolution(inner, rngs=rngs)
     self.convolve_key_query = ShortConvolution(2 * state_size, rngs=rngs)
-    self.rate = Rate(width, num_heads, rngs=rngs)
+    self.rate = Rate(site, rngs=rngs)
     self.skip = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.norm = RMSNorm(inner)
     self.out = project_back(inner, width, init, rngs=rngs)
 
-  def features(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def features(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     """What one state per head takes, and the next `state.past`."""
     one, other = state.past
     value, one = self.convolve_value(self.value(tokens), one)
     key_query, other = self.convolve_key_query(self.key_query(tokens), other)
-    key, query = (
-      for_heads(each, self.num_heads)
-      for each in jnp.split(jax.nn.silu(key_query), 2, axis=-1)
-    )
+    both = jnp.split(jax.nn.silu(key_query), 2, axis=-1)
+    shape = *tokens.shape[:2], self.num_heads, both[0].shape[-1]
+    key, query = (jnp.broadcast_to(each[:, :, None], shape) for each in both)
     value = split_heads(jax.nn.silu(value), self.num_heads)
     delta, log_decay = self.rate(tokens)
     return Inputs(query, key, value, log_decay, delta), (one, other)
 
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = self.norm(merge_heads(read) * jax.nn.silu(widen(self.gate(tokens))))
     return self.out(gated.astype(tokens.dtype))
@@ -236,38 +189,25 @@ class Mamba2(Mamba2Block):
   width.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: StateSize = 64,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, state_size, init, rngs=rngs)
+  def __init__(self, site: Site, state_size: StateSize = 64, *, rngs: nnx.Rngs):
+    super().__init__(site, state_size, rngs=rngs)
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     return self.features(tokens, state)
 
 
 class Rate(nnx.Module):
   """The rate Δ = softplus(W x + b) of each head, and the log decay −Δ e^A."""
 
-  def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs):
-    # Independent of a model's `init`, so that Δ and e^A start as in the papers.
-    kernel = Init().kernel()
-    self.linear = Linear(
-      width, num_heads, use_bias=False, kernel_init=kernel, rngs=rngs
-    )
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    # Independent of the site's `init`, so that Δ and e^A start as in the papers.
+    num_heads = site.num_heads
+    self.linear = unsplit(site.width, num_heads, rngs=rngs)
     self.bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
     self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
 
   def __call__(
-    self, tokens: Float[Array, 'b n w']
+    self, tokens: Tokens
   ) -> tuple[Float[Array, 'b n h'], Float[Array, 'b n h 1']]:
     rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))
     delta = jax.nn.softplus(rate + bias[None, None])
@@ -280,14 +220,14 @@ class KeyRates(nnx.Module):
   W_1 has as many outputs as a key has entries (Kimi Linear, arXiv 2510.26692).
   """
 
-  def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs):
-    # Independent of a model's `init`, as for `Rate`.
-    size = head_size(width, num_heads)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    # Independent of the site's `init`, as for `Rate`.
+    width, size = site.width, site.head_size
     self.linear = LowRank(width, size, width, use_bias=False, rngs=rngs)
     self.bias = nnx.Param(rate_bias(width, rngs), **split('model'))
-    self.log_a = nnx.Param(_log_scales(num_heads, rngs), **split('model'))
+    self.log_a = nnx.Param(_log_scales(site.num_heads, rngs), **split('model'))
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:
+  def __call__(self, tokens: Tokens) -> Float[Array, 'b n h k']:
     rate, bias, log_a = widen((self.linear(tokens), self.bias[...], self.log_a[...]))
     rates = split_heads(jax.nn.softplus(rate + bias[None, None]), len(log_a))
     return -rates * jnp.exp(log_a)[None, None, :, None]

@@ -14,8 +14,10 @@ from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import KeyRates, Rate
 from zoo.mixers.linear_state import (
+  QKV,
   HeadState,
   Inputs,
+  Past,
   State,
   decayed,
   delta_rule,
@@ -24,15 +26,17 @@ from zoo.mixers.linear_state import (
 )
 from zoo.mixers.mixer import (
   Activation,
-  Init,
-  head_size,
+  Memory,
+  Read,
+  Site,
+  Tokens,
   project,
   split,
   split_heads,
   widen,
 )
 
-NegativeEigenvalues = Annotated[
+Negative = Annotated[
   bool,
   values.truth(
     about='Whether what is erased may be up to twice what is read (2411.12537).'
@@ -49,45 +53,49 @@ class _DeltaRule(HeadState):
   β_t = sigmoid(W_β x_t), or twice that with `negative_eigenvalues`, so that the
   eigenvalue 1 − β_t of I − β_t k_tᵀ k_t is in (−1, 1) (Grazzi et al., arXiv
   2411.12537). q, k and v go through a short convolution and SiLU, q and k are scaled to
-  length 1, and the RMS norm is that of each head.
+  length 1, and the RMS norm is that of each head. A token may have several `steps`,
+  each with its own k, v and β, of which the first decays and the last is read.
   """
 
   def __init__(
     self,
-    width: int,
-    num_heads: int,
-    init: Init,
+    site: Site,
     negative_eigenvalues: bool,
     *,
+    steps: int = 1,
     gate: Activation | None = None,
     gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      convolved=('query', 'key', 'value'),
-      norm=True,
-      gate=gate,
-      gate_rank=gate_rank,
-      rngs=rngs,
+    given = {'steps': steps, 'gate': gate, 'gate_rank': gate_rank}
+    super().__init__(site, convolved=QKV, **given, rngs=rngs)
+    self.steps = steps
+    self.strength = project(
+      *(site.width, steps * site.num_heads, site.init), use_bias=False, rngs=rngs
     )
-    self.strength = project(width, num_heads, init, use_bias=False, rngs=rngs)
-    self.most = _most(negative_eigenvalues)
+    self.most = 2.0 if negative_eigenvalues else 1.0
 
   @abc.abstractmethod
-  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h g'] | None:
+  def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h g'] | None:
     """The logarithm of the decay before each token; None: no decay."""
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
     decay = self.log_decay(tokens)
-    return delta_rule(normalize(query), normalize(key), value, decay, beta), past
+    query, key = normalize(query), normalize(key)
+    if self.steps > 1:
+      beta, query = beta.reshape(key.shape[:3]), as_steps(query, self.steps, -1)
+      decay = None if decay is None else as_steps(decay, self.steps, 0)
+    return delta_rule(query, key, value, decay, beta), past
+
+  def recur(self, inputs: Inputs, memory: Memory) -> tuple[Read, Memory]:
+    read, memory = recurrence(inputs, memory)
+    return read[:, self.steps - 1 :: self.steps], memory
+
+  def with_values(self, inputs: Inputs, values: Read) -> Inputs:
+    """The inputs in which all values of a token are the same."""
+    return inputs._replace(value=jnp.repeat(values, self.steps, axis=1))
 
 
 @mixers.register('delta')
@@ -102,18 +110,11 @@ class Delta(_DeltaRule):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    negative_eigenvalues: NegativeEigenvalues = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(width, num_heads, init, negative_eigenvalues, rngs=rngs)
+    super().__init__(site, negative_eigenvalues, rngs=rngs)
 
-  def log_decay(self, tokens: Float[Array, 'b n w']) -> None:
+  def log_decay(self, tokens: Tokens) -> None:
     return None
 
 
@@ -128,21 +129,12 @@ class GatedDelta(_DeltaRule):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    negative_eigenvalues: NegativeEigenvalues = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width, num_heads, init, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs
-    )
-    self.rate = Rate(width, num_heads, rngs=rngs)
+    super().__init__(site, negative_eigenvalues, gate=jax.nn.silu, rngs=rngs)
+    self.rate = Rate(site, rngs=rngs)
 
-  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h 1']:
+  def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:
     return self.rate(tokens)[1]
 
 
@@ -157,27 +149,13 @@ class KimiDelta(_DeltaRule):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    negative_eigenvalues: NegativeEigenvalues = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      negative_eigenvalues,
-      gate=jax.nn.sigmoid,
-      gate_rank=head_size(width, num_heads),
-      rngs=rngs,
-    )
-    self.rates = KeyRates(width, num_heads, rngs=rngs)
+    gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
+    super().__init__(site, negative_eigenvalues, **gate, rngs=rngs)
+    self.rates = KeyRates(site, rngs=rngs)
 
-  def log_decay(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n h k']:
+  def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h k']:
     return self.rates(tokens)
 
 
@@ -191,33 +169,18 @@ class GatedDelta2(HeadState):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    negative_eigenvalues: NegativeEigenvalues = False,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, negative_eigenvalues: Negative = False, *, rngs: nnx.Rngs
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      convolved=('query', 'key', 'value'),
-      norm=True,
-      gate=jax.nn.sigmoid,
-      gate_rank=head_size(width, num_heads),
-      rngs=rngs,
+    gate = {'gate': jax.nn.sigmoid, 'gate_rank': site.head_size}
+    super().__init__(site, convolved=QKV, **gate, rngs=rngs)
+    self.rates = KeyRates(site, rngs=rngs)
+    self.erase, self.write = (
+      project(site.width, site.width, site.init, use_bias=False, rngs=rngs)
+      for _ in range(2)
     )
-    self.rates = KeyRates(width, num_heads, rngs=rngs)
-    self.erase = project(width, width, init, use_bias=False, rngs=rngs)
-    self.write = project(width, width, init, use_bias=False, rngs=rngs)
-    self.most = _most(negative_eigenvalues)
+    self.most = 2.0 if negative_eigenvalues else 1.0
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     erase, write = (
       split_heads(jax.nn.sigmoid(widen(layer(tokens))), self.num_heads)
@@ -242,32 +205,15 @@ class Comba(HeadState):
   as wide.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      convolved=('query', 'key', 'value'),
-      norm=True,
-      gate=jax.nn.sigmoid,
-      rngs=rngs,
-    )
-    self.strength = project(width, num_heads, init, use_bias=False, rngs=rngs)
-    self.rate = Rate(width, num_heads, rngs=rngs)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    super().__init__(site, convolved=QKV, gate=jax.nn.sigmoid, rngs=rngs)
+    num_heads = site.num_heads
+    self.strength = project(site.width, num_heads, site.init, use_bias=False, rngs=rngs)
+    self.rate = Rate(site, rngs=rngs)
     self.feedback = nnx.Param(jnp.ones(num_heads), **split('model'))
     self.correction = nnx.Param(jnp.full(num_heads, 0.02), **split('model'))
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     query, key = normalize(query), normalize(key)
     beta = jax.nn.sigmoid(widen(self.strength(tokens)))
@@ -280,7 +226,7 @@ class Comba(HeadState):
 
 
 @mixers.register('gated_delta_product')
-class GatedDeltaProduct(HeadState):
+class GatedDeltaProduct(_DeltaRule):
   """Gated DeltaProduct (Siems et al., arXiv 2502.10297): n_h delta rules per token.
 
   S_t = S_{t,n_h} with S_{t,0} = e^(g_t) S_{t−1},
@@ -291,50 +237,18 @@ class GatedDeltaProduct(HeadState):
 
   def __init__(
     self,
-    width: int,
-    num_heads: int,
+    site: Site,
     num_householder: NumHouseholder = 2,
-    negative_eigenvalues: NegativeEigenvalues = True,
-    init: Init = Init(),  # noqa: B008, it is frozen
+    negative_eigenvalues: Negative = True,
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      convolved=('query', 'key', 'value'),
-      steps=num_householder,
-      norm=True,
-      gate=jax.nn.silu,
-      rngs=rngs,
-    )
-    strengths = num_householder * num_heads
-    self.strength = project(width, strengths, init, use_bias=False, rngs=rngs)
-    self.rate = Rate(width, num_heads, rngs=rngs)
-    self.num_householder, self.most = num_householder, _most(negative_eigenvalues)
+    given = {'steps': num_householder, 'gate': jax.nn.silu}
+    super().__init__(site, negative_eigenvalues, **given, rngs=rngs)
+    self.rate = Rate(site, rngs=rngs)
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
-    (query, key, value), past = self.heads(tokens, state)
-    beta = self.most * jax.nn.sigmoid(widen(self.strength(tokens)))
-    beta = beta.reshape(*key.shape[:3])
-    decay = as_steps(self.rate(tokens)[1], self.num_householder, 0)
-    query = as_steps(normalize(query), self.num_householder, -1)
-    return delta_rule(query, normalize(key), value, decay, beta), past
-
-  def recur(
-    self, inputs: Inputs, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
-    read, memory = recurrence(inputs, memory)
-    return read[:, self.num_householder - 1 :: self.num_householder], memory
-
-  def with_values(self, inputs: Inputs, values: Float[Array, 'b n h v']) -> Inputs:
-    """The inputs in which all values of a token are the same."""
-    values = jnp.repeat(values, self.num_householder, axis=1)
-    return inputs._replace(value=values)
+  def log_decay(self, tokens: Tokens) -> Float[Array, 'b n h 1']:
+    return self.rate(tokens)[1]
 
 
 def as_steps(
@@ -344,7 +258,3 @@ def as_steps(
   b, n, *features = array.shape
   zeros = jnp.zeros((b, n, steps, *features), array.dtype)
   return zeros.at[:, :, at].set(array).reshape(b, n * steps, *features)
-
-
-def _most(negative_eigenvalues: bool) -> float:
-  return 2.0 if negative_eigenvalues else 1.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,14 @@ from jaxtyping import Array, Float, Int
 
 from zoo.mixers.mixer import (
   Activation,
-  Init,
   Linear,
   LowRank,
+  Memory,
   Mixer,
+  Read,
   RMSNorm,
-  head_size,
+  Site,
+  Tokens,
   merge_heads,
   project,
   project_back,
@@ -76,7 +78,7 @@ def decayed(
   return reader if log_decay is None else jnp.exp(log_decay) * reader
 
 
-def update(inputs: Inputs, state: Float[Array, 'b h k v']) -> Float[Array, 'b h k v']:
+def update(inputs: Inputs, state: Memory) -> Memory:
   """S_t from S_{t−1} and the inputs of one token."""
   _, key, _, log_decay, _, erase, erase_key = inputs
   kept = state if log_decay is None else jnp.exp(log_decay)[..., None] * state
@@ -90,17 +92,13 @@ def update(inputs: Inputs, state: Float[Array, 'b h k v']) -> Float[Array, 'b h 
   return kept + key[..., None] * written[..., None, :]
 
 
-def step(
-  inputs: Inputs, state: Float[Array, 'b h k v']
-) -> tuple[Float[Array, 'b h v'], Float[Array, 'b h k v']]:
+def step(inputs: Inputs, state: Memory) -> tuple[Float[Array, 'b h v'], Memory]:
   """The output of one token, and the state after it."""
   state = update(inputs, state)
   return jnp.einsum('bhk,bhkv->bhv', inputs.query, state), state
 
 
-def scan(
-  inputs: Inputs, state: Float[Array, 'b h k v']
-) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+def scan(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
   """The outputs of all tokens, computed one after another, and the last state."""
   return over_tokens(step, inputs, state)
 
@@ -122,8 +120,8 @@ def over_tokens(function, inputs, state):
 
 @functools.partial(jax.jit, static_argnames='chunk_size')
 def chunkwise(
-  inputs: Inputs, state: Float[Array, 'b h k v'], chunk_size: int = 16
-) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  inputs: Inputs, state: Memory, chunk_size: int = 16
+) -> tuple[Read, Memory]:
   """Computes what `scan` returns, by matrix products within chunks of tokens.
 
   With S the state before a chunk, G_i the sum of its log decays up to token i, and
@@ -200,9 +198,7 @@ def _within(inputs: Inputs) -> _Chunk:
   return _Chunk(jnp.exp(total) * query, scores, written, erased, places, decay)
 
 
-def recurrence(
-  inputs: Inputs, state: Float[Array, 'b h k v']
-) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+def recurrence(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
   """The outputs of all tokens and the last state, by the faster form."""
   # Chunks are faster than a scan, on a CPU 2 to 7 times for 16 tokens.
   return (scan if inputs.query.shape[1] == 1 else chunkwise)(inputs, state)
@@ -290,11 +286,14 @@ def _products(
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
 
+Past: TypeAlias = tuple[Array, ...]
+
+
 class State(NamedTuple):
   """A mixer's memory of the tokens that it has seen."""
 
-  memory: Float[Array, 'b h k v']  # the state S of each head
-  past: tuple[Array, ...]  # what else it keeps, such as the last tokens
+  memory: Memory  # the state S of each head
+  past: Past  # what else it keeps, such as the last tokens
   position: Int[Array, '']  # the number of tokens
 
 
@@ -313,29 +312,21 @@ class LinearState(Mixer):
     self.out: Linear
 
   @abc.abstractmethod
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Any, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Any, Past]:
     """The inputs of the recurrence, and the next `state.past`."""
 
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     """The mixer's output for each token, from what the heads read."""
     return self.out(merge_heads(read).astype(tokens.dtype))
 
-  def recur(
-    self, inputs: Any, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  def recur(self, inputs: Any, memory: Memory) -> tuple[Read, Memory]:
     """The outputs of the heads, and the last memory."""
     return recurrence(inputs, memory)
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     return self.run(tokens, self.initial_state(len(tokens)))[0]
 
-  def run(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Float[Array, 'b n w'], State]:
+  def run(self, tokens: Tokens, state: State) -> tuple[Tokens, State]:
     """The outputs of the tokens that come after a state, and the next state."""
     inputs, past = self.inputs(tokens, state)
     inputs = widen(inputs)
@@ -343,7 +334,7 @@ class LinearState(Mixer):
     position = state.position + tokens.shape[1]
     return self.outputs(read, inputs, tokens), State(memory, past, position)
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     """The weights a of the values in the heads' outputs, `o_t = Σ_i a_ti v_i`.
 
     The outputs are linear in the values, so unit vectors as values give the weights.
@@ -358,7 +349,7 @@ class LinearState(Mixer):
     memory = jnp.zeros((b, self.num_heads, key_size, value.shape[-1]), value.dtype)
     return jnp.swapaxes(self.recur(inputs, memory)[0], 1, 2)
 
-  def with_values(self, inputs: Any, values: Float[Array, 'b n h v']) -> Any:
+  def with_values(self, inputs: Any, values: Read) -> Any:
     """The inputs with other values."""
     return inputs._replace(value=values)
 
@@ -379,6 +370,10 @@ class LinearState(Mixer):
     return output[:, 0], state
 
 
+# The projections that mixers may convolve.
+QKV = 'query', 'key', 'value'
+
+
 class HeadState(LinearState):
   """The recurrence for heads with queries, keys and values of the same size.
 
@@ -389,27 +384,25 @@ class HeadState(LinearState):
 
   def __init__(
     self,
-    width: int,
-    num_heads: int,
-    init: Init,
+    site: Site,
     *,
     convolved: Sequence[str] = (),
     steps: int = 1,
-    norm: bool = False,
+    norm: bool = True,
     gate: Activation | None = None,
     gate_rank: int | None = None,
     rngs: nnx.Rngs,
   ):
     """`steps` pairs of a key and a value per token.
 
-    Raises UserError if `width` is not a multiple of `num_heads`.
+    Raises UserError unless the heads share the width evenly.
     """
-    size = head_size(width, num_heads)
+    size, width, init = site.head_size, site.width, site.init
     widths = {'query': width, 'key': steps * width, 'value': steps * width}
-    super().__init__(num_heads, size, size, [widths[name] for name in convolved])
-    self.query = project(width, width, init, rngs=rngs)
-    self.key = project(width, steps * width, init, rngs=rngs)
-    self.value = project(width, steps * width, init, rngs=rngs)
+    super().__init__(site.num_heads, size, size, [widths[name] for name in convolved])
+    self.query, self.key, self.value = (
+      project(width, widths[name], init, rngs=rngs) for name in QKV
+    )
     self.out = project_back(width, width, init, rngs=rngs)
     self.convolutions = nnx.Dict(
       {name: ShortConvolution(widths[name], rngs=rngs) for name in convolved}
@@ -423,17 +416,15 @@ class HeadState(LinearState):
     else:
       self.gate = LowRank(width, gate_rank, width, init, rngs=rngs)
 
-  def heads(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[list[Array], tuple[Array, ...]]:
+  def heads(self, tokens: Tokens, state: State) -> tuple[list[Array], Past]:
     """Query, key and value of each head, and the next `state.past`.
 
     Keys and values are those of the first step of a token, then of its next one.
     """
     heads, past = [], []
     b, size = len(tokens), tokens.shape[-1] // self.num_heads
-    for name in ('query', 'key', 'value'):
-      features = getattr(self, name)(tokens)
+    for name, layer in zip(QKV, (self.query, self.key, self.value), strict=True):
+      features = layer(tokens)
       if name in self.convolutions:
         before = state.past[len(past)]
         features, after = self.convolutions[name](features, before)
@@ -442,9 +433,7 @@ class HeadState(LinearState):
       heads.append(features.reshape(b, -1, self.num_heads, size))
     return heads, tuple(past)
 
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: Any, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: Any, tokens: Tokens) -> Tokens:
     merged = merge_heads(read if self.norm is None else self.norm(read))
     merged = merged.astype(tokens.dtype)
     if self.gate is not None and self.activation is not None:

@@ -13,8 +13,18 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import Mamba2Block
-from zoo.mixers.linear_state import Inputs, State, over_tokens
-from zoo.mixers.mixer import Init, StateSize, project, split, split_heads, widen
+from zoo.mixers.linear_state import Inputs, Past, State, over_tokens
+from zoo.mixers.mixer import (
+  Memory,
+  Read,
+  Site,
+  StateSize,
+  Tokens,
+  project,
+  split,
+  split_heads,
+  widen,
+)
 
 NumLevels = Annotated[
   int,
@@ -52,27 +62,20 @@ class LogLinear(Mamba2Block):
 
   def __init__(
     self,
-    width: int,
-    num_heads: int,
+    site: Site,
     state_size: StateSize = 64,
     num_levels: NumLevels = 12,
-    init: Init = Init(),  # noqa: B008, it is frozen
     *,
     rngs: nnx.Rngs,
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width, num_heads, state_size, init, num_states=num_levels, rngs=rngs
-    )
+    super().__init__(site, state_size, num_states=num_levels, rngs=rngs)
+    num_heads, levels = site.num_heads, site.num_heads * num_levels
     self.num_levels = num_levels
-    levels = num_heads * num_levels
-    self.levels = project(width, levels, init, use_bias=False, rngs=rngs)
+    self.levels = project(site.width, levels, site.init, use_bias=False, rngs=rngs)
     ones = jnp.ones((num_heads, num_levels))
     self.level_scale = nnx.Param(ones, **split('model', None))
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[_Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
     given, past = self.features(tokens, state)
     logits = split_heads(widen(self.levels(tokens)), self.num_heads)
     scales = jax.nn.softplus(widen(self.level_scale[...])[None, None] * logits)
@@ -81,21 +84,19 @@ class LogLinear(Mamba2Block):
     zeros = jnp.broadcast_to(zeros[None], tokens.shape[:2])
     return _Inputs(given, scales, zeros), past
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))
     inputs = widen(inputs)
     weights = pair_weights(inputs.recurrence, inputs.scales)
     read = jnp.einsum('bhti,bihv->bthv', weights, inputs.value)
     return self.outputs(read, inputs, tokens)
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b h n n']:
     inputs, _ = self.inputs(tokens, self.initial_state(len(tokens)))
     inputs = widen(inputs)
     return pair_weights(inputs.recurrence, inputs.scales)
 
-  def recur(
-    self, inputs: _Inputs, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
     return over_tokens(_step, inputs, memory)
 
 

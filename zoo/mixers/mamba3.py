@@ -14,17 +14,19 @@ from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import rate_bias
 from zoo.mixers.delta import as_steps
-from zoo.mixers.linear_state import Inputs, LinearState, State, recurrence
+from zoo.mixers.linear_state import Inputs, LinearState, Past, State, recurrence
 from zoo.mixers.mixer import (
-  Init,
-  Linear,
+  Memory,
+  Read,
   RMSNorm,
-  head_size,
+  Site,
+  Tokens,
   merge_heads,
   project,
   project_back,
   split,
   split_heads,
+  unsplit,
   widen,
 )
 
@@ -56,28 +58,16 @@ class Mamba3(LinearState):
   128 features of B and C.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: TurningSize = 64,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
+  def __init__(self, site: Site, state_size: TurningSize = 64, *, rngs: nnx.Rngs):
+    width, num_heads, init = site.width, site.num_heads, site.init
     inner, self.num_angles = 2 * width, state_size // 4
-    super().__init__(num_heads, state_size, 2 * head_size(width, num_heads))
-
-    def shared(outputs: int) -> Linear:
-      kernel = init.kernel()
-      return Linear(width, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
-
+    super().__init__(num_heads, state_size, 2 * site.head_size)
     self.value = project(width, inner, init, use_bias=False, rngs=rngs)
     self.gate = project(width, inner, init, use_bias=False, rngs=rngs)
-    self.key, self.query = shared(state_size), shared(state_size)
-    self.angle = shared(self.num_angles)
-    self.rate, self.decay, self.weight = (shared(num_heads) for _ in range(3))
+    sizes = state_size, state_size, self.num_angles, *[num_heads] * 3
+    self.key, self.query, self.angle, self.rate, self.decay, self.weight = (
+      unsplit(width, size, init, rngs=rngs) for size in sizes
+    )
     self.rate_bias = nnx.Param(rate_bias(num_heads, rngs), **split('model'))
     self.key_norm, self.query_norm = RMSNorm(state_size), RMSNorm(state_size)
     self.key_bias, self.query_bias = (
@@ -98,9 +88,7 @@ class Mamba3(LinearState):
     )
     return state._replace(past=tuple(zeros))
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[_Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
     angle, last_key, last_value = state.past
     rate, decay, weight = widen(
       (self.rate(tokens), self.decay(tokens), self.weight(tokens))
@@ -123,20 +111,16 @@ class Mamba3(LinearState):
     )
     return _Inputs(given, value), (angle[:, -1:], *past)
 
-  def recur(
-    self, inputs: _Inputs, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
     read, memory = recurrence(inputs.recurrence, memory)
     return read[:, 1::2], memory
 
-  def with_values(self, inputs: _Inputs, values: Float[Array, 'b n h v']) -> _Inputs:
+  def with_values(self, inputs: _Inputs, values: Read) -> _Inputs:
     """The inputs with other values, and none before them."""
     both = _alternate(_delayed(values, jnp.zeros_like(values[:, :1])), values)
     return _Inputs(inputs.recurrence._replace(value=both), values)
 
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: _Inputs, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: _Inputs, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = merge_heads(read) * jax.nn.silu(widen(self.gate(tokens)))
     return self.out(gated.astype(tokens.dtype))

@@ -11,13 +11,14 @@ from zoo.core.registry import mixers
 from zoo.mixers.linear_state import (
   HeadState,
   Inputs,
+  Past,
   State,
   normalize,
   over_tokens,
   recurrence,
   update,
 )
-from zoo.mixers.mixer import Init, head_size, project, split, widen
+from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, split, widen
 
 _LEAST = 0.25  # the least Λ, as in the authors' code
 
@@ -34,28 +35,17 @@ class Mesa(HeadState):
   The mesa layer of arXiv 2309.05858 has no decay, norm or convolution.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width, num_heads, init, convolved=('query', 'key'), norm=True, rngs=rngs
-    )
-    size = head_size(width, num_heads)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    super().__init__(site, convolved=('query', 'key'), rngs=rngs)
+    num_heads, size = site.num_heads, site.head_size
     self.sizes = size, 2 * size  # H and G side by side
-    self.strength = project(width, num_heads, init, rngs=rngs)
-    self.decay = project(width, num_heads, init, rngs=rngs)
+    self.strength, self.decay = (
+      project(site.width, num_heads, site.init, rngs=rngs) for _ in range(2)
+    )
     start = jnp.log(jnp.expm1(jnp.full((num_heads, size), 1 - _LEAST)))  # Λ = 1
     self.ridge = nnx.Param(start, **split('model', None))
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Inputs, Past]:
     (query, key, value), past = self.heads(tokens, state)
     key = normalize(key)
     log_decay = jax.nn.log_sigmoid(widen(self.decay(tokens)))[..., None]
@@ -64,19 +54,19 @@ class Mesa(HeadState):
     inputs = Inputs(normalize(query), key, value, log_decay, beta)
     return self.with_values(inputs, value), past
 
-  def with_values(self, inputs: Inputs, values: Float[Array, 'b n h v']) -> Inputs:
+  def with_values(self, inputs: Inputs, values: Read) -> Inputs:
     return inputs._replace(value=jnp.concatenate([inputs.key, values], axis=-1))
 
   def recur(
-    self, inputs: Inputs, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
+    self, inputs: Inputs, memory: Memory
+  ) -> tuple[Float[Array, 'b n h s'], Memory]:
     # In float32 at least: no solver takes bfloat16.
     return regress(jax.nn.softplus(widen(self.ridge[...])) + _LEAST, inputs, memory)
 
 
 def regress(
-  ridge: Float[Array, 'h k'], inputs: Inputs, memory: Float[Array, 'b h k v']
-) -> tuple[Float[Array, 'b n h s'], Float[Array, 'b h k v']]:
+  ridge: Float[Array, 'h k'], inputs: Inputs, memory: Memory
+) -> tuple[Float[Array, 'b n h s'], Memory]:
   """q (H + Λ)⁻¹ G after each token, and the memory [H, G], for the values [k, v].
 
   q (H + Λ)⁻¹ are queries of linear attention with the state G, so that only H

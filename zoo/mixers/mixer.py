@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,15 @@ from jaxtyping import Array, Float, PyTree
 
 from zoo.core import values
 from zoo.core.classes import check_subclass
-from zoo.core.errors import UserError, check_count, check_init_scale
+from zoo.core.errors import UserError, check_count
 
 _Module = TypeVar('_Module', bound=nnx.Module)
 
 Activation = Callable[[Array], Array]
+# What mixers take and return, what heads read of their states, and the states.
+Tokens: TypeAlias = Float[Array, 'b n w']
+Read: TypeAlias = Float[Array, 'b n h v']
+Memory: TypeAlias = Float[Array, 'b h k v']
 
 StateSize = Annotated[int, values.size(about='Numbers of the state N of each channel.')]
 
@@ -30,13 +34,55 @@ StateSize = Annotated[int, values.size(about='Numbers of the state N of each cha
 _DEFAULTS = 'outputs_at', 'attention', 'initial_state', 'step', 'causal'
 
 
+@dataclasses.dataclass(frozen=True)
+class Init:
+  """The initialisation of a model: kernels from N(0, scale²), biases 0."""
+
+  scale: float | None = None  # None: 1/√(number of inputs) of each kernel
+  # Factor of kernels whose outputs are added to the tokens; GPT-2 has 1/√(2 layers).
+  residual: float = 1.0
+
+  def kernel(self, factor: float = 1.0) -> jax.nn.initializers.Initializer:
+    """The initializer of a kernel, times a factor."""
+    if self.scale is not None:
+      return jax.nn.initializers.normal(self.scale * factor)
+    return jax.nn.initializers.variance_scaling(factor**2, 'fan_in', 'normal')
+
+
+PLAIN = Init()
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+  """Where a mixer sits: the width of the tokens, its heads, and how kernels start."""
+
+  width: int
+  num_heads: int
+  init: Init = PLAIN
+
+  @property
+  def head_size(self) -> int:
+    """The width of a head; raises UserError unless the heads share the width evenly."""
+    width, num_heads = self.width, check_count('num_heads', self.num_heads)
+    if width % num_heads:
+      raise UserError(
+        f'width is {width}; it must be a multiple of num_heads, which is {num_heads}'
+      )
+    return width // num_heads
+
+
+# What models give to the constructor of a mixer; its other arguments are options.
+GIVEN = 'site', 'width', 'num_heads', 'init', 'causal', 'rotary', 'rngs'
+
+
 class Mixer(nnx.Module):
   """A layer that moves information between tokens.
 
-  The constructor takes `width`, `num_heads` and `rngs`, the options of the config, and
-  any of `causal`, `rotary` and `init`. A mixer whose constructor lacks `causal` must be
-  causal: a token sees itself and those before it. With `causal=False` every token sees
-  the context, which is all tokens but the last.
+  The constructor takes what it names of `site`, a `Site`, and its fields; of `causal`,
+  `rotary` and `rngs`; and of the options in the config. A mixer whose constructor lacks
+  `causal` must be causal: a token sees itself and those before it. With `causal=False`
+  every token sees the context, which is all tokens but the last. Constructors of mixers
+  with heads raise UserError unless these share the width evenly.
 
   It may define `outputs_at`, where some outputs cost less than all; `attention`; and
   `initial_state` with `step`, if it can take tokens one by one.
@@ -51,16 +97,14 @@ class Mixer(nnx.Module):
       check_subclass(cls, Mixer, 'mixer', _DEFAULTS)
 
   @abc.abstractmethod
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     """The output for each token, which a model adds to the token."""
 
-  def outputs_at(
-    self, tokens: Float[Array, 'b n w'], at: slice
-  ) -> Float[Array, 'b t w']:
+  def outputs_at(self, tokens: Tokens, at: slice) -> Float[Array, 'b t w']:
     """The outputs for some tokens, those of `self(tokens)` but for rounding."""
     return self(tokens)[:, at]
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b h n n'] | None:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b h n n'] | None:
     """The attention weights, query by key; None if it has none."""
     return None
 
@@ -90,30 +134,10 @@ class Linear(nnx.Linear):
     return rows.reshape(*inputs.shape[:-1], rows.shape[-1])
 
 
-@dataclasses.dataclass(frozen=True)
-class Init:
-  """The initialisation of a model: kernels from N(0, scale²), biases 0."""
-
-  scale: float | None = None  # None: 1/√(number of inputs) of each kernel
-  # Factor of kernels whose outputs are added to the tokens; GPT-2 has 1/√(2 layers).
-  residual: float = 1.0
-
-  def __post_init__(self):
-    """Raises UserError for a scale that is not ≥ 0."""
-    if self.scale is not None:
-      check_init_scale(self.scale)
-
-  def kernel(self, factor: float = 1.0) -> jax.nn.initializers.Initializer:
-    """The initializer of a kernel, times a factor."""
-    if self.scale is not None:
-      return jax.nn.initializers.normal(self.scale * factor)
-    return jax.nn.initializers.variance_scaling(factor**2, 'fan_in', 'normal')
-
-
 def project(
   inputs: int,
   outputs: int,
-  init: Init = Init(),
+  init: Init = PLAIN,
   *,
   use_bias: bool = True,
   rngs: nnx.Rngs,
@@ -133,7 +157,7 @@ def project(
 def project_back(
   inputs: int,
   outputs: int,
-  init: Init = Init(),
+  init: Init = PLAIN,
   *,
   use_bias: bool = True,
   rngs: nnx.Rngs,
@@ -149,6 +173,12 @@ def project_back(
   )
 
 
+def unsplit(inputs: int, outputs: int, init: Init = PLAIN, *, rngs: nnx.Rngs) -> Linear:
+  """A linear layer without a bias that every device has whole."""
+  kernel = init.kernel()
+  return Linear(inputs, outputs, use_bias=False, kernel_init=kernel, rngs=rngs)
+
+
 class LowRank(nnx.Module):
   """W_2 f(W_1 x), through `rank` features; f is the identity by default."""
 
@@ -157,15 +187,14 @@ class LowRank(nnx.Module):
     inputs: int,
     rank: int,
     outputs: int,
-    init: Init = Init(),
+    init: Init = PLAIN,
     *,
     between: Activation | None = None,
     use_bias: bool = True,
     rngs: nnx.Rngs,
   ):
     """W_1 has no bias; W_2 has one if `use_bias`."""
-    kernel_init = init.kernel()
-    self.down = Linear(inputs, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs)
+    self.down = unsplit(inputs, rank, init, rngs=rngs)
     self.up = project(rank, outputs, init, use_bias=use_bias, rngs=rngs)
     self.between = between
 
@@ -218,35 +247,18 @@ def widened(module: _Module) -> _Module:
   return nnx.merge(graph, wide, rest)
 
 
-def head_size(width: int, num_heads: int) -> int:
-  """The width of one head; raises UserError unless the heads share the width evenly."""
-  if width % check_count('num_heads', num_heads):
-    raise UserError(
-      f'width is {width}; it must be a multiple of num_heads, which is {num_heads}'
-    )
-  return width // num_heads
-
-
-def split_heads(features: Float[Array, 'b n w'], num_heads: int) -> Array:
+def split_heads(features: Tokens, num_heads: int) -> Read:
   """Splits the last axis into heads: `[b, n, h, w / h]`."""
   return features.reshape(*features.shape[:-1], num_heads, -1)
 
 
 def in_heads(
-  tokens: Float[Array, 'b n w'], layers: Iterable[nnx.Linear], num_heads: int
-) -> list[Float[Array, 'b n h v']]:
+  tokens: Tokens, layers: Iterable[nnx.Linear], num_heads: int
+) -> list[Read]:
   """The outputs of several layers for the same tokens, each split into heads."""
   return [split_heads(layer(tokens), num_heads) for layer in layers]
 
 
-def for_heads(
-  features: Float[Array, 'b n k'], num_heads: int
-) -> Float[Array, 'b n h k']:
-  """Repeats the features for each head."""
-  b, n, k = features.shape
-  return jnp.broadcast_to(features[:, :, None], (b, n, num_heads, k))
-
-
-def merge_heads(features: Float[Array, 'b n h v']) -> Float[Array, 'b n w']:
+def merge_heads(features: Read) -> Tokens:
   """Concatenates the heads of each token."""
   return features.reshape(*features.shape[:-2], -1)

@@ -15,14 +15,17 @@ from zoo.core.registry import mixers
 from zoo.mixers.linear_state import (
   Inputs,
   LinearState,
+  Past,
   State,
   normalize,
   recurrence,
 )
 from zoo.mixers.mixer import (
-  Init,
   LowRank,
-  head_size,
+  Memory,
+  Read,
+  Site,
+  Tokens,
   merge_heads,
   project,
   project_back,
@@ -69,17 +72,9 @@ class RWKV7(LinearState):
   values of the first, which a mixer does not see.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    size = head_size(width, num_heads)
-    super().__init__(num_heads, size, size)
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    width, size, init = site.width, site.head_size, site.init
+    super().__init__(site.num_heads, size, size)
     self.shifts = nnx.Dict(
       {
         name: nnx.Param(
@@ -88,9 +83,9 @@ class RWKV7(LinearState):
         for name, power in _SHIFTS.items()
       }
     )
-    self.receptance = project(width, width, init, use_bias=False, rngs=rngs)
-    self.key = project(width, width, init, use_bias=False, rngs=rngs)
-    self.value = project(width, width, init, use_bias=False, rngs=rngs)
+    self.receptance, self.key, self.value = (
+      project(width, width, init, use_bias=False, rngs=rngs) for _ in range(3)
+    )
     self.out = project_back(width, width, init, use_bias=False, rngs=rngs)
     rank, gate_rank = (min(width, _rank(c, width)) for c in (2.5, 5.0))
     self.decay = LowRank(width, rank, width, init, between=jnp.tanh, rngs=rngs)
@@ -124,14 +119,12 @@ class RWKV7(LinearState):
       super().initial_state(batch)._replace(past=(jnp.zeros((batch, 1, width), dtype),))
     )
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[_Inputs, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
     before = jnp.concatenate([state.past[0], tokens], axis=1)
     change = before[:, :-1] - tokens
+    # By name: where values are captured, a Dict has more items than these.
     mixed = {
-      name: tokens + shift[...][None, None] * change
-      for name, shift in self.shifts.items()
+      name: tokens + self.shifts[name][...][None, None] * change for name in _SHIFTS
     }
     key = widen(self.key(mixed['key']))
     rate = jax.nn.sigmoid(widen(self.rate(mixed['rate'])))
@@ -149,17 +142,13 @@ class RWKV7(LinearState):
     )
     return _Inputs(given, self.gate(mixed['gate'])), (before[:, -1:],)
 
-  def recur(
-    self, inputs: _Inputs, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
     return recurrence(inputs.recurrence, memory)
 
-  def with_values(self, inputs: _Inputs, values: Float[Array, 'b n h v']) -> _Inputs:
+  def with_values(self, inputs: _Inputs, values: Read) -> _Inputs:
     return inputs._replace(recurrence=inputs.recurrence._replace(value=values))
 
-  def outputs(
-    self, read: Float[Array, 'b n h v'], inputs: _Inputs, tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: _Inputs, tokens: Tokens) -> Tokens:
     read -= read.mean(axis=-1, keepdims=True)
     variance = jnp.square(read).mean(axis=-1, keepdims=True)
     normed = merge_heads(read * jax.lax.rsqrt(variance + 1e-5 * read.shape[-1]))

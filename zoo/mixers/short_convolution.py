@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from zoo.mixers.mixer import Init, split
+from zoo.mixers.mixer import PLAIN, split
 
 KERNEL = 4  # tokens that an output depends on
 PAST = KERNEL - 1  # how many of these came before the output's own token
@@ -21,7 +21,7 @@ class ShortConvolution(nnx.Module):
   def __init__(self, channels: int, *, rngs: nnx.Rngs):
     # From N(0, 1/4) whatever the scale of a model's projections, so that the outputs
     # have the scale of the inputs.
-    kernel = Init().kernel()(rngs.params(), (KERNEL, channels))
+    kernel = PLAIN.kernel()(rngs.params(), (KERNEL, channels))
     self.kernel = nnx.Param(kernel, **split(None, 'model'))
     self.bias = nnx.Param(jnp.zeros(channels), **split('model'))
 

@@ -18,16 +18,19 @@ from zoo.core.errors import UserError
 from zoo.core.registry import mixers
 from zoo.mixers.convolution import causal_convolution, toeplitz
 from zoo.mixers.decay import log_rates, rate_bias
-from zoo.mixers.linear_state import LinearState, State, over_tokens
+from zoo.mixers.linear_state import LinearState, Past, State, over_tokens
 from zoo.mixers.mixer import (
-  Init,
-  Linear,
+  Memory,
   Mixer,
+  Read,
+  Site,
   StateSize,
+  Tokens,
   merge_heads,
   project,
   project_back,
   split,
+  unsplit,
   widen,
   widened,
 )
@@ -56,27 +59,15 @@ class _Channels(LinearState):
   has no effect.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: StateSize = 16,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
+  def __init__(self, site: Site, state_size: StateSize = 16, *, rngs: nnx.Rngs):
+    width, init = site.width, site.init
     inner, rank = 2 * width, math.ceil(width / 16)
     super().__init__(inner, state_size, 1, [inner])
-    kernel_init = init.kernel()
     self.value = project(width, inner, init, rngs=rngs)
     self.gate = project(width, inner, init, rngs=rngs)
     self.convolution = ShortConvolution(inner, rngs=rngs)
-    self.key_query = Linear(
-      inner, 2 * state_size, use_bias=False, kernel_init=kernel_init, rngs=rngs
-    )
-    self.rate_in = Linear(
-      inner, rank, use_bias=False, kernel_init=kernel_init, rngs=rngs
-    )
+    self.key_query = unsplit(inner, 2 * state_size, init, rngs=rngs)
+    self.rate_in = unsplit(inner, rank, init, rngs=rngs)
     self.rate = project(rank, inner, init, use_bias=False, rngs=rngs)
     self.rate_bias = nnx.Param(self.first_rates(inner, rngs), **split('model'))
     self.skip = nnx.Param(jnp.ones(inner), **split('model'))
@@ -98,9 +89,7 @@ class _Channels(LinearState):
   ) -> Float[Array, 'b k h']:
     """The factor of the state of each channel, e^g, from one token's β and key."""
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[_Selected, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[_Selected, Past]:
     x, past = self.convolution(self.value(tokens), state.past[0])
     x = jax.nn.silu(x)
     key, query = jnp.split(self.key_query(x), 2, axis=-1)
@@ -108,9 +97,7 @@ class _Channels(LinearState):
     write = self.strength(rate + bias[None, None], key)
     return _Selected(query, key, x[..., None], write), (past,)
 
-  def recur(
-    self, inputs: _Selected, memory: Float[Array, 'b h k v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h k v']]:
+  def recur(self, inputs: _Selected, memory: Memory) -> tuple[Read, Memory]:
     # The channels are the last axis of the state, without an axis of length 1 after
     # them, so that XLA:CPU vectorises over them. The decay is computed again in the
     # backward pass instead of being stored; prevent_cse is not needed inside a scan.
@@ -132,12 +119,7 @@ class _Channels(LinearState):
     state = decay * state + key[..., None] * written
     return jnp.einsum('bk,bkc->bc', query, state).reshape(value.shape), state
 
-  def outputs(
-    self,
-    read: Float[Array, 'b n h v'],
-    inputs: _Selected,
-    tokens: Float[Array, 'b n w'],
-  ) -> Float[Array, 'b n w']:
+  def outputs(self, read: Read, inputs: _Selected, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = merge_heads(read).astype(tokens.dtype) * jax.nn.silu(self.gate(tokens))
     return self.out(gated)
@@ -152,18 +134,10 @@ class Mamba(_Channels):
   N(0, 1/rank) or `init_scale`; the authors' is uniform, whatever the other scales.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: StateSize = 16,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    super().__init__(width, num_heads, state_size, init, rngs=rngs)
+  def __init__(self, site: Site, state_size: StateSize = 16, *, rngs: nnx.Rngs):
+    super().__init__(site, state_size, rngs=rngs)
     log_a = jnp.log(jnp.arange(1.0, state_size + 1))
-    log_a = jnp.broadcast_to(log_a[None], (2 * width, state_size))
+    log_a = jnp.broadcast_to(log_a[None], (2 * site.width, state_size))
     self.log_a = nnx.Param(log_a, **split('model', None))
 
   def first_rates(self, inner: int, rngs: nnx.Rngs) -> Float[Array, ' h']:
@@ -232,16 +206,9 @@ class S4D(Mixer):
   convolved with 2 Re(C Ā^t B̄). There are no heads: `num_heads` has no effect.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    state_size: EvenSize = 64,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
+  def __init__(self, site: Site, state_size: EvenSize = 64, *, rngs: nnx.Rngs):
     """Raises UserError unless `state_size`, N in the paper, is even."""
+    width, init = site.width, site.init
     if state_size % 2:
       raise UserError(f'state_size is {state_size}; it must be even')
     shape, by_channel = (width, state_size // 2), split('model', None)
@@ -261,11 +228,11 @@ class S4D(Mixer):
     skip = jax.random.normal(rngs.params(), (width,))  # as in the authors' code
     self.skip = nnx.Param(skip, **split('model'))
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     kernels = self._kernels(tokens.shape[1])
     return self._outputs(causal_convolution(tokens, kernels), tokens)
 
-  def attention(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b w n n']:
+  def attention(self, tokens: Tokens) -> Float[Array, 'b w n n']:
     """The weights a in what each channel reads, `2 Re(C x_t) = Σ_i a_ti u_i`.
 
     They do not depend on the tokens.
@@ -323,9 +290,7 @@ class S4D(Mixer):
     )
     return 2 * jnp.sum((read * state).real, axis=-1)
 
-  def _outputs(
-    self, read: Float[Array, 'b n w'], tokens: Float[Array, 'b n w']
-  ) -> Float[Array, 'b n w']:
+  def _outputs(self, read: Tokens, tokens: Tokens) -> Tokens:
     hidden = read + self.skip[...][None, None] * tokens
     hidden = jax.nn.gelu(hidden, approximate=False)
     return self.out(hidden) * jax.nn.sigmoid(self.gate(hidden))

@@ -12,8 +12,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from zoo.core.registry import mixers
-from zoo.mixers.linear_state import HeadState, State, normalize, over_tokens
-from zoo.mixers.mixer import Init, project, widen
+from zoo.mixers.linear_state import QKV, HeadState, Past, State, normalize, over_tokens
+from zoo.mixers.mixer import Memory, Read, Site, Tokens, project, widen
 
 # ∇ with respect to k M, from k M, the key and the value.
 Gradient = Callable[
@@ -49,33 +49,15 @@ class Titans(HeadState):
   flash-linear-attention a layer norm follows k_t M, and the target is v_t − k_t.
   """
 
-  def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
-  ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    super().__init__(
-      width,
-      num_heads,
-      init,
-      convolved=('query', 'key', 'value'),
-      norm=True,
-      gate=jax.nn.silu,
-      rngs=rngs,
-    )
+  def __init__(self, site: Site, *, rngs: nnx.Rngs):
+    super().__init__(site, convolved=QKV, gate=jax.nn.silu, rngs=rngs)
     key_size, value_size = self.sizes
     self.sizes = 2 * key_size, value_size  # M, and Z below it
     self.rate, self.momentum, self.forget = (
-      project(width, num_heads, init, rngs=rngs) for _ in range(3)
+      project(site.width, site.num_heads, site.init, rngs=rngs) for _ in range(3)
     )
 
-  def inputs(
-    self, tokens: Float[Array, 'b n w'], state: State
-  ) -> tuple[Descent, tuple[Array, ...]]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Descent, Past]:
     (query, key, value), past = self.heads(tokens, state)
     numbers = (
       jax.nn.sigmoid(widen(layer(tokens)))
@@ -83,9 +65,7 @@ class Titans(HeadState):
     )
     return Descent(normalize(query), normalize(key), value, *numbers), past
 
-  def recur(
-    self, inputs: Descent, memory: Float[Array, 'b h m v']
-  ) -> tuple[Float[Array, 'b n h v'], Float[Array, 'b h m v']]:
+  def recur(self, inputs: Descent, memory: Memory) -> tuple[Read, Memory]:
     return over_tokens(functools.partial(descend, gradient=squared), inputs, memory)
 
 

@@ -14,9 +14,9 @@ from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.linear_state import Inputs, chunkwise, in_chunks, joined, update
 from zoo.mixers.mixer import (
-  Init,
   Mixer,
-  head_size,
+  Site,
+  Tokens,
   in_heads,
   merge_heads,
   project,
@@ -71,21 +71,15 @@ class TTT(Mixer):
   """
 
   def __init__(
-    self,
-    width: int,
-    num_heads: int,
-    mini_batch_size: MiniBatchSize = 16,
-    init: Init = Init(),  # noqa: B008, it is frozen
-    *,
-    rngs: nnx.Rngs,
+    self, site: Site, mini_batch_size: MiniBatchSize = 16, *, rngs: nnx.Rngs
   ):
-    """Raises UserError if `width` is not a multiple of `num_heads`."""
-    size = head_size(width, num_heads)
+    width, size, init = site.width, site.head_size, site.init
+    num_heads = site.num_heads
     self.num_heads = num_heads
     self.mini_batch_size = mini_batch_size
-    self.query = project(width, width, init, rngs=rngs)
-    self.key = project(width, width, init, rngs=rngs)
-    self.value = project(width, width, init, rngs=rngs)
+    self.query, self.key, self.value = (
+      project(width, width, init, rngs=rngs) for _ in range(3)
+    )
     self.rate = project(width, num_heads, init, rngs=rngs)
     self.out = project_back(width, width, init, rngs=rngs)
     weights = 0.02 * jax.random.normal(rngs.params(), (num_heads, size, size))
@@ -95,7 +89,7 @@ class TTT(Mixer):
     )
     self.norm_scale = nnx.Param(jnp.ones((num_heads, size)), **split('model', None))
 
-  def __call__(self, tokens: Float[Array, 'b n w']) -> Float[Array, 'b n w']:
+  def __call__(self, tokens: Tokens) -> Tokens:
     b, n, _ = tokens.shape
     size, norm = min(self.mini_batch_size, n), self._norm()
 
@@ -131,7 +125,7 @@ class TTT(Mixer):
     outputs = self._outputs(examples, norm(read[:, None]), token.dtype)
     return outputs[:, 0], State(start, now, position)
 
-  def _examples(self, tokens: Float[Array, 'b n w']) -> _Examples:
+  def _examples(self, tokens: Tokens) -> _Examples:
     # The gradient of a norm is a difference, so the inner training is not in bfloat16.
     query, key, value = widen(
       in_heads(tokens, (self.query, self.key, self.value), self.num_heads)

@@ -48,7 +48,6 @@ class DeepLSA(TokenModel):
   """
 
   order_invariant = True
-  nested_heads = True
 
   def __init__(
     self,

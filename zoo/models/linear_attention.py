@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.classes import check_subclass
-from zoo.core.errors import check_count, check_init_scale, check_vector
+from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.prompt import Prompt
 from zoo.core.registry import models
@@ -49,7 +49,7 @@ class FourMatrices(nnx.Module):
     """
     self.num_features = check_count('num_features', num_features)
     self.num_heads = check_count('num_heads', num_heads)
-    init_scale = check_init_scale(init_scale)
+    init_scale = check_number('init_scale', init_scale, minimum=0.0, maximum=1e30)
     e = num_features + 1
 
     def matrices() -> nnx.Param:
@@ -119,7 +119,6 @@ class LinearAttention(FourMatrices):
   """
 
   order_invariant = True  # the order of the examples does not matter
-  nested_heads = True  # for one key, fewer heads are the first ones of a larger model
   guess_kind = 'fixed'  # one of zoo.models.initial_guess.GUESSES
 
   def __init_subclass__(cls, final: bool = True, **given: Any) -> None:

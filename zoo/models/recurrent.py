@@ -17,7 +17,7 @@ from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.token_model import TokenModel
 
 
-class _Recurrent(TokenModel):
+class Recurrent(TokenModel):
   """Layers of a cell, each reading the states of the layer below, and a readout."""
 
   def __init__(
@@ -78,7 +78,7 @@ class _Recurrent(TokenModel):
 
 
 @models.register('lstm')
-class LSTM(_Recurrent):
+class LSTM(Recurrent):
   """Long short-term memory (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
   i, f, o = σ(W z_t + U h_{t−1} + b), g = tanh(…), each with its own weights;
@@ -93,7 +93,7 @@ class LSTM(_Recurrent):
 
 
 @models.register('gru')
-class GRU(_Recurrent):
+class GRU(Recurrent):
   """Gated recurrent unit (Cho et al., arXiv 1406.1078; Chung et al., arXiv 1412.3555).
 
   r, u = σ(W z_t + b + U h_{t−1}), n = tanh(W z_t + b + r ∘ U h_{t−1}), each with its

@@ -34,6 +34,8 @@ class TokenModel(nnx.Module):
   defines `body` is final.
   """
 
+  num_trained_loops = 1  # as many as `body` returns outputs of
+
   def __init__(
     self,
     num_features: int,
@@ -61,16 +63,16 @@ class TokenModel(nnx.Module):
     """With `final=False` the class may extend a model, as one that records calls."""
     super().__init_subclass__(**given)
     if final:
-      check_subclass(cls, TokenModel, 'model')
+      check_subclass(cls, TokenModel, 'model', ['num_trained_loops'])
 
   @abc.abstractmethod
   def body(self, tokens: Float[Array, 'b n m'], at: slice) -> Array:
     """The outputs at the tokens `at`, `[b, t, k]`.
 
-    A looped model returns `[l, b, t, k]`, the outputs after each of l trained loops;
-    the last are the prediction, and the loss is the mean over all. At examples the
-    outputs may depend on no later token. A model that is not causal, or whose tokens
-    are `joint`, is asked for the last token alone, `t` = 1.
+    A looped model returns `[l, b, t, k]`, the outputs after each of its
+    `num_trained_loops` loops; the last are the prediction, and the loss is the mean
+    over all. At examples the outputs may depend on no later token. A model that is not
+    causal, or whose tokens are `joint`, is asked for the last token alone, `t` = 1.
     """
 
   def embed(self, prompt: Prompt) -> Float[Array, 'b n m']:

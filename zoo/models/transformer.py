@@ -16,7 +16,16 @@ from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.registry import mixers, models
 from zoo.core.values import choice, number, options, size, static, truth
-from zoo.mixers.mixer import Init, Linear, Mixer, project, project_back
+from zoo.mixers.mixer import (
+  GIVEN,
+  PLAIN,
+  Init,
+  Linear,
+  Mixer,
+  Site,
+  project,
+  project_back,
+)
 from zoo.models.arguments import MAX_LOOPS, NumHeads, NumLayers, Tokens, Width
 from zoo.models.initial_guess import Guess, GuessBias, GuessWeights
 from zoo.models.token_model import TokenModel
@@ -117,7 +126,12 @@ class Transformer(TokenModel):
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat, self.num_loops = remat, num_loops
-    self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
+    trained = num_loops if num_trained_loops is None else num_trained_loops
+    if trained > num_loops:
+      raise UserError(
+        f'num_trained_loops is {trained}; it must be ≤ num_loops, which is {num_loops}'
+      )
+    self.num_trained_loops = trained
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
@@ -127,8 +141,9 @@ class Transformer(TokenModel):
       scale = 0.02 if init_scale is None else init_scale
       learned = nnx.Param(scale * jax.random.normal(rngs.params(), shape))
     self.positions = learned
-    given = {'causal': causal, 'rotary': positions == 'rotary', 'init': init}
-    each = make_mixers(mixer, mixer_options, num_layers, width, num_heads, given, rngs)
+    site = Site(width, num_heads, init)
+    given = {'causal': causal, 'rotary': positions == 'rotary', 'rngs': rngs}
+    each = make_mixers(mixer, mixer_options, num_layers, site, given)
     self.layers = nnx.List(
       Layer(width, one, feed_forward, hidden_features, norm, init, rngs=rngs)
       for one in each
@@ -219,7 +234,6 @@ class Layer(nnx.Module):
     rngs: nnx.Rngs,
   ):
     """Raises UserError for an unknown norm or feed-forward network."""
-    check_name('feed_forward', feed_forward, FEED_FORWARDS)
     self.mixer, self.norm_1 = mixer, make_norm(norm, width, rngs)
     if feed_forward == 'none':
       self.norm_2 = self.feed_forward = None
@@ -268,17 +282,16 @@ class FeedForward(nnx.Module):
     width: int,
     hidden_features: int | None = None,
     kind: str = 'gelu',
-    init: Init = Init(),  # noqa: B008, it is frozen
+    init: Init = PLAIN,
     *,
     rngs: nnx.Rngs,
   ):
     """`hidden_features` is 4 · width if None.
 
-    Raises UserError for an unknown kind, or for `hidden_features` below 1.
+    Raises UserError for an unknown kind.
     """
     check_name('feed_forward', kind, FEED_FORWARDS[1:])
     hidden = 4 * width if hidden_features is None else hidden_features
-    check_count('hidden_features', hidden)
     self.kind, use_bias = kind, kind != 'swiglu'
     self.up = project(width, hidden, init, use_bias=use_bias, rngs=rngs)
     if kind == 'swiglu':
@@ -306,19 +319,16 @@ def make_mixers(
   mixer: str | Sequence[str],
   options: Mapping[str, object] | None,
   num_layers: int,
-  width: int,
-  num_heads: int,
+  site: Site,
   given: Mapping[str, object],
-  rngs: nnx.Rngs,
 ) -> Iterator[Mixer]:
   """The mixer of each layer; several names, listed or joined by commas, alternate.
 
-  Each mixer gets those of the `given` arguments and options that its constructor names.
-  Raises UserError for an argument that one of them does not support, and for an option
-  that none of them has.
+  Each mixer gets what its constructor names of the site and its fields, of what else is
+  `given`, and of the options. Raises UserError for an argument that one of them does
+  not support, and for an option that none of them has.
   """
   options = options or {}
-  num_heads = check_count('num_heads', num_heads)  # also of mixers that ignore it
   names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
   if not names:
     raise UserError('mixer is empty; it must have at least one name')
@@ -328,30 +338,23 @@ def make_mixers(
       raise UserError(f'causal is False; the mixer {name!r} is always causal')
     if given['rotary'] and 'rotary' not in wanted[name]:
       raise UserError(f"positions is 'rotary'; the mixer {name!r} has none")
-  common = {'width': width, 'num_heads': num_heads, 'rngs': rngs}
-  own = {key for parameters in wanted.values() for key in parameters}
-  known, mixed = own - {*common, *given}, ', '.join(wanted)
+  known = {key for parameters in wanted.values() for key in parameters} - {*GIVEN}
   for key in options:
+    mixed = ', '.join(wanted)
     if not known:
       raise UserError(f'unknown option of the mixer {mixed}, {key!r}; it has none')
     check_name(f'option of the mixer {mixed},', key, known)
+  available = {'site': site, **vars(site), **given, **options}
   for i in range(num_layers):
     name = names[i % len(names)]
-    taken = {k: v for k, v in {**given, **options}.items() if k in wanted[name]}
-    made = mixers.create(name, **common, **taken)
+    taken = {key: one for key, one in available.items() if key in wanted[name]}
+    try:
+      made = mixers.create(name, **taken)
+    except UserError as error:
+      raise UserError(f'the mixer {name!r}: {error}') from error
     if not isinstance(made, Mixer):
       raise UserError(
         f'the mixer {name!r} is a {type(made).__name__}; it must be a subclass of '
         'zoo.mixers.Mixer'
       )
     yield made
-
-
-def _trained_loops(number: int | None, num_loops: int) -> int:
-  if number is None:
-    return num_loops
-  if number > num_loops:
-    raise UserError(
-      f'num_trained_loops is {number}; it must be ≤ num_loops, which is {num_loops}'
-    )
-  return number

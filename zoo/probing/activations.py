@@ -21,7 +21,7 @@ from zoo.measure.predict import run
 from zoo.mixers.mixer import Mixer
 from zoo.models.deep_lsa import DeepLSA, SparseLayer
 from zoo.models.linear_attention import FourMatrices, LinearAttention
-from zoo.models.recurrent import GRU, LSTM
+from zoo.models.recurrent import Recurrent
 from zoo.models.token_model import TokenModel
 
 
@@ -185,7 +185,7 @@ def _extra_values(
       if module.causal and (start := module.initial_state(len(tokens))) is not None:
         states = _states(module, start, tokens)
         yield from _named(f'{name}.state{call}', states).items()
-  if isinstance(model, LSTM | GRU):
+  if isinstance(model, Recurrent):
     yield from _named('carries', model.carries(model.embed(prompt))).items()
   if isinstance(model, DeepLSA):
     for i in range(model.num_layers + 1):

@@ -20,12 +20,12 @@ from jaxtyping import Float
 from zoo import theory
 from zoo.core.learning_rule import LearningRule, symmetric
 from zoo.core.protocols import Predictor, Task
-from zoo.core.search import lowest_point
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import best_step_matrix, require_covered
 from zoo.theory.exact import double_precision, float64_rule
 from zoo.theory.moments import ContextMoments, context_moments
 from zoo.theory.optimum import constant_estimate, shift_labels
+from zoo.theory.search import lowest_point
 
 
 @dataclasses.dataclass(frozen=True)

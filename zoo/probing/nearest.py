@@ -23,11 +23,11 @@ from jaxtyping import Array, Float
 from zoo.core.errors import UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
-from zoo.core.search import lowest_point
 from zoo.measure.intervals import Estimate, estimate
 from zoo.measure.predict import BATCH_SIZE, at_query, gather, run, sample_batches
 from zoo.probing.guesses import distance_to_mean
 from zoo.tasks.base import is_squared
+from zoo.theory.search import lowest_point
 
 # If the slope of predictions in w_0 is below this share of the query's length, float32
 # predictions do not determine w_0 to two digits.

@@ -34,9 +34,12 @@ from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.plots import Panel, render_grid, series
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
+  BASELINES,
   BLUE,
   GREEN,
   GREY,
+  ORANGE,
+  PURPLE,
   SIGNED,
   SMALL,
   VERMILION,
@@ -139,8 +142,8 @@ def _scatter(
 def plot_interpolation(path: Interpolation) -> Figure:
   """The exact risk on the lines to the constructed optimum."""
   lines = [
-    ('through the weights', 'line', VERMILION, path.weight_risk),
-    ('through the learning rules', 'dashed', BLUE, path.rule_risk),
+    ('through the weights', 'line', PURPLE, path.weight_risk),
+    ('through the learning rules', 'dashed', ORANGE, path.rule_risk),
   ]
   shown = [
     series(name, kind, colour, path.fraction, risk)
@@ -167,29 +170,35 @@ def plot_shifts(shifts: Sequence[Shift], against: str) -> Figure:
 
 def _shift_panel(one: Shift, against: str) -> Panel:
   of, values = one.risks, [risk.value for risk in one.risks]
+  colour = _colour_of_other(against)
   # Where both agree, the dashes of the other are seen on the line of the model.
   exact = [
     (f'{_MODEL}, exact', 'line', BLUE, [risk.exact for risk in of]),
-    (f'{against}, exact', 'dashed', VERMILION, [risk.other_exact for risk in of]),
+    (f'{against}, exact', 'dashed', colour, [risk.other_exact for risk in of]),
     (_OPTIMUM, 'dashed', GREEN, [risk.optimal for risk in of]),
   ]
   sampled = [
     (f'{_MODEL}, sampled ± s.e.', BLUE, [risk.sampled for risk in of]),
-    (f'{against}, sampled ± s.e.', VERMILION, [risk.other_sampled for risk in of]),
+    (f'{against}, sampled ± s.e.', colour, [risk.other_sampled for risk in of]),
   ]
   shown = []
-  for name, kind, colour, risks in exact:
+  for name, kind, of_name, risks in exact:
     if any(risks):  # a risk of 0 has no place on a log axis
       y = [risk or math.nan for risk in risks]
-      shown.append(series(name, kind, colour, values, y))
-  for name, colour, risks in sampled:
+      shown.append(series(name, kind, of_name, values, y))
+  for name, of_name, risks in sampled:
     known = [risk or Estimate(math.nan, math.nan) for risk in risks]
     ends = [[risk.mean + side * risk.stderr for risk in known] for side in (-1, 0, 1)]
-    shown.append(series(name, 'dots', colour, values, ends))
+    shown.append(series(name, 'dots', of_name, values, ends))
   shown.append(series('trained here', 'mark', GREY, [one.trained], [0.0]))
   powers = one.name in ('context_length', 'feature_condition', 'query_scale')
   axes = textwrap.fill(one.description, 45), 'in-context risk (log scale)'
   return Panel('', *axes, tuple(shown), 'log' if powers else 'linear', 'log')
+
+
+def _colour_of_other(against: str) -> str:
+  """That of the baseline of this name in all pictures, or that of a second model."""
+  return BASELINES.get(against, VERMILION)
 
 
 def _limit(axes: Axes, one: Shift, against: str) -> None:
@@ -233,7 +242,8 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str | None) -> Figure:
     for label, each in losses.items()
     for shift, loss in zip(found, each, strict=True)
   ]
-  colours = dict(zip(losses, (BLUE, VERMILION), strict=False))
+  both = BLUE, _colour_of_other(against or '')
+  colours = dict(zip(losses, both, strict=False))
   return plot_rows({'': points}, 'loss (log scale)', colours, value='log')
 
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import math
 import pathlib
+import textwrap
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,8 @@ from zoo.host.files import is_url, write_atomically
 
 WIDTH = 8.0  # inches
 SMALL = 7.0  # points
+# Of legends: inches of a wide letter and of a row, and the rows that figures allow for.
+_LETTER, _ROW, _USUAL_ROWS = 0.09, 0.18, 3
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN = '#0072B2', '#D55E00', '#009E73'
@@ -36,6 +39,28 @@ PURPLE, ORANGE, SKY, BLACK = '#CC79A7', '#E69F00', '#56B4E9', '#000000'
 GREY = '#777777'  # of references
 PALETTE = BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY  # of series, in this order
 MARKERS: dict[str, str] = dict(zip((*PALETTE, BLACK, GREY), 'os^DvPXp', strict=True))
+# Baselines have colours and markers of their own, the same in all pictures; the colours
+# are Paul Tol's muted and dark ones, which colour-blind readers can distinguish.
+BASELINES: dict[str, str] = {
+  'bayes': BLACK,
+  'zero': GREY,
+  'gd': '#882255',
+  'gd_beta': '#44AA99',
+  'ridge': '#999933',
+  'ols': '#CC6677',
+  'averaging': '#332288',
+  'nearest_neighbours': '#117733',
+  'lasso': '#AA4499',
+  'kernel': '#225555',
+  'map': '#663333',
+  'elimination': '#666633',
+  'boosting': '#222255',
+  'greedy_tree': '#225522',
+  'bigram': '#DDCC77',
+  'unigram': '#88CCEE',
+  'dmmse': '#555555',
+}
+MARKERS |= dict(zip([*BASELINES.values()][2:], '<>h*d8H1234+x|_', strict=True))
 # Of further series, which have the colour of an earlier one.
 MORE_MARKERS = '<', '>', 'h', '*', 'd', '8', 'H', 'X', 'p'
 DASHES = '--', ':', '-.', (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2))
@@ -68,6 +93,15 @@ _STYLE = {
   'svg.hashsalt': 'icl zoo',  # so that ids are the same in each run
 }
 _NO_DATE = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}
+
+
+def colours_of(baselines: Iterable[str]) -> dict[str, str]:
+  """The colours of baselines by name; unknown ones have those that others do not."""
+  names = [*baselines]
+  known = {name: BASELINES[name] for name in names if name in BASELINES}
+  free = [one for one in BASELINES.values() if one not in known.values()]
+  others = itertools.cycle(free or BASELINES.values())
+  return {name: known.get(name) or next(others) for name in names}
 
 
 # `@in_style()` makes a function draw in this style, whatever style its caller has set.
@@ -106,7 +140,7 @@ class Figure(matplotlib.figure.Figure):
 def legend_above(figure: Figure, title: str | None = None) -> None:
   """One legend of all axes, above them, where it hides no data."""
   found = {
-    label: line
+    _wrapped(label, figure.get_figwidth()): line
     for axes in figure.axes
     for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
   }
@@ -114,16 +148,23 @@ def legend_above(figure: Figure, title: str | None = None) -> None:
   lines = found.values(), found.keys()
   legend = figure.legend(*lines, loc='outside upper center', ncols=columns, title=title)
   _as_plain_text(legend)
+  rows = sum(label.count('\n') + 1 for label in found) / columns
+  extra = max(rows - _USUAL_ROWS, 0) * _ROW
+  figure.set_figheight(figure.get_figheight() + extra)
 
 
-def legend_below(axes: Axes, width: float, lines: int = 1) -> None:
+def legend_below(axes: Axes, width: float, tick_lines: int = 1) -> None:
   """The legend of an axes of a width in inches, below tick labels of some lines."""
   figure = axes.get_figure(root=True)
   assert figure is not None
   # In inches, so that it is clear of the labels however high the axes is.
-  below = ScaledTranslation(0, -0.35 - 0.15 * lines, figure.dpi_scale_trans)
-  columns = _num_columns(axes.get_legend_handles_labels()[1], width - 0.5)
+  below = ScaledTranslation(0, -0.35 - 0.15 * tick_lines, figure.dpi_scale_trans)
+  lines, labels = axes.get_legend_handles_labels()
+  labels = [_wrapped(label, width - 0.5) for label in labels]
+  columns = _num_columns(labels, width - 0.5)
   legend = axes.legend(
+    lines,
+    labels,
     loc='upper center',
     bbox_to_anchor=(0.5, 0),
     bbox_transform=axes.transAxes + below,
@@ -168,7 +209,10 @@ def _num_columns(labels: Iterable[str], width: float) -> int:
   font = FontProperties(family=_STYLE['font.family'])
   lengths = [
     # Plain text, in which a $ is a letter of about that width.
-    TextPath((0, 0), label.replace('$', 'S'), size, prop=font).get_extents().x1
+    max(
+      TextPath((0, 0), line.replace('$', 'S'), size, prop=font).get_extents().x1
+      for line in label.split('\n')
+    )
     for label in labels
   ]
   for columns in range(len(lengths), 1, -1):
@@ -181,6 +225,11 @@ def _num_columns(labels: Iterable[str], width: float) -> int:
     if sum(longest) + size * (2.8 * columns + 2 * (columns - 1) + 4) < 72 * width:
       return columns
   return 1
+
+
+def _wrapped(label: str, width: float) -> str:
+  """A label on as many lines as it needs in a legend of a width in inches."""
+  return textwrap.fill(label, max(int((width - 0.8) / _LETTER), 1))
 
 
 def _as_plain_text(legend: Legend) -> None:

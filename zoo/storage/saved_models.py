@@ -1,4 +1,4 @@
-"""`zoo.load`: opens the model of a run or of `zoo.save`, without its config file.
+"""`zoo.load`: opens a model of a run, `zoo.save` or `zoo.export`, without its config.
 
 A checkpoint holds no code. It may come from an untrusted source, so its metadata is
 checked before it is used and before memory is allocated for it.
@@ -27,8 +27,18 @@ from ml_collections import ConfigDict
 
 from zoo.config.validation import Config, abstract_model, build_task
 from zoo.core import registry
-from zoo.core.errors import RunError, UserError, in_one_line
-from zoo.host.files import download, is_url, names_below, or_shipped, workdir_path
+from zoo.core.errors import RunError, UserError, in_one_line, nearest
+from zoo.host.files import (
+  download,
+  download_model,
+  is_hub,
+  is_url,
+  names_below,
+  or_shipped,
+  shipped_checkpoints,
+  workdir_path,
+)
+from zoo.storage import weight_files
 from zoo.storage.orbax_folders import (
   OPTIMIZER,
   SavedArray,
@@ -89,19 +99,26 @@ class SavedModel:
 
 
 def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
-  """Opens a model from a run's workdir, its checkpoints, or a folder of `zoo.save`.
+  """Opens a model from a run's workdir, its checkpoints, or what `zoo.save` wrote.
 
   By default `step` is the newest, even while a run deletes old ones. The arrays go to
   the first device, or to the mesh that `jax.set_mesh` has set, whatever devices they
   were saved from; heads are split over the axis `model` of the mesh if it divides them.
   The folder may be in a bucket: gs://bucket/runs/a. A `checkpoints/NAME` that does not
-  exist means a shipped checkpoint. Raises UserError for a folder without checkpoints, a
-  missing step, a newer format, or a model or task that is not registered; RunError for
-  damaged files.
+  exist means a shipped checkpoint. The path may also be a file of `zoo.export`, or
+  hf://owner/name, a model on the Hugging Face hub. Raises UserError for a folder
+  without checkpoints, a missing step, a newer format, or a model or task that is not
+  registered; RunError for damaged files.
   """
+  if is_hub(path):
+    file = download_model(os.fspath(path))
+    with _named(file, path):
+      return _load_file(file, step)
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # as Orbax needs it
+    if path.suffix == weight_files.SUFFIX and not path.is_dir():
+      return _load_file(path, step)
   for _ in range(_MAX_TRIES):
     folder = _step_folder(path, step)
     try:
@@ -129,12 +146,20 @@ def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
       names = [one for one in names_below(folder) if not one.startswith(OPTIMIZER)]
       download(folder, names, local)
-      yield local
-    except (UserError, RunError) as error:
-      error.args = (str(error).replace(str(local), str(folder)),)
-      raise
+      with _named(local, folder):
+        yield local
     except OSError as error:
       raise RunError(f'{folder} cannot be read: {error}') from error
+
+
+@contextlib.contextmanager
+def _named(local: pathlib.Path, path: str | os.PathLike[str]) -> Iterator[None]:
+  """Errors in the block name what was copied in place of the local copy."""
+  try:
+    yield
+  except (UserError, RunError) as error:
+    error.args = (str(error).replace(str(local), os.fspath(path)),)
+    raise
 
 
 def _is_deleted(folder: pathlib.Path) -> bool:
@@ -148,9 +173,11 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
   """The folder of a step, by default of the newest."""
   try:
     if not path.is_dir():
-      raise UserError(
-        f'{path} is not a folder' if path.exists() else f'{path} does not exist'
-      )
+      what = 'is not a folder' if path.exists() else 'does not exist'
+      cards = shipped_checkpoints().glob('*/card.json')
+      near = nearest(path.name, [card.parent.name for card in cards])
+      hint = f'; did you mean checkpoints/{near}?' if near else ''
+      raise UserError(f'{path} {what}{hint}')
     if (path / 'origin').is_dir():
       return path
     folder = path / 'checkpoints' if (path / 'checkpoints').is_dir() else path
@@ -163,9 +190,31 @@ def _step_folder(path: pathlib.Path, step: int | None) -> pathlib.Path:
 
 
 def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
-  config, saved_step = _config_and_step(folder)
-  if step not in (None, saved_step):
-    raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
+  config, saved_step = _config_and_step(folder, _metadata_of(folder), step)
+  saved = saved_arrays(folder, 'model')
+  task, graph, state = _abstract(folder, config, saved)
+  state = load_arrays(folder, {'model': state})['model']
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _load_file(path: pathlib.Path, step: int | None) -> SavedModel:
+  """Opens a file of `zoo.export`."""
+  metadata, arrays = weight_files.read(path)
+  config, saved_step = _config_and_step(path, metadata, step)
+  saved = {name: SavedArray(one.shape, one.dtype) for name, one in arrays.items()}
+  task, graph, state = _abstract(path, config, saved)
+
+  def put(where: tuple, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.device_put(arrays[array_name(where)].astype(leaf.dtype), leaf.sharding)
+
+  state = jax.tree_util.tree_map_with_path(put, state)
+  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+
+
+def _abstract(
+  folder: pathlib.Path, config: Config, saved: dict[str, SavedArray]
+) -> tuple[Any, Any, PyTree]:
+  """The task of a config, and the graph and the abstract state of its model."""
   for section, known in ('model', registry.models), ('task', registry.tasks):
     if (name := config[section]['name']) not in known.names():
       raise UserError(
@@ -173,7 +222,6 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
         'module that registers it first (--import=MODULE); known: '
         f'{", ".join(known.names())}'
       )
-  saved = saved_arrays(folder, 'model')
   _check_num_features(folder, config, saved)
   try:
     task = build_task(config)
@@ -187,15 +235,13 @@ def _load_step(folder: pathlib.Path, step: int | None) -> SavedModel:
     raise RunError(
       f'{folder}: no model can be made from its config: {one_line(error)}'
     ) from error
-  state = _as_saved(folder, state, saved)
-  state = load_arrays(folder, {'model': state})['model']
-  return SavedModel(nnx.merge(graph, state), task, config.lock(), saved_step)
+  return task, graph, _as_saved(folder, state, saved)
 
 
-def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
-  """The config and the step in the metadata; raises RunError for damaged files."""
+def _metadata_of(folder: pathlib.Path) -> object:
+  """The metadata of a step; raises RunError with the good steps if it is damaged."""
   try:
-    metadata = load_metadata(folder)
+    return load_metadata(folder)
   except RunError as error:
     good: list[int] = []
     with contextlib.suppress(OSError):
@@ -203,6 +249,15 @@ def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
       good = sorted(step_of(one) for one in others if find_corruption(one) is None)
     hint = f'; there are good ones at steps {good}' if good else ''
     raise RunError(f'{error}{hint}') from error
+
+
+def _config_and_step(
+  folder: pathlib.Path, metadata: object, step: int | None
+) -> tuple[Config, int]:
+  """The config and the step, which is the wanted one unless that is None.
+
+  Raises UserError for another step or a newer format, RunError for damaged metadata.
+  """
   fields: Any = metadata if isinstance(metadata, dict) else {}
   written = fields.get('format')
   if isinstance(written, int) and written > FORMAT:
@@ -212,13 +267,16 @@ def _config_and_step(folder: pathlib.Path) -> tuple[Config, int]:
     )
   try:
     msgspec.convert(fields, _Metadata)
-    return cast(Config, ConfigDict(fields['config'])), fields['step']
+    config, saved_step = cast(Config, ConfigDict(fields['config'])), fields['step']
   except (ValueError, RecursionError) as error:  # of msgspec, or a dot in a name
     raise RunError(
       f'the checkpoint {folder} is damaged: its metadata must have the format '
       f'{FORMAT}, a step, and a config that names a model and a task: '
       f'{in_one_line(error)}'
     ) from error
+  if step not in (None, saved_step):
+    raise UserError(f'{folder} has no step {step}; it has {[saved_step]}')
+  return config, saved_step
 
 
 def _check_num_features(

@@ -1,7 +1,8 @@
-"""`zoo.save`: writes a model into a folder, from which `zoo.load` restores it.
+"""`zoo.save` and `zoo.export`: write a model that `zoo.load` restores.
 
-The folder is one step of a run's checkpoints without the optimizer: Orbax's arrays in
-`model`, JSON in `origin`, and `SHA256SUMS` over both.
+`zoo.save` writes a folder, one step of a run's checkpoints without the optimizer:
+Orbax's arrays in `model`, JSON in `origin`, and `SHA256SUMS` over both. `zoo.export`
+writes one file of safetensors, which is also what is on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -23,7 +24,19 @@ from zoo.core import registry
 from zoo.core.errors import RunError, UserError, check_count
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Model, Task
-from zoo.host.files import delete_folder, is_url, upload, workdir_path
+from zoo.host.files import (
+  delete_folder,
+  is_hub,
+  is_url,
+  upload,
+  upload_model,
+  user_path,
+  workdir_path,
+  write_atomically,
+)
+from zoo.mixers.attention import SoftmaxAttention
+from zoo.models.transformer import Transformer
+from zoo.storage import weight_files
 from zoo.storage.metadata import run_metadata
 from zoo.storage.orbax_folders import one_line, start_save
 from zoo.storage.saved_models import (
@@ -38,6 +51,7 @@ from zoo.theory.trust import changed_weights, compiled
 # What build_model takes from the task, and the keys of the initial weights.
 _GIVEN = {'num_features', 'num_outputs', 'context_length', 'rngs'}
 _NUM_PROMPTS = 4  # on which a saved model must predict what it did before
+_TWIN = pathlib.Path(__file__).with_name('torch_twin.py')  # it is copied, not imported
 
 
 def save(
@@ -58,24 +72,15 @@ def save(
   folder cannot be written. An error leaves no folder behind. The folder may be in a
   bucket: gs://bucket/models/a.
   """
+  if is_hub(path):
+    raise UserError(
+      f'{path} is on the Hugging Face hub, where a model is one file; zoo.export '
+      'writes it'
+    )
   target = workdir_path(path)
-  step = check_count('step', step, minimum=0)
   if (task is None) == (config is None):
     raise UserError('give zoo.save either a task or a config, not both')
-  if config is None:
-    sections = {
-      'model': _described(model, registry.models, _GIVEN),
-      'task': _described(task, registry.tasks, set()),
-    }
-    try:
-      config = cast(Config, ConfigDict(sections))
-    except ValueError as error:  # a dot in the key of a dict
-      raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
-  state, made = nnx.state(model), nnx.state(abstract_model(config))
-  check_same_arrays(
-    'the config makes another model', *(shapes_of(made), shapes_of(state))
-  )
-  metadata = {'format': FORMAT, 'step': step, **run_metadata(config)}
+  state, metadata = _parts(model, task, config, step)
   in_bucket = is_url(target)
   parent = None if in_bucket else target.absolute().parent
   try:
@@ -96,6 +101,95 @@ def save(
     raise RunError(f'{target} cannot be written: {error.strerror or error}') from error
 
 
+def export(
+  saved: Model | SavedModel,
+  path: str | os.PathLike[str],
+  task: Task | None = None,
+  *,
+  twin: str | os.PathLike[str] | None = None,
+) -> None:
+  """Writes a model as one file, NAME.safetensors, in place of any that is there.
+
+  It has the weights by name, such as `layers.0.mixer.query.kernel`, and the config as
+  metadata: `zoo.load` opens it, and so does whatever reads safetensors. The path may
+  also be hf://owner/name, a repository of the Hugging Face hub, to which the file is
+  committed; a new one is public. A model that `zoo.load` did not return needs the task
+  that it is for. `twin` is a Python file to write as well, of plain PyTorch, whose
+  `load(path)` predicts the same; it is for transformers with softmax attention. Raises
+  UserError as `zoo.save` does, and for a twin of another model; RunError if something
+  cannot be written.
+  """
+  if isinstance(saved, SavedModel):
+    model, config, step = saved.model, saved.config, saved.step
+  else:
+    model, config, step = saved, None, 0
+    if task is None:
+      raise UserError('zoo.export needs the task that the model is for')
+  in_hub = is_hub(path)
+  target = None if in_hub else _file(path, 'path', weight_files.SUFFIX)
+  twin = None if twin is None else _file(twin, 'twin', '.py')
+  has_twin = _has_twin(model)
+  if twin is not None and not has_twin:
+    raise UserError(
+      f'twin is {str(twin)!r}; there is none of a {type(model).__name__} with these '
+      "arguments, only of a Transformer whose mixers are all 'softmax'"
+    )
+  state, metadata = _parts(model, task, config, step)
+  known = registry.arguments_of(model)
+  metadata |= {'arguments': known.values() if known else {}, 'has_twin': has_twin}
+  try:
+    with tempfile.TemporaryDirectory(prefix='icl_zoo_') as temporary:
+      file = pathlib.Path(temporary, f'model{weight_files.SUFFIX}')
+      weight_files.write(file, state, metadata)
+      _check_predicts_the_same(model, task, load(file))
+      if target is None:
+        upload_model(file, os.fspath(path))
+      else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, file.read_bytes())
+      if twin is not None:
+        write_atomically(twin, _TWIN.read_bytes())
+  except OSError as error:
+    raise RunError(
+      f'{error.filename or path} cannot be written: {error.strerror or error}'
+    ) from error
+
+
+def _file(path: str | os.PathLike[str], argument: str, suffix: str) -> pathlib.Path:
+  """The path of a file; raises UserError unless it ends in the suffix."""
+  file = user_path(path)
+  if file.suffix != suffix or file.is_dir():
+    raise UserError(f'{argument} is {str(path)!r}; it must be a file NAME{suffix}')
+  return file
+
+
+def _has_twin(model: Model) -> bool:
+  if not isinstance(model, Transformer):
+    return False
+  return all(isinstance(layer.mixer, SoftmaxAttention) for layer in model.layers)
+
+
+def _parts(
+  model: Model, task: Task | None, config: Config | None, step: int
+) -> tuple[PyTree, dict[str, object]]:
+  """The state and the metadata to write; without a config they describe the task."""
+  step = check_count('step', step, minimum=0)
+  if config is None:
+    sections = {
+      'model': registry.models.section_of(model, _GIVEN),
+      'task': registry.tasks.section_of(task),
+    }
+    try:
+      config = cast(Config, ConfigDict(sections))
+    except ValueError as error:  # a dot in the key of a dict
+      raise UserError(f'the hyper-parameters cannot be saved: {error}') from None
+  state, made = nnx.state(model), nnx.state(abstract_model(config))
+  check_same_arrays(
+    'the config makes another model', *(shapes_of(made), shapes_of(state))
+  )
+  return state, {'format': FORMAT, 'step': step, **run_metadata(config)}
+
+
 def _upload(folder: pathlib.Path, target: pathlib.Path) -> None:
   """Copies a saved model into a bucket, or nothing; raises OSError."""
   try:
@@ -113,38 +207,6 @@ def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> 
   except Exception as error:
     raise OSError(one_line(error)) from error
   write_manifest(folder)
-
-
-def _described(
-  thing: object, entries: registry.Registry, others: set[str]
-) -> dict[str, object]:
-  """The section of a config that makes a model or a task: its name and arguments.
-
-  Arguments named in `others` are left out.
-  """
-  cls = type(thing).__name__
-  names = [name for name in entries.names() if entries.get(name) is type(thing)]
-  if not names:
-    raise UserError(
-      f'{cls} is not registered as a {entries.kind}; register it, so that it can be '
-      f'loaded by name; known: {", ".join(entries.names())}'
-    )
-  arguments = registry.arguments_of(thing)
-  if arguments is None:
-    raise UserError(
-      f'the arguments of this {cls} are unknown, since it was constructed before the '
-      f'class was registered; give zoo.save a config'
-    )
-  for name, kind in arguments.unrecorded.items():
-    if name not in others:
-      raise UserError(
-        f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; it '
-        'must be None, a number, text, an array, or a list or dict of these'
-      )
-  own = {
-    name: value for name, value in arguments.values().items() if name not in others
-  }
-  return {'name': names[0], **own}
 
 
 def _check_predicts_the_same(

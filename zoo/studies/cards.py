@@ -28,8 +28,8 @@ class Card(TypedDict):
   model: str
   num_heads: int
   num_params: int
-  exact_risk: float
-  lowest_known: float  # of models with the same guess and number of heads
+  exact_risk: float | None  # None: it is sampled, and the card has what was found
+  lowest_known: float  # of models with the same guess and number of heads, or of Bayes
   relative_excess: float
 
 
@@ -48,4 +48,8 @@ def read_cards(folder: str | os.PathLike[str]) -> list[Card]:
 
 def row(card: Card) -> list[str]:
   """The name and the figures of a card, as they are shown."""
-  return [card['name'], *(format(card[name], form) for name, form in FIGURES.items())]
+  figures = [
+    '–' if card[name] is None else format(card[name], form)
+    for name, form in FIGURES.items()
+  ]
+  return [card['name'], *figures]

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zoo.core import wishart
 from zoo.core.errors import UserError
 from zoo.core.protocols import Task
 from zoo.tasks import LinearRegression
 from zoo.tasks.linear_regression import Ridge, bayes, require_covered, second_moments
+from zoo.theory import wishart
 
 # Numbers of quadrature points, tried until the bounds agree.
 _NUM_POINTS = 8, 16, 32, 64

@@ -34,16 +34,15 @@ from zoo.config.validation import (
   to_json,
 )
 from zoo.core import registry
+from zoo.core.draws import INIT_STREAM, stream_of
 from zoo.core.protocols import FollowsRule, HasExactForm
 from zoo.host.parts import Part
 from zoo.models import LinearAttention
 from zoo.training.layout import State
 from zoo.training.step import (
-  INIT_STREAM,
   abstract_state,
   create,
   states,
-  stream_key,
 )
 from zoo.training.unfinished import saved_steps, unfinished_programs
 from zoo.training.warm_start import initial_weights
@@ -216,7 +215,7 @@ def init_side_by_side(configs: Sequence[Config], abstract: State) -> State:
       shapes[heads] = states(nnx.eval_shape(lambda c=config, k=key: create(c, k)))
     config = _with_heads(config, most)
     weights = initial_weights(config)
-    whole = states(create(config, stream_key(config, INIT_STREAM), weights))
+    whole = states(create(config, stream_of(config.seed, INIT_STREAM), weights))
     all_states.append(jax.tree.map(_first_entries, whole, shapes[heads]))
   shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
   stack = jax.tree.map(lambda *leaves: np.stack(leaves), *all_states)

@@ -22,9 +22,7 @@ from zoo.config.optimizers import (
   with_shapes_of,
 )
 from zoo.config.validation import Config, build_model
-from zoo.core.draws import EVAL_STREAM as EVAL_STREAM
 from zoo.core.draws import INIT_STREAM, stream_of
-from zoo.core.draws import TRAIN_STREAM as TRAIN_STREAM
 from zoo.core.protocols import Model
 from zoo.models import LinearAttention
 from zoo.training.layout import Layout, State
@@ -35,17 +33,12 @@ from zoo.training.warm_start import initial_weights
 Step = Callable[[State, Key[Array, ''], Numbers], tuple[State, dict[str, Array]]]
 
 
-def stream_key(config: Config, stream: int) -> Key[Array, '']:
-  """The key of one of the random streams of the config's seed.
+def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
+  """The key of one of the random streams of the seed of each config.
 
   All random numbers are a pure function of the seed, one of its streams, and the step.
   """
-  return stream_of(config.seed, stream)
-
-
-def stream_keys(configs: Sequence[Config], stream: int) -> Key[Array, ' n']:
-  """The key of one of the random streams, for each config."""
-  return jnp.stack([stream_key(config, stream) for config in configs])
+  return jnp.stack([stream_of(config.seed, stream) for config in configs])
 
 
 def create(
@@ -104,18 +97,13 @@ def states(modules: Mapping[str, Model | nnx.Optimizer]) -> State:
   return {name: nnx.state(module) for name, module in modules.items()}
 
 
-def init_state(config: Config, layout: Layout) -> State:
-  """The state at step 0, with each array created in its final sharding."""
-  return make_init(config, layout)()
-
-
 def make_init(config: Config, layout: Layout) -> Callable[[], State]:
-  """Compiles the initialization of the state."""
+  """What makes the state at step 0, with each array created in its final sharding."""
 
   @functools.partial(jax.jit, out_shardings=layout.shardings)
   def init(weights: PyTree | None) -> State:
     # The key is made inside, so that every process of a pod can make the same call.
-    key = stream_key(config, INIT_STREAM)
+    key = stream_of(config.seed, INIT_STREAM)
     return layout.keep(states(create(config, key, weights)))
 
   return lambda: init(initial_weights(config))
@@ -126,7 +114,8 @@ def make_step(
 ) -> Step:
   """One step of training: loss, gradient, update.
 
-  A learning rate in the step's `numbers` replaces that of the config.
+  A learning rate and a number of steps in the step's `numbers` replace those of the
+  config.
   """
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
@@ -138,9 +127,10 @@ def make_step(
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
     if numbers.learning_rate is not None:
+      num_steps = numbers.num_steps
       optimizer.tx = build_optimizer(
         config.optimizer,
-        config.train.num_steps,
+        config.train.num_steps if num_steps is None else num_steps,
         layout.keeps_shapes,
         numbers.learning_rate,
       )

@@ -40,6 +40,7 @@ from zoo.config.validation import (
   validate,
 )
 from zoo.core import registry
+from zoo.core.draws import TRAIN_STREAM, stream_of
 from zoo.core.errors import RunError, UserError
 from zoo.core.protocols import Model, Task
 from zoo.host import processes
@@ -75,12 +76,10 @@ from zoo.training.records import (
   risk_of,
 )
 from zoo.training.step import (
-  TRAIN_STREAM,
   abstract_state,
   make_init,
   make_step,
   make_train_steps,
-  stream_key,
   stream_keys,
 )
 from zoo.training.summary import (
@@ -209,8 +208,8 @@ def run_locked(
     trainer = Trainer(program_of(config), [workdir], checkpoints, interruption, best)
     for step in trainer.steps(config.model.name, profile=profile, ahead=ahead):
       summary = None
-      if trainer.result is not None:
-        (summary,) = trainer.result.summaries
+      if trainer.summaries is not None:
+        (summary,) = trainer.summaries
         assert summary is not None  # a single model that is not finite raises RunError
         write_summary(workdir, summary)
       line = trainer.lines[0]
@@ -301,11 +300,18 @@ def _numbers_of(
     task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
   if covered := all(map(theory.covers, tasks)):
     moments = stacked_moments(tasks)
+  optimizer = configs[0].optimizer
   rates = [one.optimizer.learning_rate for one in configs]
-  differ = len({*rates}) > 1
-  numbers = Numbers(task, moments, np.array(rates, 'f') if differ else None)
-  axes: Any = task_axes, 0 if covered else None, 0 if differ else None
-  return numbers, Numbers(*axes)
+  axes = Numbers(task_axes, 0 if covered else None)  # pyright: ignore
+  numbers = Numbers(task, moments)
+  # Such a program can also train at other rates, and for other numbers of steps.
+  budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
+  if budgets or len({*rates}) > 1:
+    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
+    axes = axes._replace(learning_rate=0)
+  if budgets:
+    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
+  return numbers, axes
 
 
 def _same_seed(configs: Sequence[Config]) -> bool:
@@ -401,7 +407,7 @@ def make_program(configs: Sequence[Config]) -> Program:
       graph=graph,
       train_steps=plan.train_steps,
       key=replicate(
-        stream_key(config, TRAIN_STREAM)
+        stream_of(config.seed, TRAIN_STREAM)
         if shared
         else stream_keys(configs, TRAIN_STREAM),
         mesh,
@@ -471,41 +477,26 @@ def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
       )
 
 
-class TrainResult(NamedTuple):
-  """The summaries of models after their last step, and the state."""
-
-  summaries: list[Summary | None]  # None for a model that became non-finite
-  state: State
-
-
+@dataclasses.dataclass
 class Trainer:
   """Trains the models of a program: restores, loops, evaluates, records and saves."""
 
-  step: int  # the last one that was started
-  state: State
-  finite: np.ndarray  # [n]: which models are finite, as last recorded
-  risks: list[Risks]  # of the models, as last recorded
-  result: TrainResult | None  # after the last step
+  program: Program
+  workdirs: Sequence[pathlib.Path]  # of the records of each model
+  checkpoints: Checkpoints
+  interruption: Interruption
+  best: Checkpoints | None = None  # of the best saved step of a single model
+  step: int = 0  # the last one that was started
+  state: State = dataclasses.field(init=False)
+  finite: np.ndarray = dataclasses.field(init=False)  # [n], as last recorded
+  risks: list[Risks] = dataclasses.field(init=False)  # of the models, as last recorded
+  # After the last step; None for a model that became non-finite.
+  summaries: list[Summary | None] | None = None
 
-  def __init__(
-    self,
-    program: Program,
-    workdirs: Sequence[pathlib.Path],
-    checkpoints: Checkpoints,
-    interruption: Interruption,
-    best: Checkpoints | None = None,
-  ):
-    """Each model of the program has a workdir for its records.
-
-    A single model may also have checkpoints for the `best` of the saved steps.
-    """
-    self._program = program
-    self._config = program.configs[0]
-    self._workdirs = workdirs
-    self._checkpoints = checkpoints
-    self._interruption = interruption
-    self._best = best
-    self.result = None
+  @property
+  def config(self) -> Config:
+    """The fields that all models of the program share."""
+    return self.program.configs[0]
 
   def steps(
     self,
@@ -516,24 +507,24 @@ class Trainer:
   ) -> Iterator[int]:
     """Trains from the newest checkpoint to the end, and yields each recorded step.
 
-    The last one comes with the `result`, unless SIGTERM ends the run before. With
+    The last one comes with the `summaries`, unless SIGTERM ends the run before. With
     `ahead` a step is recorded while the devices compute the next ones; otherwise the
     state is that of the step. A caller that stops early leaves a run that is saved. The
     progress bar shows the `label`, and the first workdir gets the trace of the steps
     `profile`. Raises NotFiniteError once no model is finite.
     """
-    num_steps = self._config.train.num_steps
+    num_steps = self.config.train.num_steps
     with contextlib.ExitStack() as stack:
       with self._computing():
-        start = processes.run_on_main(lambda: self._checkpoints.latest) or 0
+        start = processes.run_on_main(lambda: self.checkpoints.latest) or 0
         self._lowest = processes.run_on_main(self._lowest_saved)
         self._records = [
           stack.enter_context(Records(workdir, start, tensorboard))
-          for workdir in self._workdirs
+          for workdir in self.workdirs
         ]
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
-      folder = self._workdirs[0] / 'profile'
+      folder = self.workdirs[0] / 'profile'
       trace = stack.enter_context(Trace(folder, profile, start))
       try:
         yield from self._loop(trace, ahead)
@@ -545,32 +536,31 @@ class Trainer:
         self.save_last()
         self.stop_clock()
         if self.step == num_steps:
-          self.result = TrainResult(self.summarise(), self.state)
-    if self.result is not None:
+          self.summaries = self.summarise()
+    if self.summaries is not None:
       yield num_steps
     elif processes.count() == 1:
-      self._interruption.raise_if_ctrl_c()
+      self.interruption.raise_if_ctrl_c()
 
   @contextlib.contextmanager
   def _computing(self) -> Iterator[None]:
     """Computes on the mesh of the config; not while a caller has the last step."""
-    with memory.in_config(self._config), on_mesh(self._program.mesh, self._config):
+    with memory.in_config(self.config), on_mesh(self.program.mesh, self.config):
       yield
 
   def prepare(self, start: int) -> None:
     """Loads the state saved at a step, or makes the initial state, and compiles."""
-    program = self._program
+    program = self.program
     program.compile()
     if start:
-      logging.info('resuming at step %d of %d', start, self._config.train.num_steps)
-      saved = self._checkpoints.load(start, program.layout.saved)
+      logging.info('resuming at step %d of %d', start, self.config.train.num_steps)
+      saved = self.checkpoints.load(start, program.layout.saved)
       state = program.layout.opened(saved)
     else:
       state = program.init()
     state, metrics = program.advance(state, start, start)
     self.step, self._saved, self.state, self.risks = start, start, state, []
     self.finite = np.atleast_1d(jax.device_get(metrics['finite']))
-    self._flops = program.flops_per_step
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
@@ -579,8 +569,8 @@ class Trainer:
 
     Yields the recorded steps but for the last.
     """
-    num_steps, measured = self._config.train.num_steps, None
-    while self.step < num_steps and not self._interruption.due():
+    num_steps, measured = self.config.train.num_steps, None
+    while self.step < num_steps and not self.interruption.due():
       with self._computing():
         recorded, measured = self._call(measured, trace, ahead)
       yield from (step for step in recorded if step < num_steps)
@@ -603,13 +593,13 @@ class Trainer:
       before = None
     if trace.starts_after(self.step):
       trace.start()
-    stop = trace.next_stop(self.step, _next_stop(self.step, self._config))
+    stop = trace.next_stop(self.step, _next_stop(self.step, self.config))
     measured = self.advance(stop)
     if before is not None:
       recorded.append(self.record(before))  # while the devices compute to `stop`
     traced = trace.ends_after(stop)
-    at_end = stop == self._config.train.num_steps
-    due = at_end or stop % self._config.checkpoint.every == 0 or self.waited_too_long()
+    at_end = stop == self.config.train.num_steps
+    due = at_end or stop % self.config.checkpoint.every == 0 or self.waited_too_long()
     # Waits for the whole of a traced step; and only a finite state is saved.
     if traced or due or not ahead:
       recorded.append(self.record(measured))
@@ -622,13 +612,13 @@ class Trainer:
 
   def advance(self, stop: int) -> dict[str, Any]:
     """Starts training up to a step, and returns its measurements without waiting."""
-    self.state, metrics = self._program.advance(self.state, self.step, stop)
-    at_end = stop == self._config.train.num_steps
-    sampled = at_end or stop % self._config.eval.every == 0
-    if self._best is not None:  # whose risk must be known where it is saved
-      sampled |= stop % self._config.checkpoint.every == 0
+    self.state, metrics = self.program.advance(self.state, self.step, stop)
+    at_end = stop == self.config.train.num_steps
+    sampled = at_end or stop % self.config.eval.every == 0
+    if self.best is not None:  # whose risk must be known where it is saved
+      sampled |= stop % self.config.checkpoint.every == 0
     self.step = stop
-    return {**metrics, 'evaluation': self._program.evaluate(self.state, sampled)}
+    return {**metrics, 'evaluation': self.program.evaluate(self.state, sampled)}
 
   def record(self, measured: dict[str, Any]) -> int:
     """Waits for a result of `advance`, records it, and returns its step.
@@ -644,11 +634,12 @@ class Trainer:
       self._raise_not_finite(lines[0])
     for i in np.flatnonzero(before & ~self.finite).tolist():
       logging.warning('%s: %s', self._records[i].workdir.name, _not_finite(lines[i]))
-    self.risks = self._program.evaluation.finish(fetched['evaluation'])
+    self.risks = self.program.evaluation.finish(fetched['evaluation'])
     rate, _ = self._progress.speed(done)
     for i in np.flatnonzero(self.finite).tolist():
       risk = self.risks[i]
       lines[i]['eval_risk'] = risk.sampled and risk.sampled.mean
+      lines[i]['eval_accuracy'] = risk.accuracy and risk.accuracy.mean
       lines[i]['exact_risk'] = risk.exact
       lines[i]['curve'] = risk.curve
       self._records[i].write({**lines[i], 'steps_per_second': rate})
@@ -669,15 +660,15 @@ class Trainer:
         'before the next step is asked for'
       )
     with self._computing():
-      state = self._program.layout.saveable({'model': self.state['model']})['model']
-      return nnx.merge(self._program.graph, jax.tree.map(jnp.copy, state))
+      state = self.program.layout.saveable({'model': self.state['model']})['model']
+      return nnx.merge(self.program.graph, jax.tree.map(jnp.copy, state))
 
   def waited_too_long(self) -> bool:
     """Whether the last save was more than `checkpoint.every_minutes` ago.
 
     All processes of a run must call this at the same step; process 0 has the clock.
     """
-    minutes = self._config.checkpoint.every_minutes
+    minutes = self.config.checkpoint.every_minutes
     if minutes is None:
       return False
     return processes.run_on_main(
@@ -688,58 +679,60 @@ class Trainer:
     """Saves the state, unless it is already saved."""
     self._last_save = time.monotonic()
     if self.step > self._saved:
-      state = self._program.layout.saveable(self.state)
-      self._checkpoints.save(self.step, state, lambda: copy_all(self._records))
+      state = self.program.layout.saveable(self.state)
+      self.checkpoints.save(self.step, state, lambda: copy_all(self._records))
       self._saved = self.step
       self._save_best(state)
 
   def _save_best(self, state: State) -> None:
     """Saves the state once more if its risk is the lowest of those saved so far."""
     line = self.lines[0]
-    if self._best is None or line['step'] != self.step:
+    if self.best is None or line['step'] != self.step:
       return
     risk = risk_of(line)
     if risk is not None and risk < self._lowest:
-      self._best.save(self.step, state)
+      self.best.save(self.step, state)
       self._lowest = risk
 
   def _lowest_saved(self) -> float:
     """The risk of the best step that is saved; infinite if there is none."""
-    step = self._best.latest if self._best is not None else None
-    lines = read_lines(self._workdirs[0] / METRICS) if step is not None else []
+    step = self.best.latest if self.best is not None else None
+    lines = read_lines(self.workdirs[0] / METRICS) if step is not None else []
     risks = [risk_of(line) for line in lines if line['step'] == step]
     return min((risk for risk in risks if risk is not None), default=math.inf)
 
   def save_last(self) -> None:
     """Saves the state, unless it is already saved, and waits until it is."""
     self.save()
-    self._checkpoints.wait()
-    if self._best is not None:
-      self._best.wait()
+    self.checkpoints.wait()
+    if self.best is not None:
+      self.best.wait()
 
   def stop_clock(self) -> None:
     """Notes the speed of this launch, and logs how fast the devices have computed."""
     self._speed = self._progress.speed(self.step)
     rate, _ = self._speed
     if rate is not None:
-      devices = self._program.mesh.devices
+      devices = self.program.mesh.devices
       kind = devices.flat[0].device_kind
-      logging.info('%s', describe(rate * self._flops, kind, devices.size))
+      logging.info(
+        '%s', describe(rate * self.program.flops_per_step, kind, devices.size)
+      )
 
   def summarise(self) -> list[Summary | None]:
     """The summary of each model at the end, None for one that is not finite."""
     if not self.risks:  # an earlier launch ended after the last step, without a summary
-      measured = self._program.evaluate(self.state, sampled=True)
-      self.risks = self._program.evaluation.finish(jax.device_get(measured))
-    if self._program.comparisons is not None:
-      log_fewer_prompts(self._config)
-    comparisons = self._program.compare(self.state)
-    configs, models = self._program.configs, abstract_models(self._program.configs)
+      measured = self.program.evaluate(self.state, sampled=True)
+      self.risks = self.program.evaluation.finish(jax.device_get(measured))
+    if self.program.comparisons is not None:
+      log_fewer_prompts(self.config)
+    comparisons = self.program.compare(self.state)
+    configs, models = self.program.configs, abstract_models(self.program.configs)
     return [
       summarise(
-        *(configs[i], models[i], self._program.mesh, self.risks[i]),
-        *(self._program.evaluation.references, i, comparisons[i]),
-        *(self._speed, self._flops, self._records[i].wall_time),
+        *(configs[i], models[i], self.program.mesh, self.risks[i]),
+        *(self.program.evaluation.references, i, comparisons[i]),
+        *(self._speed, self.program.flops_per_step, self._records[i].wall_time),
       )
       if self.finite[i]
       else None
@@ -747,8 +740,8 @@ class Trainer:
     ]
 
   def _raise_not_finite(self, line: dict[str, Any]) -> None:
-    self._checkpoints.wait()
-    latest = self._checkpoints.latest
+    self.checkpoints.wait()
+    latest = self.checkpoints.latest
     # A folder in which nothing was saved may be used with another config.
     other = ', in another folder,' if latest else ''
     good = f'last good checkpoint: step {latest}' if latest else 'no checkpoint yet'
@@ -760,10 +753,10 @@ class Trainer:
 
   def _check_prompts_of(self, step: int) -> None:
     """Raises RunError if not the weights but the prompts of a step are not finite."""
-    config, task = self._config, build_task(self._config)
+    config, task = self.config, build_task(self.config)
     if is_ours(task):  # whose prompts are finite
       return
-    key = jax.random.fold_in(stream_key(config, TRAIN_STREAM), step)
+    key = jax.random.fold_in(stream_of(config.seed, TRAIN_STREAM), step)
     try:
       check_sampled(task, key, config.train.batch_size)
     except UserError as error:
@@ -779,6 +772,7 @@ def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
     'step': int(measured['step']),
     'loss': float(loss),
     'eval_risk': None,
+    'eval_accuracy': None,
     'exact_risk': None,
     'curve': None,
     'grad_norm': float(grad_norm),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +13,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree
 
-from zoo.core import registry
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
-from zoo.core.protocols import (
-  FollowsRule,
-  MayIgnoreOrder,
-  MayNestHeads,
-  Predictor,
-  Task,
-)
+from zoo.core.protocols import FollowsRule, MayIgnoreOrder, Predictor, Task
 from zoo.measure.contracts.checks import (
   NUM_PROMPTS,
   Facts,
@@ -55,9 +48,7 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
   """Raises UserError unless a model keeps the contract on the prompts of a task.
 
   The message says in one line what is wrong. A class declares `order_invariant = True`
-  if the order of the examples does not matter, and `nested_heads = True` if, for one
-  key, a model with fewer heads has the first heads of one with more. Both are checked
-  if declared.
+  if the order of the examples does not matter, which is then checked.
   """
   name = type(model).__name__
   if not isinstance(model, Predictor):
@@ -77,8 +68,6 @@ def check_model(model: Predictor | nnx.Module, task: Task) -> None:
         compare_rule(model)
     if isinstance(model, MayIgnoreOrder) and model.order_invariant:
       _check_order_invariant(name, facts, run, prompt)
-  if isinstance(model, MayNestHeads) and model.nested_heads:
-    _check_nested_heads(name, model)
 
 
 def check_before_training(model: Predictor, task: Task) -> None:
@@ -239,26 +228,3 @@ def _check_order_invariant(
     f'{name} declares order_invariant, but the order of the examples matters',
     *(run(shuffled)['alone'], facts['alone']),
   )
-
-
-def _check_nested_heads(name: str, model: Predictor) -> None:
-  """Checks that a model with fewer heads has the first heads of one with more."""
-  arguments = registry.arguments_of(model)
-  if arguments is None or 'num_heads' not in arguments.values():
-    return
-  given, make = arguments.values(), cast(Any, type(model))
-
-  @jax.jit
-  def parameters() -> list[dict[tuple, Array]]:
-    models = (make(**given | {'num_heads': h}, rngs=nnx.Rngs(0)) for h in (2, 3))
-    each = (nnx.to_flat_state(nnx.state(made, nnx.Param)) for made in models)
-    return [{path: leaf.get_value() for path, leaf in flat} for flat in each]
-
-  with one_line(f'making {name} with 2 and 3 heads'):
-    few, many = jax.device_get(parameters())
-  for (path, one), other in zip(few.items(), many.values(), strict=True):
-    if not np.array_equal(one, other[tuple(map(slice, one.shape))]):
-      raise UserError(
-        f'{name} declares nested_heads, but {".".join(map(str, path))} of 2 heads is '
-        'not the first part of that of 3'
-      )

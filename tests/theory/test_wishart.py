@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from zoo.core import wishart
+from zoo.theory import wishart
 
 
 @pytest.mark.parametrize(('d', 'c'), [(1, 1), (2, 5), (3, 2), (10, 10)])

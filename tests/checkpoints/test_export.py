@@ -1,0 +1,198 @@
+"""`zoo.export`: one file that `zoo.load` and others open; models on the hub."""
+
+import json
+import pathlib
+import sys
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+from huggingface_hub import constants
+
+import zoo
+from tests.checkpoints.test_saved_models import assert_same
+from tests.checkpoints.test_saving import TASK, Scaled
+from tests.compare import refuses
+from tests.settings import isotropic
+from tests.weights import drawn
+from zoo.storage import saving
+
+URL = 'hf://owner/name'
+
+
+@pytest.fixture(scope='module')
+def file(tmp_path_factory):
+  """The file of a shipped model."""
+  path = tmp_path_factory.mktemp('files') / 'yq_lsa.safetensors'
+  zoo.export(zoo.load('checkpoints/yq_lsa'), path)
+  return path
+
+
+def test_a_file_is_opened_as_what_was_exported(file):
+  saved, again = zoo.load('checkpoints/yq_lsa'), zoo.load(file)
+  assert_same(again.model, saved.model)
+  assert (again.step, again.task) == (saved.step, saved.task)
+  assert again.config == saved.config
+  assert zoo.theory.exact_risk(again.model, again.task) == zoo.theory.exact_risk(
+    saved.model, saved.task
+  )
+  with refuses('has no step 3', '[5000]'):
+    zoo.load(file, step=3)
+
+
+# Of a transformer with one of each array; a name that changes breaks other programs.
+NAMES = """
+guess.bias guess.weights layers.0.feed_forward.gate.kernel
+layers.0.feed_forward.out.kernel layers.0.feed_forward.up.kernel
+layers.0.mixer.key.bias layers.0.mixer.key.kernel layers.0.mixer.out.bias
+layers.0.mixer.out.kernel layers.0.mixer.query.bias layers.0.mixer.query.kernel
+layers.0.mixer.value.bias layers.0.mixer.value.kernel layers.0.norm_1.scale
+layers.0.norm_2.scale norm.scale read_in.bias read_in.kernel read_out.bias
+read_out.kernel
+"""
+
+
+def test_names_are_stable_and_the_metadata_say_what_it_is(tmp_path, monkeypatch):
+  monkeypatch.setattr(saving, '_check_predicts_the_same', lambda *given: None)
+  given: Any = dict(
+    *({'num_features': 3, 'context_length': 4, 'num_layers': 1, 'width': 4},),
+    **{'positions': 'rotary', 'feed_forward': 'swiglu', 'norm': 'rms'},
+    **{'guess': 'fixed', 'guess_weights': [1.0, 2.0, 3.0], 'guess_bias': 0.5},
+  )
+
+  def build() -> Any:
+    return zoo.create_model('transformer', **given, rngs=nnx.Rngs(0))
+
+  model = drawn(build, dtype='float32')
+  path, twin = tmp_path / 'new' / 'model.safetensors', tmp_path / 'twin.py'
+  zoo.export(model, path, isotropic(3, 4), twin=twin)
+  with safetensors.safe_open(path, framework='numpy') as opened:
+    (text,) = opened.metadata().values()
+    arrays = opened.get_tensors()
+  assert ' '.join(sorted(arrays)) == ' '.join(NAMES.split())
+  kernel = model.layers[0].mixer.query.kernel
+  np.testing.assert_array_equal(arrays['layers.0.mixer.query.kernel'], kernel)
+  np.testing.assert_array_equal(arrays['guess.weights'], [[1.0], [2.0], [3.0]])
+  found = json.loads(text)
+  assert found['arguments'].items() >= {**given, 'num_heads': 2}.items()
+  assert found['config']['model']['name'] == 'transformer'
+  assert found['config']['task']['context_length'] == 4
+  assert_same(zoo.load(path).model, model)
+  assert twin.read_text().startswith('"""A transformer of ICL Zoo in plain PyTorch')
+
+
+def test_what_cannot_be_exported_is_one_line(file, tmp_path, register):
+  saved = zoo.load(file)
+  with refuses('the task that the model is for'):
+    zoo.export(saved.model, tmp_path / 'a.safetensors')
+  with refuses("model.pt'; it must be a file NAME.safetensors"):
+    zoo.export(saved, tmp_path / 'model.pt')
+  with refuses('there is none of a YqLSA', "all 'softmax'"):
+    zoo.export(saved, tmp_path / 'a.safetensors', twin=tmp_path / 'a.py')
+  with refuses('gs:, which cannot'):
+    zoo.export(saved, 'gs://bucket/a.safetensors')
+  with refuses('zoo.export writes it'):
+    zoo.save(saved.model, URL, config=saved.config)
+
+  @register('drawing')
+  class Drawing(Scaled):
+    def __init__(self, num_features, *, rngs):
+      super().__init__(num_features, rngs=rngs)
+      self.rngs = rngs
+
+  with refuses('random key', 'zoo.save can'):
+    zoo.export(Drawing(3, rngs=nnx.Rngs(0)), tmp_path / 'a.safetensors', TASK)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_something_else_is_named(file, tmp_path):
+  path = tmp_path / 'a.safetensors'
+  with refuses('a.safetensors cannot be read', 'No such file'):
+    zoo.load(path)
+  safetensors.numpy.save_file({'w': np.zeros(3)}, path)
+  with refuses("no model of ICL Zoo: its metadata have no entry 'icl_zoo'"):
+    zoo.load(path)
+  safetensors.numpy.save_file({'w': np.zeros(3)}, path, {'icl_zoo': '{"format": 1}'})
+  with pytest.raises(zoo.RunError, match='is damaged: its metadata'):
+    zoo.load(path)
+  content = file.read_bytes()
+  for damaged in content[:-1], b'', content[:100]:
+    path.write_bytes(damaged)
+    with pytest.raises(zoo.RunError, match=r'a\.safetensors is damaged'):
+      zoo.load(path)
+  with safetensors.safe_open(file, framework='numpy') as opened:
+    safetensors.numpy.save_file({'w': np.zeros(3)}, path, opened.metadata())
+  with refuses('does not fit the model that its config names now: it has w (3,)'):
+    zoo.load(path)
+
+
+class FakeHub:
+  """What `zoo.export` calls of HfApi; it commits into the cache of the library."""
+
+  def __init__(self, cache: pathlib.Path):
+    self.cache, self.created = cache, []
+
+  def create_repo(self, name: str, exist_ok: bool) -> None:
+    assert exist_ok
+    self.created.append(name)
+
+  def upload_file(self, path_or_fileobj, path_in_repo: str, repo_id: str) -> None:
+    commit, content = 40 * 'a', pathlib.Path(path_or_fileobj).read_bytes()
+    folder = self.cache / f'models--{repo_id.replace("/", "--")}'
+    for name, text in {
+      f'snapshots/{commit}/{path_in_repo}': content,
+      'refs/main': commit.encode(),
+    }.items():
+      (folder / name).parent.mkdir(parents=True)
+      (folder / name).write_bytes(text)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+  """The hub, which is offline but for its commits."""
+  monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+  hub = FakeHub(tmp_path)
+  monkeypatch.setattr(huggingface_hub, 'HfApi', lambda: hub)
+  return hub
+
+
+def test_a_model_goes_to_the_hub_and_comes_back(file, hub, call):
+  saved = zoo.load(file)
+  zoo.export(saved, URL)
+  assert hub.created == ['owner/name']
+  again = zoo.load(f'{URL}/')
+  assert_same(again.model, saved.model)
+  assert again.config == saved.config
+  answer = call('probe', f'--checkpoint={URL}', '--step=3')
+  assert answer.code == 2
+  assert f'{URL} has no step 3; it has [5000]' in answer.err
+
+
+def test_what_is_not_on_the_hub_is_one_line(file, hub, monkeypatch):
+  with pytest.raises(
+    zoo.RunError, match=f'{URL} has no model.safetensors in the cache'
+  ):
+    zoo.load(URL)
+  for wrong in 'hf://name', 'hf://owner/name/more', 'hf://own er/name':
+    with refuses(f'{wrong!r} is no model; it must be like hf://owner/name'):
+      zoo.load(wrong)
+  hub.upload_file(__file__, 'model.safetensors', 'owner/name')
+  with pytest.raises(zoo.RunError, match=f'{URL} is damaged'):
+    zoo.load(URL)
+
+  def fail(name: str, exist_ok: bool) -> None:
+    raise OSError('401 for\nowner/name')
+
+  hub.create_repo = fail
+  with pytest.raises(zoo.RunError, match=f'{URL} cannot be written: 401 for owner/n'):
+    zoo.export(zoo.load(file), URL)
+  monkeypatch.delitem(sys.modules, 'zoo.host.hub')
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
+  with refuses(
+    "huggingface_hub is not installed; hf:// needs pip install 'icl-zoo[hub]'"
+  ):
+    zoo.load(URL)

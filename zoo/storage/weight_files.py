@@ -1,0 +1,57 @@
+"""A model in one file of safetensors: its arrays by name, and what they are of."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jaxtyping import PyTree
+
+from zoo.core.errors import RunError, UserError, in_one_line
+from zoo.host.files import parse_json
+from zoo.storage.orbax_folders import array_name
+
+SUFFIX = '.safetensors'
+_KEY = 'icl_zoo'  # of the only entry in the file's metadata, which are texts
+
+
+def write(path: pathlib.Path, state: PyTree, metadata: Mapping[str, object]) -> None:
+  """Writes the arrays of a state under the names that `zoo.save` gives them.
+
+  Raises UserError for a state with random keys, OSError for a file that cannot be
+  written.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+  arrays = {}
+  for where, leaf in leaves:
+    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      raise UserError(
+        f'{array_name(where)} is a random key, which {SUFFIX} cannot hold; zoo.save can'
+      )
+    arrays[array_name(where)] = np.array(leaf, order='C')
+  text = {_KEY: json.dumps(metadata)}
+  path.write_bytes(safetensors.numpy.save(arrays, text))
+
+
+def read(path: pathlib.Path) -> tuple[object, dict[str, np.ndarray]]:
+  """The metadata and the arrays of a file that `write` has written.
+
+  Raises UserError for a file of something else, RunError for a damaged one.
+  """
+  try:
+    with safetensors.safe_open(path, framework='numpy') as file:
+      text = (file.metadata() or {}).get(_KEY)
+      if text is None:
+        raise UserError(
+          f'{path} is no model of ICL Zoo: its metadata have no entry {_KEY!r}'
+        )
+      return parse_json(text, str(path)), file.get_tensors()
+  except OSError as error:
+    raise UserError(f'{path} cannot be read: {error.strerror or error}') from error
+  except safetensors.SafetensorError as error:
+    raise RunError(f'{path} is damaged: {in_one_line(error)}') from error

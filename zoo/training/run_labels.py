@@ -1,0 +1,169 @@
+"""What runs are called in a plot, and whether their losses may share an axis."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from flax.traverse_util import flatten_dict
+
+from zoo.core import losses, registry
+from zoo.core.errors import UserError
+from zoo.core.protocols import Task
+from zoo.host.files import read_json
+from zoo.storage.workdir import POINTS
+from zoo.tasks.base import is_squared
+
+TABLE = 'table.json'  # of a sweep
+# Fields on which the trained model does not depend, but for rounding.
+_NO_MATTER = 'checkpoint.', 'mesh.', 'eval.', 'train.log_every'
+_MOST_FIELDS = 4  # in a label
+
+Config = Mapping[str, Any]  # as config.json has it
+
+
+def config_of(workdir: pathlib.Path) -> dict[str, Any]:
+  """The config of a run, with the name of its model; raises UserError."""
+  path = workdir / 'config.json'
+  points = workdir / POINTS
+  if points.is_dir() or (workdir / TABLE).is_file():
+    names = sorted(one.name for one in points.iterdir()) if points.is_dir() else []
+    raise UserError(
+      f'{workdir} is a sweep; plot it alone once it has ended, against the step, or '
+      f'some of its points, such as {points / (names[0] if names else "NAME")}'
+    )
+  if not path.is_file():
+    raise UserError(f'{workdir} holds no run: there is no config.json in it')
+  config = read_json(path)
+  model = config.get('model') if isinstance(config, dict) else None
+  if not isinstance(model, dict) or not isinstance(model.get('name'), str):
+    raise UserError(f'{path} is damaged: it names no model')
+  return config
+
+
+def labels_of(configs: Mapping[pathlib.Path, Config]) -> dict[pathlib.Path, str]:
+  """A label for each run, all different: what differs between the configs of the runs.
+
+  If each has another model, that names it, and the fields of the model and its
+  optimizer are not compared. Runs that are still alike have their folders in addition.
+  """
+  fields = {
+    folder: {
+      name: value
+      for name, value in flatten_dict(dict(config), sep='.').items()
+      if not name.startswith(_NO_MATTER)
+    }
+    for folder, config in configs.items()
+  }
+  differing = _differing([*fields.values()])
+  labels = {}
+  for folder, one in fields.items():
+    own = [name for name in differing if name in one]
+    words = [named(name, one[name]) for name in own[:_MOST_FIELDS]]
+    words += ['…'] * (len(own) > _MOST_FIELDS)
+    labels[folder] = ', '.join(words) or named('model.name', one['model.name'])
+  found = labels
+  for parts in 1, 2, 99:  # of the path
+    if len({*found.values()}) == len(found):
+      break
+    found = {
+      folder: f'{label} ({pathlib.PurePath(*folder.parts[-parts:])})'
+      for folder, label in labels.items()
+    }
+  return found
+
+
+def _differing(fields: list[dict[str, Any]]) -> list[str]:
+  """The fields in which runs differ, names of models and tasks first.
+
+  What only some runs have matters only if their models and tasks have one name.
+  """
+  models, tasks = (
+    {str(one.get(name)) for one in fields} for name in ('model.name', 'task.name')
+  )
+  left_out = ()
+  if 1 < len(models) == len(fields):
+    left_out = 'model.', 'optimizer.'
+  found = []
+  for name in dict.fromkeys(name for one in fields for name in one):
+    values = {str(one[name]) for one in fields if name in one}
+    only_some = len(models) == len(tasks) == 1 and any(
+      name not in one for one in fields
+    )
+    if (len(values) > 1 or only_some) and not name.startswith(left_out):
+      found.append(name)
+  if left_out:
+    found.append('model.name')
+  return sorted(found, key=lambda name: (not name.endswith('.name'), name))
+
+
+def named(field: str, value: object) -> str:
+  """A field and its value, as short as it is clear: seed=0, mixer=softmax, lsa."""
+  section, _, leaf = field.rpartition('.')
+  if isinstance(value, float):
+    value = f'{value:g}'
+  text = f'{value!s:.80}' if field == 'model.name' else f'{value!s:.40}'
+  if leaf == 'name':
+    return text if section == 'model' else f'{section}={text}'
+  return f'{leaf}={text}'
+
+
+def check_losses(configs: Mapping[pathlib.Path, Config], training: bool) -> str:
+  """The loss of all runs in words; raises UserError if they have several.
+
+  With `training` it is the one that is trained. It is empty if no task is known; a task
+  that cannot be made here is left out with a warning.
+  """
+  kinds: dict[str, pathlib.Path] = {}
+  for folder, config in configs.items():
+    if kind := _kind_of_loss(folder, config):
+      kinds.setdefault(kind + (trained_at(config) if training else ''), folder)
+  if len(kinds) > 1:
+    (one, first), (other, second), *_ = kinds.items()
+    raise UserError(
+      f'the loss of {first} is {one}, and that of {second} is {other}; plot them '
+      'apart, since the two cannot share an axis'
+    )
+  return next(iter(kinds), '')
+
+
+def _kind_of_loss(folder: pathlib.Path, config: Config) -> str | None:
+  """The loss of the task of a run in words; None if the task is not known."""
+  section = config.get('task')
+  try:
+    task = registry.tasks.create(**cast(Any, section))
+  except (UserError, TypeError):
+    name = section.get('name') if isinstance(section, dict) else None
+    logging.warning(
+      'the task %s of %s cannot be made here, so that its loss may be of another kind '
+      'than that of other runs; --import=MODULE imports a task of your own',
+      *(name, folder),
+    )
+    return None
+  return loss_in_words(task)
+
+
+def loss_in_words(task: Task) -> str:
+  """The loss of a task: one of the library's, or that of its class."""
+  if is_squared(task):
+    return 'the squared error'
+  at = jnp.asarray([0.3, -2.0]), jnp.asarray([0.25, 0.75])
+  found = task.loss(*at)
+  for known in losses.log_loss, losses.cross_entropy:
+    expected = known(*at)
+    if found.shape == expected.shape and np.allclose(found, expected):
+      return 'the log loss'
+  return f'the loss of {type(task).__name__}'
+
+
+def trained_at(config: Config) -> str:
+  """What is trained if it is not the loss of samples at the query; else empty."""
+  objective = config.get('objective')
+  fields = objective if isinstance(objective, dict) else {}
+  if fields.get('name', 'sampled') != 'sampled':
+    return f', objective={fields["name"]}'
+  return ' of every example' if fields.get('positions') == 'every' else ''
