@@ -234,12 +234,13 @@ def render_grid(
       axes.set_xlabel('')
     if number % columns and sharey != 'none':
       axes.set_ylabel('')
-  if len({panel.x_axis for panel in panels}) == 1:
+  several = len(panels) > 1
+  if several and len({panel.x_axis for panel in panels}) == 1:
     figure.supxlabel(panels[0].x_axis, parse_math=False)
     for axes in every:
       axes.set_xlabel('')
-  if len({panel.y_axis for panel in panels}) == 1:
-    figure.supylabel(panels[0].y_axis, parse_math=False, multialignment='center')
+  if several and len({panel.y_axis for panel in panels}) == 1:
+    figure.supylabel(panels[0].y_axis, parse_math=False)
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)
