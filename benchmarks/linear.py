@@ -328,4 +328,4 @@ def plot_scaling(scaling: dict[str, Any]) -> Figure:
     title, axis = f'power {found["exponent"]:.2f}', f'{label} (log scale)'
     time_axis = 'time of a training step (ms, log scale)'
     panels.append(Panel(title, axis, time_axis, shown, 'log', 'log'))
-  return render_grid(panels, 2, 2.6, sharey='all')
+  return render_grid(panels, 2, 2.6, sharey=True)

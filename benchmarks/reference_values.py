@@ -21,7 +21,6 @@ from zoo.core.errors import UserError, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Task
 from zoo.measure.curves import sample_losses
-from zoo.reports.style import BLACK, SKY, Figure, in_style, legend_above
 from zoo.tasks.baselines import HostBaseline
 
 _NUM_HOST_PROMPTS = 600
@@ -120,25 +119,6 @@ def measure(
       else:
         stderr = float(values.std(ddof=1)) / math.sqrt(len(values))
         yield Row(one, float(values.mean()), stderr)
-
-
-@in_style()
-def histogram(rows: Sequence[Row]) -> Figure:
-  """How many values deviate by how many standard errors, beside a normal density."""
-  found = np.array([row.deviation for row in rows])
-  found = found[np.isfinite(found) & (found != 0)]  # exact values do not deviate
-  least, most = np.floor(found.min(initial=-1)), np.ceil(found.max(initial=1))
-  edges = np.arange(least, most + 0.5, 0.5)
-  figure = Figure(3.0)
-  axes = figure.subplots()
-  axes.hist(found, [*edges], color=SKY, edgecolor='white', label=f'{len(found)} values')
-  x = np.linspace(edges[0], edges[-1], 201)
-  density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-  axes.plot(x, 0.5 * len(found) * density, color=BLACK, label='N(0, 1)')
-  axes.set_xlabel('measured − known, in standard errors of the difference')
-  axes.set_ylabel('values')
-  legend_above(figure)
-  return figure
 
 
 def _sample(

@@ -20,7 +20,7 @@ ABOUT = {
   'lsa': """\
 One head of linear attention with a fixed initial guess (arXiv 2512.04268, eq. 3).
 
-Training ends at a risk of 14.4330; the lowest known for one head is 14.4306. One step
+Training ends at a risk of 14.4330; the infimum for one head is 14.4306. One step
 of gradient descent has 5.2381, which no number of heads reaches with a fixed guess of
 0. `:paper` ends at 14.4558.""",
   'multi_head_lsa': """\

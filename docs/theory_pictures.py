@@ -1,16 +1,21 @@
 """Draws the pictures of docs/concepts.md, docs/dynamics.md and docs/large_dimension.md.
 
 python docs/theory_pictures.py docs/images
+
+It takes some minutes, in which five transformers train.
 """
 
 import math
 import pathlib
 import sys
+import tempfile
 
 import jax
 import numpy as np
 from flax import nnx
 
+import configs
+import zoo
 from zoo.core.learning_rule import LearningRule
 from zoo.estimators import best_step_size
 from zoo.models import LTB, YqLSA
@@ -47,9 +52,8 @@ def draw_guess_time() -> Figure:
   for length, colours in ((0.5, (BLUE, VERMILION)), (2.0, (GREEN, PURPLE))):
     task = LinearRegression(5, 5, prior_mean=np.full(5, length / 5**0.5))
     for model, colour in zip((YqLSA, LTB), colours, strict=True):
-      found = [guess_times(model, scale, task) for scale in _SCALES]
+      flow, law = guess_times(model, task)
       name = f'{"yq-LSA" if model is YqLSA else "LTB"}, |w*| = {length:g}'
-      flow, law = np.transpose(found)
       times.append(series(name, 'dots', colour, _SCALES, flow))
       times.append(series(f'{name}, law', 'line', colour, _SCALES, law))
   guess = Panel(
@@ -59,16 +63,22 @@ def draw_guess_time() -> Figure:
 
 
 def guess_times(
-  model: type[YqLSA] | type[LTB], scale: float, task: LinearRegression
-) -> tuple[float, float]:
-  """When the guess of a flow reaches half of w*, and what the law says."""
-  weights = model(task.num_features, init_scale=float(scale), rngs=nnx.Rngs(0))
-  law = dynamics.guess_time(weights, task)
-  at = np.linspace(0, 4 * law, 60)
-  flow = dynamics.gradient_flow(weights, task, at, 1e-8)
-  length = np.linalg.norm(task.prior_mean)
-  learned = flow.guesses @ task.prior_mean / length**2
-  return float(np.interp(0.5, np.maximum.accumulate(learned), at)), law
+  model: type[YqLSA] | type[LTB], task: LinearRegression
+) -> tuple[list[float], list[float]]:
+  """When the guesses of flows reach half of w*, and what the law says."""
+  starts = [
+    model(task.num_features, init_scale=float(scale), rngs=nnx.Rngs(0))
+    for scale in _SCALES
+  ]
+  laws = [dynamics.guess_time(start, task) for start in starts]
+  at = np.linspace(0, 4 * max(laws), 200)
+  flows = dynamics.gradient_flows(starts, task, at)
+  half = np.sum(task.prior_mean**2) / 2
+  found = [
+    float(np.interp(half, np.maximum.accumulate(flow.guesses @ task.prior_mean), at))
+    for flow in flows
+  ]
+  return found, laws
 
 
 def draw_toys() -> Figure:
@@ -136,9 +146,49 @@ def _finite(context_length: int, steps: int) -> float:
   return polynomial_optimum(LinearRegression(10, context_length), steps).risk / 10
 
 
+def draw_softmax() -> Figure:
+  """One trained layer of softmax attention, and what is known of it."""
+  lengths = np.array([5, 10, 20, 40, 80])
+  tasks = [LinearRegression(5, int(c)) for c in lengths]
+  trained = [trained_softmax(int(c)) / 5 for c in lengths]
+  small = [asymptotic.softmax_risk(task) / 5 for task in tasks]
+  linear = [polynomial_optimum(task, 1).risk / 5 for task in tasks]
+  limit = [asymptotic.depth_limit(float(c) / 5, 1) for c in lengths]
+  print(np.round([trained, small, linear, limit], 4))
+  ratios = lengths / 5
+  drawn = (
+    series('softmax, trained', 'dots', BLUE, ratios, trained),
+    series('softmax, small weights', 'line', VERMILION, ratios, small),
+    series('linear attention', 'line', GREEN, ratios, linear),
+    series('both, d → ∞', 'line', PURPLE, ratios, limit),
+  )
+  panel = Panel('a', 'examples C / d', 'share of the risk left', drawn, 'log', 'log')
+  return render_figure((panel,))
+
+
+def trained_softmax(context_length: int) -> float:
+  """The risk that a transformer of one layer of softmax attention reaches."""
+  config = configs.get_config('transformer')
+  config.task.context_length = context_length
+  config.model.num_layers, config.model.num_heads, config.model.width = 1, 4, 32
+  config.model.tokens, config.model.positions = 'joint', 'none'
+  config.model.feed_forward, config.model.norm = 'none', 'none'
+  config.objective.positions = 'query'
+  config.train.num_steps, config.train.batch_size = 5000, 256
+  config.optimizer.learning_rate = 3e-3
+  config.eval.num_batches, config.eval.num_compared = 256, 0
+  with tempfile.TemporaryDirectory() as folder:
+    summary = zoo.train(config, folder)
+  assert summary is not None
+  risk = summary['eval_risk']
+  assert risk is not None
+  return risk
+
+
 if __name__ == '__main__':
   folder = pathlib.Path(sys.argv[1])
   draw_step().savefig(folder / 'step.png')
   draw_guess_time().savefig(folder / 'guess_time.png')
   draw_toys().savefig(folder / 'toys.png')
   draw_large_dimension().savefig(folder / 'large_dimension.png')
+  draw_softmax().savefig(folder / 'softmax.png')

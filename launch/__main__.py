@@ -12,6 +12,7 @@ COMMANDS = {
   'probe': 'check whether a trained model does gradient descent',
   'paper': 'reproduce the figures and claims of the paper',
   'atlas': 'train many architectures on many tasks, and compare them',
+  'results': 'draw the pictures of the documents from the results that are kept',
   'headlines': 'measure the numbers that an implementation must reproduce',
   'llm': 'ask a language model for labels',
   'catalog': 'list models, tasks, configs, checkpoints and evaluation sets',

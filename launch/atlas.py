@@ -1,15 +1,18 @@
-"""Trains architectures × tasks × initial guesses, and compares them on one page.
+"""Trains architectures × tasks × initial guesses until their losses are flat.
 
-  python -m launch.atlas                                  # 40 minutes on two cores
+  python -m launch.atlas                            # hours; see docs/architectures.md
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
-  python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --seeds=1
-  python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=yq_lsa,gru
-  python -m launch.atlas --scale=full                     # on an accelerator
+  python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --minutes=5
+  python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=gru
+  python -m launch.atlas --scale=gpu                # on an accelerator
 
-The models, tasks and scales are in configs/atlas/__init__.py. Rerun the same command to
-resume after an interruption, or name more models, tasks or guesses to add their cells.
-N processes divide the cells if each is started with --part=I/N, I = 1, …, N; afterwards
-the command without --part writes the report.
+The models, tasks and scales are in configs/atlas/__init__.py. For each cell a halving
+search finds the learning rate, and the number of steps doubles until the last doubling
+changes the loss by less than 3 % and less than its interval over seeds, or until the
+minutes of the cell are spent. Rerun the same command to resume after an interruption,
+with more --minutes to train cells on that are not flat, or with other models, tasks or
+guesses to add their cells. N processes divide the cells if each is started with
+--part=I/N, I = 1, …, N; afterwards the command without --part writes the report.
 """
 
 from __future__ import annotations
@@ -25,21 +28,17 @@ from launch import cli
 from zoo.core.errors import UserError, check_count, check_name, check_number
 
 if TYPE_CHECKING:
-  from zoo.studies.atlas import Grid
+  from zoo.studies.atlas import Cell, Settings
 
 flags.adopt_module_key_flags(cli)
 _SCALE = flags.DEFINE_string(
-  'scale', 'laptop', 'laptop, or full: the sizes of Garg et al., on an accelerator.'
+  'scale', 'laptop', 'laptop, or gpu: the sizes of Garg et al., on an accelerator.'
 )
 _MODELS = flags.DEFINE_list(
-  'models',
-  None,
-  'Mixers, models of configs/atlas, or your own. Default: those of the scale.',
+  'models', None, 'Mixers, models of configs/atlas, or your own. Default: 18.'
 )
 _TASKS = flags.DEFINE_list(
-  'tasks',
-  None,
-  'Tasks of configs/atlas, any others, or your own. Default: those of the scale.',
+  'tasks', None, 'Tasks of configs/atlas, others, or your own. Default: 6.'
 )
 _GUESSES = flags.DEFINE_list(
   'guesses',
@@ -53,16 +52,21 @@ _LENGTHS = flags.DEFINE_list(
   'Context lengths at which to train each task, e.g. 1,10,100. Default: its own.',
 )
 _SEEDS = flags.DEFINE_integer(
-  'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: that of the scale.'
-)
-_RATES = flags.DEFINE_list(
-  'learning_rates',
-  None,
-  'Learning rates to try; the best is chosen on held-out prompts. Default: those of '
-  'the scale.',
+  'seeds', None, 'Runs of each cell: seeds 0, 1, … Default: five or three.'
 )
 _STEPS = flags.DEFINE_integer(
-  'steps', None, 'Training steps. Default: those of the scale.'
+  'steps', None, 'Steps of the first budget, which doubles. Default: of the scale.'
+)
+_SEARCH = flags.DEFINE_integer(
+  'search_steps',
+  None,
+  'Steps of the first round of the search of the learning rate. Default: of the scale.',
+)
+_MINUTES = flags.DEFINE_float(
+  'minutes',
+  None,
+  'Minutes of training after which a cell starts no further budget. Default: of the '
+  'scale.',
 )
 _PART = cli.define_part('cells')
 _OUT = flags.DEFINE_string(
@@ -73,19 +77,14 @@ _OUT = flags.DEFINE_string(
 
 
 def main() -> None:
-  scale = cells.scales()[check_name('--scale:', _SCALE.value, cells.scales())]
-  models = _names(_MODELS, cells.list_models(), scale.models)
-  tasks = _names(_TASKS, cells.list_tasks(), scale.tasks)
+  check_name('--scale:', _SCALE.value, cells.SCALES)
+  models = _names(_MODELS, cells.list_models(), cells.DEFAULT_MODELS)
+  tasks = _names(_TASKS, cells.list_tasks(), cells.default_tasks())
   asked = _names(_GUESSES, cells.GUESSES, [])
-  num_seeds = _count(_SEEDS, scale.num_seeds)
-  num_steps = _count(_STEPS, scale.num_steps)
   lengths = [None] if _LENGTHS.value is None else _lengths(_LENGTHS.value)
-  rates = scale.learning_rates
-  if _RATES.value is not None:
-    rates = [_rate(text) for text in _RATES.value]
+  _settings('linear')  # so that a mistyped flag is reported at once
   part = cli.part_of(_PART)
   out = cli.workdir_of(_OUT, _OUT.default)
-  # Imported here so that a mistyped flag is reported at once.
   from zoo.studies import atlas
 
   named = [
@@ -94,17 +93,36 @@ def main() -> None:
     for length in lengths
     for model in models
     for guess in (
-      (asked or scale.guesses.get(task, ['zero'])) if cells.has_guess(model) else [None]
+      (asked or cells.guesses_of(task)) if cells.has_guess(model) else [None]
     )
   ]
   get_config = functools.partial(cells.get_config, scale=_SCALE.value)
-  grid = atlas.Grid(named, num_seeds, rates, num_steps)
-  found = atlas.run(grid, get_config, out, _command(grid), part)
+  grid = atlas.Grid(named, get_config, _settings_of)
+  found = atlas.run(grid, out, _command(), part)
   if found is None:
     cli.end_stopped(out)
   if part is not None:
     return cli.print_part(part)
-  print(f'\n{atlas.table(found)}\n\nthe report is {out}/report.html')
+  print(*(table.text() for table in atlas.tables(found)), sep='\n\n')
+  print(f'\nthe report is {out}/report.html')
+
+
+def _settings(task: str) -> tuple[str, int, int, int, float]:
+  """The fields of `atlas.Settings` for a task; raises UserError."""
+  sizes = cells.SCALES[_SCALE.value]
+  return (
+    _SCALE.value,
+    _count(_SEEDS, cells.num_seeds(task)),
+    _count(_STEPS, sizes.num_steps, 200),
+    _count(_SEARCH, sizes.search_steps, 200),
+    check_number('--minutes', _MINUTES.value or sizes.minutes, above=0.0),
+  )
+
+
+def _settings_of(cell: Cell) -> Settings:
+  from zoo.studies import atlas
+
+  return atlas.Settings(*_settings(cell.task))
 
 
 def _names(
@@ -120,8 +138,10 @@ def _names(
   return names
 
 
-def _count(flag: flags.FlagHolder, default: int) -> int:
-  return default if flag.value is None else check_count(f'--{flag.name}', flag.value)
+def _count(flag: flags.FlagHolder, default: int, minimum: int = 1) -> int:
+  return check_count(
+    f'--{flag.name}', default if flag.value is None else flag.value, minimum=minimum
+  )
 
 
 def _lengths(texts: Sequence[str]) -> list[int]:
@@ -132,22 +152,14 @@ def _lengths(texts: Sequence[str]) -> list[int]:
   return sorted({*map(int, texts)})
 
 
-def _rate(text: str) -> float:
-  try:
-    return check_number('--learning_rates', float(text), above=0.0)
-  except ValueError:
-    raise UserError(f'--learning_rates has {text!r}; it must be numbers > 0') from None
-
-
-def _command(grid: Grid) -> str:
-  """The command for this grid, without the names of the cells and the folder."""
-  rates = ','.join(f'{rate:g}' for rate in grid.learning_rates)
-  own = ','.join(flags.FLAGS['import'].value or ())  # mixers and models
-  imports = f'--import={own} ' if own else ''
-  return (
-    f'python -m launch.atlas {imports}--scale={_SCALE.value} --seeds={grid.num_seeds} '
-    f'--steps={grid.num_steps} --learning_rates={rates}'
-  )
+def _command() -> str:
+  """The command for this grid, without the folder and the part."""
+  given = [
+    f'--{flag.name}={flag.serialize().partition("=")[2]}'
+    for flag in flags.FLAGS.get_key_flags_for_module(__name__)
+    if flag.present and flag.name not in ('out', 'part')
+  ]
+  return ' '.join(['python -m launch.atlas', *given])
 
 
 if __name__ == '__main__':

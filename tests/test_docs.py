@@ -66,20 +66,6 @@ def test_links_in_documents_lead_somewhere():
 _SUBSCRIPTS = str.maketrans({'₁': '_1', '₂': '_2'})
 
 
-def test_what_a_search_found_is_not_called_an_infimum():
-  """Below d heads only bounds are proved (docs/theory.md, section 5)."""
-  pages = [
-    *ROOT.glob('README.md'),
-    *ROOT.glob('docs/*.md'),
-    *ROOT.glob('checkpoints/*.md'),
-  ]
-  sources = [*ROOT.glob('zoo/**/*.py'), *ROOT.glob('configs/*.py')]
-  for path in [*pages, *sources]:
-    said = ' '.join(path.read_text().split()).lower()
-    for words in ('exact infim', 'infimum for one head', 'infimum of lsa'):
-      assert words not in said, f'{path.name}: {words}'
-
-
 def test_the_diagram_has_the_tokens_of_the_table(monkeypatch):
   monkeypatch.syspath_prepend(ROOT / 'docs')
   diagrams = importlib.import_module('diagrams')
@@ -152,6 +138,7 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
   ('name', 'num_pictures'),
   [
     pytest.param('probing.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('dynamics.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('own_task.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('theory.ipynb', 4, marks=FULL),
   ],

@@ -149,9 +149,9 @@ def test_adam_takes_the_clipped_gradient():
   np.testing.assert_allclose(found, [*adam(clipped, 0.1)], rtol=2e-4)
 
 
-def rates(schedule, **changes):
+def rates(schedule, num_steps=None, **changes):
   config = _config(learning_rate=1.0, **{'schedule': schedule, **changes})
-  schedule = build_schedule(config.optimizer, config.train.num_steps)
+  schedule = build_schedule(config.optimizer, num_steps or config.train.num_steps)
   return np.asarray([schedule(step) for step in range(13)])
 
 
@@ -175,6 +175,10 @@ def test_schedules():
   stable = rates('wsd', warmup_steps=2, decay_share=0.5)
   np.testing.assert_allclose(stable[:7], [0, 0.5, 1, 1, 1, 1, 1])
   np.testing.assert_allclose(stable[6:], np.linspace(1, 0, 7), atol=1e-6)
+  # The number of steps may be an array: of ten, of which five decay.
+  fewer = rates('wsd', jnp.float32(10), warmup_steps=2, decay_share=0.5)
+  decay = [0.8, 0.6, 0.4, 0.2, 0]
+  np.testing.assert_allclose(fewer[2:11], [1, 1, 1, 1, *decay], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import pytest
 from matplotlib.text import Text
 
 import zoo
-from benchmarks.reference_values import Reference, Row, histogram
 from tests.launch.processes import ROOT
 from tests.settings import isotropic
-from tests.test_atlas import cell_of
+from tests.test_atlas import rows_of_all_kinds
 from tests.test_plots import example
 from zoo.measure.comparison import Measured
 from zoo.measure.intervals import Estimate
@@ -27,7 +26,7 @@ from zoo.probing.pictures import (
   plot_shifts,
 )
 from zoo.probing.shifts import Shift, ShiftedRisk
-from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.comparison_plots import plot_by_examples, plot_deviations
 from zoo.reports.plots import Panel, render_figure, series
 from zoo.reports.style import BLACK, BLUE, PALETTE, WIDTH, Figure
 from zoo.studies.atlas import pictures, results
@@ -158,30 +157,8 @@ def _alignment(tmp_path):
   return plot_alignment(gd, gd, task, 'gd')
 
 
-def _histogram(tmp_path):
-  known = Reference('lsa', '{}', 'zero', '1', 'loss', 1.0, 1.0, 0.1, 'formula')
-  return histogram([Row(known, 1 + gap, 0.1) for gap in np.linspace(-0.3, 0.4, 21)])
-
-
 def _atlas(draw):
-  def drawn(tmp_path):
-    return draw(
-      [
-        cell_of('gru', 'zero', [4, 8]),
-        cell_of('gru', 'residual', [3, 6]),
-        cell_of('lsa', None, [2, 2]),
-        cell_of('yq_lsa', None, [1, 1]),
-      ]
-    )
-
-  return drawn
-
-
-def _contexts(cells):
-  lengths = {'lengths': (0, 2, 4)}
-  longer = [one._replace(cell=one.cell._replace(context_length=4)) for one in cells]
-  longer = [one._replace(context_length=4, **lengths) for one in longer]
-  return pictures.contexts([*(one._replace(**lengths) for one in cells), *longer])
+  return lambda tmp_path: draw(rows_of_all_kinds())
 
 
 def _diagram(tmp_path):
@@ -194,14 +171,19 @@ def _diagram(tmp_path):
 _EXAMPLES = {
   'render_figure': lambda tmp_path: _panels(),
   'plot_alignment': _alignment,
-  'histogram': _histogram,
+  'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0, 0.1, 2.0]),
   'plot_heat_maps': _atlas(pictures.heat_map),
-  'plot_rows': _atlas(lambda cells: pictures.shares(results.changes(cells))),
-  'render_grid': _atlas(_contexts),
+  'plot_rows': _atlas(lambda rows: pictures.effects(results.changes(rows))),
+  'render_grid': _atlas(pictures.by_operations),
   'draw': _diagram,
 }
 # Others with as many and as long texts as there may be.
-_CROWDED = {'shifts': _shifts, 'heads': _heads, 'attention': _attention}
+_CROWDED = {
+  'examples': _atlas(pictures.by_examples),
+  'shifts': _shifts,
+  'heads': _heads,
+  'attention': _attention,
+}
 
 
 _QUICK = 'render_figure', 'render_grid', 'shifts', 'plot_heat_maps', 'draw'

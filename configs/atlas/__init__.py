@@ -1,44 +1,42 @@
-"""The cells of launch.atlas: models and tasks at sizes that a laptop trains.
+"""The cells of launch.atlas: models and tasks, and how they are trained.
 
-All transformers have the same sizes, tokens and budget, and differ only in their mixer.
-Tokens are `joint`, with x and its label in one, as in arXiv 2512.04268. There are no
-positions, so that a model can read longer contexts, and the loss is that of the query.
-With separate tokens for x and y, a model first has to learn which belong together, and
-within these budgets most models learn little else.
+All models of a scale have the same number of weights, optimizer and batch size. All
+transformers differ only in their mixer. Tokens are `joint`, with x and its label in
+one, as in arXiv 2512.04268. There are no positions, so that a model can read longer
+contexts, and the loss is that of the query. With separate tokens for x and y, a model
+first has to learn which belong together.
 """
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import configs
 import zoo
+from zoo.config import schema
+from zoo.config.building import abstract_model, num_weights
 from zoo.config.schema import Config
-from zoo.core import registry
 from zoo.core.errors import check_name
 
 GUESSES = 'zero', 'linear', 'network', 'residual', 'residual_network'
+# One layer of linear attention: its size is that of its matrices, and it has its own
+# guess. Where theory covers the task, its lowest known risk is taken.
+LINEAR_ATTENTION = 'lsa', 'multi_head_lsa', 'yq_lsa', 'ltb'
 
-_SMALL = {'num_layers': 2, 'width': 32, 'num_heads': 2}
+_LAYERS = {'num_layers': 2, 'num_heads': 2}
 # File, variant and hyper-parameters of the models that a mixer's name does not give.
 _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
-  'looped': (
-    'transformer',
-    'looped',
-    {'width': 32, 'num_loops': 8, 'num_trained_loops': 6},
-  ),
-  'set': ('transformer', 'set', _SMALL),
+  'looped': ('transformer', 'looped', {'num_loops': 8, 'num_trained_loops': 6}),
+  'set': ('transformer', 'set', _LAYERS),
   'deep_lsa': ('deep_lsa', '', {'num_layers': 2}),
   'gd_plus_plus': ('deep_lsa', '', {'num_layers': 2, 'form': 'gd_plus_plus'}),
-  'lstm': ('lstm', '', {'num_layers': 2, 'width': 32}),
-  'gru': ('gru', '', {'num_layers': 2, 'width': 32}),
+  'lstm': ('lstm', '', {'num_layers': 2}),
+  'gru': ('gru', '', {'num_layers': 2}),
   'deep_set': ('deep_set', '', {}),
-  'mlp': ('mlp', '', {'width': 128}),
+  'mlp': ('mlp', '', {}),
   'mlp_mixer': ('mlp_mixer', '', {}),
-  'lsa': ('lsa', '', {}),
-  'multi_head_lsa': ('multi_head_lsa', '', {}),
-  'yq_lsa': ('yq_lsa', '', {}),
-  'ltb': ('ltb', '', {}),
+  **{name: (name, '', {}) for name in LINEAR_ATTENTION},
 }
 _FIVE = {'num_features': 5, 'context_length': 10}
 # The task and its fields. If a name ends in `prior`, the mean label given x is not 0
@@ -53,11 +51,21 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     'linear_regression',
     {'num_features': 3, 'context_length': 6, 'prior_mean': 0.0, 'noise_std': 0.5},
   ),
-  'logistic': ('logistic_regression', {'num_features': 3, 'context_length': 12}),
+  'sparse': (
+    'sparse_regression',
+    {'num_features': 8, 'context_length': 12, 'num_nonzero': 2},
+  ),
+  'tree': ('decision_tree', {'num_features': 4, 'context_length': 16, 'depth': 2}),
+  # Eight keys with a value each, of which one is asked for.
+  'recall': (
+    'associative_recall',
+    {'num_keys': 8, 'num_values': 8, 'num_pairs': 8, 'context_length': 8},
+  ),
   'prior': (
     'linear_regression',
     {'num_features': 5, 'context_length': 5, 'prior_mean': 2.0},
   ),
+  'logistic': ('logistic_regression', {'num_features': 3, 'context_length': 12}),
   'logistic_prior': ('logistic_regression', {**_FIVE, 'prior_mean': 2.0}),
   'quadratic': ('quadratic_regression', _FIVE),
   'quadratic_prior': ('quadratic_regression', {**_FIVE, 'prior_mean': 2.0}),
@@ -74,8 +82,9 @@ _TASKS: dict[str, tuple[str, dict[str, Any]]] = {
   ),
   'sinusoid_prior': ('sinusoid', {'context_length': 10}),
 }
-# The tasks that are trained unless others are named.
-_DEFAULT_TASKS = 'linear', 'noisy', 'logistic', 'prior'
+# The tasks that are trained unless others are named; those with five seeds.
+_DEFAULT_TASKS = 'linear', 'noisy', 'sparse', 'tree', 'recall', 'prior'
+_FIVE_SEEDS = 'linear', 'noisy', 'prior'
 
 # No w·x approximates an even function, so these tasks have no linear guess.
 _NETWORKS = 'zero', 'network', 'residual_network'
@@ -89,60 +98,70 @@ _OF_TASK = {task: ('zero',) for task in _TASKS} | {
 
 
 class Scale(NamedTuple):
-  """What is trained by default, and sizes in place of those above."""
+  """What is trained by default, and how long and how large models are."""
 
-  models: Sequence[str]
-  tasks: Sequence[str]
-  guesses: Mapping[str, Sequence[str]]  # of each task
-  num_seeds: int
-  learning_rates: Sequence[float]
-  num_steps: int
+  weights: int  # of each model, within 10 %
+  search_steps: int  # of the first round of the search of the learning rate
+  num_steps: int  # of the first budget
+  minutes: float  # of a cell, after which it starts no further budget
   task: Mapping[str, Any]  # fields of all tasks that have them
   model: Mapping[str, Any]  # fields of all models that have them
 
 
-_LAPTOP = (
-  *('softmax', 'relu', 'linear', 'mamba2', 'delta', 'hyena', 'lstm'),
-  *('deep_set', 'mlp', 'mlp_mixer', 'deep_lsa', 'lsa', 'multi_head_lsa', 'yq_lsa'),
-  'ltb',
+_MIXERS = 'softmax', 'relu', 'linear', 'gla', 'mamba2', 'delta', 'gated_delta', 'ttt'
+DEFAULT_MODELS = (
+  *(*_MIXERS, 'looped', 'set', 'lstm', 'deep_set', 'mlp_mixer', 'deep_lsa'),
+  *LINEAR_ATTENTION,
 )
-_LAPTOP_GUESSES = {**_OF_TASK, 'prior': ('zero', 'residual')}
+SCALES = {
+  'laptop': Scale(25_000, 300, 2000, 10, {}, {}),
+  # The sizes of Garg et al. (arXiv 2208.01066).
+  'gpu': Scale(
+    9_500_000,
+    *(3000, 50_000, 600, {'num_features': 20, 'context_length': 40}),
+    {'num_layers': 12, 'num_heads': 8},
+  ),
+}
 
 
 def list_models() -> list[str]:
-  """The names of the models; a mixer's name means a transformer with that mixer."""
-  return [*zoo.list_mixers(), *_MODELS, *_own_models()]
+  """The names of the models, also of one's own.
+
+  A mixer's name means a transformer with that mixer.
+  """
+  return [*dict.fromkeys([*zoo.list_mixers(), *_MODELS, *zoo.list_models()])]
 
 
 def list_tasks() -> list[str]:
-  """The names of the tasks: those above, and each registered task with its defaults."""
-  return list(dict.fromkeys([*_TASKS, *zoo.list_tasks()]))
+  """The names of the tasks: of those above, and of all others with their defaults."""
+  return [*dict.fromkeys([*_TASKS, *zoo.list_tasks()])]
 
 
-def _own_models() -> list[str]:
-  """The models that --import has registered."""
-  return [name for name in zoo.list_models() if name not in configs.models.ABOUT]
+def default_tasks() -> list[str]:
+  """The tasks that are trained unless others are named."""
+  return [*_DEFAULT_TASKS]
 
 
-def scales() -> dict[str, Scale]:
-  """The scales by name: `laptop` takes 40 minutes on 2 cores, `full` an accelerator."""
-  rates = 0.003, 0.01
-  field = {'num_features': 20, 'context_length': 40}
-  gpt2 = {'num_layers': 12, 'width': 256, 'num_heads': 8}
-  return {
-    'laptop': Scale(_LAPTOP, _DEFAULT_TASKS, _LAPTOP_GUESSES, 2, rates, 1000, {}, {}),
-    # The sizes of Garg et al. (arXiv 2208.01066).
-    'full': Scale(
-      *(list_models(), _DEFAULT_TASKS, _OF_TASK, 3, (1e-4, 3e-4), 500_000, field, gpt2)
-    ),
-  }
+def guesses_of(task: str) -> Sequence[str]:
+  """The guesses that are trained on a task unless others are named."""
+  return _OF_TASK.get(task, ('zero',))
+
+
+def num_seeds(task: str) -> int:
+  """The runs of each cell of a task: five on the tasks of the README, else three."""
+  return 5 if task in _FIVE_SEEDS else 3
+
+
+def _made(model: str) -> tuple[str, str, dict[str, Any]]:
+  """The file, the variant and the hyper-parameters of a model."""
+  if model in zoo.list_mixers():
+    return 'transformer', '', {**_LAYERS, 'mixer': model}
+  return _MODELS.get(model, (model, '', {}))
 
 
 def has_guess(model: str) -> bool:
   """Whether a model has the field `guess`; the paper's models define their own."""
-  if model in _own_models():
-    return 'guess' in registry.models.parameters(model)
-  return model not in ('lsa', 'multi_head_lsa', 'yq_lsa', 'ltb')
+  return 'guess' in schema.section('model', _made(model)[0])
 
 
 def get_config(
@@ -156,19 +175,13 @@ def get_config(
 
   Without `context_length`, the task's own length at the scale applies.
   """
-  sizes = scales()[check_name('scale', scale, scales())]
+  sizes = SCALES[check_name('scale', scale, SCALES)]
   check_name('model', model, list_models())
   task_name, fields = _TASKS.get(check_name('task', task, list_tasks()), (task, {}))
-  own = ('transformer', '', {**_SMALL, 'mixer': model})
-  if model in _own_models():
-    own = model, '', {}
-  file, variant, hyperparameters = _MODELS.get(model, own)
+  file, variant, hyperparameters = _made(model)
   variants = [variant, '' if task_name == 'linear_regression' else f'task={task_name}']
-  variant = ','.join(filter(None, variants))
-  config = configs.get_config(file, variant)
-  config.train.batch_size, config.train.num_steps = 64, sizes.num_steps
-  config.eval.num_batches = 32
-  config.objective.positions = 'query'
+  config: Any = configs.get_config(file, ','.join(filter(None, variants)))
+  _set_training(config)
   if 'tokens' in config.model:
     config.model.tokens = 'joint'
   if 'positions' in config.model:
@@ -181,4 +194,30 @@ def get_config(
     config.task.context_length = context_length
   if guess is not None:
     config.model.guess = check_name('guess', guess, GUESSES)
+  if 'width' in config.model:
+    _set_width(config, sizes.weights)
   return config
+
+
+def _set_training(config: Any) -> None:
+  """The same optimizer and batches for all models."""
+  config.objective.name, config.objective.positions = 'sampled', 'query'
+  config.train.batch_size = 64
+  optimizer = config.optimizer
+  optimizer.schedule, optimizer.warmup_steps, optimizer.clip_norm = 'wsd', 100, 1.0
+  # The atlas measures its models itself.
+  config.eval.num_batches = config.eval.num_compared = 0
+
+
+def _set_width(config: Any, weights: int) -> None:
+  """Sets the width at which the model has as nearly as possible so many weights."""
+  heads = config.model.get('num_heads', 1)
+  widths = range(heads, heads * 512, heads)
+
+  def count(width: int) -> int:
+    config.model.width = width
+    return num_weights(abstract_model(config))
+
+  above = bisect.bisect_left(widths, weights, lo=1, hi=len(widths) - 1, key=count)
+  two = widths[above - 1 : above + 1]
+  config.model.width = min(two, key=lambda width: abs(count(width) - weights))

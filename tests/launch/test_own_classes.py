@@ -182,15 +182,16 @@ def test_the_atlas_has_cells_of_own_classes(call, folder, monkeypatch):
   monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given))
   tasks = '--tasks=two_outputs,sparse_regression'
   call('atlas', _OWN, '--models=own_model,relu', tasks, '--out=atlas')
-  ((grid, get_config, _, command, _),) = calls
-  assert command.startswith('python -m launch.atlas --import=own_classes_under_test ')
+  ((grid, _, command, _),) = calls
+  assert command.startswith('python -m launch.atlas ')
+  assert '--import=own_classes_under_test' in command
   assert [cell.name for cell in grid.cells] == [
     *('own_model,two_outputs', 'relu,two_outputs,zero'),
     *('own_model,sparse_regression', 'relu,sparse_regression,zero'),
   ]
-  config = get_config(*grid.cells[0])
+  config = grid.get_config(*grid.cells[0])
   assert (config.model.name, config.task.name) == ('own_model', 'two_outputs')
-  assert get_config(*grid.cells[3]).task.num_nonzero == 3
+  assert grid.get_config(*grid.cells[3]).task.num_nonzero == 3
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
 
 
-_ATLAS = '--models=mlp,gru,deep_set', '--tasks=linear', '--seeds=1', '--steps=20'
-_ATLAS += ('--learning_rates=0.001,0.01',)
+_ATLAS = '--models=mlp,lsa,deep_set', '--tasks=linear', '--seeds=2', '--steps=200'
+_ATLAS += '--search_steps=200', '--minutes=0.001'
 
 
 @pytest.mark.timeout(1200)
@@ -112,13 +112,15 @@ def test_processes_divide_the_cells_of_an_atlas(tmp_path, cache):
   arguments = 'launch.atlas', cache, *_ATLAS, f'--out={two}'
   _finish(*(_launch(*arguments, f'--part={i}/2') for i in (1, 2)))
   assert not (two / 'report.html').exists()
+  notes = [path.read_bytes() for path in sorted(two.glob('cells/*/notes.json'))]
   _finish(_launch(*arguments))
+  again = [path.read_bytes() for path in sorted(two.glob('cells/*/notes.json'))]
+  assert again == notes, 'a cell that was done is trained again'
   tables = []
   for folder in one, two:
     with (folder / 'atlas.csv').open() as file:
-      tables.append([{**row, 'seconds': None} for row in csv.DictReader(file)])
-  assert len(tables[0]) == 3
+      tables.append([{**row, 'minutes': None} for row in csv.DictReader(file)])
+  known = [row['known'] for row in tables[0]]
+  assert known == ['exact', 'sampled', 'exact', 'trained', 'lowest known', 'trained']
   assert tables[0] == tables[1]
   assert (two / 'report.html').stat().st_size > 10_000
-  workers = {path.read_text().split()[1] for path in two.glob('cells/*/.lock')}
-  assert len(workers) == 1, 'a cell that was done is trained again'

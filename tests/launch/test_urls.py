@@ -17,6 +17,7 @@ COMMANDS = {
   'paper --llm': ('--smoke', '--llm={}'),
   'atlas': ('--out={}',),
   'headlines': ('--out={}',),
+  'results': ('--docs={}',),
   'catalog': ('--checkpoints={}',),
   'catalog --out': ('--export=table_1', '--out={}'),
   'benchmarks.baselines --out': ('--out={}',),

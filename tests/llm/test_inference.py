@@ -11,7 +11,6 @@ from scipy import stats
 from zoo.llm.inference import (
   crossing,
   first_crossings,
-  holm,
   p_value,
   paired_interval,
   weights,
@@ -160,28 +159,6 @@ def test_intervals_of_losses_0_and_1():
     p = p_value(differences)
     assert p is not None
     assert (found[0] > 0 or found[1] < 0) == (p < 0.01)
-
-
-def test_holm_rejects_what_its_sequential_procedure_rejects():
-  """From the smallest p on, until the first one exceeds level / (those left)."""
-  rng = np.random.default_rng(6)
-  for _ in range(50):
-    p_values = (rng.random(7) ** 3).tolist()
-    p_values[2] = p_values[4]  # ties
-    adjusted = holm(p_values)
-    for level in (0.001, 0.01, 0.05, 0.2, 0.9):
-      rejected, left = set(), dict(enumerate(p_values))
-      while left:
-        smallest = min(left, key=left.__getitem__)
-        if left[smallest] > level / len(left):
-          break
-        rejected.add(smallest)
-        del left[smallest]
-      # Both compare the same products, but for rounding, which no random p meets.
-      assert {i for i, p in enumerate(adjusted) if p <= level} == rejected
-  assert holm([]) == []
-  assert holm([0.03]) == [0.03]
-  assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

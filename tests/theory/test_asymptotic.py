@@ -15,6 +15,7 @@ import zoo
 from zoo import theory
 from zoo.tasks import TaskPool
 from zoo.theory import asymptotic, label_moments, wishart
+from zoo.theory.deep import trace_moments
 
 SIZES = 10, 20, 40, 80
 
@@ -121,26 +122,35 @@ def test_pretraining_has_the_known_digits():
 
 
 def pool_risks(d, num_pools):
-  """Mean errors over pools, for labels of variance 1 and σ² = .01, noise included."""
-  found, sizes = [], []
+  """Mean errors over pools, for labels of variance 1 and σ² = .01, and their errors."""
+  found, known = [], []
   for seed in range(num_pools):
     task = TaskPool(d, 2 * d, d, (0.01 * d) ** 0.5, seed)
     found.append(asymptotic.restricted_optimum(task)[:2])
-    sizes.append([1.0, np.sum(task.pool**2) / d**2 - 1])
-  # The mean square of a pool's weights is known to be 1 on average, so that the part of
-  # the errors that is linear in it can be removed.
-  fit, *_ = np.linalg.lstsq(np.array(sizes), np.array(found) / d)
-  return fit[0] + 0.01
+    powers = [np.linalg.eigvalsh(task.pool.T @ task.pool / d) ** k for k in (1, 2, 3)]
+    known.append([np.sum(one) / d for one in powers])
+  # The errors are nearly a function of the pool's spectrum, whose first moments have
+  # known means, so that what is linear in them can be removed.
+  means = [trace_moments.trace_moment(d, d, (k,)) / d ** (k + 1) for k in (1, 2, 3)]
+  terms = np.insert(np.array(known) - means, 0, 1, axis=1)
+  risks = np.array(found) / d + 0.01
+  fit, *_ = np.linalg.lstsq(terms, risks)
+  left = risks - terms @ fit
+  spread = np.sqrt(np.sum(left**2, axis=0) / (num_pools - 4))
+  scale = np.sqrt(np.linalg.inv(terms.T @ terms)[0, 0])
+  return fit[0], spread * scale
 
 
 def test_pools_at_finite_size_approach_the_limit_as_1_over_d():
   limit = np.array(asymptotic.pretraining(2, 1, math.inf, 0.01))
   counts = 150, 60, 25, 10
-  gaps = [pool_risks(d, n) - limit for d, n in zip(SIZES, counts, strict=True)]
-  icl, idg = np.transpose(gaps) * SIZES
-  # With 600 to 2000 pools for each d they are .94 ± .03 and .07 ± .02.
-  np.testing.assert_allclose(icl, 0.95, atol=0.15)
-  np.testing.assert_allclose(idg, 0.07, atol=0.1)
+  for d, count in zip(SIZES, counts, strict=True):
+    found, error = pool_risks(d, count)
+    icl, idg = np.abs((found - limit) * d - [0.93, 0.085])
+    # The errors times d, within four standard errors, and a term of the next order.
+    assert icl < 4 * error[0] * d + 1 / d
+    assert idg < 4 * error[1] * d
+    assert error[1] * d < 0.022  # so a gap that falls as 1/d² would fail at d = 40
 
 
 def test_the_restricted_optimum_of_a_pool():
@@ -221,6 +231,22 @@ def test_steps_in_rotated_frames():
   assert np.all(np.diff(risks) < 0)
 
 
+def test_steps_in_rotated_frames_at_finite_size_approach_the_limit_as_1_over_d():
+  for steps, alpha in itertools.product((1, 2, 3), (0.5, 2.0)):
+    limit = asymptotic.rotated_limit([1.0], alpha, steps)
+    assert limit == pytest.approx(asymptotic.depth_limit(alpha, steps), rel=1e-10)
+  spectrum, noise = [1.5, 0.4, 0.4, 0.4, 2.3], 0.3
+  for steps in (1, 2):
+    limit = asymptotic.rotated_limit(spectrum, 2, steps, noise)
+    gaps = [
+      asymptotic.rotated_optimum(spectrum * (d // 5), 2 * d, steps, (noise * d) ** 0.5)
+      / d
+      - limit
+      for d in SIZES
+    ]
+    assert_falls_as_1_over_d(gaps)
+
+
 def test_softmax_costs_one_example():
   task = zoo.create_task(
     'linear_regression', num_features=3, context_length=5, noise_std=0.5
@@ -256,6 +282,7 @@ def test_mistakes_are_one_line():
     'context_ratio': lambda: asymptotic.pretraining(math.inf, 1.0, 1.0, 0.0),
     'noise_variance': lambda: asymptotic.pretraining(1.0, 1.0, 2.0, -0.1),
     'num_steps is 5': lambda: asymptotic.rotated_optimum([1.0], 3, 5),
+    'ratio is -2': lambda: asymptotic.rotated_limit([1.0], -2, 1),
     'variances has -1': lambda: asymptotic.rotated_optimum([-1.0], 3, 1),
     'context_length is 1': lambda: asymptotic.softmax_risk(single),
     'prior_covariance is 0': lambda: asymptotic.alignment(known, known),

@@ -72,6 +72,18 @@ def test_flow_is_the_limit_of_small_steps(plane):
   np.testing.assert_allclose(2 * fine - coarse, flow.risks[:3], rtol=2e-5)
 
 
+def test_flows_of_several_models_are_those_of_each(plane):
+  task, model, flow = plane
+  other = built(lambda: YqLSA(2, init_scale=0.1, rngs=nnx.Rngs(1)))
+  at = [0.0, 0.5, 2.0, 20.0]
+  first, second = dynamics.gradient_flows([model, other], task, at)
+  # Each step is off by 1e-8 of the weights.
+  np.testing.assert_allclose(first.risks[:3], flow.risks[:3], rtol=1e-6)
+  alone = theory.gradient_flow(other, task, at)
+  np.testing.assert_allclose(second.risks, alone.risks, rtol=1e-6)
+  np.testing.assert_allclose(second.guesses, alone.guesses, atol=1e-6)
+
+
 def test_flow_of_one_feature_agrees_with_separation_of_variables():
   variance, count, start, stop = 0.7, 5, 0.05, 0.9
   best = 1 / (variance * (1 + 2 / count))  # of v k q
@@ -214,6 +226,7 @@ def test_mistakes_are_one_line(plane):
     'times is': lambda: theory.gradient_flow(model, task, []),
     'times must be ≥ 0': lambda: theory.gradient_flow(model, task, [1.0, 0.5]),
     'has 3 features': lambda: theory.gradient_flow(wide, task, [1]),
+    'must be of one kind': lambda: dynamics.gradient_flows([model, heads], task, [1]),
     'no learning rule': lambda: theory.gradient_flow(
       zoo.estimators.ridge(task), task, [1.0]
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import jax
@@ -76,6 +77,12 @@ def abstract_model(config: Config) -> Model:
       del _KEPT[next(iter(_KEPT))]
     _KEPT[key] = _Kept(nnx.split(model))
   return model
+
+
+def num_weights(model: Model) -> int:
+  """The number of weights of a model, which may be abstract."""
+  leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+  return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 def check_forms(config: Config, model: Model, task: Task) -> None:

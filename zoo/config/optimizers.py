@@ -171,7 +171,7 @@ def averages(config: OptimizerConfig) -> bool:
 
 def build_optimizer(
   config: OptimizerConfig,
-  num_steps: int,
+  num_steps: int | jax.Array,
   in_shape: bool = False,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.GradientTransformation:
@@ -179,14 +179,16 @@ def build_optimizer(
 
   Options that are None have the defaults of optax. `in_shape` keeps the arrays in
   shape, so that they can be sharded along any axis. A `learning_rate`, which may be
-  traced, replaces that of the config.
+  traced, replaces that of the config. With the schedule `wsd` and a fixed number of
+  warm-up steps, `num_steps` may be a traced float.
   """
   entry = OPTIMIZERS[config.name]
   given = {option: getattr(config, option) for option in OPTIONS}
   given = {option: value for option, value in given.items() if value is not None}
   optimizer = entry.make(build_schedule(config, num_steps, learning_rate), **given)
   if config.clip_norm is not None:
-    optimizer = _clipped(optimizer, config.clip_norm)
+    clip = optax.clip_by_global_norm(config.clip_norm)
+    optimizer = optax.chain(clip, optimizer)
   if config.ema_decay is not None:
     optimizer = _with_ema(optimizer, config.ema_decay)
   if not entry.elementwise:
@@ -202,13 +204,6 @@ def build_optimizer(
     return with_shapes_of((updates, state), flat)
 
   return optax.GradientTransformation(optimizer.init, update)
-
-
-def _clipped(
-  optimizer: optax.GradientTransformation, norm: float
-) -> optax.GradientTransformation:
-  clip = optax.clip_by_global_norm(norm)
-  return optax.chain(clip, optimizer)
 
 
 def _with_ema(
@@ -263,7 +258,7 @@ def with_shapes_of(tree: PyTree, flat: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf, shaped: leaf.reshape(shaped.shape), flat, tree)
 
 
-def warmup_steps(config: OptimizerConfig, num_steps: int) -> int:
+def warmup_steps(config: OptimizerConfig, num_steps: Any) -> int:
   """The steps of the warm-up, of which a config may give the share."""
   share = config.warmup_share
   return config.warmup_steps if share is None else round(share * num_steps)
@@ -275,23 +270,22 @@ def _decay_steps(config: OptimizerConfig, num_steps: int) -> int:
 
 def build_schedule(
   config: OptimizerConfig,
-  num_steps: int,
+  num_steps: Any,
   learning_rate: float | jax.Array | None = None,
 ) -> optax.Schedule:
   """The learning rate by step: a linear warm-up, then what `schedule` says."""
   peak = config.learning_rate if learning_rate is None else learning_rate
   warmup, share = warmup_steps(config, num_steps), config.final_share
-  rest, decay = max(num_steps - warmup, 1), _decay_steps(config, num_steps)
   schedules = {
     'constant': lambda: optax.constant_schedule(peak),
-    'cosine': lambda: optax.cosine_decay_schedule(peak, rest, share),
-    'linear': lambda: optax.linear_schedule(peak, share * peak, rest),
-    'wsd': lambda: optax.join_schedules(
-      [
-        optax.constant_schedule(peak),
-        optax.linear_schedule(peak, share * peak, max(decay, 1)),
-      ],
-      [rest - decay],
+    'cosine': lambda: optax.cosine_decay_schedule(
+      peak, max(num_steps - warmup, 1), share
+    ),
+    'linear': lambda: optax.linear_schedule(
+      peak, share * peak, max(num_steps - warmup, 1)
+    ),
+    'wsd': lambda: _wsd(
+      peak, share, num_steps - warmup, config.decay_share * num_steps
     ),
   }
   schedule = schedules[config.schedule]()
@@ -300,3 +294,19 @@ def build_schedule(
   return optax.join_schedules(
     [optax.linear_schedule(0.0, peak, warmup), schedule], [warmup]
   )
+
+
+def _wsd(
+  peak: Any, final_share: float, num_steps: Any, decay_steps: Any
+) -> optax.Schedule:
+  """A constant rate, then a linear decay up to `num_steps`; the steps may be traced.
+
+  Schedules of optax need numbers of steps that are known when they are compiled.
+  """
+
+  def rate(step: Any) -> jax.Array:
+    decay = jnp.maximum(jnp.round(jnp.asarray(decay_steps, jnp.float32)), 1.0)
+    left = (num_steps - jnp.asarray(step, jnp.float32)) / decay
+    return peak * (final_share + (1 - final_share) * jnp.clip(left, 0.0, 1.0))
+
+  return rate

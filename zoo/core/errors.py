@@ -138,9 +138,14 @@ def check_number(
   return float(number)
 
 
-def check_vector(name: str, value: object, length: int) -> np.ndarray:
-  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError."""
+def check_vector(name: str, value: object, length: int | None) -> np.ndarray:
+  """Returns `value` as float64 `[length]`, repeating a scalar; or raises UserError.
+
+  With the length None a vector may have any ≥ 1, and a scalar is taken once.
+  """
   vector = _as_finite(name, value)
+  if length is None:
+    length = max(vector.size, 1) if vector.ndim == 1 else 1
   if vector.ndim == 0:
     vector = np.full(length, vector)
   if vector.shape != (length,):

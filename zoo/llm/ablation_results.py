@@ -14,10 +14,11 @@ from zoo.host.files import finite_or_null
 from zoo.llm.config import ORACLE
 from zoo.llm.experiment import Run
 from zoo.llm.guesses import Scale
-from zoo.llm.inference import crossing, holm, p_value, paired_interval, weights
+from zoo.llm.inference import crossing, p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS, Readout, ReadoutName
 from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt, log_losses
+from zoo.measure.intervals import holm
 
 LEVEL = 0.05  # for all comparisons of a readout together
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -103,17 +102,6 @@ def _signs(differences: Float[np.ndarray, ' n']) -> _Signs | None:
   if len(sizes) > 1:
     return None
   return _Signs(int((differences > 0).sum()), int(np.count_nonzero(differences)))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-  """Holm's adjusted p values (Scand. J. Statist. 6, 1979): the j-th smallest of m
-  times m − j + 1, and no less than the one before it.
-  """
-  adjusted, largest = [0.0] * len(p_values), 0.0
-  for rank, place in enumerate(np.argsort(p_values, kind='stable').tolist()):
-    largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-    adjusted[place] = largest
-  return adjusted
 
 
 class Crossing(NamedTuple):

@@ -126,7 +126,12 @@ class Transformer(TokenModel):
     )
     self.context_length = check_count('context_length', context_length, minimum=0)
     self.remat, self.num_loops = remat, num_loops
-    self.num_trained_loops = _trained_loops(num_trained_loops, num_loops)
+    trained = num_loops if num_trained_loops is None else num_trained_loops
+    if trained > num_loops:
+      raise UserError(
+        f'num_trained_loops is {trained}; it must be ≤ num_loops, which is {num_loops}'
+      )
+    self.num_trained_loops = trained
     init = Init(init_scale, 1 / math.sqrt(2 * num_layers))
     read = functools.partial(Linear, kernel_init=init.kernel(), rngs=rngs)
     self.read_in = read(self.token_width, width)
@@ -353,13 +358,3 @@ def make_mixers(
         'zoo.mixers.Mixer'
       )
     yield made
-
-
-def _trained_loops(number: int | None, num_loops: int) -> int:
-  if number is None:
-    return num_loops
-  if number > num_loops:
-    raise UserError(
-      f'num_trained_loops is {number}; it must be ≤ num_loops, which is {num_loops}'
-    )
-  return number

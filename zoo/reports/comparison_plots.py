@@ -1,14 +1,24 @@
-"""Plots of models and the baselines of their task by number of examples."""
+"""Plots of models and of the baselines of tasks."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
 from zoo.measure.comparison import MODEL, Comparison, Measured, below_bayes
 from zoo.reports.plots import Panel, Series, render_grid, series
-from zoo.reports.style import PALETTE, VERMILION, Figure, colours_of
+from zoo.reports.style import (
+  BLACK,
+  PALETTE,
+  SKY,
+  VERMILION,
+  Figure,
+  colours_of,
+  in_style,
+  legend_above,
+)
 
 # Losses below this part of the largest are left out: those of a perfect baseline are
 # rounding errors.
@@ -24,7 +34,7 @@ def plot_by_examples(
   `loss` says which it is. The baselines are those of the first comparison, `of` what
   their labels say. Bands are one standard error. A hollow marker is a median, drawn
   where the standard error exceeds a third of the mean, as it does where the mean is
-  infinite.
+  infinite. Classes have a panel of their accuracy.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
@@ -32,18 +42,25 @@ def plot_by_examples(
   every = [*models.values(), *baselines.values()]
   least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
   colours = itertools.cycle(PALETTE)
-  shown: list[Series] = []
-  for label, one in models.items():
-    shown += _series(label, 'curve', next(colours), one, least)
+  looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
   colours = colours_of(baselines)
   for name, one in baselines.items():
     label = 'bayes, the least possible' if name == 'bayes' else name
-    shown += _series(f'{label}{of}', 'dashed curve', colours[name], one, least)
+    looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
+  shown = [one for look in looks for one in _series(*look, least)]
   medians = [one for one in shown if one.name == _OF_MEDIANS]
   shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
-  figure = render_grid([Panel('', *axes, tuple(shown), y_scale='log')], 1, 3.5)
+  panels = [Panel('', *axes, tuple(shown), y_scale='log')]
+  right = [
+    series(label, kind, colour, one['num_examples'], np.array(accuracy, np.float64))
+    for label, kind, colour, one in looks
+    if (accuracy := one.get('accuracy')) is not None
+  ]
+  if right:
+    panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
+  figure = render_grid(panels, len(panels), 3.5)
   for label, comparison in comparisons.items():
     if warning := below_bayes(comparison):
       logging.warning('%s: %s', label, warning)
@@ -69,3 +86,21 @@ def _series(
   medians = np.where(~trusted & (median > least), median, np.nan)
   if not np.isnan(medians).all():
     yield series(_OF_MEDIANS, 'dots', colour, count, medians)
+
+
+@in_style()
+def plot_deviations(deviations: Sequence[float]) -> Figure:
+  """How many values deviate by how many standard errors, beside a normal density."""
+  found = np.array([one for one in deviations if one])  # exact values do not deviate
+  least, most = np.floor(found.min(initial=-1)), np.ceil(found.max(initial=1))
+  edges = np.arange(least, most + 0.5, 0.5)
+  figure = Figure(3.0)
+  axes = figure.subplots()
+  axes.hist(found, [*edges], color=SKY, edgecolor='white', label=f'{len(found)} values')
+  x = np.linspace(edges[0], edges[-1], 201)
+  density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+  axes.plot(x, 0.5 * len(found) * density, color=BLACK, label='N(0, 1)')
+  axes.set_xlabel('measured − known, in standard errors of the difference')
+  axes.set_ylabel('values')
+  legend_above(figure)
+  return figure

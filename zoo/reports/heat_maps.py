@@ -16,6 +16,7 @@ from matplotlib.image import AxesImage
 from zoo.reports.style import (
   AMOUNTS,
   BLACK,
+  GREY,
   SMALL,
   WIDTH,
   Figure,
@@ -30,7 +31,7 @@ class HeatMap:
 
   `scale` maps entries to colours; maps of one scale share a colour bar, whose label is
   `scale_name`. `rows` and `columns` have the names of some of them, by number, and
-  `texts` is what stands in each entry. NaN entries stay white.
+  `texts` is what stands in each entry. NaN entries stay white, with texts in grey.
   """
 
   values: Float[np.ndarray, 'r c']
@@ -96,8 +97,9 @@ def _draw(axes: Axes, one: HeatMap, colours: str) -> AxesImage:
   size = SMALL if one.values.shape[1] > 7 else 9
   for row, texts in enumerate(one.texts):
     for column, text in enumerate(texts):
-      shade = one.scale(one.values[row, column])
-      colour = BLACK if shade > 0.5 else 'white'
+      value = one.values[row, column]
+      colour = BLACK if one.scale(value) > 0.5 else 'white'
+      colour = GREY if np.isnan(value) else colour
       place = {'ha': 'center', 'va': 'center', 'size': size, 'color': colour}
       axes.text(column, row, text, **place)
   return image

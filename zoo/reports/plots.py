@@ -10,7 +10,7 @@ import pathlib
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import ArrayLike
@@ -202,21 +202,18 @@ def render_grid(
   columns: int,
   height: float,
   *,
-  sharex: Literal['none', 'all', 'row', 'col'] = 'none',
-  sharey: Literal['none', 'all', 'row', 'col'] = 'none',
+  sharey: bool = False,
   y_range: tuple[float, float] | None = None,
 ) -> Figure:
   """Panels in rows of a height in inches, titled by their keys, with one legend.
 
   Series of one name look alike in all panels. A label that all panels have at an axis
-  is shown once. `sharex` and `sharey` are those of matplotlib's `subplots`; `y_range`
-  has the ends of all y axes.
+  is shown once; with `sharey` all have the same y axis, and `y_range` has its ends.
   """
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
   figure = Figure(0.9 + height * rows, max(WIDTH, 2.0 * columns))
-  shared: Any = {'sharex': sharex, 'sharey': sharey}
-  every = [*figure.subplots(rows, columns, squeeze=False, **shared).flat]
+  every = [*figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat]
   looks = _looks([one for panel in panels for one in panel.series])
   for axes in every[len(panels) :]:
     axes.set_axis_off()
@@ -228,11 +225,7 @@ def render_grid(
       axes.set_ylim(y_range)
   for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
     _label_log_axes(axes, panel)  # when all that share an axis are drawn
-    if number + columns >= len(panels):
-      axes.tick_params(labelbottom=True)  # nothing is below it
-    elif sharex != 'none':
-      axes.set_xlabel('')
-    if number % columns and sharey != 'none':
+    if number % columns and sharey:
       axes.set_ylabel('')
   several = len(panels) > 1
   if several and len({panel.x_axis for panel in panels}) == 1:

@@ -24,7 +24,7 @@ def gd_transformer(start: ArrayLike, step_size: float | ArrayLike) -> YqLSA:
   twice, since eq. 3 already does. With a matrix `[d, d]` as the step it is GD-β, and
   `W_Q` holds the transposed matrix. Raises UserError naming the argument that is wrong.
   """
-  start = _vector('start', start)
+  start = check_vector('start', start, None)
   d = start.size
   step_matrix = np.eye(d)
   if np.ndim(step_size) == 0:
@@ -127,7 +127,8 @@ def deep_gradient_descent(
   the step sizes `[k]` (Ahn et al., arXiv 2306.00297). Raises UserError naming the
   argument that is wrong.
   """
-  start, step_sizes = _vector('start', start), _vector('step_sizes', step_sizes)
+  start = check_vector('start', start, None)
+  step_sizes = check_vector('step_sizes', step_sizes, None)
   model = _deep_lsa_from(start, num_layers=step_sizes.size, form='sparse')
   for layer, step_size in zip(model.layers, step_sizes, strict=True):
     _set(layer.a, step_size * np.eye(start.size)[None])
@@ -149,7 +150,7 @@ def gd_plus_plus(
   label entry of the query's token after the last layer. Raises UserError naming the
   argument that is wrong.
   """
-  start, steps = _vector('start', start), _vector('steps', steps)
+  start, steps = check_vector('start', start, None), check_vector('steps', steps, None)
   d, size = start.size, steps.size
   preconditions = check_vector('preconditions', preconditions, size - 1)
   readout = check_number('readout', readout)
@@ -172,11 +173,6 @@ def _deep_lsa_from(start: Float[np.ndarray, ' d'], **arguments: Any) -> Any:
   )
   _set(model.guess.weights, start[:, None])
   return model
-
-
-def _vector(name: str, value: ArrayLike | Sequence[float]) -> Float[np.ndarray, ' n']:
-  shape = np.shape(value)
-  return check_vector(name, value, shape[0] if shape else 1)
 
 
 def multi_head_lsa_for_signs(model: YqLSA) -> MultiHeadLSA:

@@ -15,18 +15,23 @@ from zoo.core.errors import UserError
 from zoo.core.exact_forms import Recurrence
 from zoo.core.learning_rule import LearningRule
 from zoo.core.protocols import FollowsRule, HasExactForm, Predictor, Task
+from zoo.tasks.linear_regression import GradientDescent, Ridge, require_covered
 from zoo.tasks.task_pool import covers_pool
 from zoo.theory import sequential
-from zoo.theory.closed_forms import closed_form
 from zoo.theory.forms import Constants, Form, exact_form, form_constants, form_risk
 from zoo.theory.label_moments import QuadraticRisk, quadratic_risk, risk_of
 from zoo.theory.moments import Moments, task_moments
 from zoo.theory.optimum import optimal_rule
 from zoo.theory.precision import double_precision, in_float64, to_float64
+from zoo.theory.ridge import ridge_risk
 from zoo.theory.risk import float64_risk, mean_square, population_risk
+from zoo.theory.schedules import gradient_descent_risk
 from zoo.theory.trust import check_rule
 
 Scalar = float | Float[Array, '']
+
+# Bounds whose relative difference is below float32 resolution count as equal.
+_RESOLVED = 1e-7
 
 
 class ExcessRisk(NamedTuple):
@@ -55,14 +60,30 @@ def exact_risk(subject: Predictor, task: Task) -> Scalar:
 
   Raises UserError naming the task or the subject that exact theory does not cover.
   """
-  known = closed_form(subject, task)
-  if known is not None:
-    return known
+  if isinstance(subject, GradientDescent) and subject.step_sizes.size > 1:
+    regression = require_covered(task)
+    return gradient_descent_risk(regression, subject.step_sizes, subject.start)
+  if isinstance(subject, Ridge):
+    return _resolved(subject, task)
   if isinstance(subject, HasExactForm):
     return _risk_of_form(subject, task)
   if covers_pool(task):
     return evaluate_form(quadratic_risk(task), subject)
   return _evaluate(_risk, task_moments(task), subject)
+
+
+def _resolved(subject: Ridge, task: Task) -> float:
+  """The risk of ridge regression; raises UserError if its bounds differ too much."""
+  lower, upper = ridge_risk(subject, task)
+  if lower == upper:  # both may be infinite
+    return upper
+  if upper - lower > _RESOLVED * upper:
+    raise UserError(
+      f'the risk is known only to lie between {lower:.9g} and {upper:.9g}, which '
+      'theory.ridge_risk returns; the fewer examples and the less noise there are, the '
+      'wider apart they are'
+    )
+  return (lower + upper) / 2
 
 
 def evaluate_form(form: QuadraticRisk, subject: Predictor) -> Scalar:

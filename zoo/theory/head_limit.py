@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
-from jaxtyping import ArrayLike, Float, Int
+from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.protocols import Task
+from zoo.tasks.linear_regression import is_scalar
+from zoo.theory.isotropic import least_over_angles
 from zoo.theory.moments import Moments, context_moments, task_moments
 from zoo.theory.optimum import RANK_TOLERANCE, constant_estimate
 
@@ -22,7 +24,7 @@ class HeadLimit(NamedTuple):
   """
 
   lower: float  # proved: no model with that many heads has a lower risk
-  lowest_found: float  # by a search; models with that many heads come as near as wanted
+  lowest_found: float  # models with that many heads come as near to it as wanted
 
   @property
   def upper(self) -> float:
@@ -69,7 +71,6 @@ class Conditions(NamedTuple):
   task: Whitened
   optimum: Float[np.ndarray, 'n e e']  # each coordinate's update with enough heads
   constant: Float[np.ndarray, 'e e']  # the best estimate of the constant 1
-  kappa: float  # its mean squared error
   variance_label: float  # D
   moment_inverse: Float[np.ndarray, 'r r']  # of M = E r rᵀ
 
@@ -112,45 +113,18 @@ class Conditions(NamedTuple):
     self, hidden: Float[np.ndarray, '*s e m']
   ) -> tuple[Float[np.ndarray, '*s p n'], Float[np.ndarray, '*s p n']]:
     """The values `nᵀUn'` for pairs of hidden directions, and K⁻¹ times them."""
-    transposed = hidden.swapaxes(-1, -2)
-    one, two = np.triu_indices(transposed.shape[-2])
-    forms = transposed[..., None, :, :] @ self.optimum @ hidden[..., None, :, :]
-    values = forms[..., one, two].swapaxes(-1, -2)
-    gram = self._gram(transposed[..., :-1], transposed[..., -1:], one, two)
+    one, two = np.triu_indices(hidden.shape[-1])
+    rows = hidden.swapaxes(-1, -2)
+    forms = rows[..., one, :, None] * rows[..., two, None, :]
+    forms = (forms + forms.swapaxes(-1, -2)) / 2
+    flat = (*forms.shape[:-2], -1)
+    entries = forms.reshape(flat)
+    values = entries @ self.optimum.reshape(len(self.optimum), -1).T
+    gram = entries @ self.invert(forms).reshape(flat).swapaxes(-1, -2)  # K
     # Scaled to a unit diagonal, so that rows of different units are solved accurately.
     scale = 1 / np.sqrt(gram.diagonal(axis1=-2, axis2=-1))[..., None]
     scaled = scale * gram * scale.swapaxes(-1, -2)
     return values, scale * np.linalg.solve(scaled, scale * values)
-
-  def _gram(
-    self,
-    features: Float[np.ndarray, '*s m r'],
-    label: Float[np.ndarray, '*s m 1'],
-    one: Int[np.ndarray, ' p'],
-    two: Int[np.ndarray, ' p'],
-  ) -> Float[np.ndarray, '*s p p']:
-    """K: products of the symmetric parts of `n n'ᵀ` under the inverse form."""
-
-    def products(
-      a: Float[np.ndarray, '*s m m'], b: Float[np.ndarray, '*s m m']
-    ) -> Float[np.ndarray, '*s p p']:
-      straight = a[..., one[:, None], one] * b[..., two[:, None], two]
-      crossed = a[..., one[:, None], two] * b[..., two[:, None], one]
-      return (straight + crossed) / 2
-
-    c, prior, noise, *_ = self.task
-    transposed = features.swapaxes(-1, -2)
-    square = features @ transposed
-    labels = label @ label.swapaxes(-1, -2)
-    steps = features @ self.moment_inverse @ transposed
-    slope = (labels - features @ prior @ transposed)[..., one, two]
-    mean = c / 2 * square[..., one, two] + noise / self.variance_label * slope
-    return (
-      c / 2 * products(square, square)
-      + (products(steps, labels) + products(labels, steps)) / 2
-      + slope[..., None] * slope[..., None, :] / self.variance_label
-      - self.kappa * mean[..., None] * mean[..., None, :]
-    )
 
 
 def head_limited_risk(
@@ -162,13 +136,13 @@ def head_limited_risk(
 ) -> HeadLimit:
   """Bounds of the least exact risk of multi-head LSA with H heads.
 
-  `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model. If
-  H heads attain the infimum over any number of heads, or if g = w* and β = 0, both
-  bounds equal the closed form. Otherwise the lower bound is that of docs/theory.md,
-  section 5, and `lowest_found` comes from a search over the subspaces that H value
-  vectors can span: local searches improve the best of `num_starts` random subspaces and
-  of those along axes. It takes O((d + 1 − H)⁶) time per start. Raises UserError naming
-  the argument that is wrong.
+  `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
+  Both bounds are the infimum if it is known: if H heads attain that of any number of
+  heads, and for every H if ΣΛ is a multiple of the identity. Otherwise the lower bound
+  is that of docs/theory.md, section 5, and `lowest_found` comes from a search over the
+  subspaces that H value vectors can span: local searches improve the best of
+  `num_starts` random subspaces and of those along axes. It takes O(d² (d + 1 − H)⁴)
+  time per start. Raises UserError naming the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -176,13 +150,24 @@ def head_limited_risk(
   guess = check_vector('initial_guess', initial_guess, moments.prior_mean.size)
   bias = check_number('initial_bias', initial_bias)
   whitened = whiten(moments, moments.prior_mean - guess, bias)
-  lower = _lower_bound(whitened, num_heads)
-  found = lower
-  if not _is_attained(whitened, num_heads):
-    enough = whitened.rank + 1
-    cost = _search(conditions(whitened), enough - num_heads, num_starts)
-    found = max(lower, _lower_bound(whitened, enough) + cost)
+  if _is_attained(whitened, num_heads):
+    lower = found = _lower_bound(whitened, num_heads)
+  elif is_scalar(whitened.prior) and whitened.prior[0, 0] > 0:
+    lower = found = _isotropic(whitened, num_heads)
+  else:
+    lower = _lower_bound(whitened, num_heads)
+    found = max(lower, searched_risk(whitened, num_heads, num_starts))
   return HeadLimit(whitened.unit * lower, whitened.unit * found)
+
+
+def _isotropic(whitened: Whitened, num_heads: int) -> float:
+  """The infimum for Λ = aI, by that for Λ = I and labels in units of √a."""
+  c, prior, noise, deviation, bias, _ = whitened
+  variance = prior[0, 0]
+  distance, bias = np.linalg.norm(deviation) / variance**0.5, bias / variance**0.5
+  return variance * least_over_angles(
+    whitened.rank, c, num_heads, float(distance), bias, noise / variance
+  )
 
 
 def whiten(
@@ -255,21 +240,21 @@ def conditions(whitened: Whitened) -> Conditions:
   optimum = targets[:, None, None] * constant
   inverse = np.linalg.inv(context.second_moment_r)
   optimum[:r, :r, r] = optimum[:r, r, :r] = prior @ inverse / 2
-  return Conditions(
-    *(whitened, optimum, constant, estimate.kappa),
-    *(float(context.variance_label), inverse),
-  )
+  return Conditions(whitened, optimum, constant, float(context.variance_label), inverse)
 
 
-def _search(problem: Conditions, num_hidden: int, num_starts: int) -> float:
-  """The lowest cost found for hiding a subspace of a given dimension."""
+def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
+  """The lowest risk found for any subspace that some heads cannot reach."""
+  problem, enough = conditions(whitened), whitened.rank + 1
+  num_hidden = enough - num_heads
   starts = _starts(problem, num_hidden, num_starts)
   num_pairs = num_hidden * (num_hidden + 1) // 2
-  size = max(_CHUNK // num_pairs**2, 1)
+  size = max(_CHUNK // (num_pairs * enough**2), 1)
   parts = [starts[i : i + size] for i in range(0, len(starts), size)]
   costs = np.concatenate([problem.costs(part) for part in parts])
   best = np.argsort(costs)[:_POLISHED]
-  return float(min(costs.min(), *(_descend(problem, starts[i]) for i in best)))
+  cost = min(costs.min(), *(_descend(problem, starts[i]) for i in best))
+  return _lower_bound(whitened, enough) + float(cost)
 
 
 def _starts(
@@ -292,40 +277,20 @@ def _starts(
 
 
 def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
-  """The least cost that a local search over subspaces reaches.
+  """The least cost that a local search over bases of subspaces reaches."""
 
-  Subspaces near the span of an orthonormal Q with complement Q' are spanned by
-  `Q + Q'Z`. The entries of Z stay within ±1, where this basis is well-conditioned; a
-  search that ends at this bound restarts from there.
-  """
-  m = start.shape[1]
-  lowest = np.inf
-  while True:
-    q, _ = np.linalg.qr(start, mode='complete')
-    basis, complement = q[:, :m], q[:, m:]
-    found = scipy.optimize.minimize(
-      _cost_nearby,
-      np.zeros(complement.shape[1] * m),
-      args=(problem, basis, complement),
-      jac=True,
-      method='L-BFGS-B',
-      bounds=scipy.optimize.Bounds(-1, 1),
-      # A long memory: for large C the default of 10 takes three times as many steps.
-      options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
-    )
-    cost = float(found.fun)
-    if np.abs(found.x).max() < 1 or cost > lowest * (1 - 1e-12):
-      return min(cost, lowest)
-    start, lowest = basis + complement @ found.x.reshape(-1, m), cost
+  def function(entries: Float[np.ndarray, ' n']) -> tuple[float, np.ndarray]:
+    cost, slope = problem.cost_and_slope(entries.reshape(start.shape))
+    return cost, slope.ravel()
 
-
-def _cost_nearby(
-  entries: Float[np.ndarray, ' n'],
-  problem: Conditions,
-  basis: Float[np.ndarray, 'e m'],
-  complement: Float[np.ndarray, 'e h'],
-) -> tuple[float, Float[np.ndarray, ' n']]:
-  """The cost of the span of `basis + complement Z`, and its gradient in Z."""
-  z = entries.reshape(-1, basis.shape[1])
-  cost, slope = problem.cost_and_slope(basis + complement @ z)
-  return cost, (complement.T @ slope).ravel()
+  # Another basis of the same span has the same cost, so that slopes are orthogonal to
+  # such changes, and an orthonormal basis stays well-conditioned.
+  found = scipy.optimize.minimize(
+    function,
+    np.linalg.qr(start)[0].ravel(),
+    jac=True,
+    method='L-BFGS-B',
+    # A long memory: for large C the default of 10 takes three times as many steps.
+    options={'ftol': 1e-15, 'gtol': 1e-9, 'maxiter': 2000, 'maxcor': 40},
+  )
+  return float(found.fun)

@@ -185,17 +185,20 @@ def _products_with_target(
 
   Given ŵ, the query's target t has the mean `mean`, and `E t x_q = slope θ`.
   """
-  with_features = [
-    prior.average(slope, 1)[:, None],
-    prior.average(slope * a.a11, 2),
-    prior.average(slope * a.a20, 1)[:, None],
-  ]
-  alone = [
-    np.atleast_1d(prior.average(mean, 0)),
-    prior.average(mean * a.a11, 1),
-    np.atleast_1d(prior.average(mean * a.a20, 0)),
-  ]
-  return np.vstack([np.hstack(with_features), np.hstack(alone)])
+  return np.block(
+    [
+      [
+        prior.average(slope, 1)[:, None],
+        prior.average(slope * a.a11, 2),
+        prior.average(slope * a.a20, 1)[:, None],
+      ],
+      [
+        prior.average(mean, 0),
+        prior.average(mean * a.a11, 1)[None],
+        prior.average(mean * a.a20, 0),
+      ],
+    ]
+  )
 
 
 def _lift(d: int) -> Float[np.ndarray, 'm k']:
@@ -213,16 +216,15 @@ def _lift(d: int) -> Float[np.ndarray, 'm k']:
 
 def _second_moments(prior: Prior, a: LabelMoments) -> Float[np.ndarray, 'k k']:
   """`E v vᵀ` of `v = [1; a_11 θ; a_20]` over tasks."""
-  d = prior.average(a.a11, 1).size
-  second = np.zeros((d + 2, d + 2))
-  inner = slice(1, d + 1)
-  second[0, 0] = 1
-  second[0, inner] = second[inner, 0] = prior.average(a.a11, 1)
-  second[0, -1] = second[-1, 0] = prior.average(a.a20, 0)
-  second[inner, inner] = prior.average(a.a11**2, 2)
-  second[inner, -1] = second[-1, inner] = prior.average(a.a11 * a.a20, 1)
-  second[-1, -1] = prior.average(a.a20**2, 0)
-  return second
+  slope, both = prior.average(a.a11, 1)[None], prior.average(a.a11 * a.a20, 1)[None]
+  square = prior.average(a.a20, 0)
+  return np.block(
+    [
+      [1.0, slope, square],
+      [slope.T, prior.average(a.a11**2, 2), both.T],
+      [square, both, prior.average(a.a20**2, 0)],
+    ]
+  )
 
 
 def _fourth_moments(prior: Prior, a: LabelMoments, d: int) -> Float[np.ndarray, 'm m']:

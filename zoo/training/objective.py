@@ -42,6 +42,8 @@ class Numbers(NamedTuple):
   moments: theory.Moments | None  # of the task; None if exact theory does not cover it
   learning_rate: Any = None  # a number for each model; None: that of the config
   stage: Stage | None = None  # of a curriculum
+  # The last step of the decay of `wsd`, as a float; None: that of the config.
+  num_steps: Any = None
 
 
 # From a model, the key of the step and the numbers to the loss.
@@ -160,10 +162,19 @@ def losses_at_all(
   predictor: Predictor, task: Task, prompt: Prompt
 ) -> Float[Array, 'b t']:
   """The task's loss at every example of each prompt, predicted in one pass."""
-  predict = one_pass(predictor)
+  return task.loss(*predicted(predictor, prompt, every=True))
+
+
+def predicted(
+  predictor: Predictor, prompt: Prompt, every: bool
+) -> tuple[Float[Array, 'b n *k'], Float[Array, 'b n *k']]:
+  """The predictions and targets of every example, in one pass, or of the query."""
+  if not every:
+    targets = prompt.y_query
+    return predictor(prompt).astype(targets.dtype)[:, None], targets[:, None]
+  predict, targets = one_pass(predictor), prompt.targets
   assert predict is not None  # ensured by the validation of the config
-  targets = prompt.targets
-  return task.loss(predict(prompt).astype(targets.dtype), targets)
+  return predict(prompt).astype(targets.dtype), targets
 
 
 def trained_losses(
@@ -227,7 +238,7 @@ def make_objective(
   def sampled(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
-    drawn, moments, _, stage = numbers
+    drawn, moments, stage = numbers.task, numbers.moments, numbers.stage
     if stage is not None and stage.features is not None:
       assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
       drawn = FirstFeatures(drawn, stage.features)

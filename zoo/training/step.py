@@ -114,7 +114,8 @@ def make_step(
 ) -> Step:
   """One step of training: loss, gradient, update.
 
-  A learning rate in the step's `numbers` replaces that of the config.
+  A learning rate and a number of steps in the step's `numbers` replace those of the
+  config.
   """
 
   def loss_of(model: Any, key: Key[Array, ''], numbers: Numbers) -> Float[Array, '']:
@@ -126,9 +127,10 @@ def make_step(
     model = nnx.merge(graphs['model'], state['model'])
     optimizer = nnx.merge(graphs['optimizer'], state['optimizer'])
     if numbers.learning_rate is not None:
+      num_steps = numbers.num_steps
       optimizer.tx = build_optimizer(
         config.optimizer,
-        config.train.num_steps,
+        config.train.num_steps if num_steps is None else num_steps,
         layout.keeps_shapes,
         numbers.learning_rate,
       )

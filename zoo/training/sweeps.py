@@ -31,9 +31,8 @@ from zoo.measure.comparison import MODEL
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
-from zoo.training.layout import State
 from zoo.training.population import points_of, programs_of, unstack
-from zoo.training.summary import SUMMARY, Summary, finished_summary, write_summary
+from zoo.training.summary import SUMMARY, finished_summary, write_summary
 from zoo.training.trainer import (
   NotFiniteError,
   Trainer,
@@ -220,24 +219,16 @@ def _train_missing(
   programs = programs_of(missing, configs, folders, workdir)
   for number, program in enumerate(programs, start=1):
     group = [(configs[i], folders[i]) for i in program]
-    failed = _train_group(group, workdir, f'{number}/{len(programs)}', interruption)
+    label = f'{number}/{len(programs)}'
+    if len(group) > 1:
+      failed = _train_stacked(group, workdir, label, interruption)
+    else:
+      logging.info('program %s: %s', label, group[0][1].name)
+      failed = _train_alone(*group[0], interruption)
     if failed is None:
       return None
     lost |= {*failed}
   return lost
-
-
-def _train_group(
-  group: Sequence[tuple[Config, pathlib.Path]],
-  workdir: pathlib.Path,
-  label: str,
-  interruption: Interruption,
-) -> Sequence[pathlib.Path] | None:
-  """Trains points of one program; returns those that failed, None if interrupted."""
-  if len(group) > 1:
-    return _train_stacked(group, workdir, label, interruption)
-  logging.info('program %s: %s', label, group[0][1].name)
-  return _train_alone(*group[0], interruption)
 
 
 def _train_alone(
@@ -286,18 +277,11 @@ def _train_stacked(
     if summary is None:
       lost.append(folder)
     elif finished_summary(folder / SUMMARY, config) is None:
-      _write_point(config, folder, summary, state)
+      save_result(folder, config.train.num_steps, state, run_metadata(config))
+      write_summary(folder, summary)
   delete_folder(unfinished)
   interruption.raise_if_ctrl_c()
   return None if interruption.requested else lost
-
-
-def _write_point(
-  config: Config, folder: pathlib.Path, summary: Summary, state: State
-) -> None:
-  """Writes the checkpoint of a trained point, unless it is there, and its summary."""
-  save_result(folder, config.train.num_steps, state, run_metadata(config))
-  write_summary(folder, summary)
 
 
 def _rows(

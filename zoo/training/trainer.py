@@ -300,11 +300,18 @@ def _numbers_of(
     task, task_axes = stack_tasks(tasks)  # else the exact risk needs only the moments
   if covered := all(map(theory.covers, tasks)):
     moments = stacked_moments(tasks)
+  optimizer = configs[0].optimizer
   rates = [one.optimizer.learning_rate for one in configs]
-  differ = len({*rates}) > 1
-  numbers = Numbers(task, moments, np.array(rates, 'f') if differ else None)
-  axes: Any = task_axes, 0 if covered else None, 0 if differ else None
-  return numbers, Numbers(*axes)
+  axes = Numbers(task_axes, 0 if covered else None)  # pyright: ignore
+  numbers = Numbers(task, moments)
+  # Such a program can also train at other rates, and for other numbers of steps.
+  budgets = optimizer.schedule == 'wsd' and optimizer.warmup_share is None
+  if budgets or len({*rates}) > 1:
+    numbers = numbers._replace(learning_rate=np.array(rates, 'f'))
+    axes = axes._replace(learning_rate=0)
+  if budgets:
+    numbers = numbers._replace(num_steps=np.float32(configs[0].train.num_steps))
+  return numbers, axes
 
 
 def _same_seed(configs: Sequence[Config]) -> bool:
@@ -632,6 +639,7 @@ class Trainer:
     for i in np.flatnonzero(self.finite).tolist():
       risk = self.risks[i]
       lines[i]['eval_risk'] = risk.sampled and risk.sampled.mean
+      lines[i]['eval_accuracy'] = risk.accuracy and risk.accuracy.mean
       lines[i]['exact_risk'] = risk.exact
       lines[i]['curve'] = risk.curve
       self._records[i].write({**lines[i], 'steps_per_second': rate})
@@ -764,6 +772,7 @@ def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
     'step': int(measured['step']),
     'loss': float(loss),
     'eval_risk': None,
+    'eval_accuracy': None,
     'exact_risk': None,
     'curve': None,
     'grad_norm': float(grad_norm),

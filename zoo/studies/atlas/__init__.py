@@ -1,8 +1,10 @@
-"""The atlas: architectures × tasks × initial guesses, each trained the same way."""
+"""The atlas: architectures × tasks × guesses, each trained until its loss is flat."""
 
+from zoo.studies.atlas.cells import Settings as Settings
+from zoo.studies.atlas.pictures import draw as draw
 from zoo.studies.atlas.results import Cell as Cell
-from zoo.studies.atlas.results import Reason as Reason
-from zoo.studies.atlas.results import Result as Result
-from zoo.studies.atlas.results import table as table
+from zoo.studies.atlas.results import Row as Row
+from zoo.studies.atlas.results import from_csv as from_csv
+from zoo.studies.atlas.results import tables as tables
 from zoo.studies.atlas.training import Grid as Grid
 from zoo.studies.atlas.training import run as run

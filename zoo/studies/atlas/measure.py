@@ -1,42 +1,40 @@
-"""The losses of models and baselines on the same prompts of a task.
+"""What the models and the baselines of an atlas lose.
 
-Losses are measured after several numbers of examples, up to twice those in training.
+Losses are also measured after several numbers of examples, up to twice those in
+training.
 """
 
 from __future__ import annotations
 
 import copy
-import io
 import math
-import pathlib
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
 from jaxtyping import Float
 
 from zoo import estimators, theory
-from zoo.config.validation import (
-  AnyConfig,
-  Config,
-  Section,
-  build_task,
-  num_heads,
-  to_json,
-)
+from zoo.config.building import abstract_model, num_weights
+from zoo.config.validation import Config, build_task, num_heads
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
-from zoo.host.files import write_atomically
 from zoo.measure.curves import sample_losses
-from zoo.storage.saved_models import load
-from zoo.tasks.baselines import HostBaseline, Zero
+from zoo.studies.atlas.results import EXACT, SAMPLED, Row
+from zoo.tasks import LinearRegression, SparseRegression
+from zoo.tasks.baselines import Zero
 from zoo.tasks.linear_regression import covers
 from zoo.theory.exact import known_risk
+from zoo.training.utilisation import product_flops
 
-NUM_PROMPTS = 4096  # many, so that only the seeds make an interval wide
+NUM_PROMPTS = 65_536  # for the loss of each seed
+_FEWER_PROMPTS = 4096  # for those at other numbers of examples
 # Fractions of the context length; the model is compiled for each.
 _PARTS = 0, 0.25, 0.5, 1, 1.5, 2
+# Baselines that are measured, where a task has them.
+_BASELINES = 'bayes', 'gd', 'nearest_neighbours', 'zero'
 
 
 def lengths_of(context_length: int) -> tuple[int, ...]:
@@ -44,78 +42,88 @@ def lengths_of(context_length: int) -> tuple[int, ...]:
   return tuple(sorted({int(part * context_length) for part in _PARTS}))
 
 
-def model_losses(
-  config: Config, folders: Sequence[pathlib.Path]
-) -> Float[np.ndarray, 's p n']:
-  """The losses of the models of some runs on p prompts, at n lengths.
-
-  A loss is NaN where a model cannot take so many examples.
-  """
-  task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
-  return np.stack([_losses(load(folder).model, task, lengths) for folder in folders])
+def loss(predictor: Predictor, task: Task, num_prompts: int, seed: int) -> float:
+  """The mean loss after as many examples as in training; NaN if it is not finite."""
+  lengths = [task.context_length]
+  found = sample_losses({'': predictor}, task, num_prompts, seed, lengths=lengths)['']
+  return float(found.mean()) if np.isfinite(found).all() else math.nan
 
 
-def baseline_losses(config: Config) -> dict[str, Float[np.ndarray, 'p n']]:
-  """The losses of the baselines of a config's task, on the prompts of `model_losses`.
+def losses_by_length(predictor: Predictor, config: Config) -> Float[np.ndarray, ' n']:
+  """The mean losses at `lengths_of`; NaN where a model cannot take so many examples."""
+  context_length = config.task.context_length
+  lengths = lengths_of(context_length)
+  task = _at_length(config, lengths[-1])
 
-  The baselines are those for the context length of training. Baselines of other
-  libraries, which cannot be compiled, are left out.
-  """
-  task, lengths = _with_longer_contexts(config), lengths_of(config.task.context_length)
-  baselines = dict(build_task(config).baselines())
-  baselines.setdefault('zero', Zero())  # which a task of one's own may lack
-  return {
-    name: _losses(baseline, task, lengths)
-    for name, baseline in baselines.items()
-    if not isinstance(baseline, HostBaseline)
-  }
+  def means(lengths: Sequence[int]) -> Float[np.ndarray, ' n']:
+    found = sample_losses({'': predictor}, task, _FEWER_PROMPTS, lengths=lengths)['']
+    return found.mean(axis=0)
 
-
-def exact_model_losses(
-  config: Config, folders: Sequence[pathlib.Path]
-) -> Float[np.ndarray, 's n']:
-  """The exact risks of the models of some runs at n lengths.
-
-  A risk is NaN where theory does not cover the model or the task, and at length 0.
-  """
-  models = [load(folder).model for folder in folders]
-  tasks = [_at_length(config, n) for n in lengths_of(config.task.context_length)]
-  return np.array([[_exact_risk(model, task) for task in tasks] for model in models])
+  try:
+    return means(lengths)
+  except UserError:  # a model for a fixed number of examples
+    short = [length for length in lengths if length <= context_length]
+    return np.array([*means(short), *[math.nan] * (len(lengths) - len(short))])
 
 
-def exact_baseline_losses(config: Config) -> dict[str, Float[np.ndarray, ' n']]:
-  """The risks of baselines that have a closed form at each of n lengths.
+def sizes(config: Config) -> tuple[int, float]:
+  """The weights of a config's model, and its operations in matrix products a prompt."""
+  model = abstract_model(config)
+  graph, state = nnx.split(model)
+  task, count = build_task(config), 64
+  prompts = jax.eval_shape(lambda key: task.sample(key, count), jax.random.key(0))
+  traced = jax.make_jaxpr(lambda state, given: nnx.merge(graph, state)(given))
+  flops = product_flops(traced(state, prompts).jaxpr)
+  return num_weights(model), flops / count
 
-  These are the prediction 0, Bayes, and gradient descent with the best step, on tasks
-  that theory covers; a risk is NaN where it is known less well than to 1e-3.
-  """
+
+def baselines(config: Config, name: str) -> list[Row]:
+  """The rows of the baselines of a config's task, which has that name in the atlas."""
+  task = build_task(config)
   lengths = lengths_of(config.task.context_length)
+  rows = []
+  # A task of one's own may lack the prediction 0.
+  for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
+    if baseline not in _BASELINES:
+      continue
+    by_length = losses_by_length(predictor, config)
+    exact = [exact_baseline(baseline, config, length) for length in lengths]
+    by_length = np.where(np.isfinite(exact), exact, by_length)
+    risk = exact[lengths.index(config.task.context_length)]
+    known = EXACT if math.isfinite(risk) else SAMPLED
+    found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
+    rows.append(
+      Row(
+        *(baseline, name, '', config.task.context_length, known),
+        losses=(found,),
+        lengths=lengths,
+        by_length=tuple(by_length.tolist()),
+      )
+    )
+  return rows
+
+
+def exact_baseline(name: str, config: Config, length: int) -> float:
+  """The risk of a baseline on linear regression after some number of examples.
+
+  NaN if it is known less well than to 1e-3, or not at all.
+  """
   if not covers(build_task(config)):
-    return {}
-  found = {
-    name: [_exact_baseline(name, config, n) for n in lengths]
-    for name in ('zero', 'bayes', 'gd', 'gd_beta')
-  }
-  return {name: np.array(risks) for name, risks in found.items()}
-
-
-def _exact_baseline(name: str, config: Config, length: int) -> float:
+    return math.nan
   task = _at_length(config, max(length, 1))
-  mean, prior, features = (
-    task.prior_mean,
-    task.prior_covariance,
-    task.feature_covariance,
-  )
+  mean, prior = task.prior_mean, task.prior_covariance
+  features = task.feature_covariance
   features = np.eye(mean.size) if features is None else features
   without = float(np.trace(features if prior is None else prior @ features))
   if name == 'zero':
     return float(mean @ features @ mean) + without
+  if name not in ('gd', 'bayes'):
+    return math.nan
   if not length:
-    return without  # all predict the prior mean
+    return without  # both predict the prior mean
   if name == 'gd':
-    return _exact_risk(estimators.gradient_descent(task), task)
-  if name == 'gd_beta':
-    return _exact_risk(estimators.gd_beta(task), task)
+    risk = known_risk(estimators.gradient_descent(task), task)
+    return math.nan if risk is None else risk
   try:
     lower, upper = theory.bayes_risk(task)
   except UserError:
@@ -124,21 +132,16 @@ def _exact_baseline(name: str, config: Config, length: int) -> float:
   return (lower + upper) / 2 if known else math.nan
 
 
-def _exact_risk(subject: Predictor, task: Task | None) -> float:
-  risk = None if task is None else known_risk(subject, task)
-  return math.nan if risk is None else risk
-
-
 def lowest_known(config: Config) -> float | None:
   """The lowest known exact risk of the linear attention of a config.
 
-  It is the infimum with a learned guess, and with d heads or more if labels have no
-  noise; with fewer it comes from a search (`theory.head_limited_risk`). A learned guess
-  is taken to be the prior mean. That is the best guess wherever the result is the
-  optimum of the linear family, as for the priors of the shipped models. None if theory
-  does not cover the task.
+  It is the infimum on isotropic tasks, with a learned guess, and with d heads or more
+  if labels have no noise; else it comes from a search (`theory.head_limited_risk`). A
+  learned guess is taken to be the prior mean. That is the best guess wherever the
+  result is the optimum of the linear family, as for the priors of the shipped models.
+  None if theory does not cover the task.
   """
-  task = build_task(config)
+  task = _with_same_moments(build_task(config))
   if not covers(task):
     return None
   guess = config.model.get('initial_guess', task.prior_mean)
@@ -146,50 +149,27 @@ def lowest_known(config: Config) -> float | None:
   return theory.head_limited_risk(task, num_heads(config), guess, bias).lowest_found
 
 
-def kept(
-  path: pathlib.Path,
-  config: AnyConfig | Section,
-  measure: Callable[[], Mapping[str, Float[np.ndarray, '*n']]],
-) -> dict[str, Float[np.ndarray, '*n']]:
-  """The result of `measure`, read from a file of the same config if there is one."""
-  text = f'{to_json(config)}, {NUM_PROMPTS} prompts, lengths {_PARTS}'
-  try:
-    # Opened here, since NumPy does not close a damaged file.
-    with path.open('rb') as opened, np.load(opened, allow_pickle=False) as file:
-      if str(file['config']) == text:
-        return {name: file[name] for name in file.files if name != 'config'}
-  except (OSError, KeyError, ValueError, zipfile.BadZipFile):
-    pass  # missing or damaged, so it is measured again
-  measured = dict(measure())
-  path.parent.mkdir(parents=True, exist_ok=True)
-  content = io.BytesIO()
-  arrays: Any = {'config': text, **measured}
-  np.savez(content, **arrays)
-  write_atomically(path, content.getvalue())
-  return measured
+def _with_same_moments(task: Task) -> Task:
+  """Linear regression in place of sparse regression, with the same E w wᵀ.
 
-
-def _with_longer_contexts(config: Config) -> Task:
-  return _at_length(config, lengths_of(config.task.context_length)[-1])
+  The risk of one layer of linear attention depends on w only through it: predictions
+  are linear in the labels, and these are linear in w.
+  """
+  if not isinstance(task, SparseRegression):
+    return task
+  d = task.num_features
+  share = task.num_nonzero / d
+  return LinearRegression(
+    d,
+    task.context_length,
+    prior_mean=0.0,
+    prior_covariance=share * np.eye(d),
+    noise_std=float(task.noise_std),
+  )
 
 
 def _at_length(config: Config, length: int) -> Any:
-  """The task with a number of examples; None without examples."""
-  if not length:
-    return None
+  """The task with a number of examples."""
   config = copy.deepcopy(config)
   config['task']['context_length'] = length
   return build_task(config)
-
-
-def _losses(
-  predictor: Predictor, task: Task, lengths: Sequence[int]
-) -> Float[np.ndarray, 'p n']:
-  try:
-    return sample_losses({'': predictor}, task, NUM_PROMPTS, lengths=lengths)['']
-  except UserError:  # a model for a fixed number of examples
-    short = [length for length in lengths if length <= lengths[-1] // 2]
-    found = np.full((NUM_PROMPTS, len(lengths)), np.nan)
-    losses = sample_losses({'': predictor}, task, NUM_PROMPTS, lengths=short)['']
-    found[:, : len(short)] = losses
-    return found

@@ -1,17 +1,17 @@
-"""The pictures of an atlas."""
+"""The pictures of an atlas, drawn from its rows."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
 from zoo.measure.intervals import Interval
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
-from zoo.reports.plots import Panel, Series, render_grid, series
+from zoo.reports.plots import Panel, Series, level, render_grid, series
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
   BLACK,
@@ -21,245 +21,236 @@ from zoo.reports.style import (
   ORANGE,
   PALETTE,
   PURPLE,
-  SKY,
   VERMILION,
   WIDTH,
   Figure,
 )
-from zoo.studies.atlas.results import Change, Result, changes
+from zoo.studies.atlas.results import (
+  NOTHING,
+  TRAINED,
+  Change,
+  Row,
+  changes,
+  last_budgets,
+  pooled,
+  scale_of,
+)
 
 _LEAST = 1e-3  # the least share that has its own colour
 _COLOURS = {
-  'guess: zero': BLUE,
-  'guess: linear': VERMILION,
-  'guess: network': GREEN,
-  'guess: residual': PURPLE,
-  'guess: residual_network': ORANGE,
-  'no choice of guess': SKY,
+  'zero': BLUE,
+  'linear': VERMILION,
+  'network': GREEN,
+  'residual': PURPLE,
+  'residual_network': ORANGE,
 }
-# Baselines shown with the models, and their colours.
-_SHOWN = {'bayes': BLACK, 'gd': GREY, 'ridge': GREY, 'least_squares': GREY}
+_LINES = {'bayes': BLACK, 'gd': GREY, 'nearest_neighbours': GREY}
+_SHORT = {
+  ' in the last doubling': '',
+  'rate at the edge': 'edge',
+  'one budget only': 'one budget',
+  'a seed diverged': 'diverged',
+}
 
 
-def heat_map(results: Sequence[Result]) -> Figure:
-  """The share of the learnable loss that is not learned, by architecture and task."""
-  columns = list(dict.fromkeys(map(_column, results)))
-  by_place = {(one.cell.model, _column(one)): one for one in results}
-  rows = _by_mean_excess(results)
-  grid = [[by_place.get((model, name)) for name in columns] for model in rows]
-  shares = [
-    [math.nan if one is None else max(one.excess, _LEAST) for one in row]
-    for row in grid
+def draw(rows: Sequence[Row]) -> dict[str, Figure]:
+  """All pictures that the rows suffice for, by file name."""
+  figures = {'atlas': heat_map(rows)}
+  if any(row.known == TRAINED for row in rows):
+    figures['atlas_operations'] = by_operations(rows)
+    figures['atlas_examples'] = by_examples(rows)
+  if found := changes(rows):
+    figures['atlas_guesses'] = effects(found)
+  if len({row.prompts for row in rows}) > len({row.task for row in rows}):
+    figures['atlas_contexts'] = by_context(rows)
+  return figures
+
+
+def heat_map(rows: Sequence[Row]) -> Figure:
+  """The share of the learnable loss that is not learned, by architecture and task.
+
+  Cells whose loss is final have a colour, the others say in grey why not.
+  """
+  cells = last_budgets(rows)
+  columns = [*dict.fromkeys(_column(row, rows) for row in cells)]
+  by_place = {(row.model, _column(row, rows)): row for row in cells}
+  shares = {id(row): _share(row, rows) for row in cells}
+  logs: dict[str, list[float]] = {row.model: [] for row in cells}
+  for row in cells:
+    if math.isfinite(shares[id(row)]):
+      logs[row.model].append(math.log(max(shares[id(row)], _LEAST)))
+  models = sorted(logs, key=lambda name: float(np.mean(logs[name] or [9.0])))
+  places = [[by_place.get((model, name)) for name in columns] for model in models]
+  values = [
+    [
+      math.nan if row is None or row.grey else max(shares[id(row)], _LEAST)
+      for row in line
+    ]
+    for line in places
   ]
   texts = [
-    [
-      '' if one is None else f'{one.excess:.2g}' + ('↓' if one.still_falls else '')
-      for one in row
-    ]
-    for row in grid
+    ['' if row is None else _words(row, shares[id(row)]) for row in line]
+    for line in places
   ]
   shown = HeatMap(
-    np.array(shares),
+    np.array(values),
     LogNorm(_LEAST, 1),
-    'share of the learnable loss that is not learned (log scale)',
-    rows=dict(enumerate(rows)),
+    'share of the learnable loss that is not learned (log scale); grey: not final',
+    rows=dict(enumerate(models)),
     columns=dict(enumerate(columns)),
     texts=texts,
   )
-  width = min(max(2 + 0.85 * len(columns), 4.8), WIDTH)
   # More than 16 columns of numbers do not fit into a page.
-  width = max(width, 1.8 + 0.38 * len(columns))
-  return plot_heat_maps([[shown]], 2.4 + 0.27 * len(rows), width)
+  width = max(min(max(2 + 0.85 * len(columns), 6.4), WIDTH), 1.8 + 0.38 * len(columns))
+  return plot_heat_maps([[shown]], 2.4 + 0.32 * len(models), width)
 
 
-def losses(results: Sequence[Result]) -> Figure:
-  """The losses of one task: a row per model, a mark per guess, a line per baseline."""
-  points = [
-    Point(one.cell.model, _guess(one), one.loss.mean, one.loss.half)
-    for one in sorted(results, key=lambda one: one.loss.mean)
-  ]
-  most = max(one.value for one in points)
-  levels = {
-    name: results[0].baseline(name)
-    for name in ('bayes', 'gd', 'zero')
-    if name in results[0].baselines and results[0].baseline(name) < 1.5 * most
-  }
-  axis = 'loss at the query, mean of the seeds with its 95 % interval'
-  return plot_rows({'': points}, axis, _COLOURS, levels=levels)
+def _share(row: Row, rows: Sequence[Row]) -> float:
+  if row.known == NOTHING or not math.isfinite(row.loss.mean):
+    return math.nan
+  return scale_of(rows, row.prompts).share(row.loss.mean)
 
 
-def gains(found: Sequence[Change]) -> Figure:
-  """How guesses change the losses of one task, with 95 % intervals."""
-  points = [
-    Point(one.result.cell.model, one.label, one.loss.mean, one.loss.half)
-    for one in sorted(found, key=lambda one: one.reference.loss.mean)
-  ]
-  return plot_rows(
-    {'': points},
-    'loss minus that with the guess 0 (log scale beyond ±0.1); below 0 the guess helps',
-    _COLOURS,
-    levels={'': 0.0},
-    value='symlog',
-    linthresh=0.1,
-  )
+def _words(row: Row, share: float) -> str:
+  if row.known == NOTHING:
+    return '–'
+  reason = row.grey
+  for long, short in _SHORT.items():
+    reason = reason.replace(long, short)
+  return f'{share:.2g}\n{reason}' if reason else f'{share:.2g}'
 
 
-def shares(found: Sequence[Change]) -> Figure:
-  """How guesses change the loss, in % of that with the guess 0, in one panel per task.
+def by_operations(rows: Sequence[Row]) -> Figure:
+  """The loss of each model against the operations of its training."""
 
-  The intervals are of 95 %.
+  colours = _colours(rows)
+
+  def lines(of: Sequence[Row]) -> Iterable[Series]:
+    for model in dict.fromkeys(row.model for row in of):
+      budgets = [row for row in of if row.model == model]
+      x = [row.training_operations for row in budgets]
+      losses = [row.loss for row in budgets]
+      yield _intervals(model, 'curve', colours[model], x, losses)
+    bayes = _baseline(rows, of[0].prompts, 'bayes')
+    if bayes is not None and bayes.losses[0] > 1e-6 * of[0].loss.mean:
+      ends = [row.training_operations for row in of]
+      yield level('bayes', bayes.losses[0], [min(ends), max(ends)])
+
+  axes = 'operations of training, for each seed (log scale)', 'loss (log scale)'
+  return _by_column(rows, [row for row in rows if row.steps], lines, axes, 'log')
+
+
+def by_examples(rows: Sequence[Row]) -> Figure:
+  """The loss of each model by number of examples, beside baselines.
+
+  A mark is where it was trained.
   """
+  colours = _colours(rows)
+
+  def lines(of: Sequence[Row]) -> Iterable[Series]:
+    context_length = of[0].context_length
+    yield series('in training', 'mark', GREY, [context_length], [0.0])
+    for name, colour in _LINES.items():
+      one = _baseline(rows, of[0].prompts, name)
+      if one is not None:
+        yield series(name, 'dashed', colour, one.lengths, _positive(one.by_length))
+    for row in of:
+      shown = _positive(row.by_length)
+      yield series(row.model, 'curve', colours[row.model], row.lengths, shown)
+
+  trained = [row for row in last_budgets(rows) if row.steps]
+  axes = 'examples before the query', 'loss (log scale)'
+  return _by_column(rows, trained, lines, axes, 'linear')
+
+
+def _colours(rows: Sequence[Row]) -> dict[str, str]:
+  models = dict.fromkeys(row.model for row in rows if row.steps)
+  return dict(zip(models, itertools.cycle(PALETTE), strict=False))
+
+
+def _by_column(rows, shown: Sequence[Row], lines, axes, x_scale: str) -> Figure:
+  """A panel for each column of the heat map, with the lines of its rows."""
+  groups: dict[str, list[Row]] = {}
+  for row in shown:
+    if row.losses and np.isfinite(row.losses).all():
+      groups.setdefault(_column(row, rows), []).append(row)
+  panels = [
+    Panel(name, axes[0], axes[1], tuple(lines(of)), x_scale, 'log')
+    for name, of in groups.items()
+  ]
+  return render_grid(panels, min(len(panels), 2), 2.6)
+
+
+def effects(found: Sequence[Change]) -> Figure:
+  """What guesses change in % of the loss with the guess 0, sorted; pooled on top."""
   panels: dict[str, list[Point]] = {}
-  for one in found:
-    cell, share = one.result.cell, one.share
-    point = Point(cell.model, one.label, 100 * share.mean, 100 * share.half)
-    panels.setdefault(cell.prompts, []).append(point)
+  for (task, guess), one in pooled(found).items():
+    point = Point('all models', guess, 100 * one.mean, 100 * one.half)
+    panels.setdefault(task, []).append(point)
+  for one in sorted(found, key=lambda one: one.share.mean):
+    share = one.share
+    point = Point(one.row.model, one.row.guess, 100 * share.mean, 100 * share.half)
+    panels[one.row.task].append(point)
   axis = 'change of the loss, in % of that with the guess 0; below 0 the guess helps'
   return plot_rows(panels, axis, _COLOURS, levels={'': 0.0})
 
 
-def curves(results: Sequence[Result]) -> Figure:
-  """The losses of one task by number of examples, in one panel per model."""
-  first = results[0]
-  lengths = range(len(first.lengths))
-  axes = 'examples before the query', 'loss (log scale)'
-  references = [
-    series(
-      *(name, 'dashed', colour, first.lengths),
-      [first.baseline(name, i) for i in lengths],
-    )
-    for name, colour in _SHOWN.items()
-    if name in first.baselines
-  ]
-  references.append(series('in training', 'mark', GREY, [first.context_length], [0.0]))
+def by_context(rows: Sequence[Row]) -> Figure:
+  """The losses of tasks by the context length of training, in a panel per model."""
+  cells = [row for row in last_budgets(rows) if row.losses]
+  groups: dict[tuple[str, str], list[Row]] = {}
+  for row in sorted(cells, key=lambda row: row.context_length):
+    groups.setdefault((row.model, row.task), []).append(row)
+  axes = 'examples, in training and in the test (log scale)', 'loss (log scale)'
   panels = []
-  for model in dict.fromkeys(one.cell.model for one in results):
-    shown = [
-      _intervals(
-        *(_guess(one), 'curve', _COLOURS[_guess(one)], one.lengths),
-        [one.at(i) for i in lengths],
-      )
-      for one in results
-      if one.cell.model == model
-    ]
-    panels.append(Panel(model, *axes, (*references, *shown), y_scale='log'))
-  least = min(one.at(i).mean for one in results for i in range(one.trained + 1))
-  most = max(2 * first.baselines['zero'].mean(axis=0).max(), 10 * least)
-  return render_grid(
-    panels, 4, 1.6, y_range=(least / 2, most), sharex='all', sharey='all'
-  )
+  for (model, task), of in groups.items():
+    shown = []
+    for name, colour in _LINES.items():
+      lines = [_baseline(rows, row.prompts, name) for row in of]
+      known = {one.context_length: one.losses[0] for one in lines if one is not None}
+      if known:
+        shown.append(
+          series(name, 'dashed', colour, [*known], _positive([*known.values()]))
+        )
+    for guess in dict.fromkeys(row.guess for row in of):
+      each = [row for row in of if row.guess == guess]
+      x, colour = [row.context_length for row in each], _COLOURS.get(guess, BLUE)
+      label = f'guess: {guess}' if guess else 'no choice of guess'
+      shown.append(_intervals(label, 'curve', colour, x, [row.loss for row in each]))
+    panels.append(Panel(f'{model}, {task}', *axes, tuple(shown), 'log', 'log'))
+  return render_grid(panels, min(len(panels), 3), 2.3)
 
 
-def contexts(results: Sequence[Result]) -> Figure:
-  """The losses of one task by the context length of training, above their ratios.
-
-  Each model has a panel. Models of linear attention, each with its own guess, share
-  one, with their lowest known exact risks as lines.
-  """
-  results = sorted(results, key=lambda one: one.context_length)
-  models: dict[str, list[Result]] = {}
-  for one in sorted(results, key=lambda one: one.cell.guess is not None):
-    name = one.cell.model if one.cell.guess else 'one layer of linear attention'
-    models.setdefault(name, []).append(one)
-  axis = 'examples before the query, in training and in the test (log scale)'
-  panels = [
-    Panel(model, axis, 'loss (log scale)', _losses_by_context(of), 'log', 'log')
-    for model, of in models.items()
-  ]
-  panels += [
-    Panel('', axis, 'with the guess / with 0', _ratios_by_context(of), 'log')
-    for of in models.values()
-  ]
-  return render_grid(panels, len(models), 2.3, sharex='all', sharey='row')
+def _baseline(rows: Sequence[Row], prompts: tuple, name: str) -> Row | None:
+  found = (row for row in rows if row.prompts == prompts and row.model == name)
+  return next((row for row in found if not row.is_model), None)
 
 
-def _losses_by_context(results: Sequence[Result]) -> tuple[Series, ...]:
-  """The losses of some models, and those of baselines."""
-  by_length = {one.context_length: one for one in results}
-  lines = {'the prior mean': [one.without_examples for one in by_length.values()]}
-  for name in ('gd', 'bayes'):
-    if all(name in one.baselines for one in by_length.values()):
-      lines[name] = [one.baseline(name) for one in by_length.values()]
-  shown = [
-    series(name, 'dashed', BLACK if name == 'bayes' else GREY, [*by_length], values)
-    for name, values in lines.items()
-    if min(values) > 1e-6 * max(values)  # a log axis cannot show a loss of 0
-  ]
-  for label, colour, of in _by_label(results):
-    lengths = [one.context_length for one in of]
-    lowest = [one.lowest_known for one in of if one.lowest_known is not None]
-    if len(lowest) == len(of):
-      shown.append(series(f'{label}, lowest known', 'line', colour, lengths, lowest))
-    kind = 'dots' if lowest else 'curve'
-    shown.append(_intervals(label, kind, colour, lengths, [one.loss for one in of]))
-  return tuple(shown)
-
-
-def _ratios_by_context(results: Sequence[Result]) -> tuple[Series, ...]:
-  """The losses with a guess divided by those with the guess 0."""
-  ends = [results[0].context_length, results[-1].context_length]
-  shown = [series('', 'dashed', BLACK, ends, [1.0, 1.0])]
-  found = changes(results)
-  for label, colour, every in _by_label(results):
-    cells = {one.cell for one in every}
-    of = [one for one in found if one.result.cell in cells]
-    if not of:
-      continue
-    lengths = [one.result.context_length for one in of]
-    ratios = [Interval(*(1 + end for end in one.share)) for one in of]
-    lowest = [(one.result.lowest_known, one.reference.lowest_known) for one in of]
-    exact = [above / below for above, below in lowest if above and below]
-    if len(exact) == len(of):
-      shown.append(series(f'{label}, lowest known', 'line', colour, lengths, exact))
-    shown.append(_intervals(label, 'dots', colour, lengths, ratios))
-  return tuple(shown)
+def _positive(values: Sequence[float]) -> list[float]:
+  """The values on a log axis, without the rounding errors of a loss of 0."""
+  most = np.nanmax(values)
+  return [value if value > 1e-6 * most else math.nan for value in values]
 
 
 def _intervals(
-  name: str, kind: str, colour: str, x: Sequence[int], found: Iterable[Interval]
+  name: str,
+  kind: str,
+  colour: str,
+  x: Sequence[int | float],
+  found: Iterable[Interval],
 ) -> Series:
   """Means with their 95 % intervals; without them for one seed."""
   ends = [
-    (one.low, one.mean, one.high) if math.isfinite(one.half) else [one.mean] * 3
+    (max(one.low, one.mean / 10), one.mean, one.high)
+    if math.isfinite(one.half)
+    else [one.mean] * 3
     for one in found
   ]
   return series(name, kind, colour, x, np.transpose(ends))
 
 
-def _by_label(results: Sequence[Result]) -> list[tuple[str, str, list[Result]]]:
-  """The results of each guess or, if they have no choice, model; with a colour."""
-  found: dict[str, list[Result]] = {}
-  for one in results:
-    label = one.cell.model if one.cell.guess is None else _guess(one)
-    found.setdefault(label, []).append(one)
-  others = itertools.cycle(reversed(PALETTE))
-  return [
-    (label, _COLOURS.get(label) or next(others), of) for label, of in found.items()
-  ]
-
-
-def _guess(result: Result) -> str:
-  guess = result.cell.guess
-  return 'no choice of guess' if guess is None else f'guess: {guess}'
-
-
-def by_prompts(results: Sequence[Result]) -> Mapping[str, list[Result]]:
-  """The results of each task at each requested context length."""
-  found: dict[str, list[Result]] = {}
-  for one in results:
-    found.setdefault(one.cell.prompts, []).append(one)
-  return found
-
-
-def _column(result: Result) -> str:
-  cell = result.cell
-  guessed = cell.guess not in (None, 'zero')
-  return f'{cell.prompts}, {cell.guess}' if guessed else cell.prompts
-
-
-def _by_mean_excess(results: Sequence[Result]) -> list[str]:
-  """The models, the one with the least mean excess first."""
-  excess: dict[str, list[float]] = {}
-  for one in results:
-    excess.setdefault(one.cell.model, []).append(math.log(max(one.excess, _LEAST)))
-  return sorted(excess, key=lambda model: float(np.mean(excess[model])))
+def _column(row: Row, rows: Sequence[Row]) -> str:
+  """The task, with its guess and its context length where there are several."""
+  lengths = {one.context_length for one in rows if one.task == row.task}
+  name = f'{row.task}, C = {row.context_length}' if len(lengths) > 1 else row.task
+  return name if row.guess in ('', 'zero') else f'{name}, {row.guess}'

@@ -1,17 +1,25 @@
-"""The cells of an atlas, their results, and tables of them."""
+"""The rows of an atlas, which its CSV keeps, and what follows from them."""
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from scipy import stats
 
-from zoo.core import tables
-from zoo.measure.intervals import Interval, interval, seed_interval
+from zoo.core.errors import UserError
+from zoo.core.tables import to_csv as write_csv
+from zoo.measure.intervals import Interval, holm, interval
 from zoo.reports import Table
+
+TRAINED, LOWEST, NOTHING = 'trained', 'lowest known', 'nothing'  # of models
+EXACT, SAMPLED = 'exact', 'sampled'  # of baselines
+_DERIVED = 'loss', 'low', 'high'  # columns that follow from the losses
 
 
 class Cell(NamedTuple):
@@ -22,7 +30,7 @@ class Cell(NamedTuple):
 
   model: str
   task: str
-  guess: str | None
+  guess: str | None = None
   context_length: int | None = None
 
   @property
@@ -30,279 +38,229 @@ class Cell(NamedTuple):
     """The parts of the cell that are not None, separated by commas."""
     return ','.join(str(part) for part in self if part is not None)
 
-  @property
-  def prompts(self) -> str:
-    """The name of the prompts: the task, and the context length if it is given."""
-    if self.context_length is None:
-      return self.task
-    return f'{self.task}_c{self.context_length}'
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A model after a budget, or a baseline, on a task; `known` says how.
 
-# Why a cell has no result: its model does not fit the task, or training diverged.
-Reason = str
-
-
-class Result(NamedTuple):
-  """The result of a cell: the losses of its seeds and of its task's baselines.
-
-  All losses are on the same p prompts, at n numbers of examples.
+  The loss of a model is trained, the lowest known exact risk, or nothing, for a reason
+  in `grey`. That of a baseline is exact or sampled. Operations are those of products of
+  matrices.
   """
 
-  cell: Cell
-  num_params: int
-  learning_rate: float  # the best of those tried
-  num_steps: int
-  seconds: float  # of training, for all seeds and learning rates together
-  still_falls: bool  # in the last tenth of training, by more than the standard error
-  context_length: int  # of training
-  lengths: tuple[int, ...]
-  losses: Float[np.ndarray, 's p n']  # NaN where there are too many examples
-  baselines: Mapping[str, Float[np.ndarray, 'p n']]
-  exact: Float[np.ndarray, 's n'] | None = None  # exact risks; NaN where unknown
-  exact_baselines: Mapping[str, Float[np.ndarray, ' n']] | None = None  # the same
-  lowest_known: float | None = None  # exact risk of models of this kind, if covered
+  model: str  # or a baseline
+  task: str
+  guess: str = ''  # empty if the model has no choice of one
+  context_length: int = 0
+  known: str = TRAINED
+  weights: int = 0
+  operations: float = 0.0  # a prompt
+  steps: int = 0  # of training, for each seed
+  training_operations: float = 0.0  # for each seed
+  rate: float = math.nan  # the learning rate
+  half_rate_loss: float = math.nan  # held out, in the last round of the search
+  rate_loss: float = math.nan
+  twice_rate_loss: float = math.nan
+  losses: tuple[float, ...] = ()  # of the seeds; one number if it is exact
+  grey: str = ''  # why the loss is not final
+  lengths: tuple[int, ...] = ()  # numbers of examples, and the losses after them
+  by_length: tuple[float, ...] = ()
+  minutes: float = 0.0  # of the cell so far, its search included
 
   @property
-  def trained(self) -> int:
-    """The index of the context length of training."""
-    return self.lengths.index(self.context_length)
+  def is_model(self) -> bool:
+    """Whether this is a model, not a baseline."""
+    return self.known not in (EXACT, SAMPLED)
 
   @property
-  def by_seed(self) -> list[float]:
-    """The loss of each seed after as many examples as in training."""
-    exact = self.exact_at(self.trained)
-    if exact is not None:
-      return exact.tolist()
-    return self.losses[:, :, self.trained].mean(axis=1).tolist()
+  def prompts(self) -> tuple[str, int]:
+    """What rows on the same prompts share."""
+    return self.task, self.context_length
+
+  @property
+  def cell(self) -> tuple[str, str, str, int]:
+    """What the budgets of a cell share."""
+    return self.model, self.task, self.guess, self.context_length
 
   @property
   def loss(self) -> Interval:
-    """The mean loss of the seeds after as many examples as in training."""
-    return self.at(self.trained)
-
-  @property
-  def longest(self) -> Interval | None:
-    """The loss after the most examples; None if the model cannot take them."""
-    longest = self.at(-1)
-    return None if math.isnan(longest.mean) else longest
-
-  def exact_at(self, index: int) -> Float[np.ndarray, ' s'] | None:
-    """The exact risk of each seed at a number of examples; None if it is not known."""
-    if self.exact is None or not np.isfinite(self.exact[:, index]).all():
-      return None
-    return self.exact[:, index]
-
-  def at(self, index: int) -> Interval:
-    """The loss at a number of examples, with its 95 % interval over seeds and prompts.
-
-    It is exact where theory covers the model; the interval is then over seeds alone.
-    """
-    exact = self.exact_at(index)
-    if exact is not None:
-      return interval(exact)
-    return seed_interval(self.losses[:, :, index])
-
-  def baseline(self, name: str, index: int | None = None) -> float:
-    """The loss of a baseline, exact where it is known, else sampled.
-
-    It is that at a number of examples, by default as many as in training.
-    """
-    index = self.trained if index is None else index
-    exact = (self.exact_baselines or {}).get(name)
-    if exact is not None and math.isfinite(exact[index]):
-      return float(exact[index])
-    return float(self.baselines[name][:, index].mean())
-
-  @property
-  def best_baseline(self) -> str:
-    """Bayes where it is known, otherwise the baseline with the least loss."""
-    if 'bayes' in self.baselines:
-      return 'bayes'
-    return min(self.baselines, key=self.baseline)
-
-  @property
-  def excess(self) -> float:
-    """The share of the learnable loss that is not learned from examples.
-
-    It is 0 at the loss of the best baseline, and 1 at the least loss of a baseline
-    without examples, which for Bayes is the loss of predicting the prior mean.
-    """
-    best, without = self.baseline(self.best_baseline), self.without_examples
-    return (self.loss.mean - best) / (without - best)
-
-  @property
-  def without_examples(self) -> float:
-    """The loss of Bayes, or else the least loss of a baseline, before any example."""
-    lines = [self.best_baseline] if 'bayes' in self.baselines else self.baselines
-    return min(self.baseline(name, 0) for name in lines)
+    """The mean over the seeds with its interval; exact risks have no width."""
+    if self.known in (EXACT, SAMPLED, LOWEST):
+      return Interval(*[self.losses[0]] * 3)
+    return interval(self.losses)
 
 
-Results = Mapping[Cell, Result | Reason]
+def to_csv(rows: Iterable[Row]) -> str:
+  """The rows as CSV, with each loss and its interval for readers."""
+  names = [field.name for field in dataclasses.fields(Row)]
+  at = names.index('losses')
+  return write_csv([*names[:at], *_DERIVED, *names[at:]], map(_cells, rows))
 
 
-def trained_cells(found: Results) -> list[Result]:
-  """The cells that have a result."""
-  return [one for one in found.values() if isinstance(one, Result)]
+def _cells(row: Row) -> dict[str, str]:
+  values = dataclasses.asdict(row)
+  if row.losses and all(map(math.isfinite, row.losses)):
+    values |= dict(zip(_DERIVED, row.loss, strict=True))
+  return {name: _text(value) for name, value in values.items()}
 
 
-def difference(one: Result, other: Result) -> Interval:
-  """The loss of a cell minus that of another, with its 95 % interval.
+def _text(value: Any) -> str:
+  if isinstance(value, tuple):
+    return ' '.join(f'{one:.8g}' for one in value)
+  if isinstance(value, float):
+    return f'{value:.8g}' if math.isfinite(value) else ''
+  return str(value)
 
-  It is exact if both losses are, and otherwise on the same prompts. Seeds are paired:
-  those of the same number start from the same key and train on the same prompts. Seeds
-  that only one of the cells has are left out.
-  """
-  cells, num = (one, other), min(len(one.losses), len(other.losses))
-  exact = [cell.exact_at(cell.trained) for cell in cells]
-  if exact[0] is not None and exact[1] is not None:
-    return interval(exact[0][:num] - exact[1][:num])
-  first, second = (cell.losses[:num, :, cell.trained] for cell in cells)
-  return seed_interval(first - second)
+
+def from_csv(text: str, source: str) -> list[Row]:
+  """The rows of `to_csv`; `source` names them in the message of UserError."""
+  try:
+    return [*map(_row, csv.DictReader(io.StringIO(text)))]
+  except (KeyError, ValueError, AttributeError) as error:
+    raise UserError(f'{source} is no table of an atlas: {error!r}') from None
+
+
+def _row(line: dict[str, str]) -> Row:
+  values: dict[str, Any] = {}
+  for field in dataclasses.fields(Row):
+    text = line[field.name]
+    if field.name == 'lengths':
+      values[field.name] = tuple(map(int, text.split()))
+    elif field.type == 'tuple[float, ...]':
+      values[field.name] = tuple(map(float, text.split()))
+    elif field.type == 'float':
+      values[field.name] = float(text or 'nan')
+    else:
+      values[field.name] = int(text) if field.type == 'int' else text
+  return Row(**values)
+
+
+def last_budgets(rows: Sequence[Row]) -> list[Row]:
+  """The row of the last budget of each cell; models only."""
+  return [*{row.cell: row for row in rows if row.is_model}.values()]
+
+
+class Scale(NamedTuple):
+  """The loss of Bayes, or 0 where that is not known, and the loss without examples."""
+
+  floor: float
+  without: float
+
+  def share(self, loss: float) -> float:
+    """The share of the learnable loss that is not learned."""
+    return (loss - self.floor) / (self.without - self.floor)
+
+
+def scale_of(rows: Sequence[Row], prompts: tuple[str, int]) -> Scale:
+  """The scale of the losses on some prompts, from the rows of their baselines."""
+  lines = {row.model: row for row in rows if row.prompts == prompts}
+  zero = lines['zero'].losses[0]
+  if 'bayes' not in lines:
+    return Scale(0.0, zero)
+  bayes = lines['bayes']
+  return Scale(bayes.losses[0], min(bayes.by_length[0], zero))
 
 
 class Change(NamedTuple):
   """The effect of a guess: a cell, and the same cell with the guess 0."""
 
-  result: Result
-  reference: Result
-
-  @property
-  def label(self) -> str:
-    """The guess; for linear attention, which has no choice, it is linear."""
-    return f'guess: {self.result.cell.guess or "linear"}'
+  row: Row
+  reference: Row
+  p_value: float = math.nan  # of the paired t-test, by Holm over all effects
 
   @property
   def loss(self) -> Interval:
-    """The loss minus that with the guess 0, by `difference`."""
-    return difference(self.result, self.reference)
+    """The difference of the losses, paired by seed, and so by prompt."""
+    pairs = zip(self.row.losses, self.reference.losses, strict=False)
+    return interval([one - other for one, other in pairs])
 
   @property
   def share(self) -> Interval:
     """`loss` as a share of the loss with the guess 0, whose own error is ignored."""
-    whole = self.reference.loss.mean
-    return Interval(*(end / whole for end in self.loss))
+    return Interval(*(end / self.reference.loss.mean for end in self.loss))
 
 
-def changes(results: Sequence[Result]) -> list[Change]:
-  """The effect of each guess, where the model was also trained with the guess 0."""
-  by_cell = {one.cell: one for one in results}
+def changes(rows: Sequence[Row]) -> list[Change]:
+  """The effect of each guess on each model that was also trained with the guess 0."""
+  by_cell = {row.cell: row for row in last_budgets(rows) if row.known == TRAINED}
   found = []
-  for one in results:
-    reference = by_cell.get(_with_guess_zero(one.cell))
-    if reference is not None and reference is not one:
-      found.append(Change(one, reference))
-  return found
+  for cell, row in by_cell.items():
+    zero = by_cell.get((row.model, row.task, 'zero', row.context_length))
+    finite = zero is not None and np.isfinite([*row.losses, *zero.losses]).all()
+    if zero is not None and zero.cell != cell and finite:
+      found.append(Change(row, zero))
+  raw = [_p_value(one) for one in found]
+  known = iter(holm([one for one in raw if not math.isnan(one)]))
+  adjusted = [one if math.isnan(one) else next(known) for one in raw]
+  return [one._replace(p_value=p) for one, p in zip(found, adjusted, strict=True)]
 
 
-def _with_guess_zero(cell: Cell) -> Cell:
-  if cell.model == 'yq_lsa':  # LSA with a trained guess (Definition 3)
-    return cell._replace(model='lsa')
-  return cell if cell.guess is None else cell._replace(guess='zero')
+def _p_value(change: Change) -> float:
+  pairs = [*zip(change.row.losses, change.reference.losses, strict=False)]
+  if len(pairs) < 2:
+    return math.nan
+  return float(stats.ttest_rel(*np.transpose(pairs)).pvalue)
 
 
-def table(found: Results) -> str:
-  """The cells as a table for a terminal, each with its best known baseline."""
-  results = trained_cells(found)
-  texts = [cells_table(results).text()]
-  if differences := changes(results):
-    texts.append('\n' + changes_table(differences).text())
-  return '\n'.join([*texts, *(': '.join(row) for row in reasons_table(found).rows)])
+def pooled(found: Sequence[Change]) -> dict[tuple[str, str], Interval]:
+  """The mean share that a guess changes on a task, over the models, by task and guess.
+
+  The unit of the interval is the model.
+  """
+  groups: dict[tuple[str, str], list[float]] = {}
+  for one in found:
+    groups.setdefault((one.row.task, one.row.guess), []).append(one.share.mean)
+  return {names: interval(shares) for names, shares in groups.items()}
 
 
-def cells_table(results: Sequence[Result], title: str = '') -> Table:
-  """The losses of cells, each with its best known baseline."""
-  header = (
-    *('cell', 'weights', 'rate', 'loss, ± 95 %', 'seeds', 'twice the examples'),
-    *('zero', 'best baseline', 'time'),
-  )
-  return Table([*map(_row, results)], header, title)
+def tables(rows: Sequence[Row]) -> list[Table]:
+  """What guesses change, if any was changed, and the cells."""
+  found = changes(rows)
+  return [*([_changes_table(found)] if found else []), _cells_table(rows)]
 
 
-def _row(result: Result) -> list[str]:
-  best, longest = result.best_baseline, result.longest
-  exact = ', exact risk' if result.exact_at(result.trained) is not None else ''
-  falls = ', still falls' if result.still_falls else ''
-  return [
-    result.cell.name,
-    f'{result.num_params:,}',
-    f'{result.learning_rate:g}',
-    _format(result.loss) + exact + falls,
-    f'{min(result.by_seed):.4f} … {max(result.by_seed):.4f}',
-    '-' if longest is None else _format(longest),
-    f'{result.baseline("zero"):.4f}',
-    f'{best} {result.baseline(best):.4f}',
-    f'{result.seconds:.0f} s',
-  ]
+def _cells_table(rows: Sequence[Row]) -> Table:
+  """The cells after their last budgets, and the baselines."""
+  header = ('cell', 'loss, ± 95 %', 'not final', 'weights', 'operations a prompt')
+  header += ('steps', 'rate', 'minutes')
+  shown = [row for row in rows if not row.is_model] + last_budgets(rows)
+  shown.sort(key=lambda row: (row.prompts, row.guess))
+  return Table([*map(_cells_of, shown)], header, 'cells and baselines')
 
 
-def changes_table(found: Sequence[Change]) -> Table:
-  """What guesses change."""
+def _cells_of(row: Row) -> list[str]:
+  name = ','.join([row.model, row.task, *filter(None, [row.guess])])
+  if row.known == NOTHING:
+    return [f'{name}, C = {row.context_length}', '', row.grey, *[''] * 5]
+  how = '' if row.known == TRAINED else f', {row.known}'
+  sizes = [f'{row.weights:,}', f'{row.operations:,.0f}', f'{row.steps:,}']
+  rest = [*sizes, f'{row.rate:.2g}', f'{row.minutes:.1f}']
+  if not row.steps:
+    rest = [*sizes[:2], '', '', ''] if row.weights else [''] * 5
+  loss = f'{_format(row.loss)}{how}'
+  return [f'{name}, C = {row.context_length}', loss, row.grey, *rest]
+
+
+def _changes_table(found: Sequence[Change]) -> Table:
+  """What guesses change: the pooled effects first, then each with its p value."""
   rows = [
-    [
-      change.result.cell.name,
-      f'{change.reference.loss.mean:.4f}',
-      _format(change.loss),
-      _format(Interval(*(100 * end for end in change.share)), '+.1f', '.1f'),
-    ]
-    for change in found
+    [f'{task}, {guess}: all models', '', _percent(effect), '']
+    for (task, guess), effect in pooled(found).items()
   ]
-  header = 'cell', 'guess 0', 'minus guess 0, ± 95 %', 'in %'
-  return Table(rows, header, 'what the guess changes, on the same prompts')
+  for one in sorted(found, key=lambda one: one.share.mean):
+    name = ','.join(one.row.cell[:3])
+    p_value = '' if math.isnan(one.p_value) else f'{one.p_value:.2g}'
+    rows.append([name, _format(one.loss), _percent(one.share), p_value])
+  header = 'cell', 'minus guess 0, ± 95 %', 'in %', 'p, by Holm'
+  return Table(rows, header, 'what the guess changes, paired by seed and prompt')
 
 
-def reasons_table(found: Results) -> Table:
-  """The cells without a result."""
-  rows = [[cell.name, one] for cell, one in found.items() if isinstance(one, str)]
-  return Table(rows, ('cell', 'why it has no result'))
+def _percent(share: Interval) -> str:
+  return _format(Interval(*(100 * end for end in share)), '.1f')
 
 
-def _format(found: Interval, form: str = '.4f', of_half: str = '.4f') -> str:
-  """A mean ± half its interval; with one seed, for which none is known, says so."""
-  mean = format(found.mean, form)
-  if math.isinf(found.half):
-    return f'{mean} (one seed)'
-  return f'{mean} ± {format(found.half, of_half)}'
-
-
-def to_csv(found: Results) -> str:
-  """All cells as CSV: their losses by number of examples, and the baselines' losses."""
-  trained = trained_cells(found)
-  baselines = dict.fromkeys(name for one in trained for name in one.baselines)
-  lengths = sorted({length for one in trained for length in one.lengths})
-  columns = (
-    *('model', 'task', 'guess', 'num_params', 'learning_rate', 'num_steps'),
-    *('seconds', 'still_falls', 'context_length', 'loss', 'low', 'high', 'by_seed'),
-    *('minus_guess_0', 'minus_guess_0_low', 'minus_guess_0_high', 'reason'),
-    *(f'{name}_loss' for name in baselines),
-    *(f'loss_after_{length}' for length in lengths),
-  )
-  of_guess = {change.result.cell: change.loss for change in changes(trained)}
-  rows = [
-    {**cell._asdict(), 'reason': one}
-    if isinstance(one, str)
-    else _csv_row(one, of_guess.get(cell))
-    for cell, one in found.items()
-  ]
-  return tables.to_csv(columns, rows)
-
-
-def _csv_row(one: Result, change: Interval | None) -> dict[str, Any]:
-  row = {
-    **one.cell._asdict(),
-    'num_params': one.num_params,
-    'learning_rate': one.learning_rate,
-    'num_steps': one.num_steps,
-    'seconds': one.seconds,
-    'still_falls': one.still_falls,
-    'context_length': one.context_length,
-    'by_seed': ' '.join(f'{loss:.6g}' for loss in one.by_seed),
-    **{f'{name}_loss': one.baseline(name) for name in one.baselines},
-  }
-  numbers = {'loss': one.loss.mean, 'low': one.loss.low, 'high': one.loss.high}
-  if change is not None:
-    numbers['minus_guess_0'] = change.mean
-    numbers['minus_guess_0_low'] = change.low
-    numbers['minus_guess_0_high'] = change.high
-  numbers |= {f'loss_after_{n}': one.at(i).mean for i, n in enumerate(one.lengths)}
-  # With one seed there are no ends; a model may not take so many examples.
-  return row | {name: value for name, value in numbers.items() if math.isfinite(value)}
+def _format(found: Interval, form: str = '.4f') -> str:
+  """A mean ± half its interval; no width if it is exact or from one seed."""
+  if found.half == 0 or math.isinf(found.half):
+    return f'{found.mean:{form}}' + (' (one seed)' if found.half else '')
+  return f'{found.mean:{form}} ± {found.half:{form}}'

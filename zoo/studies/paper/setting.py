@@ -87,10 +87,7 @@ def best_risk(
 
 
 def head_limit(heads: int, c: int = CONTEXT_LENGTH, norm: float = NORM) -> float:
-  """The lowest known risk for a number of heads and `y_q = 0`; `norm` is |w*|².
-
-  From d heads on it is the infimum.
-  """
+  """The infimum for a number of heads and `y_q = 0`; `norm` is |w*|²."""
   return theory.isotropic_head_limit(NUM_FEATURES, c, heads, math.sqrt(norm))
 
 

@@ -4,8 +4,7 @@ import math
 
 import scipy.special
 
-from zoo.core.errors import check_count
-from zoo.theory.asymptotic.ratios import check_ratio
+from zoo.core.errors import check_count, check_number
 
 
 def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> float:
@@ -19,7 +18,7 @@ def depth_limit(ratio: int | float, num_steps: int, shared: bool = False) -> flo
   attention can compute. Proofs: docs/large_dimension.md, section 1. Raises UserError
   naming the argument that is wrong.
   """
-  alpha = check_ratio('ratio', ratio)
+  alpha = check_number('ratio', ratio, above=0.0)
   steps = check_count('num_steps', num_steps, minimum=0)
   if not shared:
     # Both forms are the same; neither overflows.

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from zoo.core.errors import check_number
 from zoo.core.learning_rule import LearningRule
 from zoo.tasks.task_pool import TaskPool
-from zoo.theory.asymptotic.ratios import check_ratio
 
 
 class PretrainingRisks(NamedTuple):
@@ -38,9 +37,11 @@ def pretraining(
   derivation is in docs/large_dimension.md, section 2. Raises UserError naming the
   argument that is wrong.
   """
-  alpha = check_ratio('context_ratio', context_ratio)
-  kappa = check_ratio('task_ratio', task_ratio, infinite=True)
-  tau = check_ratio('sample_ratio', sample_ratio, infinite=True)
+  alpha = check_number('context_ratio', context_ratio, above=0.0)
+  kappa, tau = (
+    math.inf if value == math.inf else check_number(name, value, above=0.0)
+    for name, value in (('task_ratio', task_ratio), ('sample_ratio', sample_ratio))
+  )
   rho = check_number('noise_variance', noise_variance, minimum=0.0)
   if tau == 1:
     return PretrainingRisks(math.inf, math.inf)

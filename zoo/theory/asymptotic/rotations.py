@@ -4,20 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.theory.deep.feature_moments import feature_moments
 
 _MOST_STEPS = 4  # the moments that more steps need are too many
-
-
-def power_law(num_features: int, exponent: int | float) -> Float[np.ndarray, ' d']:
-  """The eigenvalues `∝ k^−a` of a feature covariance, k = 1 … d, with the mean 1."""
-  d = check_count('num_features', num_features)
-  a = check_number('exponent', exponent)
-  values = np.arange(1, d + 1.0) ** -a
-  return values * d / values.sum()
 
 
 def rotated_optimum(
@@ -28,25 +21,67 @@ def rotated_optimum(
 ) -> float:
   """The least risk of k steps of gradient descent if each prompt has its own frame.
 
-  Features of a prompt are `N(0, Q diag(variances) Qᵀ)` with a uniformly random
-  orthogonal Q, and `ŵ ~ N(0, I)` (Bordelon, Letey & Pehlevan, arXiv 2510.01098). No
-  fixed matrix step can then use the spectrum, so that more steps always help. Weights
-  `Q(S) Xᵀy/C` rotate with the frame, so that their risk is that of one fixed frame,
-  `E tr Σ P(S)² + (σ²/C) E tr Σ Q(S)² S` with `P = 1 − sQ`. The least over polynomials Q
-  of degree k − 1 is exact at any d; for k = 1 no learning rule is better. `num_steps`
-  is 1 to 4. Raises UserError naming the argument that is wrong.
+  The task is `rotated_regression`: features of a prompt are `N(0, Q diag(variances)
+  Qᵀ)` with a uniformly random orthogonal Q, and `ŵ ~ N(0, I)` (Bordelon, Letey &
+  Pehlevan, arXiv 2510.01098). No fixed matrix step can then use the spectrum, so that
+  more steps always help. Weights `Q(S) Xᵀy/C` rotate with the frame, so that their risk
+  is that of one fixed frame, `E tr Σ P(S)² + (σ²/C) E tr Σ Q(S)² S` with `P = 1 − sQ`.
+  The least over polynomials Q of degree k − 1 is exact at any d; for k = 1 no learning
+  rule is better. `num_steps` is 1 to 4. Raises UserError naming the argument that is
+  wrong.
   """
-  shape = np.shape(variances)
-  values = check_vector('variances', variances, shape[0] if shape else 1)
-  if np.any(values < 0):
-    raise UserError(f'variances has {values.min():g}; all of them must be ≥ 0')
+  values = _checked(variances)
   c = check_count('context_length', context_length)
   steps = check_count('num_steps', num_steps, maximum=_MOST_STEPS)
   noise = check_number('noise_std', noise_std, minimum=0.0) ** 2
   _, traces = feature_moments(values, c, steps + 1)  # E tr Σ Sⁱ, i ≤ 2k
-  i = np.arange(1, steps + 1)
+  return _least(traces, noise / c)
+
+
+def rotated_limit(
+  variances: ArrayLike | Sequence[Any],
+  ratio: int | float,
+  num_steps: int,
+  noise_ratio: int | float = 0.0,
+) -> float:
+  """`rotated_optimum/d` as d → ∞, with C = `ratio` · d and σ² = `noise_ratio` · d.
+
+  The eigenvalues have the distribution of `variances`. With `h_k` its moments the
+  traces `T(z) = Σ_i zⁱ lim E tr ΣSⁱ/d` solve `T = Σ_k h_(k+1) (zg)^k`,
+  `g = 1/(1 − zT/α)` (docs/large_dimension.md, section 3). Raises UserError naming the
+  argument that is wrong.
+  """
+  values = _checked(variances)
+  alpha = check_number('ratio', ratio, above=0.0)
+  steps = check_count('num_steps', num_steps, maximum=_MOST_STEPS)
+  noise = check_number('noise_ratio', noise_ratio, minimum=0.0)
+  size = 2 * steps + 1
+  moments = [np.mean(values ** (k + 1)) for k in range(size)]
+  one = np.eye(size)[0]
+  traces, moved = 0 * one, np.eye(size, k=-1)  # `moved` multiplies a series by z
+  for _ in range(size):  # each time one more coefficient is right
+    g = scipy.linalg.solve_triangular(
+      scipy.linalg.toeplitz(one - moved @ traces / alpha, 0 * one), one, lower=True
+    )
+    term, traces = one, 0 * one
+    for moment in moments:
+      traces = traces + moment * term
+      term = moved @ np.convolve(term, g)[:size]
+  return _least(traces, noise / alpha)
+
+
+def _checked(variances: ArrayLike | Sequence[Any]) -> Float[np.ndarray, ' d']:
+  values = check_vector('variances', variances, None)
+  if np.any(values < 0):
+    raise UserError(f'variances has {values.min():g}; all of them must be ≥ 0')
+  return values
+
+
+def _least(traces: Float[np.ndarray, ' m'], noise: float) -> float:
+  """The least risk over polynomials, from `E tr ΣSⁱ`, i ≤ 2k, and σ²/C."""
+  i = np.arange(1, (len(traces) + 1) // 2)
   order = i[:, None] + i
-  gram = traces[order] + noise / c * traces[order - 1]
+  gram = traces[order] + noise * traces[order - 1]
   scale = 1 / np.sqrt(np.diag(gram))  # high powers are much larger than low ones
   solved = np.linalg.solve(gram * scale[:, None] * scale, traces[i] * scale)
   return float(traces[0] - traces[i] * scale @ solved)

@@ -6,12 +6,12 @@ docs/theory.md.
 
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Inexact
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import DeepRule
@@ -192,18 +192,18 @@ def _general_risk(form: DeepRule, known: GeneralSpectrum) -> Float[Array, '']:
 
 
 def recursion(
-  steps: Float[AnyArray, ' l'],
-  preconditions: Float[AnyArray, ' k'],
-  s: Float[Array, '*n'],
-  one: Float[Array, '*n'],
-  product: Callable[[Array, Array], Array] = operator.mul,
-) -> tuple[Float[Array, '*n'], Float[Array, '*n']]:
+  steps: Inexact[AnyArray, ' l *m'],
+  preconditions: Inexact[AnyArray, ' k *m'],
+  s: Float[AnyArray, '*n'],
+  one: Float[AnyArray, '*n'],
+  product: Callable[[Any, Any], Any] = operator.mul,
+) -> tuple[Any, Any]:
   """`Φ_L`, and χ with `Ψ_L = 1 + s χ`, which avoids a division by s.
 
   s holds numbers, or other elements with a commutative `product` and the unit `one`.
-  Layers without a precondition do not change Φ.
+  Layers without a precondition do not change Φ. In NumPy or JAX as the given arrays.
   """
-  phi, chi = one, jnp.zeros_like(one)
+  phi, chi = one, 0 * one
   for layer in range(steps.shape[0]):
     square = product(phi, phi)
     chi = chi + steps[layer] * product(square, one + product(s, chi))

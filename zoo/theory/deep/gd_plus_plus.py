@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike, Float
 from zoo.core.errors import UserError, check_count, check_number, check_vector
 from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import require_covered
-from zoo.theory.deep.deep_rule import Spectrum, degree, spectrum_of
+from zoo.theory.deep.deep_rule import Spectrum, degree, recursion, spectrum_of
 from zoo.theory.schedules import best_schedule, polynomial_optimum
 
 # At each depth: random networks drawn, the best of them that are searched from, and the
@@ -174,30 +174,17 @@ def _residuals(
 
   The learned weights are `κ χ_L(S) r` with `Ψ = 1 + s χ`, which avoids a division by s.
   """
-  steps, preconditions, readout = weights
-  size, s = steps.size, spectrum.points
-  variance, roots = spectrum.feature_variance, spectrum.roots
-  prior = np.sqrt(variance * spectrum.trace) * roots
-  noise = np.sqrt(variance * spectrum.noise * s) * roots
-  phi, chi = np.ones_like(s), np.zeros_like(s)
-  slope_phi, slope_chi = np.zeros((2, s.size, 2 * size))
-  for layer in range(size):
-    step = steps[layer]
-    psi, square = 1 + s * chi, phi * phi
-    slope_chi = slope_chi * (1 + step * s * square)[:, None]
-    slope_chi += (2 * step * phi * psi)[:, None] * slope_phi
-    slope_chi[:, layer] += square * psi
-    chi = chi + step * square * psi
-    if layer + 1 < size:
-      b = preconditions[layer]
-      slope_phi = slope_phi * (1 + 3 * b * s * square)[:, None]
-      slope_phi[:, size + layer] += s * square * phi
-      phi = phi * (1 + b * s * square)
-  learned, slope = readout * chi, readout * slope_chi
-  slope[:, -1] = chi
-  residuals = np.concatenate([prior * (1 - s * learned), noise * learned])
-  gradient = np.concatenate([-(prior * s)[:, None] * slope, noise[:, None] * slope])
-  return residuals, gradient
+  size, s = weights.steps.size, spectrum.points
+  point = np.concatenate([*weights[:2], [weights.readout]])
+  # The derivative in each weight is the imaginary part that a step along it, too small
+  # to change the real part, gives.
+  points = point[:, None, None] + 1e-30j * np.eye(point.size)[:, :, None]
+  _, chi = recursion(points[:size], points[size:-1], s, np.ones_like(s))
+  learned = points[-1] * chi
+  scale = np.sqrt(spectrum.feature_variance) * spectrum.roots
+  prior, noise = np.sqrt(spectrum.trace) * scale, np.sqrt(spectrum.noise * s) * scale
+  found = np.concatenate([prior * (1 - s * learned), noise * learned], axis=1)
+  return found[0].real, np.imag(found).T * 1e30
 
 
 def _checked(
@@ -205,8 +192,8 @@ def _checked(
   preconditions: ArrayLike | Sequence[float],
   readout: float,
 ) -> GDPlusPlus:
-  count = max(np.size(steps), 1)
-  steps = check_vector('steps', np.atleast_1d(steps), count)
+  steps = check_vector('steps', steps, None)
+  count = steps.size
   size = np.size(preconditions)
   if size not in (count - 1, count):
     raise UserError(

@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,19 +172,18 @@ def _add(*parts: tuple[Any, _Sum]) -> _Sum:
 
 def _times(number: _Sum, other: _Sum) -> _Sum:
   """The product of a scalar and a scalar or a vector."""
-  total = defaultdict(int)
-  for ((_, forms), x), ((k, more), y) in itertools.product(
-    number.items(), other.items()
-  ):
-    total[k, tuple(sorted(forms + more))] += x * y
-  return dict(total)
+  return _product(number, other, lambda a, b: (b[0], tuple(sorted(a[1] + b[1]))))
 
 
 def _dot(one: _Sum, two: _Sum) -> _Sum:
   """The product of two vectors, `Sⁱr · Sʲr = C yᵀ Kⁱ⁺ʲ⁺¹ y / C²`."""
+  return _product(one, two, lambda a, b: (0, _joined(a, b)))
+
+
+def _product(one: _Sum, two: _Sum, term: Callable[[_Term, _Term], _Term]) -> _Sum:
   total = defaultdict(int)
   for (first, x), (second, y) in itertools.product(one.items(), two.items()):
-    total[0, _joined(first, second)] += x * y
+    total[term(first, second)] += x * y
   return dict(total)
 
 

@@ -252,7 +252,12 @@ def _losses(
   # for both signs.
   s_ndd = jnp.einsum('nmi,nmj->nij', z_nmd, z_nmd) / context_length
   r_nd = jnp.einsum('nmi,nm->ni', z_nmd, odd_nm) / context_length
-  gap_nd = _learned(control, s_ndd, r_nd) - deviation_nd @ law.root
+  # `κ χ_L(S) r`, the weights that the control variate learns, minus w*.
+  steps, preconditions, readout = control
+  identity = jnp.broadcast_to(jnp.eye(s_ndd.shape[-1])[None], s_ndd.shape)
+  _, chi_ndd = recursion(steps, preconditions, s_ndd, identity, jnp.matmul)
+  learned_nd = readout * jnp.einsum('nij,nj->ni', chi_ndd, r_nd)
+  gap_nd = learned_nd - deviation_nd @ law.root
   return (loss(1.0) + loss(-1.0)) / 2, jnp.sum(gap_nd**2, axis=1)
 
 
@@ -301,18 +306,6 @@ def _affine(
 
   weights_nd, constant_n = jax.grad(total, has_aux=True)(jnp.zeros((n, d)))
   return constant_n, weights_nd
-
-
-def _learned(
-  control: Control,
-  s: Float[Array, 'n d d'],
-  r: Float[Array, 'n d'],
-) -> Float[Array, 'n d']:
-  """`κ χ_L(S) r`, the weights that a network of the family learns, minus w*."""
-  steps, preconditions, readout = control
-  identity = jnp.broadcast_to(jnp.eye(s.shape[-1])[None], s.shape)
-  _, chi = recursion(steps, preconditions, s, identity, jnp.matmul)
-  return readout * jnp.einsum('nij,nj->ni', chi, r)
 
 
 def _root(covariance: Float[np.ndarray, 'd d'] | None, d: int) -> np.ndarray:

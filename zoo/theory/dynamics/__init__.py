@@ -5,6 +5,7 @@ from zoo.theory.dynamics.curvature import curvature as curvature
 from zoo.theory.dynamics.flow import Trajectory as Trajectory
 from zoo.theory.dynamics.flow import descent as descent
 from zoo.theory.dynamics.flow import gradient_flow as gradient_flow
+from zoo.theory.dynamics.flow import gradient_flows as gradient_flows
 from zoo.theory.dynamics.guess import guess_time as guess_time
 from zoo.theory.dynamics.heads import MergedHeads as MergedHeads
 from zoo.theory.dynamics.heads import SeparateHeads as SeparateHeads

@@ -1,7 +1,8 @@
 """Training without noise: gradient flow and descent of weights on the exact risk."""
 
 import functools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 import scipy.integrate
 from flax import nnx
+from jax.experimental.ode import odeint
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from zoo.core.errors import RunError, UserError, check_array, check_name, check_number
@@ -76,31 +78,103 @@ def gradient_flow(
   learning rule, or other times, and RunError if the solver fails.
   """
   tolerance = check_number('tolerance', tolerance, minimum=1e-13)
-  at = _increasing('times', times)
+  at = increasing('times', times)
   moments = task_moments(task)
   with double_precision():
     subject = subject_of(model, moments)
     like = jax.tree.map(np.asarray, subject.weights)
 
-    def slope(time: float, point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
-      del time  # the flow does not depend on it
+    def slope(point: Float[np.ndarray, ' p']) -> Float[np.ndarray, ' p']:
       weights = unpacked(point, like)
       return -packed(_gradient(subject.graph, weights, subject.rest, moments))
 
-    start = packed(like)
-    found = scipy.integrate.solve_ivp(
-      slope,
-      (0.0, max(at[-1], np.finfo(float).tiny)),
-      start,
-      method='LSODA',
-      t_eval=at,
-      rtol=tolerance,
-      atol=tolerance / 100,
-    )
-    if found.status < 0 or not np.all(np.isfinite(found.y)):
-      raise RunError(f'the solver of the gradient flow failed: {found.message}')
-    points = [unpacked(point, like) for point in found.y.T]
+    points = unpacked(integrate(slope, packed(like), at, tolerance), like)
     return _trajectory(subject, points, at, task, moments)
+
+
+def integrate(
+  slope: Callable[[Float[np.ndarray, ' p']], Float[np.ndarray, ' p']],
+  start: Float[np.ndarray, ' p'],
+  times: Float[np.ndarray, ' n'],
+  tolerance: float,
+) -> Float[np.ndarray, 'n p']:
+  """The points of `dx/dt = slope(x)` at these times; RunError if the solver fails."""
+  found = scipy.integrate.solve_ivp(
+    lambda _, point: slope(point),
+    (0.0, max(times[-1], np.finfo(float).tiny)),
+    start,
+    method='LSODA',
+    t_eval=times,
+    rtol=tolerance,
+    atol=tolerance / 100,
+  )
+  if found.status < 0 or not np.all(np.isfinite(found.y)):
+    raise RunError(f'the solver of the gradient flow failed: {found.message}')
+  return found.y.T
+
+
+def gradient_flows(
+  models: Sequence[Predictor | nnx.Module],
+  task: Task,
+  times: Numbers,
+  tolerance: float = 1e-8,
+) -> tuple[Trajectory, ...]:
+  """`gradient_flow` of models that differ in their numbers, as one program.
+
+  For many seeds or initial scales. Each model has steps of its own, of the explicit
+  method of Dormand and Prince, whose number grows with the time and the largest
+  eigenvalue of the Hessian: for times far beyond the end of learning `gradient_flow` is
+  faster. Raises UserError as `gradient_flow` does, and for models that differ in more.
+  """
+  tolerance = check_number('tolerance', tolerance, minimum=1e-13)
+  at = increasing('times', times)
+  moments = task_moments(task)
+  with double_precision():
+    subjects = [subject_of(model, moments) for model in models]
+    leaves = [jax.tree.leaves(one[1:]) for one in subjects]
+    kinds = [
+      (type(model), [leaf.shape for leaf in found])
+      for model, found in zip(models, leaves, strict=True)
+    ]
+    if not kinds or any(kind != kinds[0] for kind in kinds):
+      raise UserError('the models must be of one kind and of the same sizes')
+    graph, *arrays = subjects[0]
+    stacked = [np.stack(found) for found in zip(*leaves, strict=True)]
+    weights, rest = jax.tree.unflatten(jax.tree.structure(arrays), stacked)
+    points = _integrated((graph, tolerance), weights, rest, moments, at)
+    each = jax.device_get((points, rest))
+    trajectories = []
+    for i in range(len(subjects)):
+      points, rest = jax.tree.map(operator.itemgetter(i), each)
+      one = Subject(graph, None, rest)
+      trajectories.append(_trajectory(one, points, at, task, moments))
+    return tuple(trajectories)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _integrated(
+  static: tuple[Any, float],
+  weights: PyTree,
+  rest: PyTree,
+  moments: Moments,
+  times: Float[Array, ' n'],
+) -> PyTree:
+  """The weights of each model at each of the times."""
+  graph, tolerance = static
+
+  def flow(weights: PyTree, rest: PyTree) -> PyTree:
+    def slope(weights: PyTree, time: Array) -> PyTree:
+      del time  # the flow does not depend on it
+      found = jax.grad(risk_of_weights, argnums=1)(graph, weights, rest, moments)
+      return jax.tree.map(jnp.negative, found)
+
+    # The solver needs times that differ from that of the start.
+    later = jnp.maximum(times, np.finfo(float).tiny)
+    from_start = jnp.concatenate([jnp.zeros(1), later])
+    found = odeint(slope, weights, from_start, rtol=tolerance, atol=tolerance / 100)
+    return jax.tree.map(lambda leaf: leaf[1:], found)
+
+  return jax.vmap(flow)(weights, rest)
 
 
 def descent(
@@ -118,7 +192,7 @@ def descent(
   UserError as `gradient_flow` does, and for an argument that is wrong.
   """
   check_name('optimizer', optimizer, OPTIMIZERS)
-  at = _increasing('steps', steps)
+  at = increasing('steps', steps)
   if not np.array_equal(at, np.round(at)):
     raise UserError(f'steps has {at[at != np.round(at)][0]:g}; all must be integers')
   rates = check_array('learning_rate', learning_rate, [(), (int(at[-1]),)])
@@ -133,9 +207,10 @@ def descent(
       carry = _steps(
         (subject.graph, optimizer), carry, subject.rest, moments, rates, done, step
       )
-      points.append(jax.tree.map(np.asarray, carry[0]))
+      points.append(carry[0])
       done = step
-    return _trajectory(subject, points, at, task, moments)
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *points)
+    return _trajectory(subject, stacked, at, task, moments)
 
 
 def subject_of(model: Predictor | nnx.Module, moments: Moments) -> Subject:
@@ -166,11 +241,14 @@ def packed(weights: PyTree) -> Float[np.ndarray, ' p']:
   return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(weights)])
 
 
-def unpacked(point: Float[np.ndarray, ' p'], like: PyTree) -> PyTree:
-  """The weights of a vector."""
+def unpacked(point: Float[np.ndarray, '*n p'], like: PyTree) -> PyTree:
+  """The weights of a vector, or of each of several."""
   leaves, tree = jax.tree.flatten(like)
-  parts = np.split(point, np.cumsum([leaf.size for leaf in leaves])[:-1])
-  shaped = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+  parts = np.split(point, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=-1)
+  shaped = [
+    part.reshape(*point.shape[:-1], *leaf.shape)
+    for part, leaf in zip(parts, leaves, strict=True)
+  ]
   return jax.tree.unflatten(tree, shaped)
 
 
@@ -211,15 +289,16 @@ def _steps(
 
 def _trajectory(
   subject: Subject,
-  points: list[PyTree],
+  points: PyTree,
   times: Float[np.ndarray, ' n'],
   task: Task,
   moments: Moments,
 ) -> Trajectory:
-  optimum, measured = optimal_rule(task), []
-  for weights in points:
-    found = _measures(subject.graph, weights, subject.rest, moments, optimum)
-    measured.append(jax.device_get(found))
+  """What the weights do; `points` are stacked along their first axes."""
+  (graph, _, rest), optimum, measured = subject, optimal_rule(task), []
+  for i in range(times.size):  # one by one: a program for each number would be more
+    weights = jax.tree.map(operator.itemgetter(i), points)
+    measured.append(jax.device_get(_measures(graph, weights, rest, moments, optimum)))
   rules, risks, norms, alignments = zip(*measured, strict=True)
   return Trajectory(
     times=times,
@@ -227,7 +306,7 @@ def _trajectory(
     rules=tuple(rules),
     gradient_norms=np.array(norms),
     alignments=np.array(alignments),
-    end=subject.with_weights(jax.tree.map(jnp.asarray, points[-1])),
+    end=subject.with_weights(jax.tree.map(lambda leaf: jnp.asarray(leaf[-1]), points)),
   )
 
 
@@ -248,7 +327,8 @@ def _measures(
   return rule, risk, optax.tree.norm(slope), alignment
 
 
-def _increasing(name: str, values: Numbers) -> Float[np.ndarray, ' n']:
+def increasing(name: str, values: Numbers) -> Float[np.ndarray, ' n']:
+  """Returns times as an array; raises UserError unless they are ≥ 0 and do not fall."""
   try:
     at = np.asarray(values, float)
   except (TypeError, ValueError):

@@ -23,8 +23,7 @@ def plateaus(
   the best step matrix that is 0 but on the m largest eigenvalues, and `L_d` that of
   `optimal_rule`. Raises UserError naming the argument that is wrong.
   """
-  shape = np.shape(eigenvalues)
-  values = check_vector('eigenvalues', eigenvalues, shape[0] if shape else 1)
+  values = check_vector('eigenvalues', eigenvalues, None)
   count = check_count('num_examples', num_examples)
   if not np.all(values > 0):
     raise UserError(f'eigenvalues has {values.min():g}; all of them must be > 0')

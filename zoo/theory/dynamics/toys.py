@@ -1,15 +1,12 @@
 """Two toys of how mechanisms form: products of factors, and mechanisms that compete."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.integrate
-from jaxtyping import ArrayLike, Float
+from jaxtyping import Float
 
-from zoo.core.errors import RunError, UserError, check_array
-
-Numbers = ArrayLike | Sequence[Any]
+from zoo.core.errors import UserError, check_array
+from zoo.theory.dynamics.flow import Numbers, increasing, integrate
 
 
 def product_flow(
@@ -63,16 +60,8 @@ def competition_flow(
 
 
 def _flow(slope: Any, start: Float[np.ndarray, 'n m'], times: Numbers) -> np.ndarray:
-  at = np.asarray(times, float)
-  found = scipy.integrate.solve_ivp(
-    lambda _, state: slope(state.reshape(start.shape)).ravel(),
-    (0.0, float(at[-1])),
-    start.ravel(),
-    method='LSODA',
-    t_eval=at,
-    rtol=1e-10,
-    atol=1e-12,
+  at, shape = increasing('times', times), start.shape
+  states = integrate(
+    lambda state: slope(state.reshape(shape)).ravel(), start.ravel(), at, 1e-10
   )
-  if found.status < 0:
-    raise RunError(f'the solver of the gradient flow failed: {found.message}')
-  return found.y.T.reshape(-1, *start.shape)
+  return states.reshape(-1, *shape)

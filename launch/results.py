@@ -1,0 +1,96 @@
+"""Draws the pictures and tables of the documents from the results that are kept.
+
+  python -m launch.results            # after a CSV in docs/results has changed
+  python -m launch.results --check    # writes nothing; fails if a file would change
+
+docs/results has what a run has found, as CSV: `baselines.csv` of `benchmarks.baselines`
+and, once it has run, `atlas.csv` of `launch.atlas`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from launch import cli
+from zoo.core.errors import RunError, UserError
+
+if TYPE_CHECKING:
+  from zoo.reports.style import Figure
+
+flags.adopt_module_key_flags(cli)
+_CHECK = flags.DEFINE_bool(
+  'check', False, 'Write nothing; fail if a picture or a table differs.'
+)
+_DOCS = flags.DEFINE_string(
+  'docs', 'docs', 'Folder with results/, which is read, and images/.'
+)
+
+
+def main() -> None:
+  docs = cli.folder_of(_DOCS, 'docs')
+  made = _made(docs)
+  if not made:
+    raise UserError(f'{docs / "results"} has neither baselines.csv nor atlas.csv')
+  differing = [path for path, content in made.items() if not _is_same(path, content)]
+  if not _CHECK.value:
+    for path in differing:
+      path.parent.mkdir(exist_ok=True)
+      path.write_bytes(made[path])
+      print(path)
+  elif differing:
+    raise RunError(
+      f'{", ".join(map(str, differing))}: not what the CSV files in {docs / "results"} '
+      'give; run python -m launch.results'
+    )
+  print(f'{len(made)} files, of which {len(differing)} differed')
+
+
+def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
+  """The content of each picture and table, by its path."""
+  # Imported here so that a mistyped flag is reported at once.
+  from zoo.host.files import read_text
+  from zoo.reports.comparison_plots import plot_deviations
+  from zoo.studies import atlas
+
+  made: dict[pathlib.Path, bytes] = {}
+  baselines, cells = (
+    docs / 'results' / f'{name}.csv' for name in ('baselines', 'atlas')
+  )
+  if baselines.is_file():
+    lines = csv.DictReader(io.StringIO(read_text(baselines)))
+    found = [float(line['deviation']) for line in lines if line['deviation']]
+    made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(found))
+  if cells.is_file():
+    rows = atlas.from_csv(read_text(cells), str(cells))
+    for name, drawing in atlas.draw(rows).items():
+      made[docs / 'images' / f'{name}.png'] = _png(drawing)
+    text = '\n\n'.join(table.text() for table in atlas.tables(rows))
+    made[cells.with_suffix('.txt')] = f'{text}\n'.encode()
+  return made
+
+
+def _png(drawing: Figure) -> bytes:
+  content = io.BytesIO()
+  drawing.savefig(content, format='png')
+  return content.getvalue()
+
+
+def _is_same(path: pathlib.Path, content: bytes) -> bool:
+  """Whether a file has the same text or pixels; metadata of a picture may differ."""
+  import numpy as np
+  from matplotlib.image import imread
+
+  if not path.is_file():
+    return False
+  if path.suffix != '.png':
+    return path.read_bytes() == content
+  return np.array_equal(imread(path), imread(io.BytesIO(content)))
+
+
+if __name__ == '__main__':
+  cli.run(main)

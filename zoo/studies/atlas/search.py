@@ -1,0 +1,116 @@
+"""The search of a cell: its learning rate, and a budget at which its loss is flat.
+
+It knows nothing of models: it is given functions that train, and returns what to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from zoo.measure.intervals import Interval, interval
+
+# The held-out losses of some learning rates after a number of steps; inf: diverged.
+TryRates = Callable[[Sequence[float], int], Sequence[float]]
+# The losses of the seeds after a number of steps, at the chosen rate.
+Train = Callable[[int], Sequence[float]]
+
+RATES = tuple(1e-4 * 2**k for k in range(11))  # up to 0.1
+FLAT = 0.03  # of the loss: a larger change in the last doubling is not flat
+NEGLIGIBLE = 1e-3  # of what can be learned: a smaller change is flat
+_MOST_RATES = 8  # that the last round tries before it gives up at an edge
+
+
+class Search(NamedTuple):
+  """The chosen learning rate, and the held-out losses of the last round."""
+
+  rate: float
+  losses: dict[float, float]  # by rate
+  num_steps: int  # of the last round
+
+  @property
+  def at_edge(self) -> bool:
+    """Whether a lower or a higher rate than all that were tried may be better."""
+    return self.rate in (min(self.losses), max(self.losses))
+
+
+def find_rate(try_rates: TryRates, rates: Sequence[float], num_steps: int) -> Search:
+  """Halving search of the learning rate: all `rates` briefly, the best third longer.
+
+  Rounds have thrice the steps of the one before. The last one tries the best rate, half
+  and twice this rate, and goes on beyond while the best is at an edge.
+  """
+  tried = _tried(try_rates, rates, num_steps)
+  if len(rates) > 3:
+    num_steps *= 3
+    third = sorted(tried, key=lambda rate: (tried[rate], rate))
+    tried = _tried(try_rates, sorted(third[: -(-len(rates) // 3)]), num_steps)
+  num_steps *= 3
+  best = _best(tried)
+  tried = _tried(try_rates, [best / 2, best, 2 * best], num_steps)
+  found = Search(_best(tried), tried, num_steps)
+  while found.at_edge and len(tried) < _MOST_RATES:
+    lower = found.rate == min(tried)
+    tried |= _tried(try_rates, [found.rate * (0.5 if lower else 2)], num_steps)
+    found = found._replace(rate=_best(tried))
+  return found
+
+
+def _tried(
+  try_rates: TryRates, rates: Sequence[float], num_steps: int
+) -> dict[float, float]:
+  return dict(zip(rates, try_rates(rates, num_steps), strict=True))
+
+
+def _best(tried: Mapping[float, float]) -> float:
+  """The rate with the least loss, of equal ones the lowest."""
+  return min(tried, key=lambda rate: (tried[rate], rate))
+
+
+def double(
+  train: Train, num_steps: int, unit: float, may_train: Callable[[int], bool]
+) -> dict[int, Sequence[float]]:
+  """The losses of the seeds by budget, which doubles until the loss is flat.
+
+  The first budget is `num_steps`. Another one is trained only if it may be, and if no
+  seed has diverged. `unit` is the loss that can be learned.
+  """
+  found = {num_steps: train(num_steps)}
+  while _is_finite(found[num_steps]) and why_grey(found, unit):
+    num_steps *= 2
+    if not may_train(num_steps):
+      break
+    found[num_steps] = train(num_steps)
+  return found
+
+
+def why_grey(found: Mapping[int, Sequence[float]], unit: float) -> str:
+  """Why a loss is not final, from the losses by budget; empty if it is flat.
+
+  It is flat if the last doubling has changed it by less than 3 % and less than half its
+  interval over the seeds, or by less than a thousandth of what can be learned.
+  """
+  last = max(found)
+  if not _is_finite(found[last]):
+    return 'a seed diverged'
+  if last // 2 not in found:
+    return 'one budget only'
+  change = relative_change(found[last // 2], found[last])
+  loss = interval(found[last])
+  size = abs(change.mean) * interval(found[last // 2]).mean
+  if size <= NEGLIGIBLE * unit or (abs(change.mean) < FLAT and size < loss.half):
+    return ''
+  return f'{100 * change.mean:+.0f} % in the last doubling'.replace('-', '−')
+
+
+def relative_change(before: Sequence[float], after: Sequence[float]) -> Interval:
+  """The change of a loss as a share of that before, paired by seed."""
+  pairs = zip(before, after, strict=False)  # seeds that only one has are left out
+  whole = interval(before).mean or math.inf
+  found = interval([late - early for early, late in pairs])
+  return Interval(*(end / whole for end in found))
+
+
+def _is_finite(losses: Sequence[float]) -> bool:
+  return all(map(math.isfinite, losses))

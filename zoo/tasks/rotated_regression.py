@@ -1,0 +1,101 @@
+"""Linear regression whose features have their axes turned anew in each prompt."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from zoo.core.errors import check_count, check_number
+from zoo.core.protocols import Predictor
+from zoo.core.values import Vector, derived, number, set_field, size
+from zoo.tasks.base import (
+  CONTEXT,
+  FEATURES,
+  NOISE,
+  FunctionClass,
+  dot,
+  register_task,
+)
+from zoo.tasks.baselines import LeastSquares, Zero
+from zoo.tasks.linear_regression import (
+  FirstSteps,
+  GradientDescent,
+  LinearRegression,
+  best_first_step,
+)
+
+
+@register_task('rotated_regression')
+class RotatedRegression(FunctionClass):
+  """Prompts of `y_i = w·x_i + σ n_i`, `x ~ N(0, QVQᵀ)` (Bordelon et al., 2510.01098).
+
+  Q is a uniformly random orthogonal matrix and `w ~ N(0, I)`, both fresh for each
+  prompt. V has the eigenvalues `∝ k^−a` with the mean 1. So no model can learn the axes
+  in its weights. The target is `w·x_q`, without noise.
+  """
+
+  num_features: int = size(default=10, about=FEATURES)
+  context_length: int = size(default=20, about=CONTEXT)
+  exponent: float = number(
+    default=1.0, minimum=0.0, about='By which eigenvalues fall, a of k^−a.'
+  )
+  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  variances: Vector = derived()
+
+  def __post_init__(self):
+    set_field(self, 'variances', power_law(self.num_features, self.exponent))
+
+  @property
+  def in_one_frame(self) -> LinearRegression:
+    """The task in the axes of the features, the same for all prompts.
+
+    A predictor that turns with the features, such as gradient descent, has the same
+    risk there, which exact theory covers.
+    """
+    return LinearRegression(
+      self.num_features,
+      self.context_length,
+      feature_covariance=np.diag(self.variances),
+      noise_std=self.noise_std,
+    )
+
+  def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
+    normal_key, frame_key = jax.random.split(key)
+    normal = super().sample_features(normal_key)
+    scaled = normal * jnp.sqrt(jnp.asarray(self.variances, normal.dtype))[None]
+    # The signs of its columns do not matter, as the features' are symmetric.
+    shape = self.num_features, self.num_features
+    frame, _ = jnp.linalg.qr(jax.random.normal(frame_key, shape))
+    return dot(scaled[:, None], frame[None])
+
+  def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
+    return jax.random.normal(key, (self.num_features,))
+
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    return dot(x, function[None])
+
+  def mean_weights(self) -> Float[np.ndarray, ' d']:
+    return np.zeros(self.num_features)
+
+  def baselines(self) -> dict[str, Predictor]:
+    one = self.in_one_frame
+    step = np.array([best_first_step(one)])
+    return {
+      # Features do not depend on the weights, so the posterior needs no frame.
+      'bayes': LeastSquares(self.noise_std**2),
+      'gd': GradientDescent(np.zeros(self.num_features), step, FirstSteps.of(one)),
+      'ols': LeastSquares(),
+      'zero': Zero(),
+    }
+
+
+def power_law(num_features: int, exponent: int | float) -> Float[np.ndarray, ' d']:
+  """The eigenvalues `∝ k^−a` of a feature covariance, k = 1 … d, with the mean 1."""
+  d = check_count('num_features', num_features)
+  a = check_number('exponent', exponent)
+  values = np.arange(1, d + 1.0) ** -a
+  return values * d / values.sum()
