@@ -53,13 +53,11 @@ def test_the_model_is_first_and_then_the_baselines_in_their_order(compared):
 def test_several_models_share_the_measured_baselines(compared, monkeypatch):
   task, found = compared
   other = zoo.create_model('yq_lsa', num_features=_D, init_scale=0.3, rngs=nnx.Rngs(1))
-  measured, sample = [], comparison.sample_losses
+  measured, sample = [], comparison.sample_scores
   monkeypatch.setattr(
     comparison,
-    'sample_losses',
-    lambda predictors, *rest, **more: (
-      measured.extend(predictors.values()) or sample(predictors, *rest, **more)
-    ),
+    'sample_scores',
+    lambda predictor, *rest: measured.append(predictor) or sample(predictor, *rest),
   )
   each = compare_all([_model(), other], task, _N)
   assert len(measured) == 2 + len(task.baselines())

@@ -14,7 +14,8 @@ from zoo.config.validation import build_task
 from zoo.core import registry
 
 
-@pytest.mark.parametrize('name', zoo.core.registry.tasks.names())
+# One's own arrays need a file.
+@pytest.mark.parametrize('name', sorted({*zoo.list_tasks()} - {'arrays'}))
 def test_the_section_of_a_task_has_its_fields_and_their_defaults(name):
   section = schema.section('task', name).to_dict()
   assert section.pop('name') == name

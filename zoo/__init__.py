@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # imported on first use: they are slow to import or rarely ne
   from zoo.measure.contracts import check_model as check_model
   from zoo.measure.contracts import check_task as check_task
   from zoo.measure.curves import curve as curve
+  from zoo.measure.predict import predict as predict
   from zoo.measure.regressor import Regressor as Regressor
   from zoo.plan import aot as aot
   from zoo.storage.saved_models import load as load
@@ -100,6 +101,7 @@ _LAZY_NAMES = {
   'check_model': 'zoo.measure.contracts',
   'check_task': 'zoo.measure.contracts',
   'curve': 'zoo.measure.curves',
+  'predict': 'zoo.measure.predict',
   'Regressor': 'zoo.measure.regressor',
   'train': 'zoo.training.trainer',
   'training_run': 'zoo.training.trainer',

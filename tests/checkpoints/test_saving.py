@@ -166,7 +166,7 @@ def test_a_model_made_before_its_class_was_registered(register, tmp_path):
 
   model = Late(3, rngs=nnx.Rngs(0))
   register('late')(Late)
-  with refuses('Late', 'constructed before', 'give zoo.save a config'):
+  with refuses('Late', 'constructed before', 'give a config'):
     zoo.save(model, tmp_path / 'model', TASK)
 
 

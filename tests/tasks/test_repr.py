@@ -32,7 +32,8 @@ def test_a_task_is_shown_with_its_arguments():
   assert 'prior_mean=2.0, ' in repr(task)
 
 
-@pytest.mark.parametrize('name', zoo.list_tasks())
+# One's own arrays need a file.
+@pytest.mark.parametrize('name', sorted({*zoo.list_tasks()} - {'arrays'}))
 def test_a_task_and_its_baselines_fit_a_screen(name):
   sizes = {'num_features': 10, 'context_length': 10}
   task = zoo.create_task(name, **{} if name in FIXED else sizes)

@@ -11,11 +11,12 @@ from flax import nnx
 
 import zoo
 from tests.compare import assert_close, refuses
+from tests.settings import curve_key
 from tests.training.runs import small_config
 from zoo.config import schema
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import to_json, validate
-from zoo.core import registry
+from zoo.core import draws, registry
 from zoo.host.files import read_json
 from zoo.measure.comparison import compare
 from zoo.training import table, train
@@ -175,6 +176,46 @@ def test_the_comparison_is_in_the_summary_and_the_table(finished):
   for said in ('on the same 32 prompts', 'bayes, the least possible', 'zero', 'median'):
     assert said in text
   json.loads((workdir / 'summary.json').read_text(), parse_constant=lambda name: 1 / 0)
+
+
+def test_classes_have_an_accuracy_everywhere(tmp_path):
+  config = _config(objective__positions='every', eval__num_compared=32)
+  with config.unlocked():
+    config.task = schema.section('task', 'sparse_parity')
+    config.task.num_features, config.task.context_length = 3, 4
+  with jax.numpy_dtype_promotion('standard'):
+    summary: Any = train(config, tmp_path)
+  saved = zoo.load(tmp_path)
+  model: Any = saved.model
+  w, a = (np.asarray(one[...], np.float64) for one in (model.w, model.a))
+
+  def accuracies(key, count):
+    prompt = jax.device_get(saved.task.sample(key, count))
+    x, target = np.asarray(prompt.features, np.float64), np.asarray(prompt.targets)
+    right = np.empty(target.shape)
+    for k in range(5):
+      mean = prompt.y[:, :k].sum(axis=1) / max(k, 1)
+      right[:, k] = np.where(x[:, k] @ w + a * mean > 0, target[:, k], 1 - target[:, k])
+    return right
+
+  held_out = draws.stream_of(config.seed, draws.EVAL_STREAM)
+  keys = [jax.random.fold_in(held_out, i) for i in range(2)]
+  right = np.concatenate([accuracies(key, 16)[:, -1] for key in keys])
+  assert_close(summary['eval_accuracy'], right.mean(), 1e-6)
+  stderr = right.std(ddof=1) / np.sqrt(32)
+  assert_close(summary['eval_accuracy_stderr'], stderr, 1e-4)
+  line = read_lines(tmp_path / 'metrics.jsonl')[-1]
+  assert line['eval_accuracy'] == summary['eval_accuracy']
+  comparison = summary['comparison']
+  expected = accuracies(curve_key(config.seed), 32).mean(axis=0)
+  assert_close(comparison['model']['accuracy'], expected, 1e-6)
+  curve: Any = zoo.curve(saved.model, saved.task, 32)
+  assert_close(curve.accuracy, expected, 1e-6)
+  assert comparison['zero']['accuracy'] == [0.5] * 5
+  assert table(summary).count('accuracy') == 2
+  loss, accuracy = plot_examples([tmp_path]).axes
+  assert (len(accuracy.lines), accuracy.get_ylabel()) == (4, 'accuracy')
+  assert loss.get_ylabel().startswith('loss (log scale)')
 
 
 def test_it_is_drawn_when_finished_and_before(finished, tmp_path):

@@ -432,21 +432,38 @@ def check_fields(config: Config) -> None:
 def complete(config: Config) -> Config:
   """The config with the defaults of the fields that it lacks, but for arguments.
 
-  Configs of earlier versions lack the fields that were added since.
+  Configs of earlier versions lack the fields that were added since. An argument that is
+  None and can be found, such as the checksum of a file, is.
   """
   given = flatten_dict(config.to_dict(), sep='.')
-  lacking = {name: each for name, each in fields().items() if name not in given}
+  lacking = {
+    name: default for name, (default, _) in fields().items() if name not in given
+  } | _found(config)
   if not lacking:
     return config
   whole: Any = copy.deepcopy(config)
   with whole.unlocked():
-    for name, (default, _) in lacking.items():
+    for name, content in lacking.items():
       section, _, field = name.rpartition('.')
       if section and section not in whole:
         whole[section] = ConfigDict()
       holder = whole[section] if section else whole
-      holder[field] = default
+      holder[field] = content
   return whole
+
+
+def _found(config: Config) -> dict[str, object]:
+  """What a config leaves to be found, by name; raises UserError."""
+  found: dict[str, object] = {}
+  for name, entries in CLASSES.items():
+    section = config.to_dict().get(name)
+    chosen = section.get('name') if isinstance(section, dict) else None
+    if not section or chosen not in entries.names():
+      continue
+    for field, (_, kind) in arguments(name, chosen).items():
+      if kind.found is not None and section.get(field) is None:
+        found[f'{name}.{field}'] = kind.found(section)
+  return found
 
 
 def to_json(config: AnyConfig | Section) -> str:

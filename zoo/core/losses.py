@@ -53,6 +53,12 @@ def class_error_rate(
   return 1 - jnp.sum(best * target, axis=-1) / jnp.sum(best, axis=-1)
 
 
+# The loss of each kind of labels.
+LOSSES = {'numbers': squared_error, 'signs': log_loss, 'classes': cross_entropy}
+# The error rate of each kind of labels that are not numbers.
+ERROR_RATES = {'signs': error_rate, 'classes': class_error_rate}
+
+
 def logit(probability: Float[Array, '*n']) -> Float[Array, '*n']:
   """The logit of a probability, finite where it is 0 or 1."""
   p = jnp.clip(probability, _SMALLEST, 1 - _SMALLEST)

@@ -12,7 +12,7 @@ import typing
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
 
@@ -35,6 +35,8 @@ class Prompt:
   y_query: Float[Array, ' b *k']  # the target of the query
   # The targets of the context examples; None if their labels are the targets.
   context_targets: Float[Array, 'b c *k'] | None = None
+  # What the task drew, such as w, if `sample` was asked for it. Not for models.
+  latents: PyTree = None
 
   @property
   def features(self) -> Float[Array, 'b t d']:
@@ -69,6 +71,7 @@ class Prompt:
       x_query=self.x[:, k],
       y_query=self.y[:, k] if targets is None else targets[:, k],
       context_targets=None if targets is None else targets[:, :k],
+      latents=self.latents,
     )
 
   def examples(self) -> Float[Array, 'b c e']:

@@ -111,7 +111,14 @@ class Task(Protocol):
     """1 for labels that are numbers or signs, k for one-hot vectors of k classes."""
     ...
 
-  def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+  @property
+  def label_kind(self) -> str:
+    """What labels are: 'numbers', 'signs' or 'classes'."""
+    ...
+
+  def sample(
+    self, key: Key[Array, ''], batch_size: int, latents: bool = False
+  ) -> Prompt:
     """Samples prompts; each is a pure function of the key and its batch position."""
     ...
 
@@ -119,6 +126,16 @@ class Task(Protocol):
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
     """The loss of each prediction."""
+    ...
+
+  def accuracy(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m'] | None:
+    """The probability that the most likely label is right; None for numbers."""
+    ...
+
+  def held_out(self) -> Task:
+    """The task on whose prompts a model that was trained on this one is measured."""
     ...
 
   def mean_weights(self) -> Float[np.ndarray, ' d'] | None:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -126,6 +126,36 @@ class Registry:
           f'{", ".join(parameters)}'
         )
     return cls(**hyperparameters)
+
+  def section_of(
+    self, thing: object, others: Collection[str] = ()
+  ) -> dict[str, object]:
+    """The name and the arguments that make an object, but for arguments in `others`.
+
+    Raises UserError for a class that is not registered, and for arguments that are
+    unknown or that JSON cannot hold.
+    """
+    cls = type(thing).__name__
+    names = [name for name, entry in self._classes.items() if entry is type(thing)]
+    if not names:
+      raise UserError(
+        f'{cls} is not registered as a {self.kind}; register it, so that it can be '
+        f'loaded by name; known: {", ".join(self.names())}'
+      )
+    arguments = arguments_of(thing)
+    if arguments is None:
+      raise UserError(
+        f'the arguments of this {cls} are unknown, since it was constructed before the '
+        'class was registered; give a config instead'
+      )
+    for name, kind in arguments.unrecorded.items():
+      if name not in others:
+        raise UserError(
+          f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; '
+          'it must be None, a number, text, an array, or a list or dict of these'
+        )
+    own = arguments.values().items()
+    return {'name': names[0], **{name: one for name, one in own if name not in others}}
 
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:

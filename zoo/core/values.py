@@ -15,7 +15,7 @@ import enum
 import math
 import reprlib
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import (
   Annotated,
   Any,
@@ -62,6 +62,8 @@ class Kind:
   holds: type = object  # the type of what a config has for it
   allowed: str = ''  # the range in words
   about: str = ''  # what it means, with its unit
+  # Of the fields of a config, what a run records where this one is None.
+  found: Callable[[Mapping[str, Any]], object] | None = None
 
 
 # Of fields that are declared by their annotations alone.
@@ -149,9 +151,14 @@ def static(
   holds: type = object,
   allowed: str = '',
   about: str = '',
+  found: Callable[[Mapping[str, Any]], object] | None = None,
 ) -> Any:
-  """A hashable object that is part of the structure, such as a pair of numbers."""
-  return _field(default, check=check, holds=holds, allowed=allowed, about=about)
+  """A hashable object that is part of the structure, such as a pair of numbers.
+
+  Where a config has None, its run records what is `found` from the other fields.
+  """
+  described = {'holds': holds, 'allowed': allowed, 'about': about, 'found': found}
+  return _field(default, check=check, **described)
 
 
 def options(*, about: str = '') -> Any:
@@ -203,7 +210,7 @@ def derived(*, init: Literal[False] = False) -> Any:
 
 
 def derived_size(*, init: Literal[False] = False) -> Any:
-  """An integer that `__post_init__` computes from the other fields, by `set_field`."""
+  """An integer or a name that `__post_init__` sets from the others, by `set_field`."""
   return _field(None, init)
 
 

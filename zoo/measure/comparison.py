@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from absl import logging
@@ -13,7 +13,7 @@ from jaxtyping import Float
 from zoo.core.errors import UserError, in_one_line
 from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
-from zoo.measure.curves import sample_losses, summarise
+from zoo.measure.curves import sample_scores, summarise
 from zoo.measure.predict import one_pass
 from zoo.tasks.baselines import HostBaseline
 from zoo.theory.exact import known_risk
@@ -41,6 +41,8 @@ class Measured(TypedDict):
   difference: float | None  # the model's loss at the query minus this one's
   difference_stderr: float | None
   exact: float | None  # the exact risk at the query
+  # The share of right labels at each length; None unless they are classes.
+  accuracy: NotRequired[list[float | None] | None]
 
 
 # By name; the model comes first, and then the baselines in the order of the task.
@@ -78,8 +80,8 @@ def compare_all(
     raise UserError(f'{type(task).__name__} has a baseline named {MODEL}; rename it')
 
   def measure(predictor: Predictor, at: Sequence[int], count: int) -> _Losses:
-    losses = sample_losses({'': predictor}, task, count, seed, lengths=at)['']
-    return _Losses(losses, at, known_risk(predictor, task))
+    losses, accuracies = sample_scores(predictor, task, count, seed, at)
+    return _Losses(losses, accuracies, at, known_risk(predictor, task))
 
   each = [measure(model, lengths, num_prompts) for model in models]
   others = {}
@@ -112,6 +114,7 @@ class _Losses(NamedTuple):
   """The losses of a predictor on p prompts at n lengths, and its exact risk."""
 
   losses: Float[np.ndarray, 'p n']
+  accuracies: Float[np.ndarray, 'p n'] | None
   lengths: Sequence[int]
   exact: float | None
 
@@ -125,8 +128,8 @@ def _may_fail(predictor: Predictor, error: Exception) -> bool:
 
 
 def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
-  losses, lengths, exact = one
-  curve = summarise(losses, lengths)
+  losses, accuracies, lengths, exact = one
+  curve = summarise(losses, accuracies, lengths)
   gap = summarise((model_losses[: len(losses)] - losses[:, -1])[:, None])
   return {
     'num_prompts': len(losses),
@@ -137,6 +140,7 @@ def _measured(one: _Losses, model_losses: Float[np.ndarray, ' m']) -> Measured:
     'difference': _finite(gap.mean)[0],
     'difference_stderr': _finite(gap.standard_error)[0],
     'exact': None if exact is None else _finite([exact])[0],
+    'accuracy': None if curve.accuracy is None else _finite(curve.accuracy),
   }
 
 
@@ -162,21 +166,34 @@ def _finite(values: Iterable[float]) -> list[float | None]:
 
 
 def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-  """The header and the rows of a table of the losses at the query."""
+  """The header and the rows of a table of the losses at the query.
+
+  Labels that are classes have a column for the accuracy.
+  """
+  accuracies = [one.get('accuracy') for one in comparison.values()]
+  has_classes = any(one is not None for one in accuracies)
   rows = [
     [
       'bayes, the least possible' if name == 'bayes' else name,
       format_estimate(one['mean'][-1], one['standard_error'][-1]),
       '-' if one['median'][-1] is None else f'{one["median"][-1]:.4f}',
+      *[_share(accuracy)] * has_classes,
       ''
       if name == MODEL
       else format_estimate(one['difference'], one['difference_stderr']),
       format_exact(one['exact']),
     ]
-    for name, one in comparison.items()
+    for (name, one), accuracy in zip(comparison.items(), accuracies, strict=True)
   ]
   title = f'on the same {comparison[MODEL]["num_prompts"]} prompts'
-  return [title, 'loss ± s.e.', 'median', 'model − this', 'exact'], rows
+  columns = ['loss ± s.e.', 'median', *['accuracy'] * has_classes, 'model − this']
+  return [title, *columns, 'exact'], rows
+
+
+def _share(accuracy: Sequence[float | None] | None) -> str:
+  """The accuracy at the query; a dash where it is not measured."""
+  last = None if accuracy is None else accuracy[-1]
+  return '-' if last is None else f'{last:.4f}'
 
 
 def below_bayes(comparison: Comparison) -> str | None:
@@ -234,4 +251,5 @@ def without_errors(curve: Sequence[float | None]) -> Measured:
     'difference': None,
     'difference_stderr': None,
     'exact': None,
+    'accuracy': None,
   }

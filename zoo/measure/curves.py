@@ -20,6 +20,7 @@ from zoo.measure.predict import (
   one_pass,
   run,
   sample_batches,
+  scores_of,
 )
 from zoo.tasks.base import Loss
 from zoo.theory.trust import TOLERANCE, check_rule, is_ours
@@ -36,6 +37,8 @@ class Curve(NamedTuple):
   # Meaningful even where the mean is infinite, as for least squares with noise after
   # about as many examples as there are features.
   median: Float[np.ndarray, ' n']
+  # The share of right labels; None unless they are classes.
+  accuracy: Float[np.ndarray, ' n'] | None = None
 
 
 def curve(
@@ -55,14 +58,19 @@ def curve(
   predictor that cannot be called on the task's prompts, and for one of a class outside
   this library whose `predictions` or `learning_rule` contradict its `__call__`.
   """
+  if loss is None:
+    scores = sample_scores(predictor, task, num_prompts, seed, lengths)
+    return summarise(*scores, lengths)
   found = sample_losses(
     {'': predictor}, task, num_prompts, seed, lengths=lengths, loss=loss
   )
-  return summarise(found[''], lengths)
+  return summarise(found[''], lengths=lengths)
 
 
 def summarise(
-  losses: Float[np.ndarray, 'p n'], lengths: Sequence[int] | None = None
+  losses: Float[np.ndarray, 'p n'],
+  accuracies: Float[np.ndarray, 'p n'] | None = None,
+  lengths: Sequence[int] | None = None,
 ) -> Curve:
   """The curve of the losses of p prompts at n lengths, by default 0, 1, …, n − 1."""
   count, n = losses.shape
@@ -71,7 +79,25 @@ def summarise(
     mean=losses.mean(axis=0),
     standard_error=losses.std(axis=0, ddof=1) / np.sqrt(count),
     median=np.median(losses, axis=0),
+    accuracy=None if accuracies is None else accuracies.mean(axis=0),
   )
+
+
+def sample_scores(
+  predictor: Predictor,
+  task: Task,
+  num_prompts: int,
+  seed: int = 0,
+  lengths: Sequence[int] | None = None,
+) -> tuple[Float[np.ndarray, 'p n'], Float[np.ndarray, 'p n'] | None]:
+  """The losses of a predictor as `sample_losses` has them, and its accuracies.
+
+  These are None for a task whose labels are numbers.
+  """
+  has_classes = task.label_kind != 'numbers'
+  score = scores_of(task) if has_classes else loss_of(task)
+  found = _sample({'': predictor}, task, num_prompts, seed, lengths, score)['']
+  return (found[..., 0], found[..., 1]) if has_classes else (found, None)
 
 
 def sample_losses(
@@ -87,10 +113,21 @@ def sample_losses(
 
   Raises UserError as `curve` does.
   """
+  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
+  return _sample(predictors, task, num_prompts, seed, lengths, given)
+
+
+def _sample(
+  predictors: Mapping[str, Predictor],
+  task: Task,
+  num_prompts: int,
+  seed: int,
+  lengths: Sequence[int] | None,
+  score: Loss,
+) -> dict[str, Float[np.ndarray, 'p n *m']]:
   num_prompts = check_count('num_prompts', num_prompts, minimum=2)
   if lengths is not None and not len(lengths):
     raise UserError('lengths is empty; it must have at least one number of examples')
-  given = loss_of(task) if loss is None else jax.tree_util.Partial(loss)
   batches = (task, seed, num_prompts, _BATCH_SIZE)
   for predictor in predictors.values():
     check_rule(predictor)
@@ -100,7 +137,7 @@ def sample_losses(
   def measure(prompt: Prompt) -> dict[str, np.ndarray]:
     at = range(prompt.x.shape[1] + 1) if lengths is None else lengths
     return {
-      name: _losses_by_length(predictor, prompt, given, at)
+      name: _losses_by_length(predictor, prompt, score, at)
       for name, predictor in predictors.items()
     }
 
@@ -129,7 +166,7 @@ def _targets_and_predictions(
 
 def _losses_by_length(
   predictor: Predictor, prompt: Prompt, loss: Loss, lengths: Sequence[int]
-) -> Float[np.ndarray, 'b n']:
+) -> Float[np.ndarray, 'b n *m']:
   """The losses of a predictor after each of some numbers of examples."""
   c = prompt.x.shape[1]
   if bad := [k for k in lengths if not 0 <= k <= c]:
@@ -145,7 +182,7 @@ def _losses_by_length(
 
 def _losses_everywhere(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
-) -> Float[Array, 'b t']:
+) -> Float[Array, 'b t *m']:
   (predictions,) = everywhere(predictors, prompt)
   return loss(predictions, prompt.targets)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
@@ -72,6 +74,57 @@ def _check_alone(baseline: HostBaseline, number: int) -> None:
     )
 
 
+def predict(
+  predictor: Predictor,
+  prompt: Prompt,
+  num_examples: Sequence[int] | np.ndarray | None = None,
+) -> Float[np.ndarray, ' b *k']:
+  """The prediction for each query from the first examples of its prompt, on the host.
+
+  `num_examples` has the number of these for each prompt, from 0 to c, by default c. The
+  other examples only fill the arrays, and may be anything. This is one compiled program
+  for a predictor of all examples in one pass, and otherwise one for each number. Raises
+  UserError for other numbers, and as the predictor does.
+  """
+  b, c = prompt.x.shape[:2]
+  if num_examples is None:
+    return np.asarray(run(at_query, [predictor], prompt)[0])
+  counts = np.asarray(num_examples)
+  if counts.shape != (b,) or counts.dtype.kind not in 'iu':
+    raise UserError(
+      f'num_examples is of type {counts.dtype} and shape {counts.shape}; it must be an '
+      f'integer for each of the {b} prompts'
+    )
+  for count in np.unique(counts).tolist():
+    check_count('num_examples', count, 0, c)
+  if one_pass(predictor) is not None:
+    return np.asarray(run(_after, [predictor], prompt, counts.astype(np.int32)))
+  whole: Prompt = jax.device_get(prompt)
+  found: dict[int, Any] = {}
+  for count in np.unique(counts).tolist():
+    at = np.flatnonzero(counts == count)
+    x, y = whole.x[at, :count], whole.y[at, :count]
+    short = Prompt(x, y, whole.x_query[at], whole.y_query[at])
+    (each,) = jax.device_get(run(at_query, [predictor], short))
+    found |= dict(zip(at.tolist(), each, strict=True))
+  return np.stack([found[i] for i in range(b)])
+
+
+def _after(
+  predictors: Sequence[Predictor], prompt: Prompt, counts: Int[Array, ' b']
+) -> Float[Array, ' b *k']:
+  """The predictions after some examples, where the query takes the next one's place."""
+  at = jnp.arange(prompt.x.shape[1] + 1)[None] - counts[:, None]
+  x = jnp.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+  x = jnp.where(at[..., None] < 0, x, 0)
+  x = jnp.where(at[..., None] == 0, prompt.x_query[:, None], x)
+  is_seen = (at < 0)[:, :-1].reshape(*prompt.y.shape[:2], *[1] * (prompt.y.ndim - 2))
+  y = jnp.where(is_seen, prompt.y, 0)
+  moved = Prompt(x[:, :-1], y, x[:, -1], prompt.y_query)
+  (every,) = everywhere(predictors, moved)
+  return every[jnp.arange(len(counts)), counts]
+
+
 def gather(measure: Callable[[Prompt], Any], prompts: Iterable[Prompt]) -> Any:
   """What `measure` finds in batches of prompts, joined along axis 0 on the host."""
   parts = [jax.device_get(measure(prompt)) for prompt in prompts]
@@ -83,10 +136,12 @@ def sample_batches(
 ) -> Iterator[Prompt]:
   """Samples prompts in batches; they depend on the seed and the batch size.
 
-  They share no key with the weights or the prompts of a training with the same seed.
+  They share no key with the weights or the prompts of a training with the same seed,
+  and are those that the task holds out.
   Raises UserError for a seed that is negative or no integer.
   """
   key = stream_of(check_count('seed', seed, minimum=0), CURVE_STREAM)
+  task = task.held_out()
   for start in range(0, num_prompts, batch_size):
     size = min(batch_size, num_prompts - start)
     yield task.sample(jax.random.fold_in(key, start), size)
@@ -97,6 +152,21 @@ def loss_of(task: Task) -> Loss:
   if is_value(task):
     return jax.tree_util.Partial(type(task).loss, fresh(task))
   return jax.tree_util.Partial(task.loss)
+
+
+def scores_of(task: Task) -> Loss:
+  """The loss and the accuracy of a task of classes, along a last axis, likewise."""
+  if is_value(task):
+    return jax.tree_util.Partial(_scores, fresh(task))
+  return jax.tree_util.Partial(functools.partial(_scores, task))
+
+
+def _scores(
+  task: Task, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+) -> Float[Array, '*m 2']:
+  accuracy = task.accuracy(prediction, target)
+  assert accuracy is not None
+  return jnp.stack([task.loss(prediction, target), accuracy], axis=-1)
 
 
 # Functions for `run`.
@@ -111,8 +181,8 @@ def at_query(
 
 def losses_at_query(
   predictors: Sequence[Predictor], prompt: Prompt, loss: Loss
-) -> list[Float[Array, ' b']]:
-  """The losses of each predictor at the query."""
+) -> list[Float[Array, ' b *m']]:
+  """The losses, or scores, of each predictor at the query."""
   return [loss(predictor(prompt), prompt.y_query) for predictor in predictors]
 
 

@@ -69,7 +69,7 @@ def lens(model: Predictor, task: Task, num_prompts: int = 4096, seed: int = 0) -
 
 
 def _curve(losses: Float[np.ndarray, 'p l']) -> LayerCurve:
-  return LayerCurve(*summarise(losses))
+  return LayerCurve(*summarise(losses)[:4])
 
 
 def _read_layers(

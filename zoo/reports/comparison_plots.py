@@ -34,7 +34,7 @@ def plot_by_examples(
   `loss` says which it is. The baselines are those of the first comparison, `of` what
   their labels say. Bands are one standard error. A hollow marker is a median, drawn
   where the standard error exceeds a third of the mean, as it does where the mean is
-  infinite.
+  infinite. Classes have a panel of their accuracy.
   """
   models = {label: comparison[MODEL] for label, comparison in comparisons.items()}
   baselines = dict(next(iter(comparisons.values())))
@@ -42,18 +42,25 @@ def plot_by_examples(
   every = [*models.values(), *baselines.values()]
   least = LEAST * max(value or 0.0 for one in every for value in one['mean'])
   colours = itertools.cycle(PALETTE)
-  shown: list[Series] = []
-  for label, one in models.items():
-    shown += _series(label, 'curve', next(colours), one, least)
+  looks = [(label, 'curve', next(colours), one) for label, one in models.items()]
   colours = colours_of(baselines)
   for name, one in baselines.items():
     label = 'bayes, the least possible' if name == 'bayes' else name
-    shown += _series(f'{label}{of}', 'dashed curve', colours[name], one, least)
+    looks.append((f'{label}{of}', 'dashed curve', colours[name], one))
+  shown = [one for look in looks for one in _series(*look, least)]
   medians = [one for one in shown if one.name == _OF_MEDIANS]
   shown = [one for one in shown if one.name != _OF_MEDIANS] + medians
   y_axis = f'loss (log scale)\n{loss}'.strip()
   axes = 'number of examples before the query', y_axis
-  figure = render_grid([Panel('', *axes, tuple(shown), y_scale='log')], 1, 3.5)
+  panels = [Panel('', *axes, tuple(shown), y_scale='log')]
+  right = [
+    series(label, kind, colour, one['num_examples'], np.array(accuracy, np.float64))
+    for label, kind, colour, one in looks
+    if (accuracy := one.get('accuracy')) is not None
+  ]
+  if right:
+    panels.append(Panel('', axes[0], 'accuracy', tuple(right)))
+  figure = render_grid(panels, len(panels), 3.5)
   for label, comparison in comparisons.items():
     if warning := below_bayes(comparison):
       logging.warning('%s: %s', label, warning)

@@ -176,8 +176,8 @@ def _parts(
   step = check_count('step', step, minimum=0)
   if config is None:
     sections = {
-      'model': _described(model, registry.models, _GIVEN),
-      'task': _described(task, registry.tasks, set()),
+      'model': registry.models.section_of(model, _GIVEN),
+      'task': registry.tasks.section_of(task),
     }
     try:
       config = cast(Config, ConfigDict(sections))
@@ -207,38 +207,6 @@ def _write(folder: pathlib.Path, state: PyTree, metadata: dict[str, object]) -> 
   except Exception as error:
     raise OSError(one_line(error)) from error
   write_manifest(folder)
-
-
-def _described(
-  thing: object, entries: registry.Registry, others: set[str]
-) -> dict[str, object]:
-  """The section of a config that makes a model or a task: its name and arguments.
-
-  Arguments named in `others` are left out.
-  """
-  cls = type(thing).__name__
-  names = [name for name in entries.names() if entries.get(name) is type(thing)]
-  if not names:
-    raise UserError(
-      f'{cls} is not registered as a {entries.kind}; register it, so that it can be '
-      f'loaded by name; known: {", ".join(entries.names())}'
-    )
-  arguments = registry.arguments_of(thing)
-  if arguments is None:
-    raise UserError(
-      f'the arguments of this {cls} are unknown, since it was constructed before the '
-      f'class was registered; give zoo.save a config'
-    )
-  for name, kind in arguments.unrecorded.items():
-    if name not in others:
-      raise UserError(
-        f'the hyper-parameter {name!r} of {cls} is a {kind}, which cannot be saved; it '
-        'must be None, a number, text, an array, or a list or dict of these'
-      )
-  own = {
-    name: value for name, value in arguments.values().items() if name not in others
-  }
-  return {'name': names[0], **own}
 
 
 def _check_predicts_the_same(

@@ -1,5 +1,6 @@
 """Tasks: distributions of prompts, registered by name, with one family per file."""
 
+from zoo.tasks.arrays import Arrays as Arrays
 from zoo.tasks.associative_recall import AssociativeRecall as AssociativeRecall
 from zoo.tasks.base import BaseTask as BaseTask
 from zoo.tasks.base import FunctionClass as FunctionClass
@@ -15,6 +16,7 @@ from zoo.tasks.gaussian_clusters import GaussianClusters as GaussianClusters
 from zoo.tasks.linear_regression import LinearRegression as LinearRegression
 from zoo.tasks.logistic_regression import LogisticRegression as LogisticRegression
 from zoo.tasks.markov_chain import MarkovChain as MarkovChain
+from zoo.tasks.mixture import Mixture as Mixture
 from zoo.tasks.outlier_regression import OutlierRegression as OutlierRegression
 from zoo.tasks.quadratic_regression import QuadraticRegression as QuadraticRegression
 from zoo.tasks.relu_network import ReluNetwork as ReluNetwork

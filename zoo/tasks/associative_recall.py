@@ -44,6 +44,7 @@ class AssociativeRecall(BaseTask):
   )
   num_features: int = derived_size()
   num_outputs: int = derived_size()
+  label_kind = 'classes'
 
   def __post_init__(self):
     most = min(self.num_keys, self.context_length)
@@ -71,7 +72,7 @@ class AssociativeRecall(BaseTask):
       shown, own = keys[: self.num_pairs], values[: self.num_pairs]
       values = jnp.zeros(self.num_keys, values.dtype).at[shown].set(own)
     x = jax.nn.one_hot(keys, self.num_keys)
-    return make_prompt(x, jax.nn.one_hot(values[keys], self.num_values), None)
+    return make_prompt(x, jax.nn.one_hot(values[keys], self.num_values), None, values)
 
   def _sample_keys(self, key: Key[Array, '']) -> Int[Array, ' t']:
     length = self.context_length + 1
@@ -83,12 +84,6 @@ class AssociativeRecall(BaseTask):
     # missing in a round would give away the answer without a look at the key.
     asked = jax.random.choice(questions_key, shown, (length - self.num_pairs,))
     return jnp.concatenate([shown, asked])
-
-  def loss(
-    self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
-  ) -> Float[Array, '*n']:
-    """The cross-entropy in nats."""
-    return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` knows that a new key has a new value; `nearest_neighbours` does not."""

@@ -25,6 +25,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.registry import tasks
 from zoo.core.values import derived, derived_size, is_zero, leaf, set_field, static
+from zoo.tasks.posteriors import Posterior
 
 _Class = TypeVar('_Class', bound=type)
 # The loss of each prediction, from the predictions and the targets.
@@ -51,6 +52,8 @@ class BaseTask(abc.ABC):
   num_features: int
   context_length: int
   num_outputs: int = 1  # k for classes whose labels are one-hot vectors
+  # 'numbers', 'signs' for classes ±1, or 'classes' for one-hot vectors.
+  label_kind: str = 'numbers'
 
   def __init_subclass__(cls) -> None:
     super().__init_subclass__()
@@ -60,17 +63,26 @@ class BaseTask(abc.ABC):
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     """Draws one prompt, without the axis b: `x [c, d]`, `y [c, *k]`, and so on.
 
+    Its `latents` are any arrays that it was drawn from, or None.
+
     Sum with `dot` wherever the result is a label: the order in which XLA adds depends
     on the shapes, and so on how many devices share a batch.
     """
 
-  def sample(self, key: Key[Array, ''], batch_size: int) -> Prompt:
+  def sample(
+    self, key: Key[Array, ''], batch_size: int, latents: bool = False
+  ) -> Prompt:
     """Samples `batch_size` ≥ 1 prompts on the device.
 
     A prompt is a pure function of the key and of its position in the batch: it is the
-    same on any number of devices, and in a larger batch.
+    same on any number of devices and in a larger batch. With `latents` it also has what
+    the task drew and does not show, such as the weights w, for probes; within a program
+    of your own that may change the last digits of the others.
     """
-    return _sample(values.fresh(self), key, check_count('batch_size', batch_size))
+    given = values.fresh(self), key, check_count('batch_size', batch_size)
+    prompt = _sample(*given)
+    # Another program, so that the prompts have the same bits.
+    return dataclasses.replace(prompt, latents=_latents(*given)) if latents else prompt
 
   def sample_batch(self, key: Key[Array, ''], batch_size: int) -> Prompt:
     """What `sample` compiles: prompts of `sample_one`, each with its own key."""
@@ -80,11 +92,31 @@ class BaseTask(abc.ABC):
   def loss(
     self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
   ) -> Float[Array, '*m']:
-    """The loss of each prediction; here the squared error."""
-    return losses.squared_error(prediction, target)
+    """The loss of each prediction.
+
+    Here it is that of `label_kind`: the squared error, or the log loss of a logit or of
+    the logits of k classes, in nats.
+    """
+    return losses.LOSSES[self.label_kind](prediction, target)
+
+  def accuracy(
+    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
+  ) -> Float[Array, '*m'] | None:
+    """The probability that the most likely label is right; None for numbers."""
+    if self.label_kind == 'numbers':
+      return None
+    return 1 - losses.ERROR_RATES[self.label_kind](prediction, target)
+
+  def held_out(self) -> Task:
+    """The task on whose prompts a model that was trained on this one is measured."""
+    return self
 
   def mean_weights(self) -> Float[np.ndarray, ' d'] | None:
     """The mean w* of the weights w, if targets are functions of `w·x`; else None."""
+    return None
+
+  def posterior(self) -> Posterior | None:
+    """The Bayes predictor that a mixture of tasks needs; None if it is not known."""
     return None
 
   def baselines(self) -> dict[str, Predictor]:
@@ -105,7 +137,15 @@ class BaseTask(abc.ABC):
 
 @functools.partial(jax.jit, static_argnums=2)
 def _sample(task: BaseTask, key: Key[Array, ''], batch_size: int) -> Prompt:
-  return task.sample_batch(key, batch_size)
+  prompt = task.sample_batch(key, batch_size)
+  if not isinstance(prompt, Prompt):  # `check_task` says so
+    return prompt
+  return dataclasses.replace(prompt, latents=None)  # nothing computes them then
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _latents(task: BaseTask, key: Key[Array, ''], batch_size: int) -> PyTree:
+  return task.sample_batch(key, batch_size).latents
 
 
 @dataclass_transform(
@@ -164,7 +204,7 @@ class FunctionClass(BaseTask):
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> PyTree:
-    """The parameters of a function."""
+    """The parameters of a function: arrays, which are the latents of a prompt."""
 
   @abc.abstractmethod
   def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
@@ -181,9 +221,10 @@ class FunctionClass(BaseTask):
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, labels_key = jax.random.split(key, 3)
     x = self.sample_features(features_key)
-    targets = self.evaluate(self.sample_function(function_key), x)
+    function = self.sample_function(function_key)
+    targets = self.evaluate(function, x)
     labels = self.sample_labels(labels_key, targets)
-    return make_prompt(x, labels, None if labels is targets else targets)
+    return make_prompt(x, labels, None if labels is targets else targets, function)
 
   def shifts(self) -> dict[str, Task]:
     """Tasks, by name, on which to test a model that was trained on this one.
@@ -206,6 +247,7 @@ def make_prompt(
   x: Float[Array, 't d'],
   labels: Float[Array, ' t *k'],
   targets: Float[Array, ' t *k'] | None,
+  latents: PyTree = None,
 ) -> Prompt:
   """One prompt, whose last example is the query; `targets` defaults to the labels."""
   return Prompt(
@@ -214,6 +256,7 @@ def make_prompt(
     x_query=x[-1],
     y_query=(labels if targets is None else targets)[-1],
     context_targets=None if targets is None else targets[:-1],
+    latents=latents,
   )
 
 
@@ -264,10 +307,12 @@ class ChangedTask(FunctionClass):
   num_features: int = derived_size()
   num_outputs: int = derived_size()
   context_length: int = derived_size()
+  label_kind: str = derived_size()
   noise_std: float = derived()
 
   def __post_init__(self):
-    for name in ('num_features', 'num_outputs', 'context_length', 'noise_std'):
+    sizes = 'num_features', 'num_outputs', 'context_length', 'label_kind'
+    for name in (*sizes, 'noise_std'):
       set_field(self, name, getattr(self.task, name))
 
   def sample_function(self, key: Key[Array, '']) -> PyTree:
@@ -347,7 +392,7 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
   for scale in _SCALES:
     found[f'scale_y={scale:.3g}'] = ShiftedTask(task, scale=scale)
   if values.arguments(task).get('noise_std', 1.0) != 1:
-    found['noise_std=1'] = _remade(task, noise_std=1.0)
+    found['noise_std=1'] = remade(task, noise_std=1.0)
   return found
 
 
@@ -363,11 +408,11 @@ def longer_contexts(task: BaseTask) -> dict[str, Task]:
   for factor in _LENGTHS:
     length = factor * task.context_length
     with contextlib.suppress(UserError):
-      found[f'context_length={length}'] = _remade(task, context_length=length)
+      found[f'context_length={length}'] = remade(task, context_length=length)
   return found
 
 
-def _remade(task: BaseTask, **changed: object) -> Any:
+def remade(task: BaseTask, **changed: object) -> Any:
   """The task with other values of some of its arguments."""
   kind: Any = type(task)
   return kind(**values.arguments(task) | changed)

@@ -44,11 +44,7 @@ class SignsTask(BaseTask):
 
   num_features: int = size(default=28, about=FEATURES)
   context_length: int = size(default=60, about=CONTEXT)
-
-  def loss(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*m']:
-    return losses.log_loss(prediction, target)
+  label_kind = 'signs'
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
     """The features of the context examples and the query."""
@@ -77,8 +73,9 @@ class BooleanTask(SignsTask):
   def sample_one(self, key: Key[Array, '']) -> Prompt:
     features_key, function_key, _ = jax.random.split(key, 3)
     x = self.sample_features(features_key)
-    targets = self.evaluate(self.sample_function(function_key), x)
-    return make_prompt(x, 2 * targets - 1, targets)
+    function = self.sample_function(function_key)
+    targets = self.evaluate(function, x)
+    return make_prompt(x, 2 * targets - 1, targets, function)
 
 
 @value
@@ -111,7 +108,7 @@ class LiteralsTask(SignsTask):
     forced = forced[:, None] & (w != 0)[None]
     x = jnp.where(forced, self.forced_sign * w[None], x)
     targets = self.evaluate(w, x)
-    return make_prompt(x, 2 * targets - 1, targets)
+    return make_prompt(x, 2 * targets - 1, targets, w)
 
 
 @register_task('conjunction')

@@ -36,6 +36,7 @@ class GaussianClusters(BaseTask):
   context_length: int = size(default=31, about=CONTEXT)
   num_classes: int = size(default=2, minimum=2, about='Classes.')
   num_outputs: int = derived_size()
+  label_kind = 'classes'
 
   def __post_init__(self):
     set_field(self, 'num_outputs', self.num_classes)
@@ -49,13 +50,7 @@ class GaussianClusters(BaseTask):
     # The terms of −|x − μ|²/2 that depend on the class.
     scores = dot(x[:, None], means[None]) - dot(means, means)[None] / 2
     labels = jax.nn.one_hot(classes, k, dtype=x.dtype)
-    return make_prompt(x, labels, jax.nn.softmax(scores))
-
-  def loss(
-    self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
-  ) -> Float[Array, '*n']:
-    """The log loss of the logits of the classes, in nats."""
-    return losses.cross_entropy(prediction, target)
+    return make_prompt(x, labels, jax.nn.softmax(scores), means)
 
   def baselines(self) -> dict[str, Predictor]:
     return {

@@ -50,6 +50,7 @@ from zoo.tasks.baselines import (
   at_every_length,
   zeroed,
 )
+from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
@@ -100,6 +101,15 @@ class LinearRegression(FunctionClass):
   def mean_weights(self) -> Float[np.ndarray, ' d']:
     return self.prior_mean
 
+  def posterior(self) -> Posterior | None:
+    features = self.feature_covariance
+    singular = features is not None and np.linalg.matrix_rank(features) < len(features)
+    if is_zero(self.noise_std) or singular:
+      return None
+    root = np.eye(self.num_features) if self.prior_root is None else self.prior_root
+    noise = self.noise_std
+    return GaussianPosterior(self.prior_mean, root, noise, feature_covariance=features)
+
   def baselines(self) -> dict[str, Predictor]:
     return _baselines(self)
 
@@ -116,6 +126,7 @@ class LinearRegression(FunctionClass):
       x_query=x_query.T,
       y_query=y_query,
       context_targets=None if noise is None else targets.T,
+      latents=weights.T,
     )
 
   def sample_statistics(self, key: Key[Array, ''], batch_size: int) -> Statistics:

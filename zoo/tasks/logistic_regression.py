@@ -12,7 +12,6 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Bool, Float, Key
 
-from zoo.core import losses
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
@@ -76,6 +75,7 @@ class LogisticRegression(FunctionClass):
     default=None, about='Covariance of w; it may be singular.'
   )
   prior_root: Matrix = derived()
+  label_kind = 'signs'
 
   def __post_init__(self):
     if self.prior_covariance is not None:
@@ -99,12 +99,6 @@ class LogisticRegression(FunctionClass):
     self, key: Key[Array, ''], targets: Float[Array, ' t']
   ) -> Float[Array, ' t']:
     return sample_signs(key, targets)
-
-  def loss(
-    self, prediction: Float[Array, '*n'], target: Float[Array, '*n']
-  ) -> Float[Array, '*n']:
-    """The log loss of a logit, in nats."""
-    return losses.log_loss(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
     # There is no `bayes` for 'sign'. The posterior is the prior cut off by a hyperplane

@@ -38,6 +38,7 @@ class MarkovChain(BaseTask):
   context_length: int = size(default=100, about=CONTEXT)
   num_features: int = derived_size()
   num_outputs: int = derived_size()
+  label_kind = 'classes'
 
   def __post_init__(self):
     set_field(self, 'num_features', self.num_symbols)
@@ -66,13 +67,8 @@ class MarkovChain(BaseTask):
       x_query=x[-1],
       y_query=targets[-1],
       context_targets=targets[:-1],
+      latents=matrix,
     )
-
-  def loss(
-    self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
-  ) -> Float[Array, '*n']:
-    """The cross-entropy in nats; its least value is the entropy of the target."""
-    return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
     """Counts with 1 added, and the exact Bayes predictor, only for two symbols.

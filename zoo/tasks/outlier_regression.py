@@ -79,7 +79,7 @@ class OutlierRegression(BaseTask):
     x = jnp.where(outlier[:, None], features[None], x)
     labels = jnp.where(outlier, label, targets)
     targets = jnp.where(outlier, target, targets)
-    return make_prompt(x, labels, None if self.kind == 'many' else targets)
+    return make_prompt(x, labels, None if self.kind == 'many' else targets, w)
 
   def baselines(self) -> dict[str, Predictor]:
     found: dict[str, Predictor] = {}

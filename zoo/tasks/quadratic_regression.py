@@ -4,10 +4,11 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from zoo.core.protocols import Predictor
-from zoo.core.values import Vector, number, size, vector
+from zoo.core.values import Vector, is_zero, number, size, vector
 from zoo.tasks.base import (
   CONTEXT,
   FEATURES,
@@ -18,6 +19,7 @@ from zoo.tasks.base import (
   register_task,
 )
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
+from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('quadratic_regression')
@@ -43,6 +45,13 @@ class QuadraticRegression(FunctionClass):
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
   ) -> Float[Array, ' t']:
     return dot(x * x, function[None])
+
+  def posterior(self) -> Posterior | None:
+    if is_zero(self.noise_std):
+      return None
+    root = np.eye(self.num_features) / math.sqrt(3)
+    mean = self.prior_mean / math.sqrt(3)
+    return GaussianPosterior(mean, root, self.noise_std, squares=True)
 
   def baselines(self) -> dict[str, Predictor]:
     # The prior of w/√3 is N(w*/√3, I/3), so this is the posterior mean.

@@ -30,6 +30,7 @@ from zoo.tasks.baselines import (
   Zero,
   zeroed,
 )
+from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
@@ -66,9 +67,17 @@ class SparseRegression(FunctionClass):
   ) -> Float[Array, ' t']:
     return dot(x, function[None])
 
+  def posterior(self) -> Posterior | None:
+    if is_zero(self.noise_std) or not self._is_enumerable():
+      return None
+    return SparseBayes(self.num_features, self.num_nonzero, self.noise_std)
+
+  def _is_enumerable(self) -> bool:
+    return math.comb(self.num_features, self.num_nonzero) <= MOST_SUPPORTS
+
   def baselines(self) -> dict[str, Predictor]:
     found: dict[str, Predictor] = {}
-    if math.comb(self.num_features, self.num_nonzero) <= MOST_SUPPORTS:
+    if self._is_enumerable():
       found['bayes'] = SparseBayes(self.num_features, self.num_nonzero, self.noise_std)
     return found | {
       'lasso': Lasso(),
@@ -80,13 +89,13 @@ class SparseRegression(FunctionClass):
 
 
 @value
-class SparseBayes(Baseline):
+class SparseBayes(Posterior):
   """The posterior mean when `num_nonzero` random weights are N(0, 1), the others 0.
 
   This is exact: the mean over all supports S (sets of coordinates) of the posterior
   mean given S, weighted by the evidence `N(y; 0, X_S X_Sᵀ + σ² I)`. Without noise, more
-  examples than `num_nonzero` leave only the support that fits them. Raises UserError
-  for more than 20,000 supports.
+  examples than `num_nonzero` leave only the support that fits them, and there is no
+  density. Raises UserError for more than 20,000 supports.
   """
 
   one_by_one = True  # each prompt needs thousands of fits
@@ -103,13 +112,13 @@ class SparseBayes(Baseline):
         f'which makes {count} supports; there must be at most {MOST_SUPPORTS}'
       )
 
-  def predict(
+  def weigh(
     self,
     x: Float[Array, 'c d'],
     y: Float[Array, ' c'],
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  ) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y = zeroed(x, y, seen)
     noiseless = is_zero(self.noise_std)
     overdetermined = jnp.sum(seen) > self.num_nonzero
@@ -127,7 +136,11 @@ class SparseBayes(Baseline):
       # the true support is rounding error, and so the smallest.
       fits = jnp.where(misfit == jnp.min(misfit), 0, -jnp.inf).astype(x.dtype)
       log_evidence = jnp.where(overdetermined, fits, log_evidence)
-    return jnp.dot(jax.nn.softmax(log_evidence), prediction)
+    # Of N(y; 0, X_S X_Sᵀ + σ²), whose determinant is |A| σ^(2(k − s)).
+    density = jax.scipy.special.logsumexp(log_evidence) - math.log(len(supports))
+    density += self.num_nonzero * jnp.log(std) - log_norm(std, seen, x.dtype)
+    density += log_density_of_features(x, seen, x_query)
+    return density, jnp.dot(jax.nn.softmax(log_evidence), prediction)
 
 
 @functools.lru_cache(maxsize=8)

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, leaf, set_field, size, truth, value
@@ -43,6 +42,8 @@ class StateTracking(BaseTask):
   the state.
   """
 
+  label_kind = 'classes'
+
   @abc.abstractmethod
   def automaton(self) -> Automaton:
     """The automaton whose answers are the targets."""
@@ -64,12 +65,6 @@ class StateTracking(BaseTask):
     """The number of symbols and of answers."""
     transitions, answers = self.automaton()
     return transitions.shape[1], int(answers.max()) + 1
-
-  def loss(
-    self, prediction: Float[Array, '*n k'], target: Float[Array, '*n k']
-  ) -> Float[Array, '*n']:
-    """The cross-entropy in nats."""
-    return losses.cross_entropy(prediction, target)
 
   def baselines(self) -> dict[str, Predictor]:
     """`bayes` is the automaton; `zero` is chance."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TypeGuard
 
 import jax
@@ -21,8 +22,9 @@ from zoo.tasks.base import (
   dot,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, LeastSquares, Zero, zeroed
+from zoo.tasks.baselines import LeastSquares, Zero, zeroed
 from zoo.tasks.linear_regression import LinearRegression, require_covered
+from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @register_task('task_pool')
@@ -53,6 +55,9 @@ class TaskPool(FunctionClass):
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
   ) -> Float[Array, ' t']:
     return dot(x, function[None])
+
+  def posterior(self) -> Posterior | None:
+    return None if is_zero(self.noise_std) else DiscreteBayes(self)
 
   def baselines(self) -> dict[str, Predictor]:
     dmmse = DiscreteBayes(self)
@@ -102,32 +107,36 @@ def _pool(seed: int, num_tasks: int, num_features: int) -> Float[np.ndarray, 'm 
 
 
 @value
-class DiscreteBayes(Baseline):
+class DiscreteBayes(Posterior):
   """The posterior mean over the pool, dMMSE (arXiv 2306.15063, section 2).
 
   `Σ_m p_m w_m·x_q` with `p = softmax_m(−|y − X w_m|² / (2σ²))`. Without noise only the
-  weights that fit the examples are left.
+  weights that fit the examples are left, and there is no density.
   """
 
   one_by_one = True  # a pool may have a million tasks
 
   task: TaskPool = leaf()
 
-  def predict(
+  def weigh(
     self,
     x: Float[Array, 'c d'],
     y: Float[Array, ' c'],
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  ) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y = zeroed(x, y, seen)
+    density = log_density_of_features(x, seen, x_query)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
     if not is_zero(self.task.noise_std):
-      posterior = jax.nn.softmax(-misfit / (2 * self.task.noise_std**2))
+      scores = -misfit / (2 * self.task.noise_std**2)
+      posterior = jax.nn.softmax(scores)
+      density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
+      density -= log_norm(self.task.noise_std, seen, x.dtype)
     else:
       # The misfit of the true weights is rounding error, and so the smallest; before
       # the first example all misfits are 0.
       fits = (misfit == jnp.min(misfit)).astype(x.dtype)
       posterior = fits / jnp.sum(fits)
-    return jnp.dot(posterior @ pool, x_query)
+    return density, jnp.dot(posterior @ pool, x_query)

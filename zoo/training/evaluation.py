@@ -26,7 +26,7 @@ from zoo.core.protocols import FollowsRule, HasExactForm, Task, predicts_all
 from zoo.measure.intervals import Estimate, estimate_from_moments
 from zoo.training.layout import Layout
 from zoo.training.objective import (
-  losses_at_all,
+  predicted,
   query_losses,
   sample,
   stack,
@@ -50,6 +50,7 @@ class Risks(NamedTuple):
 
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
+  accuracy: Estimate | None  # on the same prompts; None unless labels are classes
   sampled_gd: Estimate | None  # on the same prompts; None for tasks outside theory
   sampled_difference: Estimate | None  # model minus GD, prompt by prompt
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
@@ -173,6 +174,7 @@ class Evaluation:
       Risks(
         exact=exact[i],
         sampled=estimate('model', i),
+        accuracy=estimate('accuracy', i),
         sampled_gd=estimate('gd', i),
         sampled_difference=estimate('difference', i),
         curve=curve(i),
@@ -197,7 +199,7 @@ def make_evaluation(
   mesh: Mesh,
 ) -> Evaluation:
   """The evaluation of one model, or of several whose arrays are stacked."""
-  config = configs[0]
+  config, tasks = configs[0], [task.held_out() for task in tasks]
   keys = stream_keys(configs, EVAL_STREAM)
   errors = functools.partial(sample_errors, graph, config, statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
@@ -311,9 +313,16 @@ def sample_errors(
     stream = jax.random.fold_in(key, index)
     batch = sample(task, stream, config.train.batch_size, statistics)
     losses: dict[str, Array] = {}
-    if isinstance(batch, Prompt) and predicts_all(model):
-      losses['curve'] = losses_at_all(model, task, batch)
-      losses['model'] = losses['curve'][:, -1]
+    if isinstance(batch, Prompt):
+      every = predicts_all(model)
+      predictions, targets = predicted(model, batch, every)
+      at_all = task.loss(predictions, targets)
+      losses['model'] = at_all[:, -1]
+      if every:
+        losses['curve'] = at_all
+      accuracy = task.accuracy(predictions[:, -1], targets[:, -1])
+      if accuracy is not None:
+        losses['accuracy'] = accuracy
     else:
       losses['model'] = query_losses(model, task, batch, moments)
     if gd is not None:

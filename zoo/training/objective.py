@@ -162,10 +162,19 @@ def losses_at_all(
   predictor: Predictor, task: Task, prompt: Prompt
 ) -> Float[Array, 'b t']:
   """The task's loss at every example of each prompt, predicted in one pass."""
-  predict = one_pass(predictor)
+  return task.loss(*predicted(predictor, prompt, every=True))
+
+
+def predicted(
+  predictor: Predictor, prompt: Prompt, every: bool
+) -> tuple[Float[Array, 'b n *k'], Float[Array, 'b n *k']]:
+  """The predictions and targets of every example, in one pass, or of the query."""
+  if not every:
+    targets = prompt.y_query
+    return predictor(prompt).astype(targets.dtype)[:, None], targets[:, None]
+  predict, targets = one_pass(predictor), prompt.targets
   assert predict is not None  # ensured by the validation of the config
-  targets = prompt.targets
-  return task.loss(predict(prompt).astype(targets.dtype), targets)
+  return predict(prompt).astype(targets.dtype), targets
 
 
 def trained_losses(

@@ -47,6 +47,7 @@ class _Line(TypedDict):
   step: Annotated[int, Meta(ge=0)]
   loss: NotRequired[float | None]
   eval_risk: NotRequired[float | None]
+  eval_accuracy: NotRequired[float | None]  # of labels that are classes
   exact_risk: NotRequired[float | None]
   # The loss after 0, 1, …, C examples; only for models that predict all in one pass.
   curve: NotRequired[Annotated[list[float | None], Meta(min_length=1)] | None]

@@ -33,6 +33,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 # Fields that summaries of earlier versions lack.
 _ADDED = 'comparison', 'flops_per_second', 'share_of_peak'
+_ADDED += 'eval_accuracy', 'eval_accuracy_stderr'
 
 
 class Summary(TypedDict):
@@ -43,6 +44,9 @@ class Summary(TypedDict):
   step: _Count
   eval_risk: float | None
   eval_risk_stderr: float | None
+  # The share of right labels on the same prompts; None unless they are classes.
+  eval_accuracy: NotRequired[float | None]
+  eval_accuracy_stderr: NotRequired[float | None]
   gd_eval_risk: float | None
   gd_eval_risk_stderr: float | None
   eval_excess_over_gd: float | None
@@ -85,6 +89,7 @@ def summarise(
   """
   unknown = None, None
   risk, risk_stderr = risks.sampled or unknown
+  accuracy, accuracy_stderr = risks.accuracy or unknown
   gd, gd_stderr = risks.sampled_gd or unknown
   difference, difference_stderr = risks.sampled_difference or unknown
   optimum = references and references.optimal_risks[i]
@@ -102,6 +107,8 @@ def summarise(
     'step': config.train.num_steps,
     'eval_risk': risk,
     'eval_risk_stderr': risk_stderr,
+    'eval_accuracy': accuracy,
+    'eval_accuracy_stderr': accuracy_stderr,
     'gd_eval_risk': gd,
     'gd_eval_risk_stderr': gd_stderr,
     'eval_excess_over_gd': difference,
@@ -196,6 +203,9 @@ def table(summary: Summary) -> str:
   if summary['optimal_risk'] is not None:
     optimum = format_exact(summary['optimal_risk'])
     rows.append(['optimum of the linear family', '', '', optimum])
+  if (accuracy := summary.get('eval_accuracy')) is not None:
+    shown = format_estimate(accuracy, summary.get('eval_accuracy_stderr'))
+    rows.append(['its accuracy', shown, '', ''])
   header = [f'after step {summary["step"]}', 'loss ± s.e.', 'model − this', 'exact']
   text = format_table(rows, header=header)
   if comparison := summary.get('comparison'):

@@ -639,6 +639,7 @@ class Trainer:
     for i in np.flatnonzero(self.finite).tolist():
       risk = self.risks[i]
       lines[i]['eval_risk'] = risk.sampled and risk.sampled.mean
+      lines[i]['eval_accuracy'] = risk.accuracy and risk.accuracy.mean
       lines[i]['exact_risk'] = risk.exact
       lines[i]['curve'] = risk.curve
       self._records[i].write({**lines[i], 'steps_per_second': rate})
@@ -771,6 +772,7 @@ def _line(measured: dict[str, Any], i: int) -> dict[str, Any]:
     'step': int(measured['step']),
     'loss': float(loss),
     'eval_risk': None,
+    'eval_accuracy': None,
     'exact_risk': None,
     'curve': None,
     'grad_norm': float(grad_norm),

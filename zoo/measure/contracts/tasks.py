@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from zoo.core.errors import UserError, check_count
+from zoo.core import losses
+from zoo.core.errors import UserError, check_count, check_name
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task, predicts_all
 from zoo.core.values import is_value
@@ -56,6 +57,7 @@ def check_task(task: Task) -> None:
   check_count(f'{name}.num_features', task.num_features)
   check_count(f'{name}.context_length', task.context_length)
   check_count(f'{name}.num_outputs', task.num_outputs)
+  check_name(f'label_kind of {name}', task.label_kind, losses.LOSSES)
   sample = functools.partial(_sample, name, task)
   prompt = sample(jax.random.key(0), NUM_PROMPTS)
   _check_shapes(name, task, prompt)
@@ -157,6 +159,10 @@ def _check_loss(name: str, task: Task, prompt: Prompt) -> None:
   check_form(f'{name}.loss at every example', found['all'], prompt.targets.shape[:2])
   # The losses of the logit 0 for the targets 0 and 1.
   if has_one_output and np.allclose(found['at 0'], math.log(2), atol=1e-5):
+    if task.label_kind != 'signs':
+      raise UserError(
+        f"{name} has a log loss; set label_kind = 'signs', so that it has an accuracy"
+      )
     labels, targets = np.asarray(prompt.y), np.asarray(prompt.targets)
     if not np.isin(labels, (-1, 1)).all():
       raise UserError(f'{name} has a log loss; its labels y must be −1 or 1')
@@ -198,9 +204,9 @@ def _check_bayes(name: str, task: Task, baselines: dict[str, Predictor]) -> None
     for one, baseline in baselines.items()
     if not isinstance(baseline, HostBaseline)
   }
-  losses = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
-  for one, other in losses.items():
-    gap = losses['bayes'] - other
+  found = sample_losses(compared, task, _NUM_PAIRED, lengths=lengths)
+  for one, other in found.items():
+    gap = found['bayes'] - other
     stderr = gap.std(axis=0, ddof=1) / np.sqrt(len(gap))
     # A difference that is only rounding has almost no standard error.
     rounding = 1e-5 * np.abs(other).mean(axis=0)

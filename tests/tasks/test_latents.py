@@ -1,0 +1,65 @@
+"""What prompts were drawn from, for probes."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from scipy.special import softmax
+
+import zoo
+from tests.compiled import predict_all
+from tests.weights import drawn
+
+_D, _C = 3, 4
+
+
+def _linear(w, x):
+  return np.einsum('btd,bd->bt', x, w)
+
+
+def _clusters(means, x):
+  squares = np.square(x[:, :, None] - means[:, None]).sum(axis=-1)
+  return softmax(-squares / 2, axis=-1)
+
+
+def _chain(matrix, x):
+  return np.einsum('bts,bsk->btk', x, matrix)
+
+
+@pytest.mark.parametrize(
+  ('name', 'sizes', 'targets'),
+  [
+    ('linear_regression', {'num_features': _D, 'noise_std': 0.5}, _linear),
+    ('gaussian_clusters', {'num_features': _D, 'num_classes': 2}, _clusters),
+    ('markov_chain', {'num_symbols': _D}, _chain),
+  ],
+)
+def test_targets_follow_from_the_latents_and_the_bits_do_not(name, sizes, targets):
+  task: Any = zoo.create_task(name, context_length=_C, **sizes)
+  prompt = jax.device_get(task.sample(jax.random.key(0), 16, latents=True))
+  expected = targets(prompt.latents, prompt.features)
+  np.testing.assert_allclose(prompt.targets, expected, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(prompt.prefix(2).latents, prompt.latents)
+  without = task.sample(jax.random.key(0), 16)
+  assert without.latents is None
+  for part in ('x', 'y', 'x_query', 'y_query', 'context_targets'):
+    np.testing.assert_array_equal(vars(without)[part], vars(prompt)[part])
+
+
+def test_no_model_sees_them():
+  task = zoo.create_task('quadratic_regression', num_features=_D, context_length=_C)
+  sizes = {'num_features': _D, 'context_length': _C, 'width': 8}
+
+  def build() -> Any:
+    return zoo.create_model('transformer', **sizes, rngs=nnx.Rngs(0))
+
+  model = drawn(build, dtype='float32')
+  prompt = task.sample(jax.random.key(0), 16, latents=True)
+  assert prompt.latents.shape == (16, _D)
+  # Nothing but `sample` gives them, not even where a compiled program asks for a batch.
+  within = jax.eval_shape(lambda key: task.sample(key, 16), jax.random.key(0))
+  assert within.latents is None
+  batch = task.sample(jax.random.key(0), 16)
+  np.testing.assert_array_equal(predict_all(model, prompt), predict_all(model, batch))

@@ -1,0 +1,194 @@
+"""Mixtures of tasks, and their Bayes predictor against densities of SciPy."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import zoo
+from configs import defaults
+from tests.compare import refuses
+from zoo.config.validation import build_task
+from zoo.core import registry
+from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
+
+_D, _C = 3, 4
+normal: Any = stats.multivariate_normal
+_COVARIANCE = [[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.1]]
+_PARTS = (
+  f'0.2 * linear_regression(noise_std=0.3, prior_mean=[1, 0, -1], '
+  f'prior_covariance={_COVARIANCE}, feature_covariance={_COVARIANCE})'
+  ' + 0.1 * sparse_regression(num_nonzero=1, noise_std=0.5)'
+  ' + 0.3 * task_pool(num_tasks=5, noise_std=0.4)'
+  ' + 0.4 * quadratic_regression(noise_std=0.2, prior_mean=1)'
+)
+
+
+def _mixture(parts=_PARTS, **sizes) -> Any:
+  given = {'num_features': _D, 'context_length': _C} | sizes
+  return zoo.create_task('mixture', parts=parts, **given)
+
+
+def _gaussian(x, y, query, mean, covariance, std):
+  """The log density of labels of functions of x, and the mean of that of the query."""
+  between = x @ covariance @ x.T + std**2 * np.eye(len(x))
+  density = normal(x @ mean, between).logpdf(y) if len(x) else 0.0
+  gain = np.linalg.solve(between, y - x @ mean) if len(x) else np.zeros(0)
+  return density, query @ (mean + covariance @ x.T @ gain)
+
+
+def _averaged(found):
+  """The log of the mean density of equally probable cases, and their mean."""
+  logs, means = map(np.array, zip(*found, strict=True))
+  weights = np.exp(logs - logs.max())
+  return logs.max() + np.log(weights.mean()), weights @ means / weights.sum()
+
+
+def _expected(task, x, y, query):
+  """The posterior mean of the query from the definitions of the four parts."""
+  one, covariance = np.eye(_D), np.array(_COVARIANCE)
+  pool = task.tasks[2].pool
+  supports = [np.diag(row) for row in one]
+  each = [
+    _gaussian(x, y, query, np.array([1.0, 0, -1]), covariance, 0.3),
+    _averaged([_gaussian(x, y, query, np.zeros(_D), s, 0.5) for s in supports]),
+    _averaged([_gaussian(x, y, query, w, 0.0 * one, 0.4) for w in pool]),
+    _gaussian(x * x, y, query * query, np.full(_D, 3**-0.5), one / 3, 0.2),
+  ]
+  points = [*x, query]
+  scores = [
+    np.log(weight) + density + np.sum(normal(np.zeros(_D), features).logpdf(points))
+    for weight, (density, _), features in zip(
+      (0.2, 0.1, 0.3, 0.4), each, (covariance, one, one, one), strict=True
+    )
+  ]
+  weights = np.exp(np.array(scores) - np.max(scores))
+  return weights @ [mean for _, mean in each] / weights.sum(), weights / weights.sum()
+
+
+def test_bayes_weighs_the_parts_by_their_densities():
+  task = _mixture()
+  with jax.enable_x64(True):
+    prompt = jax.device_get(task.sample(jax.random.key(0), 24))
+    bayes = jax.jit(lambda prompt: task.baselines()['bayes'].predictions(prompt))
+    found = jax.device_get(bayes(prompt))
+  shares = []
+  for i, k in itertools.product(range(24), range(_C + 1)):
+    x = np.concatenate([prompt.x[i], prompt.x_query[i][None]])
+    expected, share = _expected(task, x[:k], prompt.y[i, :k], x[k])
+    np.testing.assert_allclose(found[i, k], expected, rtol=1e-8, atol=1e-10)
+    shares.append(share)
+  assert np.max(shares, axis=0).min() > 0.5  # each part is the most probable somewhere
+
+
+def test_each_prompt_is_of_one_part_as_often_as_its_weight():
+  task, count = _mixture(), 4000
+  prompt = jax.device_get(task.sample(jax.random.key(1), count, latents=True))
+  part, drawn = prompt.latents['part'], prompt.latents['of_parts']
+  shares = np.bincount(part, minlength=4) / count
+  weights = np.array([0.2, 0.1, 0.3, 0.4])
+  error = np.sqrt(weights * (1 - weights) / count)
+  assert np.all(np.abs(shares - weights) < 4 * error)
+  np.testing.assert_allclose(task.weights, weights)
+  for i in range(4):
+    own = jax.tree.map(lambda leaf, at=part == i: leaf[at], prompt)
+    x, found = np.asarray(own.features), np.asarray(own.targets)
+    targets = np.einsum('btd,bd->bt', x * x if i == 3 else x, drawn[i][part == i])
+    np.testing.assert_allclose(found, targets, atol=1e-4)
+    noise = own.y - found[:, :-1]
+    std = (0.3, 0.5, 0.4, 0.2)[i]
+    assert abs(noise.std() / std - 1) < 4 / np.sqrt(2 * noise.size)
+  without = jax.device_get(task.sample(jax.random.key(1), count))
+  assert without.latents is None
+  np.testing.assert_array_equal(without.y, prompt.y)
+
+
+def test_it_keeps_the_contract_of_a_task(unchecked):
+  zoo.check_task(_mixture('linear_regression(noise_std=0.1) + 2 * task_pool'))
+
+
+def test_it_has_the_baselines_that_all_parts_have():
+  task = _mixture('linear_regression(noise_std=0.1) + linear_regression(noise_std=1)')
+  names = ['bayes', 'bayes_1', 'bayes_2', 'ols', 'averaging', 'nearest_neighbours']
+  assert [*task.baselines()] == [*names, 'zero']
+  assert task.baselines()['bayes_2'] == task.tasks[1].baselines()['bayes']
+  assert [*task.shifts()][:2] == ['part_1', 'part_2']
+  assert task.shifts()['part_1'] == task.tasks[0]
+  mean = _mixture('0.25 * linear_regression(prior_mean=4.0) + 0.75 * linear_regression')
+  np.testing.assert_allclose(mean.mean_weights(), np.ones(_D))
+
+
+def test_without_densities_there_is_no_bayes_but_a_word(caplog):
+  task = _mixture('sparse_regression(num_nonzero=1) + decision_tree(depth=2)')
+  assert [*task.baselines()] == ['bayes_1', 'nearest_neighbours', 'zero']
+  text = 'no bayes of this mixture, since SparseRegression and DecisionTree says'
+  assert text in caplog.text
+
+
+def test_brackets_and_factors_mean_what_they_say():
+  task = _mixture('3 * (2 * task_pool) + (task_pool(seed=1) + 3 * task_pool(seed=2))')
+  np.testing.assert_allclose(task.weights, [0.6, 0.1, 0.3])
+  assert [one.seed for one in task.tasks] == [0, 1, 2]
+
+
+def test_tasks_that_hold_out_prompts_are_refused(tmp_path):
+  np.savez(tmp_path / 'a.npz', x=np.ones((50, _D)), y=np.ones(50))
+  with refuses('parts: arrays holds out some of its prompts'):
+    _mixture(f'task_pool + arrays(path={str(tmp_path / "a.npz")!r})')
+
+
+def test_classes_can_be_mixed():
+  task = _mixture('conjunction + disjunction')
+  assert (task.label_kind, task.num_outputs) == ('signs', 1)
+  assert task.posterior() is None
+  zero, one = jnp.zeros(1), jnp.ones(1)
+  assert task.accuracy(one, one) == 1
+  np.testing.assert_allclose(task.loss(zero, one), np.log(2), rtol=1e-6)
+
+
+def test_objects_are_mixed_and_named_so_that_they_can_be_saved():
+  tasks = (
+    LinearRegression(_D, _C, 2.0, noise_std=0.1),
+    SparseRegression(_D, _C, 1, noise_std=0.2),
+    TaskPool(_D, _C),
+  )
+  task = Mixture.of(*tasks, weights=(1.0, 2.0, 1.0))
+  assert task.tasks == tasks
+  np.testing.assert_allclose(task.weights, [0.25, 0.5, 0.25])
+  section: Any = registry.tasks.section_of(task)
+  assert registry.tasks.create(**section) == task
+  # And a config names it on the command line.
+  config: Any = defaults.get_config('task=mixture')
+  for name, content in section.items():
+    config.task[name] = content
+  assert build_task(config) == task
+
+
+@pytest.mark.parametrize(
+  ('parts', 'said'),
+  [
+    ('', "parts is ''; it must be a sum of tasks"),
+    ('task_pool - task_pool', 'it must be a sum of tasks'),
+    ('task_pool(3)', 'it must be a sum of tasks'),
+    ('task_pool(seed=open("x"))', 'it must be a sum of tasks'),
+    ('(' * 300 + 'task_pool' + ')' * 300, 'it must be a sum of tasks'),
+    ('0 * task_pool', 'the weight of task_pool is 0; it must be'),
+    ('task_pol', "parts: task_pol: unknown task 'task_pol'"),
+    ('task_pool(noise_std=-1)', 'parts: task_pool: noise_std is -1'),
+    ('task_pool(num_features=3)', 'task_pool has num_features, which is that of the'),
+    ('task_pool + parity', "label_kind of parity is 'signs'; it must be 'numbers'"),
+    ('markov_chain', 'num_features of markov_chain is 2; it must be 3'),
+  ],
+)
+def test_what_is_no_mixture_is_refused_in_one_line(parts, said, unchecked):
+  with refuses(said):
+    _mixture(parts)
+
+
+def test_each_object_needs_a_weight():
+  with refuses('there are 1 tasks and 2 weights'):
+    Mixture.of(TaskPool(), weights=(1.0, 1.0))

@@ -1,0 +1,228 @@
+"""One's own arrays as a task: prompts of the rows of a table."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from zoo.core.errors import UserError
+from zoo.core.prompt import Prompt
+from zoo.core.protocols import Predictor, Task
+from zoo.core.values import (
+  choice,
+  derived,
+  derived_size,
+  number,
+  set_field,
+  size,
+  static,
+)
+from zoo.tasks.base import CONTEXT, BaseTask, make_prompt, register_task, remade
+from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
+from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
+
+_SPLITS = 'training', 'held_out'
+_SCALES = 'nothing', 'features', 'features_and_labels'
+
+
+class _Table(NamedTuple):
+  x: np.ndarray
+  y: np.ndarray
+  sha256: str  # of the file
+
+
+def _check_path(_: object, name: str, given: object) -> str:
+  if not isinstance(given, str) or not given:
+    raise UserError(
+      f'{name} is {given!r}; it must be an .npz file with the arrays x and y'
+    )
+  return given
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+  """The checksum of the file that the fields of a config name."""
+  return _read(_check_path(None, 'path', fields.get('path'))).sha256
+
+
+@register_task('arrays')
+class Arrays(BaseTask):
+  """Prompts of C + 1 different rows of your own arrays `x [n, d]` and `y [n]`.
+
+  They are those of an .npz file, as `numpy.savez('my.npz', x=x, y=y)` writes it. A
+  share of the rows, chosen at random, is held out: prompts to train on are of the other
+  rows, and all that is measured is on prompts of these. The labels are numbers, or
+  classes of any names, one-hot in sorted order. Standardised arrays have the mean 0 and
+  the variance 1 over the rows for training. A file that has changed is refused.
+  """
+
+  path: str = static(
+    check=_check_path,
+    holds=str,
+    allowed='an .npz file',
+    about='The file with the arrays `x` and `y`.',
+  )
+  context_length: int = size(default=10, about=CONTEXT)
+  label_kind: str = choice(
+    ('numbers', 'classes'), default='numbers', about='What the labels are.'
+  )
+  standardise: str = choice(
+    _SCALES, default='features_and_labels', about='What is standardised; never classes.'
+  )
+  held_out_share: float = number(
+    default=0.2, above=0.0, maximum=0.9, about='Share of the rows that is held out.'
+  )
+  seed: int = size(
+    default=0, minimum=0, maximum=2**32 - 1, about='Chooses the rows held out.'
+  )
+  rows: str = choice(
+    _SPLITS,
+    default='training',
+    about='The rows of prompts; whatever is measured is on those held out.',
+  )
+  sha256: str | None = static(
+    default=None,
+    holds=str,
+    allowed='64 hexadecimal digits',
+    about='Checksum of the file; None: as it is now, which the config of a run keeps.',
+    found=_checksum,
+  )
+  num_features: int = derived_size()
+  num_outputs: int = derived_size()
+  x: Any = derived()  # [n, d], of these rows
+  y: Any = derived()  # [n], or [n, k]
+
+  def __post_init__(self):
+    table = _read(self.path)
+    if self.sha256 not in (None, table.sha256):
+      raise UserError(
+        f'path is {self.path!r}, a file that has changed: its SHA-256 is '
+        f'{table.sha256:.12}…, and sha256 is {self.sha256!s:.12}…'
+      )
+    x, y = _features(self.path, table.x), self._labels(table)
+    order = np.random.RandomState(self.seed).permutation(len(x))
+    held_out, training = np.split(order, [round(self.held_out_share * len(x))])
+    for split, rows in zip(_SPLITS, (training, held_out), strict=True):
+      if len(rows) <= self.context_length:
+        raise UserError(
+          f'context_length is {self.context_length}; it must be less than the number '
+          f'of rows, and {self.path!r} has {len(rows)} for {split}'
+        )
+    own = training if self.rows == 'training' else held_out
+    if self.standardise != 'nothing':
+      x = _standardised(x, training)
+    if self.standardise == 'features_and_labels' and self.label_kind == 'numbers':
+      y = _standardised(y, training)
+    for name, content in (
+      *(('sha256', table.sha256), ('x', x[own]), ('y', y[own])),
+      *(('num_features', x.shape[1]), ('num_outputs', y[0].size)),
+    ):
+      set_field(self, name, content)
+
+  def _labels(self, table: _Table) -> np.ndarray:
+    if table.y.shape != table.x.shape[:1]:
+      raise UserError(
+        f'y of {self.path!r} has shape {table.y.shape}; it must be a label for each of '
+        f'the {len(table.x)} rows of x'
+      )
+    if self.label_kind == 'numbers':
+      return _finite(self.path, 'y', table.y)
+    names, classes = np.unique(table.y, return_inverse=True)
+    if not 2 <= len(names) <= len(table.y) // 2:
+      raise UserError(
+        f'y of {self.path!r} has {len(names)} different values in {len(table.y)} rows; '
+        'classes must be at least 2, and each have 2 rows on average; or set '
+        "label_kind = 'numbers'"
+      )
+    return np.eye(len(names))[classes]
+
+  def sample_one(self, key: Key[Array, '']) -> Prompt:
+    x, y = jnp.asarray(self.x, float), jnp.asarray(self.y, float)
+    rows = _draw(key, self.context_length + 1, len(x))
+    return make_prompt(x[rows], y[rows], None, rows)
+
+  def held_out(self) -> Task:
+    return remade(self, rows='held_out')
+
+  def baselines(self) -> dict[str, Predictor]:
+    if self.label_kind == 'classes':
+      return {
+        'logistic': SoftmaxRegression(),
+        'nearest_neighbours': NearestShares(),
+        'averaging': NearestMean(),
+        'zero': Zero(),
+      }
+    return {
+      'ridge': LeastSquares(1.0),
+      'nearest_neighbours': NearestNeighbours(),
+      'mean': NearestNeighbours(self.context_length),
+      'zero': Zero(),
+    }
+
+
+def _draw(key: Key[Array, ''], count: int, total: int) -> Int[Array, ' t']:
+  """`count` different numbers below `total`, in random order.
+
+  Floyd's algorithm, whose cost does not depend on the total (Bentley & Floyd, CACM 30,
+  1987), and then a permutation, since its last numbers are rarely small.
+  """
+  draw_key, order_key = jax.random.split(key)
+  last = total - count + jnp.arange(count)
+  drawn = jax.random.randint(draw_key, (count,), 0, last + 1)
+
+  def step(i: Array, found: Array) -> Array:
+    is_taken = jnp.any(found == drawn[i])
+    return found.at[i].set(jnp.where(is_taken, last[i], drawn[i]))
+
+  found = jax.lax.fori_loop(0, count, step, jnp.full(count, -1, drawn.dtype))
+  return jax.random.permutation(order_key, found)
+
+
+def _read(path: str) -> _Table:
+  """The arrays of a file; raises UserError."""
+  file = pathlib.Path(path).expanduser()
+  try:
+    found = file.stat()
+    return _read_once(file, found.st_mtime_ns, found.st_size)
+  except OSError as error:
+    reason = error.strerror or error
+    raise UserError(f'path is {path!r}, which cannot be read: {reason}') from None
+  except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile):
+    raise UserError(
+      f'path is {path!r}; it must be an .npz file with the arrays x and y, of numbers '
+      'or texts'
+    ) from None
+
+
+@functools.lru_cache(maxsize=4)
+def _read_once(file: pathlib.Path, modified: int, length: int) -> _Table:
+  content = file.read_bytes()
+  with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+    return _Table(arrays['x'], arrays['y'], hashlib.sha256(content).hexdigest())
+
+
+def _features(path: str, x: np.ndarray) -> np.ndarray:
+  if x.ndim != 2 or not x.size:
+    raise UserError(f'x of {path!r} has shape {x.shape}; it must be [rows, features]')
+  return _finite(path, 'x', x)
+
+
+def _finite(path: str, name: str, array: np.ndarray) -> np.ndarray:
+  if array.dtype.kind not in 'biuf' or not np.isfinite(array).all():
+    raise UserError(f'{name} of {path!r} has entries that are not finite numbers')
+  return array.astype(np.float64)
+
+
+def _standardised(array: np.ndarray, training: np.ndarray) -> np.ndarray:
+  """The array with mean 0 and variance 1 over some rows; constants become 0."""
+  mean, std = array[training].mean(axis=0), array[training].std(axis=0)
+  return (array - mean) / np.where(std > 0, std, 1)

@@ -1,0 +1,106 @@
+"""Exact posteriors with the density of a prompt, from which mixtures are predicted."""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float
+
+from zoo.core.values import leaf, value
+from zoo.tasks.baselines import Baseline, zeroed
+
+_LOG_2_PI = math.log(2 * math.pi)
+
+
+class Posterior(Baseline):
+  """A Bayes predictor that also knows how probable the examples are.
+
+  Like a baseline, a subclass is decorated with `zoo.core.values.value`.
+  """
+
+  @abc.abstractmethod
+  def weigh(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> tuple[Float[Array, ''], Float[Array, '']]:
+    """The log density of the seen examples and the query's features, and `predict`."""
+
+  def predict(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> Float[Array, '']:
+    return self.weigh(x, y, seen, x_query)[1]
+
+
+@value
+class GaussianPosterior(Posterior):
+  """That of `y = w·x + σ n` with `w ~ N(mean, root rootᵀ)` and `x ~ N(0, Σ)`.
+
+  With `squares` it is `y = w·x² + σ n`. The noise is not 0, and Σ is not singular; None
+  is the identity.
+  """
+
+  mean: Float[np.ndarray, ' d'] = leaf()
+  root: Float[np.ndarray, 'd d'] = leaf()
+  noise_std: float
+  squares: bool = False
+  feature_covariance: Float[np.ndarray, 'd d'] | None = leaf(default=None)
+
+  def weigh(
+    self,
+    x: Float[Array, 'c d'],
+    y: Float[Array, ' c'],
+    seen: Bool[Array, ' c'],
+    x_query: Float[Array, ' d'],
+  ) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y = zeroed(x, y, seen)
+    of_features = log_density_of_features(x, seen, x_query, self.feature_covariance)
+    if self.squares:
+      x, x_query = jnp.square(x), jnp.square(x_query)
+    mean, root = (jnp.asarray(one, x.dtype) for one in (self.mean, self.root))
+    residual, count = y - x @ mean, jnp.sum(seen).astype(x.dtype)
+    # y − x·mean ~ N(0, A Aᵀ + σ²), of which all terms below are positive.
+    u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
+    variance = jnp.square(jnp.asarray(self.noise_std, x.dtype))
+    along, variances = residual @ u, s * s + variance
+    misfit = jnp.sum(jnp.square(along) / variances)
+    misfit += jnp.sum(jnp.square(residual - u @ along)) / variance
+    log_det = jnp.sum(jnp.log(variances)) + (count - len(s)) * jnp.log(variance)
+    weights = mean + root @ ((along * s / variances) @ vt)
+    density = -(misfit + log_det + count * _LOG_2_PI) / 2
+    return of_features + density, jnp.dot(x_query, weights)
+
+
+def log_density_of_features(
+  x: Float[Array, 'c d'],
+  seen: Bool[Array, ' c'],
+  x_query: Float[Array, ' d'],
+  covariance: Float[np.ndarray, 'd d'] | None = None,
+) -> Float[Array, '']:
+  """That of the seen features and of the query's, all `N(0, covariance)`."""
+  points = jnp.concatenate([jnp.where(seen[:, None], x, 0), x_query[None]])
+  count, log_det = jnp.sum(seen) + 1, jnp.zeros((), x.dtype)
+  if covariance is not None:
+    root = jnp.linalg.cholesky(jnp.asarray(covariance, x.dtype))
+    points = jax.scipy.linalg.solve_triangular(root, points.T, lower=True)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+  of_each = x.shape[1] * _LOG_2_PI + log_det
+  return -(jnp.sum(jnp.square(points)) + count.astype(x.dtype) * of_each) / 2
+
+
+def log_norm(
+  noise_std: float | Array, seen: Bool[Array, ' c'], dtype: DTypeLike
+) -> Float[Array, '']:
+  """`log (√(2π) σ)^k`, by which the density of the noise of k examples is divided."""
+  std = jnp.asarray(noise_std, dtype)
+  return jnp.sum(seen).astype(dtype) * (jnp.log(std) + _LOG_2_PI / 2)
