@@ -36,6 +36,8 @@ SUMMARY = {
   ),
   'num_params': 4,
   'comparison': None,
+  'eval_accuracy': None,
+  'eval_accuracy_stderr': None,
   'steps_per_second': 100.0,
   'cpu_ms_per_step': None,
   'flops_per_second': None,
@@ -378,6 +380,6 @@ def test_the_baselines_of_a_task_have_looks_of_their_own():
   assert len({*BASELINES.values()}) == len(BASELINES)
   assert not {*BASELINES.values()} & {*PALETTE}
   assert len({*MARKERS.values()}) == len(MARKERS)
-  for name in zoo.list_tasks():
+  for name in {*zoo.list_tasks()} - {'arrays'}:
     colours = colours_of([*zoo.create_task(name).baselines(), 'of a user'])
     assert len({*colours.values()}) == len(colours)

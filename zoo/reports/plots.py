@@ -227,12 +227,13 @@ def render_grid(
     _label_log_axes(axes, panel)  # when all that share an axis are drawn
     if number % columns and sharey:
       axes.set_ylabel('')
-  if len({panel.x_axis for panel in panels}) == 1:
+  several = len(panels) > 1
+  if several and len({panel.x_axis for panel in panels}) == 1:
     figure.supxlabel(panels[0].x_axis, parse_math=False)
     for axes in every:
       axes.set_xlabel('')
-  if len({panel.y_axis for panel in panels}) == 1:
-    figure.supylabel(panels[0].y_axis, parse_math=False, multialignment='center')
+  if several and len({panel.y_axis for panel in panels}) == 1:
+    figure.supylabel(panels[0].y_axis, parse_math=False)
     for axes in every:
       axes.set_ylabel('')
   legend_above(figure)
