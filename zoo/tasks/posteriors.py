@@ -1,4 +1,4 @@
-"""Exact posteriors with the density of a prompt, from which mixtures are predicted."""
+"""Posteriors with the density of a prompt, from which mixtures are predicted."""
 
 from __future__ import annotations
 

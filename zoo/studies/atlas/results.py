@@ -44,8 +44,8 @@ class Row:
   """A model after a budget, or a baseline, on a task; `known` says how.
 
   The loss of a model is trained, the lowest known exact risk, or nothing, for a reason
-  in `grey`. That of a baseline is exact or sampled. Operations are those of products of
-  matrices.
+  in `grey`. That of a baseline is from a formula or sampled. Operations are those of
+  products of matrices.
   """
 
   model: str  # or a baseline
