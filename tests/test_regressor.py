@@ -38,4 +38,10 @@ def test_a_trained_model_is_one_too():
   weights = start + x.T @ (y - x @ start) / 10 / 2.1
   np.testing.assert_allclose(model.predict(queries), queries @ weights, atol=0.01)
   with refuses('is for 10 features; the prompt has 3'):
-    zoo.Regressor(saved.model).fit(x[:, :3], y).predict(queries[:, :3])
+    zoo.Regressor(saved.model).fit(x[:, :3], y)
+
+
+def test_more_examples_than_a_model_has_places_for_are_refused_at_once():
+  model = zoo.load('checkpoints/transformer').model
+  with refuses('the prompt has 23 tokens; the model has places for 21'):
+    zoo.Regressor(model).fit(np.ones((11, 5)), np.ones(11))

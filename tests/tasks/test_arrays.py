@@ -143,6 +143,7 @@ def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
     ({'x': np.ones(_N)}, {}, 'has shape (30,); it must be [rows, features]'),
     ({'y': np.ones((_N, 2))}, {}, 'it must be a label for each of the 30 rows of x'),
     ({'y': np.full(_N, np.nan)}, {}, 'has entries that are not finite numbers'),
+    ({'y': np.full(_N, 'a')}, {}, "has labels such as 'a'; give numbers, or set"),
     ({'x': np.full((_N, 2), 'a')}, {}, 'has entries that are not finite numbers'),
     ({}, {'label_kind': 'classes'}, 'has 30 different values in 30 rows'),
     ({}, {'context_length': 6}, 'has 6 for held_out'),

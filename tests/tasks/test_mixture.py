@@ -192,3 +192,9 @@ def test_what_is_no_mixture_is_refused_in_one_line(parts, said, unchecked):
 def test_each_object_needs_a_weight():
   with refuses('there are 1 tasks and 2 weights'):
     Mixture.of(TaskPool(), weights=(1.0, 1.0))
+
+
+def test_objects_of_other_sizes_are_refused():
+  one, other = TaskPool(context_length=5), TaskPool(context_length=8)
+  with refuses('the tasks have context_length = 5, 8; all parts of a mixture have'):
+    Mixture.of(one, other)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from zoo.core.errors import UserError
@@ -36,20 +37,29 @@ class Regressor(RegressorMixin, BaseEstimator):
     self.model = model
 
   def fit(self, X: ArrayLike, y: ArrayLike) -> Regressor:
-    """Keeps the examples `X [c, d]` and their labels `y [c]`; raises ValueError."""
+    """Keeps the examples `X [c, d]` and their labels `y [c]`.
+
+    Raises ValueError, and UserError if the model does not take so many examples, as a
+    transformer with learned positions takes no more than its context_length.
+    """
     given: Any = {'X': X, 'y': y, 'dtype': 'float32', 'y_numeric': True}
     self.X_, self.y_ = map(jnp.asarray, validate_data(self, **given))
+    jax.eval_shape(self.model, self._prompt(self.X_[:1]))
     return self
+
+  def _prompt(self, queries: Float[Array, 'b d']) -> Prompt:
+    """A prompt for each query, with all examples."""
+    b = len(queries)
+    x = jnp.broadcast_to(self.X_, (b, *self.X_.shape))
+    y = jnp.broadcast_to(self.y_.astype('float32'), (b, len(self.y_)))
+    return Prompt(x, y, queries, jnp.zeros(b))
 
   def predict(self, X: ArrayLike) -> Float[np.ndarray, ' b']:
     """The predictions for queries `X [b, d]`; raises ValueError."""
     check_is_fitted(self)
     given: Any = {'X': X, 'dtype': 'float32', 'reset': False}
     queries = jnp.asarray(validate_data(self, **given))
-    b = len(queries)
-    x = jnp.broadcast_to(self.X_, (b, *self.X_.shape))
-    y = jnp.broadcast_to(self.y_.astype('float32'), (b, len(self.y_)))
-    (found,) = run(at_query, [self.model], Prompt(x, y, queries, jnp.zeros(b)))
+    (found,) = run(at_query, [self.model], self._prompt(queries))
     return np.asarray(found)
 
   # That of RegressorMixin also takes weights, to which scikit-learn adds methods.

@@ -135,6 +135,11 @@ class Arrays(BaseTask):
         f'the {len(table.x)} rows of x'
       )
     if self.label_kind == 'numbers':
+      if table.y.dtype.kind not in 'biuf':
+        raise UserError(
+          f'y of {self.path!r} has labels such as {str(table.y[0])!r}; give numbers, '
+          "or set label_kind = 'classes'"
+        )
       return _finite(self.path, 'y', table.y)
     names, classes = np.unique(table.y, return_inverse=True)
     if not 2 <= len(names) <= len(table.y) // 2:

@@ -45,8 +45,8 @@ class Mixture(BaseTask):
     default='linear_regression(noise_std=0.1) + linear_regression(noise_std=1.0)',
     holds=str,
     allowed='a sum of tasks, such as `0.3 * a(noise_std=0.1) + 0.7 * b`',
-    about='The tasks with their arguments, and how probable each is; by default all '
-    'are equally probable.',
+    about='The tasks with their arguments, and weights: a part is as probable as its '
+    'share of all weights.',
   )
   num_features: int = size(default=5, about=FEATURES)
   context_length: int = size(default=10, about=CONTEXT)
@@ -86,14 +86,23 @@ class Mixture(BaseTask):
   def of(cls, *tasks: BaseTask, weights: Sequence[float] | None = None) -> Mixture:
     """The mixture of objects of registered tasks, equally probable without `weights`.
 
-    Raises UserError for a task of a class that is not registered, or with an argument
-    that JSON cannot hold.
+    Raises UserError for tasks of different sizes, of a class that is not registered, or
+    with an argument that JSON cannot hold.
     """
     if not tasks or len(tasks) != len(weights or tasks):
       raise UserError(
         f'there are {len(tasks)} tasks and {len(weights or tasks)} weights; each task '
         'has one, and there must be a task'
       )
+    for field, found in (
+      ('num_features', [task.num_features for task in tasks]),
+      ('context_length', [task.context_length for task in tasks]),
+    ):
+      if len({*found}) > 1:
+        raise UserError(
+          f'the tasks have {field} = {", ".join(map(str, found))}; all parts of a '
+          'mixture have the same'
+        )
     terms = []
     for task, weight in zip(tasks, weights or [1.0] * len(tasks), strict=True):
       section = registry.tasks.section_of(task)
