@@ -1,13 +1,18 @@
-"""The one-angle formula against golden values and the search over subspaces."""
+"""The one-angle formula: golden values, a certificate, the search over subspaces."""
+
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from numpy.polynomial import Polynomial
 
 from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.settings import isotropic
 from zoo import theory
 from zoo.theory import head_limit
+from zoo.theory.isotropic import least_over_angles
 
 # arXiv 2512.04268's setting, d = C = 10 and |w*|² = 40, one head to eleven; from a
 # search over subspaces in other code, to the last digit given.
@@ -38,10 +43,82 @@ def test_it_is_what_the_search_over_all_subspaces_finds(d, c, distance, bias, no
   given = head_limit.whiten(theory.task_moments(task), task.prior_mean, bias)
   for heads in range(1, d + 1):
     found = theory.head_limited_risk(task, heads, 0.0, bias)
-    assert found.lower == found.upper
     searched = given.unit * head_limit.searched_risk(given, heads, 4)
     # A search that ends where its slope is 1e-9 is off by the square of that.
     assert found.upper == pytest.approx(searched, rel=1e-8)
+
+
+def _num_roots(polynomial):
+  """The number of different real roots, by Sturm's theorem."""
+  chain = [polynomial, polynomial.deriv()]
+  while (rest := -(chain[-2] % chain[-1])).coef.any():
+    chain.append(rest)
+  lower, upper = (
+    [one.coef[-1] * sign ** one.degree() > 0 for one in chain] for sign in (-1, 1)
+  )
+  return int(np.count_nonzero(np.diff(lower))) - int(np.count_nonzero(np.diff(upper)))
+
+
+def _above(case, value):
+  """Numerator and denominator of the formula less a value, in t over its unit.
+
+  The formula is that of docs/theory_one_layer.md, section 5, with |δ|² = `square`. The
+  unit is |δ|, or 1 if that is 0, so that all coefficients are fractions.
+  """
+  d, c, heads, square, bias_square, noise = case
+  one = Polynomial([Fraction(1)])
+  unit = square or 1
+  t_square = Polynomial([Fraction(0), Fraction(0), Fraction(unit)])
+  delta_t = Polynomial([Fraction(0), Fraction(square)])
+  half, tau = Fraction(c, 2), d + noise
+  m = 1 + Fraction(tau + 1, c)
+  spread = 2 * d + Fraction(2 * (tau**2 + 2 * d - heads), c)
+  seen = (tau - heads) / spread
+  alpha = heads * half + (tau - heads) * seen
+  mu = half * t_square + seen * (one - t_square)
+  nu = half * t_square**2 + t_square / m + (one - t_square) ** 2 / spread
+  cost = (1 + alpha) / m**2 * t_square - 2 / m * mu * delta_t
+  cost += (square + bias_square) * nu
+  under = (1 + alpha) * nu - mu**2
+  hidden = (d - heads) * ((m - 1) * t_square + one / c)
+  seen_label = m * t_square + one / c
+  rest = heads * (m - 1) / m - value
+  numerator = hidden * under + cost * seen_label + rest * under * seen_label
+  return numerator.trim(), (under * seen_label).trim()
+
+
+@pytest.mark.parametrize(
+  'case',
+  [
+    *((10, 10, heads, 40, 0, 0) for heads in range(1, 11)),
+    *((5, c, 1, 20, 0, 0) for c in (1, 5, 10, 20, 50, 100)),
+    (10, 10, 9, 40, 0, 1),
+    (10, 10, 10, 0, 40, 0),
+  ],
+)
+def test_the_least_value_is_right_to_1e_10_in_fractions(case):
+  d, c, heads, square, bias_square, noise = case
+  found = Fraction(
+    least_over_angles(
+      d, float(c), heads, math.sqrt(square), math.sqrt(bias_square), float(noise)
+    )
+  )
+  below, denominator = _above(case, found - Fraction(1, 10**10))
+  assert denominator(0) > 0
+  assert _num_roots(denominator) == 0
+  assert below(0) > 0
+  assert _num_roots(below) == 0
+  above, _ = _above(case, found + Fraction(1, 10**10))
+  assert _num_roots(above) > 0
+
+
+@pytest.mark.parametrize('noise', [0.0, 1.0, 4.0])
+def test_with_one_head_the_cost_of_the_guess_falls_no_faster_than_the_risk(noise):
+  c, d, square = 1e7, 5, 20.0
+  ratio = least_over_angles(d, c, 1, square**0.5, 0.0, noise)
+  ratio /= d * (d + 1 + noise) / (c + d + 1 + noise)
+  limit = 1 + (d + 1) * square / (d * (d + 1 + noise))
+  assert ratio == pytest.approx(limit, rel=1e-4)
 
 
 def test_with_long_contexts_no_digits_are_lost():

@@ -23,7 +23,7 @@ class HeadLimit(NamedTuple):
   Otherwise the infimum is between them. That it is the upper one is not proved.
   """
 
-  lower: float  # proved: no model with that many heads has a lower risk
+  lower: float  # proved up to rounding: no model with that many heads is below
   lowest_found: float  # models with that many heads come as near to it as wanted
 
   @property
@@ -137,12 +137,12 @@ def head_limited_risk(
   """Bounds of the least exact risk of multi-head LSA with H heads.
 
   `initial_guess` g, a number or `[d]`, and `initial_bias` β are those of the model.
-  Both bounds are the infimum if it is known: if H heads attain that of any number of
-  heads, and for every H if ΣΛ is a multiple of the identity. Otherwise the lower bound
-  is that of docs/theory.md, section 5, and `lowest_found` comes from a search over the
-  subspaces that H value vectors can span: local searches improve the best of
-  `num_starts` random subspaces and of those along axes. It takes O(d² (d + 1 − H)⁴)
-  time per start. Raises UserError naming the argument that is wrong.
+  The bounds are proved up to rounding. They are equal if H heads attain the infimum of
+  any number of heads, and for every H if ΣΛ is a multiple of the identity. Otherwise
+  the lower bound is that of docs/theory_one_layer.md, section 5, and `lowest_found`
+  comes from a search over the subspaces that H value vectors can span: local searches
+  improve the best of `num_starts` random subspaces and of those along axes. It takes
+  O(d² (d + 1 − H)⁴) time per start. Raises UserError naming the argument that is wrong.
   """
   num_heads = check_count('num_heads', num_heads)
   num_starts = check_count('num_starts', num_starts)
@@ -152,7 +152,7 @@ def head_limited_risk(
   whitened = whiten(moments, moments.prior_mean - guess, bias)
   if _is_attained(whitened, num_heads):
     lower = found = _lower_bound(whitened, num_heads)
-  elif is_scalar(whitened.prior) and whitened.prior[0, 0] > 0:
+  elif is_scalar(whitened.prior):
     lower = found = _isotropic(whitened, num_heads)
   else:
     lower = _lower_bound(whitened, num_heads)
@@ -161,9 +161,11 @@ def head_limited_risk(
 
 
 def _isotropic(whitened: Whitened, num_heads: int) -> float:
-  """The infimum for Λ = aI, by that for Λ = I and labels in units of √a."""
+  """The infimum for Λ = aI, for a > 0 by that for Λ = I and labels in units of √a."""
   c, prior, noise, deviation, bias, _ = whitened
   variance = prior[0, 0]
+  if variance == 0:
+    return float((deviation @ deviation + bias**2) / (1 + num_heads * c / 2))
   distance, bias = np.linalg.norm(deviation) / variance**0.5, bias / variance**0.5
   return variance * least_over_angles(
     whitened.rank, c, num_heads, float(distance), bias, noise / variance
@@ -216,7 +218,7 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   rank = whitened.rank
   if num_heads > rank or not (bias or deviation.any()):
     return True
-  if noise == 0 and (num_heads == rank or not prior.any()):
+  if noise == 0 and num_heads == rank:
     return True
   if num_heads < rank or bias:
     return False
@@ -260,7 +262,7 @@ def searched_risk(whitened: Whitened, num_heads: int, num_starts: int) -> float:
 def _starts(
   problem: Conditions, num_hidden: int, num_starts: int
 ) -> Float[np.ndarray, 'n e m']:
-  """Bases of subspaces along axes, and random ones.
+  """Orthonormal bases of subspaces along axes, and of random ones.
 
   Half of the random ones are moved towards the label's axis or away from it.
   """
@@ -273,7 +275,8 @@ def _starts(
   starts = random.normal(size=(num_starts, e, num_hidden))
   half = num_starts // 2
   starts[:half, -1] *= 10 ** random.uniform(-2, 2, size=(half, 1))
-  return np.concatenate([along_axes, starts])
+  # In other bases the costs lose digits, and the lowest of many would be too low.
+  return np.linalg.qr(np.concatenate([along_axes, starts]))[0]
 
 
 def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
@@ -287,7 +290,7 @@ def _descend(problem: Conditions, start: Float[np.ndarray, 'e m']) -> float:
   # such changes, and an orthonormal basis stays well-conditioned.
   found = scipy.optimize.minimize(
     function,
-    np.linalg.qr(start)[0].ravel(),
+    start.ravel(),
     jac=True,
     method='L-BFGS-B',
     # A long memory: for large C the default of 10 takes three times as many steps.
