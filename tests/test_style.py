@@ -171,7 +171,7 @@ def _diagram(tmp_path):
 _EXAMPLES = {
   'render_figure': lambda tmp_path: _panels(),
   'plot_alignment': _alignment,
-  'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0, 0.1, 2.0]),
+  'plot_deviations': lambda tmp_path: plot_deviations([-3.5, -0.2, 0.0, 0.1, 2.0]),
   'plot_heat_maps': _atlas(pictures.heat_map),
   'plot_rows': _atlas(lambda rows: pictures.effects(results.changes(rows))),
   'render_grid': _atlas(pictures.by_operations),

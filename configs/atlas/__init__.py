@@ -8,6 +8,7 @@ first has to learn which belong together.
 """
 
 import bisect
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 import configs
 import zoo
 from zoo.config import schema
-from zoo.config.building import abstract_model, num_weights
 from zoo.config.schema import Config
 from zoo.core.errors import check_name
 
@@ -214,9 +214,12 @@ def _set_width(config: Any, weights: int) -> None:
   heads = config.model.get('num_heads', 1)
   widths = range(heads, heads * 512, heads)
 
+  # Late: a mistyped flag is reported once config files are read, and soon.
+  building = importlib.import_module('zoo.config.building')
+
   def count(width: int) -> int:
     config.model.width = width
-    return num_weights(abstract_model(config))
+    return building.num_weights(building.abstract_model(config))
 
   above = bisect.bisect_left(widths, weights, lo=1, hi=len(widths) - 1, key=count)
   two = widths[above - 1 : above + 1]

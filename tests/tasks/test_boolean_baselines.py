@@ -224,7 +224,8 @@ def test_parities_are_learnt_as_soon_as_linear_algebra_allows(d, count):
   prompt = _prompts(task, count)
   for k in (d - 1, d + 4):
     logits = _call(boolean.ParityBayes(), prompt, k)
-    wrong = losses.error_rate(jnp.asarray(logits, float), prompt.prefix(k).y_query)
+    target = jnp.asarray(prompt.prefix(k).y_query)
+    wrong = losses.error_rate(jnp.asarray(logits, float), target)
     known = _chance_that_a_parity_is_known(d, k)
     # Half of the label is known with that probability, so this is its standard error; a
     # chance of 2^−40 is none in 512 prompts.
