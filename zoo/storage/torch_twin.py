@@ -8,6 +8,9 @@ zoo.export(saved, 'model.safetensors', twin='transformer.py') writes the weights
 copy of this file, which needs PyTorch and safetensors alone.
 """
 
+# PyTorch is an extra.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json
