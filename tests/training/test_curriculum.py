@@ -98,12 +98,7 @@ def growing():
 
 
 def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
-  growing.train(0, 12)
-  whole = growing.bits()
-  growing.restart()
-  growing.train(0, 7)
-  growing.train(7, 12)
-  assert growing.bits() == whole
+  growing.check_cut(7)
 
 
 def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(

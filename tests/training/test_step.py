@@ -53,6 +53,16 @@ class Run:
         )
     return metrics
 
+  def check_cut(self, step, last=12):
+    """Steps that are cut in two calls end at the bits of one call."""
+    self.restart()
+    self.train(0, last)
+    whole = self.bits()
+    self.restart()
+    self.train(0, step)
+    self.train(step, last)
+    assert self.bits() == whole
+
   def bits(self):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.state)]
 

@@ -95,13 +95,14 @@ def predict(
       f'num_examples is of type {counts.dtype} and shape {counts.shape}; it must be an '
       f'integer for each of the {b} prompts'
     )
-  for count in np.unique(counts).tolist():
+  different = np.unique(counts).tolist()
+  for count in different:
     check_count('num_examples', count, 0, c)
   if one_pass(predictor) is not None:
     return np.asarray(run(_after, [predictor], prompt, counts.astype(np.int32)))
   whole: Prompt = jax.device_get(prompt)
   found: dict[int, Any] = {}
-  for count in np.unique(counts).tolist():
+  for count in different:
     at = np.flatnonzero(counts == count)
     x, y = whole.x[at, :count], whole.y[at, :count]
     short = Prompt(x, y, whole.x_query[at], whole.y_query[at])

@@ -86,10 +86,11 @@ def baselines(config: Config, name: str) -> list[Row]:
   for baseline, predictor in ({'zero': Zero()} | task.baselines()).items():
     if baseline not in _BASELINES:
       continue
-    by_length = losses_by_length(predictor, config)
-    exact = [exact_baseline(baseline, config, length) for length in lengths]
-    by_length = np.where(np.isfinite(exact), exact, by_length)
-    risk = exact[lengths.index(config.task.context_length)]
+    exact = np.array([exact_baseline(baseline, config, length) for length in lengths])
+    by_length, is_known = exact, np.isfinite(exact)
+    if not is_known.all():
+      by_length = np.where(is_known, exact, losses_by_length(predictor, config))
+    risk = float(exact[lengths.index(config.task.context_length)])
     known = EXACT if math.isfinite(risk) else SAMPLED
     found = risk if known == EXACT else loss(predictor, task, NUM_PROMPTS, 0)
     rows.append(
