@@ -304,10 +304,10 @@ class ImportanceSampling(Posterior):
 
     def weigh(student: Array) -> tuple[Array, Array]:
       z = mean + width * inverse @ student
-      proposal = -(freedom + d) / 2 * jnp.log1p(jnp.sum(student**2) / freedom)
+      proposal = factor - (freedom + d) / 2 * jnp.log1p(jnp.sum(student**2) / freedom)
       likelihood = jnp.sum(jnp.where(seen, log_link(offset + rows @ z), 0))
       score = query_offset[0] + query_row[0] @ z
-      return likelihood - jnp.sum(z * z) / 2 - proposal - factor, score
+      return likelihood - jnp.sum(z * z) / 2 - proposal, score
 
     # In parts, since the likelihood has samples and examples as axes in each prompt.
     return jax.lax.map(weigh, student, batch_size=_PART)
