@@ -80,7 +80,7 @@ def test_tokens_are_those_of_the_layout_of_four_examples(model, tokens):
   assert tokens_per_step(config, abstract_model(config)) is None
 
 
-def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process():
+def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked):
   devices: Any = [
     types.SimpleNamespace(memory_stats=lambda peak=peak: {'peak_bytes_in_use': peak})
     for peak in (3, 7)
