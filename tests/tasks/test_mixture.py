@@ -118,11 +118,11 @@ def test_a_sampled_density_is_that_of_the_quadrature():
   task: Any = zoo.create_task('logistic_regression', num_features=2, context_length=_C)
   with jax.enable_x64(True):
     prompt = jax.device_get(task.sample(jax.random.key(0), 12))
-    seen = np.ones(_C, bool)
 
     @jax.jit
     def densities(x: Any, y: Any, query: Any) -> Any:
       each = Quadrature(task), ImportanceSampling(task)
+      seen = jnp.ones(_C, bool)
       return [one.weigh(x, y, seen, query)[0] for one in each]
 
     rows = zip(prompt.x, prompt.y, prompt.x_query, strict=True)

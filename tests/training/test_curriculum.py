@@ -252,7 +252,7 @@ def test_loops_of_a_model_of_ones_own_can_grow():
     ('yq_lsa', {'min_examples': 5}, 'is 5; it must be None, or at most 4'),
     ('yq_lsa', {'min_examples': 1, 'positions': 'every'}, 'for config.objective.pos'),
     ('yq_lsa', {'min_examples': 1, 'name': 'exact'}, "for the objective 'exact'"),
-    ('mlp', {'min_examples': 1}, "for 'mlp', whose config.model.tokens are 'joint'"),
+    ('mlp', {'min_examples': 1}, "for 'mlp', whose tokens are 'joint'"),
   ],
 )
 def test_lengths_that_cannot_be_drawn_are_refused(model, fields, said):

@@ -244,7 +244,7 @@ def test_the_table_is_there_as_json_and_csv(tmp_path, fake):
 def test_the_table_has_means_over_seeds_with_students_intervals():
   unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
   rows = [
-    {'train.num_steps': n, 'seed': s, 'eval_risk': n + s, **unknown}
+    {'train.num_steps': n, 'seed': s, 'eval_risk': float(n + s), **unknown}
     for n in (3, 7)
     for s in range(3)
   ]

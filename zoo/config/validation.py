@@ -27,6 +27,7 @@ from zoo.config.schema import to_json as to_json
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.measure import contracts
+from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
 
 
@@ -196,8 +197,8 @@ def _check_positions(config: Config, task: Task, model: Model) -> None:
     )
   if not (predicts_all(model) or isinstance(model, FollowsRule)):
     why = 'which has no method predictions'
-    if config.model.get('tokens') == 'joint':
-      why = "whose config.model.tokens are 'joint': each holds the label of its example"
+    if isinstance(model, TokenModel) and model.layout == 'joint':
+      why = "whose tokens are 'joint': each holds the label of its example"
     elif config.model.get('causal') is False:
       why = 'whose config.model.causal is False: it would see the labels'
     raise UserError(f'{said} for {config.model.name!r}, {why}')
