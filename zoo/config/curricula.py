@@ -99,6 +99,11 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       f'config.objective.name is {config.objective.name!r}; a curriculum needs '
       "'sampled'"
     )
+  limits = _limits(task, model)
+  for field, most in limits.items():
+    first = getattr(section, field)
+    if first is not None and first > most:
+      raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
   stage = _abstract_stage(config)
   if stage.features is not None and not isinstance(task, FunctionClass):
     raise UserError(
@@ -110,16 +115,11 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       "config.objective.positions is 'query'; it must be 'every' where the examples "
       'grow, since shorter contexts are the beginnings of whole prompts'
     )
-  limits = _limits(task, model)
   if stage.loops is not None and limits['loops'] == 1:
     raise UserError(
       f'config.curriculum: {config.model.name!r} has no loops that can grow; it needs '
       'config.model.num_trained_loops > 1'
     )
-  for field, most in limits.items():
-    first = getattr(section, field)
-    if first is not None and first > most:
-      raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
 
 
 def log_unended(config: Config, task: Task, model: Model) -> None:
