@@ -200,7 +200,7 @@ def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
     if row[kind] is not None:
       point = tuple(str(row.get(name)) for name in others)
       risks.setdefault(point, []).append(row[kind])
-  if all(len(each) == 1 for each in risks.values()):
+  if 'seed' not in fields or all(len(each) == 1 for each in risks.values()):
     return
   form = '.6f' if kind == 'exact_risk' else '.4f'
   cells = []
