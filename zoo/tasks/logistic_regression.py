@@ -244,6 +244,8 @@ class ImportanceSampling(Posterior):
   They are compared with 16 times as many samples, on 256 prompts of 5 to 40 examples.
   """
 
+  is_slow = True
+
   task: LogisticRegression = leaf()
   num_samples: int = 4096
 
