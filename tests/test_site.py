@@ -221,31 +221,3 @@ def test_signatures_have_shapes_and_full_names(reference):
   arguments, _ = reference.signature_of(zoo.LearningRule.__call__)
   assert arguments == '(prompt: zoo.Prompt)'
   assert 'U: how G moves each weight' in reference.fields_of(zoo.LearningRule)
-
-
-def test_docstrings_are_read_as_plain_text(reference):
-  assert reference.prose('w* and |x_| of `a_`') == (
-    'w\\* and \\|x\\_\\| of \\ :code:`a_`\\ '
-  )
-  assert reference.markup('Words:\n\n    f = ω(G)').endswith('::\n\n   f = ω(G)')
-  assert reference.markup('x = 1\ny = 2').startswith('::')
-  assert not reference.markup('ω(G), the weights').startswith('::')
-  assert '- many\\: one two' in reference.markup('Kinds:\n  many: one\n    two\n')
-
-
-def test_what_has_no_docstring_is_found(reference):
-  class Bare:
-    """It has one."""
-
-    def told(self):
-      """So has this."""
-
-    def bare(self):
-      pass
-
-    @property
-    def also(self):
-      return 1
-
-  assert reference.undocumented(Bare) == ['Bare.bare', 'Bare.also']
-  assert reference.undocumented(lambda: 0) == ['<lambda>']

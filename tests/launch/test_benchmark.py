@@ -38,18 +38,6 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_general_models_are_timed_beside_a_plain_program(tmp_path, cache):
-  arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
-  names = '--models=gpt2_tiny,delta,lstm,deep_set'
-  answer = launch(names, *arguments, cache=cache, module='launch.benchmark')
-  assert answer.returncode == 0, answer.stderr
-  found = json.loads((tmp_path / 'b.json').read_text())['models']
-  assert [*found] == ['gpt2_tiny', 'delta', 'lstm', 'deep_set']
-  assert all(one['tokens_per_second'] > 0 for one in found.values())
-
-
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
