@@ -14,10 +14,10 @@ import tensorstore as ts
 
 import zoo
 from tests import fuzz
-from tests.checkpoints.states import let_others_in, not_root, write_model
+from tests.checkpoints.states import write_model
 from tests.marks import FULL
 from zoo.core.errors import RunError, UserError
-from zoo.storage.steps import find_corruption, write_manifest
+from zoo.storage.steps import write_manifest
 
 
 @pytest.fixture(scope='module')
@@ -201,21 +201,6 @@ def test_what_never_ends_is_not_read(folder, name):
   path.unlink()
   path.mkdir()
   refused(folder, name)
-
-
-def test_a_file_that_may_not_be_read_is_named(folder):
-  path = max((folder / 'model').glob('d/*'))
-  let_others_in(folder)
-  path.chmod(0o000)
-  with not_root():
-    assert find_corruption(folder) == f'{path.name} cannot be read: Permission denied'
-    refused(folder, path.name, 'Permission denied')
-  path.chmod(0o644)
-  (folder / 'model' / 'd').chmod(0o000)
-  with not_root():
-    assert find_corruption(folder) == 'd cannot be read: Permission denied'
-  (folder / 'model' / 'd').chmod(0o755)
-  assert find_corruption(folder) is None
 
 
 def change_array(folder: pathlib.Path, name: str, change) -> None:

@@ -231,25 +231,3 @@ def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
   finally:
     jax.config.update('jax_enable_x64', False)
   assert zoo.load(tmp_path / 'model').model.w_p.dtype == jnp.float32
-
-
-def test_what_the_task_gives_a_model_is_not_saved_twice(tmp_path, register):
-  @register('of_outputs')
-  class OfOutputs(nnx.Module):
-    def __init__(self, num_features, context_length, num_outputs=1, *, rngs):
-      self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features, num_outputs)))
-      self.context_length = context_length
-
-    def __call__(self, prompt):
-      return prompt.x_query @ self.w[...]
-
-  task = zoo.create_task('gaussian_clusters', num_features=3, num_classes=3)
-  model = zoo.create_model(
-    'of_outputs', num_features=3, context_length=31, num_outputs=3, rngs=nnx.Rngs(0)
-  )
-  zoo.save(model, tmp_path / 'model', task)
-  saved = zoo.load(tmp_path / 'model')
-  assert saved.task == task
-  assert saved.model.context_length == 31
-  prompt = task.sample(jax.random.key(0), 4)
-  np.testing.assert_array_equal(predict(saved.model, prompt), predict(model, prompt))

@@ -192,14 +192,6 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert 'it is &lt;broken&gt;' in page(report, '', drawn)
 
 
-def test_what_no_part_can_measure_is_an_error():
-  def broken(prompt):
-    raise RuntimeError('it is broken')
-
-  with pytest.raises(RuntimeError, match='it is broken'):
-    probe(broken, Wrapped(isotropic(3, 4), ()), **FEW)
-
-
 def test_a_task_without_baselines_is_probed_alone(monkeypatch):
   keep_shifts(monkeypatch, 'context_length=8')
   task = Wrapped(isotropic(3, 4), ())
