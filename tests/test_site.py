@@ -177,29 +177,6 @@ def complaints(events):
   return found
 
 
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason='Chromium is not installed')
-def test_the_search_works_without_a_network(site):
-  address = site.joinpath('search.html').as_uri() + '?q=initial+guess'
-  count = "document.querySelectorAll('#search-results li').length"
-  with opened(address) as browser:
-    browser.call('Runtime.evaluate', expression=WAIT, awaitPromise=True)
-    assert browser.evaluate(count) >= 5
-    text = browser.evaluate("document.querySelector('#search-results').innerText")
-    assert 'guess' in text
-    assert not complaints(browser.events)
-
-
-# Until the search has found something, for 20 seconds at most.
-WAIT = """new Promise(done => {
-  const start = Date.now();
-  const look = () => document.querySelectorAll('#search-results li').length >= 5
-    || Date.now() - start > 20000 ? done() : setTimeout(look, 50);
-  look();
-})"""
-
-
 @pytest.fixture(scope='module')
 def reference():
   """The module of docs/ that writes the reference."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
@@ -38,12 +37,6 @@ _with = make_class
 
 def _with_baseline(name: str, predict: Any) -> Any:
   return make_class(baselines=lambda self: {name: predict, 'zero': Zero()})
-
-
-def _random_function(self, key):
-  """Reads a global when it is compiled, so only other sizes show it."""
-  scale = np.random.default_rng().uniform(1, 2)
-  return Good.sample_function(self, key) * scale
 
 
 def _noisy_if_positive(self, key, targets):
