@@ -74,27 +74,19 @@ def set_config(*path: str, value: object):
 # What no run has written, and what is said of it.
 METADATA = [
   (set_config('config', value=None), 'must have the format 1, a step, and a config'),
-  (set_config('config', value=[1]), 'a config that names a model and a task'),
   (set_config('config', value={}), 'missing required field `model`'),
   (set_config('config', 'model', value=3), 'a config that names'),
   (set_config('config', 'task', value={'name': [1]}), 'Expected `str`'),
-  (set_config('config', 'task', 'a.b', value=1), 'a config that names'),
   (set_config('config', 'task', 'a', value=json.loads('[' * 900 + ']' * 900)), ''),
   (set_config('step', value='x'), 'Expected `int`, got `str` - at `$.step`'),
-  (set_config('step', value=True), 'Expected `int`, got `bool`'),
   (set_config('step', value=-1), 'Expected `int` >= 0'),
-  (set_config('step', value=1.5), 'a step'),
-  (set_config('format', value='1'), 'the format 1'),
   (set_config('format', value=0), 'the format 1'),
   (set_config('format', value=2), 'has the format 2, which is newer'),
   (lambda metadata: [metadata], 'the format 1'),
-  (lambda metadata: None, 'the format 1'),
   (set_config('config', 'model', 'name', value='x'), "'x', which is not registered"),
   (set_config('config', 'model', 'num_heads', value=3), 'does not fit'),
   (set_config('config', 'model', 'num_heads', value=10**9), 'does not fit'),
-  (set_config('config', 'model', 'num_heads', value='x'), 'num_heads'),
   (set_config('config', 'model', 'num_heads', value=[[]]), 'num_heads'),
-  (set_config('config', 'model', 'initial_guess', value={}), 'initial_guess'),
   (set_config('config', 'model', 'rngs', value=1), 'rngs'),
   (set_config('config', 'task', 'prior_mean', value=[1.0]), 'prior_mean'),
   *(
@@ -102,7 +94,7 @@ METADATA = [
       set_config('config', 'task', 'num_features', value=number),
       f'its task has {number:,} features, but its model only 132 numbers',
     )
-    for number in (2 * 10**8, 2 * 10**9, 10**30)
+    for number in (2 * 10**8, 10**30)
   ),
 ]
 

@@ -377,36 +377,3 @@ def test_the_cost_of_a_subspace_is_that_of_least_squares(seed):
     # A central difference is off by the square of the step, and by rounding.
     difference = costs[1] - costs[2]
     assert 2 * np.sum(slope * step) == pytest.approx(difference, rel=1e-4, abs=1e-13)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('num_heads', 'vary'),
-  mostly_full(
-    [(4, 'bias')],
-    [1, 2, 4, 7, 9, 10, 11, 16],
-    ['prior mean', 'guess', 'bias'],
-  ),
-)
-def test_no_search_is_below_the_limit_in_the_papers_setting(vary, num_heads, full):
-  """Figures 2 to 4: d = C = 10."""
-  for square in (0.0, 10.0, 40.0, 160.0):
-    number = (square / 10) ** 0.5
-    task = isotropic(10, 10, number if vary == 'prior mean' else 0.0)
-    guess = number if vary == 'guess' else 0.0
-    bias = square**0.5 if vary == 'bias' else 0.0
-    limit = theory.head_limited_risk(task, num_heads, guess, bias)
-    # With a head for the label and one for each of h directions the constant is
-    # estimated from h directions.
-    others = 10 - num_heads + 1
-    ratio = 5 * (num_heads - 1) + others**2 / (others / 5 + 42)
-    found = [110 / 21 + square / (1 + ratio)] if num_heads < 10 else []
-    if vary != 'bias':
-      found.append(theory.isotropic_head_limit(10, 10, num_heads, square**0.5))
-    elif num_heads >= 10:
-      found.append(110 / 21 + square / 51)
-    if num_heads < 11 and square in (10.0, 160.0):
-      problem = quadratic(task, guess, bias)
-      found.append(independent_search(problem, num_heads, 73 if full else 1))
-    assert limit.risk <= min(found) * (1 + 1e-9)
-    assert limit.lower <= limit.upper
