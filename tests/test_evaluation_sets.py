@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from tests.compare import refuses
 from tests.marks import mostly_full
@@ -79,6 +78,8 @@ def within_standard_errors(samples, expected):
 
 
 def test_what_is_read_is_what_was_drawn(data_dir):
+  import tensorflow_datasets as tfds  # which takes long
+
   found = evaluation_sets.load('table_1', data_dir)
   drawn = sets.sample_prompts(SPECS['table_1'])
   for field in FIELDS:

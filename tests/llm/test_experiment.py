@@ -242,21 +242,6 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   assert constant == pytest.approx(-np.mean(np.log(shares)))
 
 
-def test_a_benchmark_of_ones_own_with_numbers(tmp_path, parrot):
-  rows = [
-    {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
-  ]
-  config = small_config(
-    'own_benchmark',
-    benchmark__low=0.0,
-    benchmark__high=110.0,
-    guess__model='constant',
-  )
-  summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'tens', rows))
-  assert summary['metric'] == 'mean squared error'
-  assert {line['guess'] for line in lines_of(tmp_path / 'out')} == {55.0}
-
-
 @pytest.mark.parametrize('name', ['smollm2', 'own_benchmark'])
 def test_the_shipped_configs_are_valid_and_locked(name):
   for variant in ('', 'smoke'):

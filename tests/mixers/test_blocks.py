@@ -27,7 +27,7 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import chunkwise, over_tokens
+from zoo.mixers.linear_state import over_tokens
 from zoo.mixers.log_linear import _step, pair_weights
 
 _S = W // H
@@ -97,31 +97,6 @@ def test_mamba3_is_the_block_of_a_package():
     },
   )
   assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
-
-
-def test_mamba3_without_angles_and_the_last_token_is_linear_attention_with_decay():
-  """At λ = 1 the state is that of Mamba-2: S = α S + Δ kᵀ x."""
-  with jax.enable_x64(True):
-    mixer, x = warm('mamba3', state_size=4), tokens()
-    mixer.angle.kernel[...] = jnp.asarray(np.zeros((W, 1)))
-    inputs, _ = nnx.jit(lambda mixer, x: mixer.inputs(x, mixer.initial_state(2)))(
-      mixer, x
-    )
-    given = inputs.recurrence
-    two = np.asarray(given.write)  # (1 − λ) Δ α and λ Δ
-    delta = two[:, ::2] / np.exp(np.asarray(given.log_decay)[:, ::2, :, 0])
-    delta = delta + two[:, 1::2]
-    write = np.stack([0 * delta, delta], axis=2).reshape(two.shape)
-    one = given._replace(write=jnp.asarray(write))
-    plain = jax.tree.map(lambda array: array[:, 1::2], given)._replace(
-      log_decay=given.log_decay[:, ::2], write=jnp.asarray(delta)
-    )
-    state = jnp.asarray(np.zeros((2, H, 4, 2 * _S)))
-    (found, last), (expected, end) = jax.jit(
-      lambda *both: [chunkwise(each, state) for each in both]
-    )(one, plain)
-    assert_close(found[:, 1::2], expected, EXACT)
-    assert_close(last, end, EXACT)
 
 
 def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():

@@ -194,36 +194,6 @@ def test_parities_agree_with_enumeration(k):
     assert logit == pytest.approx(np.mean(votes) * _CERTAIN, abs=_ABOUT)
 
 
-@functools.cache
-def _chance_that_a_parity_is_known(d, k):
-  """P(a random vector of GF(2)^d is a sum of some of k others), by their rank."""
-  ranks = np.zeros(d + 1)
-  ranks[0] = 1
-  known = 2.0 ** (np.arange(d + 1) - d)
-  for _ in range(k):
-    grown = ranks * (1 - known)
-    ranks = ranks * known
-    ranks[1:] += grown[:-1]
-  return float(ranks @ known)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('d', 'count'), mostly_full([(40, 512)], [(10, 4096)]))
-def test_parities_are_learnt_as_soon_as_linear_algebra_allows(d, count):
-  # 2^40 subsets could not be enumerated.
-  task = _task('parity', d, d + 4)
-  prompt = _prompts(task, count)
-  for k in (d - 1, d + 4):
-    logits = _call(boolean.ParityBayes(), prompt, k)
-    target = jnp.asarray(prompt.prefix(k).y_query)
-    wrong = losses.error_rate(jnp.asarray(logits, float), target)
-    known = _chance_that_a_parity_is_known(d, k)
-    # Half of the label is known with that probability, so this is its standard error; a
-    # chance of 2^−40 is none in 512 prompts.
-    error = np.sqrt(known * (1 - known) / count) / 2
-    assert abs(float(wrong.mean()) - (1 - known) / 2) <= 4 * error + 1e-9
-
-
 def test_contradictory_labels_are_a_fair_coin_or_those_before():
   x = jnp.asarray([[1.0, -1.0], [1.0, -1.0]])
   y, seen = jnp.asarray([1.0, -1.0]), jnp.ones(2, bool)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-import sklearn.linear_model
 
 import zoo
 from tests.compare import refuses
@@ -116,6 +115,8 @@ def test_bayes_in_single_precision_is_that_in_double_precision(std):
 
 @pytest.mark.parametrize('penalty', mostly_full([0.01], [0.1, 0.001]))
 def test_the_lasso_is_that_of_another_library(penalty):
+  import sklearn.linear_model  # which takes long
+
   task = SparseRegression(context_length=12, noise_std=0.1)
 
   def objective(w, x, y):
