@@ -37,7 +37,7 @@ def read_once(content, monkeypatch):
   monkeypatch.setattr(builder, 'read_prompts', lambda *_: content)
 
 
-@pytest.mark.parametrize('name', mostly_full(['table_1', 'anisotropic'], SPECS))
+@pytest.mark.parametrize('name', mostly_full(['anisotropic'], SPECS))
 def test_the_prompts_are_those_recorded_and_of_the_task(name):
   spec = SPECS[name]
   drawn = sets.sample_prompts(spec)

@@ -186,6 +186,7 @@ def test_the_crossing_of_a_mixture_is_where_the_equation_has_it():
   assert crossing(*few, 0) == crossing(*few, 0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_crossing_covers_it():
   rng = np.random.default_rng(8)
   hits = 0

@@ -31,7 +31,7 @@ _DECODING = [
 # them, and are tested with --full.
 _KINDS = [
   *('linear', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
-  *('mesa', 'ttt', 'titans', 's4d', 'hyena', 'fox'),
+  *('mesa', 'ttt', 's4d', 'fox'),
 ]
 _one_of_each_kind = pytest.mark.parametrize(
   'name', mostly_full(_KINDS, zoo.list_mixers())

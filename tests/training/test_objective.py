@@ -102,7 +102,7 @@ class _Loops(zoo.models.TokenModel):
     pytest.param(lambda: _transformer(1), 'query', marks=FULL),
     pytest.param(lambda: _transformer(1), 'every', marks=FULL),
     (lambda: _transformer(2), 'query'),
-    (lambda: _Loops(3, 1, rngs=_RNGS), 'every'),
+    pytest.param(lambda: _Loops(3, 1, rngs=_RNGS), 'every', marks=FULL),
     (lambda: _Loops(3, 2, rngs=_RNGS), 'query'),
   ],
 )
