@@ -79,12 +79,10 @@ GUESS = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
 
 def test_models_and_tasks_of_several_kinds_come_back(tmp_path):
   task = general(noise_std=0.7)
+  given: dict[str, Any] = {'num_heads': 2, **GUESS}
   models = [
     constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
-    *(
-      built(lambda name=name, given=given: zoo.create_model(name, **given, **KEYS()))
-      for name, given in [('multi_head_lsa', {'num_heads': 2, **GUESS})]
-    ),
+    built(lambda: zoo.create_model('multi_head_lsa', **given, **KEYS())),
   ]
   for count, model in enumerate(models):
     zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
