@@ -1,6 +1,7 @@
 """The recurrence of the linear-state family, and its three forms."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -166,3 +167,14 @@ def test_the_delta_rule_is_online_gradient_descent():
     found, state = jax.jit(chunkwise)(inputs, jnp.asarray(np.zeros((1, 1, d, 1))))
     assert_close(found[0, :, 0, 0], expected, EXACT)
     assert_close(state[0, 0, :, 0], w, EXACT)
+
+
+@_every_kind
+def test_no_product_has_eight_axes_with_models_side_by_side(kind):
+  """jaxlib 0.10.2 crashes at such products on CPUs."""
+  inputs, state = _inputs(kind, 'float32'), _state('float32')
+  both = jax.tree.map(lambda array: jnp.stack([array] * 2), (inputs, state))
+  text = str(jax.make_jaxpr(jax.vmap(jax.checkpoint(chunkwise)))(*both))
+  shapes = re.findall(r':\w+\[([\d,]*)\] = dot_general', text)
+  assert shapes
+  assert max(shape.count(',') + 1 for shape in shapes) < 8
