@@ -11,33 +11,6 @@ from zoo.studies import atlas
 from zoo.studies.atlas import pictures, results
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--scale=huge'], "unknown --scale: 'huge'"),
-    (['--models=gpt5'], "unknown name in --models: 'gpt5'"),
-    (['--tasks=poker'], "unknown name in --tasks: 'poker'"),
-    (['--guesses='], '--guesses is empty'),
-    (['--context_lengths=10,0'], "--context_lengths has '0'"),
-    (['--context_lengths=ten'], "--context_lengths has 'ten'"),
-    (['--context_lengths='], '--context_lengths is empty'),
-    (['--part=5/4'], "the part is '5/4'"),
-    (['--seeds=0'], '--seeds is 0'),
-    (['--steps=100'], '--steps is 100; it must be an integer ≥ 200'),
-    (['--search_steps=0'], '--search_steps is 0'),
-    (['--minutes=-1'], '--minutes is -1'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
-  monkeypatch.chdir(tmp_path)
-  answer = call('atlas', *arguments)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-  assert not [*tmp_path.iterdir()]
-
-
 def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch):
   calls = []
   monkeypatch.setattr(atlas, 'run', lambda *given: calls.append(given) or [])

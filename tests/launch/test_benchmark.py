@@ -38,28 +38,6 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
 
 
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--repeats=0'], '--repeats is 0'),
-    (['--seconds=-1'], '--seconds is -1'),
-    (['--json=no/where.json'], "--json is 'no/where.json'; it must name a file"),
-    (['--json='], "--json is ''"),
-    (['--scaling=.'], "--scaling is '.'"),
-    (['--models=nobody'], "unknown --models 'nobody'"),
-    (['--models=gru', '--scaling=a.png'], 'give one of them'),
-    (['--scaling=picture.txt'], 'must end in .png, .svg or .pdf'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
-  monkeypatch.chdir(tmp_path)
-  answer = call('benchmark', *arguments)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-
-
 def test_without_the_repository_it_is_one_line(call, monkeypatch):
   monkeypatch.setattr(pathlib.Path, 'is_file', lambda path: False)
   answer = call('benchmark')

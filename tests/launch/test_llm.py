@@ -89,12 +89,3 @@ def test_killed_while_it_asks_it_leaves_in_the_end_what_it_leaves_unkilled(
   assert {**summaries[0], 'seconds': 0} == {**summaries[1], 'seconds': 0}
   for name in 'config.json', 'guesses.json', 'figure_6.csv':
     assert (out / name).read_bytes() == (whole / name).read_bytes()
-
-
-def test_a_folder_without_a_finished_run_is_no_figure_6(tmp_path, call):
-  (tmp_path / 'run').mkdir()
-  answer = call('paper', f'--llm={tmp_path / "run"}', f'--out={tmp_path / "out"}')
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert 'holds no finished run of launch.llm' in line
-  assert not (tmp_path / 'out').exists()
