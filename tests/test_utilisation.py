@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from tests.training.runs import small_config
 from zoo.config.validation import abstract_model
