@@ -109,9 +109,10 @@ def test_other_numbers_are_refused(counts, said, unchecked):
 )
 def test_a_malformed_prompt_is_refused_in_one_line(changed, said, unchecked):
   rule = zoo.LearningRule.gradient_descent(np.zeros(_D), 1.0)
-  prompt = dataclasses.replace(_prompt(), **changed)
+  prompt: Any = dataclasses.replace(_prompt(), **changed)
+  array: Any = np.ones((_B, _C, _D))
   for predict_it in rule, functools.partial(zoo.predict, Zero()):
     with refuses(said):
       predict_it(prompt)
     with refuses('the prompt is a ndarray; it must be a zoo.Prompt'):
-      predict_it(np.ones((_B, _C, _D)))
+      predict_it(array)
