@@ -28,8 +28,7 @@ SUMMARY = {
   'step': 12,
   **dict.fromkeys(
     (
-      *('eval_risk', 'eval_risk_stderr', 'gd_eval_risk', 'gd_eval_risk_stderr'),
-      *('eval_excess_over_gd', 'eval_excess_over_gd_stderr'),
+      *('eval_risk', 'eval_risk_stderr'),
       *('exact_risk', 'gd_risk', 'optimal_risk', 'excess_risk'),
     ),
     1.5,
@@ -216,15 +215,6 @@ def test_a_damaged_summary_is_none(run, missing):
     if (missing, value) != ('model', 'x'):
       assert read_summary(path) is None
   path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != missing}))
-  assert read_summary(path) is None
-
-
-def test_a_summary_may_have_a_loss_without_its_error_but_no_error_without_a_loss(run):
-  path = run / 'summary.json'
-  unknown = {**SUMMARY, 'eval_risk_stderr': None, 'gd_eval_risk_stderr': None}
-  path.write_text(json.dumps(unknown))
-  assert read_summary(path) == unknown
-  path.write_text(json.dumps({**SUMMARY, 'eval_risk': None}))
   assert read_summary(path) is None
 
 

@@ -120,7 +120,7 @@ def test_a_point_of_a_sweep_is_the_run_that_it_would_be_alone(
 def _assert_alike(row, alone, workdir):
   """A row has the summary and the lines of a run alone, up to rounding."""
   for name, value in alone.items():
-    if value is not None and name.endswith(('risk', 'stderr', 'excess_over_gd')):
+    if value is not None and name.endswith(('risk', 'stderr')):
       # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
       assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
     elif name not in _OF_THE_LAUNCH:
@@ -216,7 +216,7 @@ def test_exact_points_of_any_task_and_seed_are_trained_side_by_side(
   alone = train(sweeps.at_point(config, point), tmp_path)
   assert alone is not None
   _close(saved_arrays(row['workdir'], 12), saved_arrays(tmp_path, 12))
-  for name in ('eval_risk', 'exact_risk', 'gd_risk', 'optimal_risk', 'gd_eval_risk'):
+  for name in ('eval_risk', 'exact_risk', 'gd_risk', 'optimal_risk'):
     assert row[name] == pytest.approx(alone[name], rel=1e-3), (point, name)
 
 
@@ -453,7 +453,7 @@ def _strict(path):
     # Held-out losses above 1e20, whose squares overflow.
     ({'optimizer__learning_rate': 1e11, 'train__num_steps': 1}, 'eval_risk_stderr'),
     # One held-out prompt says nothing about the error of its loss.
-    ({'train__batch_size': 1, 'eval__num_batches': 1}, 'eval_excess_over_gd_stderr'),
+    ({'train__batch_size': 1, 'eval__num_batches': 1}, 'eval_risk_stderr'),
   ],
   ids=['overflows', 'one prompt'],
 )

@@ -1,4 +1,4 @@
-"""The sampled and exact risks of models, compared with one-step gradient descent."""
+"""The sampled and exact risks of models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from zoo.training.objective import (
   predicted,
   query_losses,
   sample,
-  stack,
   stack_tasks,
   stacked_moments,
 )
@@ -41,8 +40,6 @@ SampledMoments = dict[str, tuple[Array, Array]]
 # The moments and the rules that give exact risks, on the devices and on the host.
 Measured = tuple[SampledMoments, Rule | None]
 Fetched = tuple[dict[str, tuple[np.ndarray, np.ndarray]], Rule | None]
-# The moments of a task and its gradient descent; None if theory does not cover it.
-Known = tuple[theory.Moments, LearningRule] | None
 
 
 class Risks(NamedTuple):
@@ -51,8 +48,6 @@ class Risks(NamedTuple):
   exact: float | None  # None if theory does not cover the model or the task
   sampled: Estimate | None  # None if no prompts were sampled
   accuracy: Estimate | None  # on the same prompts; None unless labels are classes
-  sampled_gd: Estimate | None  # on the same prompts; None for tasks outside theory
-  sampled_difference: Estimate | None  # model minus GD, prompt by prompt
   # The sampled loss after 0, 1, …, C examples; None unless one pass predicts all.
   curve: list[float] | None
 
@@ -60,13 +55,10 @@ class Risks(NamedTuple):
 class References(NamedTuple):
   """Stacked tasks that exact theory covers, and the risks that models should reach.
 
-  Gradient descent takes one step of the best size from the prior mean. On the same
-  prompts, the difference between its risk and the model's is far less noisy than either
-  risk.
+  Gradient descent takes one step of the best size from the prior mean.
   """
 
   moments: theory.Moments
-  gd: LearningRule
   gd_risks: list[float]
   optimal_risks: list[float]  # of the best rule of the linear family
 
@@ -85,7 +77,6 @@ def references(tasks: Sequence[Task]) -> References | None:
 
   return References(
     stacked_moments(covered),
-    stack(rules),
     gd_risks=risks(rules),
     optimal_risks=risks(optima),
   )
@@ -108,16 +99,17 @@ class Evaluation:
 
     `rules_of` returns the models' learning rules or exact forms, stacked along a first
     axis, or None if they have none; only the tasks of learning rules may differ.
-    `sample_moments` takes the arrays, `inputs`, and the moments and gradient descents
-    of the tasks, and returns the moments of the losses, also stacked.
+    `sample_moments` takes the arrays, `inputs`, and the moments of the tasks, and
+    returns the moments of the losses, also stacked.
     """
     self.num_models = len(tasks)
     self.num_prompts = num_prompts
     self._compiled = False
     self.references = references(tasks)
     self._task = tasks[0]
-    known = self.references and (self.references.moments, self.references.gd)
-    self._inputs = replicate((inputs, known), mesh)
+    self._inputs = replicate(
+      (inputs, self.references and self.references.moments), mesh
+    )
     whole = NamedSharding(mesh, P())
     if self.references is None:
       rules_of = _no_rules
@@ -175,8 +167,6 @@ class Evaluation:
         exact=exact[i],
         sampled=estimate('model', i),
         accuracy=estimate('accuracy', i),
-        sampled_gd=estimate('gd', i),
-        sampled_difference=estimate('difference', i),
         curve=curve(i),
       )
       for i in range(self.num_models)
@@ -206,7 +196,7 @@ def make_evaluation(
   if len(configs) == 1:
     return Evaluation(
       lambda state: _stacked(rule_of(state)),
-      lambda state, given, known: _stacked(errors(state, *given, known=_only(known))),
+      lambda state, given, known: _stacked(errors(state, *given, _only(known))),
       tasks,
       (keys[0], tasks[0]),
       config.eval.num_batches * config.train.batch_size,
@@ -244,7 +234,7 @@ def _sample_groups(
   statistics: bool,
   states: PyTree,
   inputs: tuple[Key[Array, ' n'], Sequence[Task]],
-  known: Known,
+  moments: theory.Moments | None,
 ) -> SampledMoments:
   """The moments of `errors` for each model, with prompts sampled once where shared.
 
@@ -253,7 +243,7 @@ def _sample_groups(
   keys, tasks = inputs
   found = []
   for members, task, axis in zip(groups, tasks, axes, strict=True):
-    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, known))
+    own = jax.tree.map(lambda leaf, at=members: leaf[at], (states, keys, moments))
     state, key, constants = own
     if same_prompts:
       run = jax.vmap(errors, (0, None, axis, 0))
@@ -299,15 +289,13 @@ def sample_errors(
   state: PyTree,
   key: Key[Array, ''],
   task: Task,
-  known: Known,
+  moments: theory.Moments | None,
 ) -> SampledMoments:
-  """The moments of the losses of a model and of gradient descent on held-out prompts.
+  """The moments of a model's losses on held-out prompts.
 
-  `known` has the moments of the task and its gradient descent, or is None. A model that
-  predicts all examples in one pass is also measured at each of them.
+  A model that predicts all examples in one pass is also measured at each of them.
   """
   model = nnx.merge(graph, state)
-  moments, gd = known or (None, None)
 
   def measure(_: None, index: Array) -> tuple[None, SampledMoments]:
     stream = jax.random.fold_in(key, index)
@@ -325,9 +313,6 @@ def sample_errors(
         losses['accuracy'] = accuracy
     else:
       losses['model'] = query_losses(model, task, batch, moments)
-    if gd is not None:
-      losses['gd'] = query_losses(gd, task, batch, moments)
-      losses['difference'] = losses['model'] - losses['gd']
     return None, {
       name: (jnp.mean(one, axis=0), jnp.mean(jnp.square(one), axis=0))
       for name, one in losses.items()
