@@ -90,7 +90,7 @@ from zoo.training.summary import (
   summarise,
   write_summary,
 )
-from zoo.training.trace import Steps, Trace, check_steps, log_no_trace
+from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
 from zoo.training.warm_start import check_initial_weights
 
@@ -200,8 +200,7 @@ def run_locked(
       best = stack.enter_context(Checkpoints(folder, 1, metadata))
     finished = functools.partial(_finished_summary, config, workdir, checkpoints)
     if summary := processes.run_on_main(finished):
-      if profile is not None:
-        log_no_trace(profile, 'the run is finished')
+      steps_left(profile, summary['step'])
       line = last_line(workdir)
       yield Event(summary['step'], line, summary, lambda: load(workdir).model)
       return
@@ -524,10 +523,8 @@ class Trainer:
         ]
         self._progress = stack.enter_context(Progress(label, start, num_steps))
         self.prepare(start)
-      folder = self.workdirs[0] / 'profile'
-      trace = stack.enter_context(Trace(folder, profile, start))
       try:
-        yield from self._loop(trace, ahead)
+        yield from self._loop(steps_left(profile, start), ahead)
       except GeneratorExit:  # the caller stops early
         with self._computing():
           self.save_last()
@@ -564,48 +561,49 @@ class Trainer:
     self._progress.start_clock(start)
     self._last_save = time.monotonic()
 
-  def _loop(self, trace: Trace, ahead: bool) -> Iterator[int]:
+  def _loop(self, profile: Steps | None, ahead: bool) -> Iterator[int]:
     """Advances, records and saves up to the last step, or to an interruption.
 
     Yields the recorded steps but for the last.
     """
     num_steps, measured = self.config.train.num_steps, None
-    while self.step < num_steps and not self.interruption.due():
-      with self._computing():
-        recorded, measured = self._call(measured, trace, ahead)
-      yield from (step for step in recorded if step < num_steps)
+    first, last = profile or (0, 0)
+    with contextlib.ExitStack() as trace:
+      while self.step < num_steps and not self.interruption.due():
+        stops, recorded = (first - 1, last), []
+        with self._computing():
+          if self.step + 1 == first:
+            if measured is not None:  # waits, so that no earlier step is traced
+              recorded, measured = [self.record(measured)], None
+            trace.enter_context(traced(self.workdirs[0] / 'profile', (first, last)))
+          waits = not ahead or first <= self.step + 1 <= last
+          more, measured = self._call(measured, stops, waits)
+          if self.step == last:
+            trace.close()
+        yield from (step for step in [*recorded, *more] if step < num_steps)
     if measured is not None:
       with self._computing():
         step = self.record(measured)
       yield from [step] if step < num_steps else []
 
   def _call(
-    self, before: dict[str, Any] | None, trace: Trace, ahead: bool
+    self, before: dict[str, Any] | None, stops: Sequence[int], waits: bool
   ) -> tuple[list[int], dict[str, Any] | None]:
     """Starts the next call of the compiled steps, and records the one before.
 
-    Returns the recorded steps, and the measurements that are not recorded yet: those of
-    the new call, unless it must be waited for.
+    It ends at the latest at the next of `stops`. Returns the recorded steps, and the
+    measurements that are not recorded yet: those of the new call, unless it `waits`.
     """
-    recorded = []
-    if before is not None and trace.starts_after(self.step):
-      recorded.append(self.record(before))  # waits, so that no earlier step is traced
-      before = None
-    if trace.starts_after(self.step):
-      trace.start()
-    stop = trace.next_stop(self.step, _next_stop(self.step, self.config))
+    recorded, stop = [], _next_stop(self.step, self.config)
+    stop = min([stop, *(end for end in stops if end > self.step)])
     measured = self.advance(stop)
     if before is not None:
       recorded.append(self.record(before))  # while the devices compute to `stop`
-    traced = trace.ends_after(stop)
     at_end = stop == self.config.train.num_steps
     due = at_end or stop % self.config.checkpoint.every == 0 or self.waited_too_long()
-    # Waits for the whole of a traced step; and only a finite state is saved.
-    if traced or due or not ahead:
+    if due or waits:  # only a finite state is saved
       recorded.append(self.record(measured))
       measured = None
-    if traced:
-      trace.end()
     if due:
       self.save()
     return recorded, measured
