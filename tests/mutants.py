@@ -211,8 +211,8 @@ all held-out batches have the same prompts
   + stream = jax.random.fold_in(key, 0)
 a run that resumes loses the last line of its records
   zoo/training/records.py: training/test_records.py training/test_trainer.py
-  - if number <= step]
-  + if number < step]
+  - if line['step'] <= step]
+  + if line['step'] < step]
 losses of points side by side come back in the order of another permutation
   zoo/training/evaluation.py: training/test_evaluation.py training/test_sweeps.py
   - back = np.argsort(np.concatenate([*groups]))

@@ -13,7 +13,7 @@ from tests.compare import refuses
 from tests.training.runs import small_config
 from zoo.storage import workdir
 from zoo.storage.workdir import locked, open_workdir
-from zoo.training.records import Records, read_lines
+from zoo.training.records import Records
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs', 'impatient')
 
@@ -167,15 +167,6 @@ def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp
     open_workdir(tmp_path, small)
 
 
-def test_damaged_lines_are_left_out_with_a_warning(tmp_path, caplog):
-  good = b'{"step": 4, "wall_time": 1.0}\n'
-  bad = b'[1, 2]\n{"step": 5}\n\xff\n'
-  (tmp_path / 'metrics.jsonl').write_bytes(good + bad + good + b'{"st')
-  lines = read_lines(tmp_path / 'metrics.jsonl')
-  assert [line['step'] for line in lines] == [4, 4]
-  assert [record.args[0] for record in caplog.records] == [2, 3, 4]
-
-
 def line(step, loss=1.0):
   return {
     'step': step,
@@ -201,15 +192,3 @@ def test_lines_behind_the_resumed_step_are_dropped_and_time_goes_on(tmp_path):
   assert [one['step'] for one in lines] == [4, 8, 12]
   assert lines[2]['loss'] == 2.0
   assert lines[2]['wall_time'] >= 1000.0
-
-
-def test_lines_that_are_doubled_or_out_of_order_are_put_in_order(tmp_path):
-  with Records(tmp_path, 0) as records:
-    for step in (4, 8):
-      records.write(line(step))
-  path = tmp_path / 'metrics.jsonl'
-  once = path.read_text()
-  path.write_text(''.join(reversed(once.splitlines(keepends=True))) + once)
-  with Records(tmp_path, 8):
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-  assert [one['step'] for one in lines] == [4, 8]
