@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import pathlib
 import secrets
@@ -18,11 +17,12 @@ import tensorstore
 from absl import logging
 
 from zoo.core.errors import InUseError, RunError, in_one_line
-from zoo.host.files import UnreadableFile, names_below, parse_as
+from zoo.host.files import names_below
 
 SECONDS = 30.0  # without renewal, after which a lease has expired
 LOCK = 'lock'  # the object that names the holder
 
+_FREE = 'nobody'  # its content while nobody holds the lease
 _PARTS = 'locks'  # the folder of such objects for parts of the work in a folder
 
 _held: list[tuple[Lease, float]] = []  # by this process, and its patience
@@ -61,19 +61,19 @@ class Lease:
     try:
       self.renew()
     except LostLease:
-      raise self._in_use(self._holder() or 'an unknown process') from None
+      raise self._in_use(self._holder()) from None
 
   def wait_for_end(self) -> None:
     """Waits until nobody holds the lease; raises InUseError if it is renewed."""
     holder = self._holder()
-    if holder is not None:
+    if holder != _FREE:
       logging.info('%s was locked by %s; waiting for that to end', self.folder, holder)
     # How long ago another program has renewed it is unknown: clocks differ.
     seen, deadline = self._generation, time.monotonic() + SECONDS
-    while holder is not None and time.monotonic() < deadline:
+    while holder != _FREE and time.monotonic() < deadline:
       time.sleep(SECONDS / 30)
       holder = self._holder()
-      if holder is not None and self._generation != seen:
+      if holder != _FREE and self._generation != seen:
         raise self._in_use(holder)
 
   def keep(self) -> None:
@@ -95,8 +95,6 @@ class Lease:
     while True:
       try:
         with self._one_at_a_time:
-          if self._lost is not None:
-            raise self._lost
           if not self._end.is_set():
             self._replace(self._me)
           return
@@ -111,16 +109,16 @@ class Lease:
     """Ends the lease, so that another program can take it at once."""
     with self._one_at_a_time:
       self._end.set()
-      if self._lost is None:
-        self._replace(None)
+      self._replace(_FREE)
 
-  def _replace(self, holder: str | None) -> None:
+  def _replace(self, holder: str) -> None:
     """Writes a new generation of the object; raises LostLease."""
-    text = json.dumps({'holder': holder, 'by': self._me})
-    generation = self._write(text)
+    if self._lost is not None:
+      raise self._lost
+    generation = self._write(holder)
     # An earlier renewal may have been carried out although its answer was lost.
-    if not generation and self._read().get('by') == self._me:
-      generation = self._write(text)
+    if not generation and self._holder() == self._me:
+      generation = self._write(holder)
     if not generation:
       self._lost = LostLease(
         f'another program has taken over {self.folder}, since this one could not '
@@ -129,32 +127,21 @@ class Lease:
       raise self._lost
     self._generation = generation
 
-  def _write(self, text: str) -> bytes:
+  def _write(self, holder: str) -> bytes:
     """The new generation of the object; b'' if it is not the one last seen."""
-    writing = self._store.write(self._name, text.encode(), if_equal=self._generation)
+    writing = self._store.write(self._name, holder.encode(), if_equal=self._generation)
     return _result(writing).generation
 
-  def _holder(self) -> str | None:
-    """Who holds the lease, if anyone; a damaged lock counts as held."""
-    found = self._read()
-    holder = found.get('holder', 'an unknown process')
-    return None if holder is None else str(holder)
-
-  def _read(self) -> dict[str, Any]:
-    """What the object says; nothing if it is damaged."""
+  def _holder(self) -> str:
+    """Who holds the lease, as the object says."""
     found = _result(self._store.read(self._name))
     self._generation = found.stamp.generation
-    if found.state == 'missing':
-      return {'holder': None}
-    try:
-      return parse_as(found.value, dict, self._name)
-    except UnreadableFile:
-      return {}
+    return _FREE if found.state == 'missing' else found.value.decode(errors='replace')
 
   def _in_use(self, holder: str) -> InUseError:
     return InUseError(
-      f'{self.folder} is in use: another process is training in it ({holder}); wait '
-      'for it, or give another folder'
+      f'{self.folder} is in use: another process is training in it ({holder:.100}); '
+      'wait for it, or give another folder'
     )
 
 
