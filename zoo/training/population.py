@@ -75,7 +75,7 @@ def programs_of(
   """
   indices = {folder.name: i for i, folder in enumerate(folders)}
   programs, rest = [], [*missing]
-  for _, _, names in unfinished_programs(workdir):
+  for names in unfinished_programs(workdir):
     stopped = [indices[name] for name in names if name in indices]
     whole = len(stopped) == len(names) and not {*rest}.isdisjoint(stopped)
     if whole and len(side_by_side(configs, stopped)) == 1:
