@@ -22,10 +22,8 @@ from tests.training.runs import (
 from zoo.core.errors import InUseError, RunError
 from zoo.host.files import (
   delete_folder,
-  download,
+  gcs,
   names_below,
-  patient,
-  upload,
   workdir_path,
   write_atomically,
 )
@@ -115,7 +113,10 @@ def test_what_passes_is_tried_again_and_patience_has_an_end(folder, faults):
   for status in 503, 429, 408:
     faults(1.0, status)
     start = time.monotonic()
-    with patient(1.0), pytest.raises(OSError, match='not be reached for 1 s') as info:
+    with (
+      gcs().patient(1.0),
+      pytest.raises(OSError, match='not be reached for 1 s') as info,
+    ):
       names_below(folder)
     assert 1 <= time.monotonic() - start < 10
     assert '\n' not in str(info.value)
@@ -132,7 +133,7 @@ def test_what_will_not_succeed_later_is_one_line_at_once(folder, faults):
 @pytest.mark.parametrize('name', ['model/../../a', '/etc/a', 'model//a', '..\\a'])
 def test_an_object_is_not_written_outside_of_the_copy(folder, tmp_path, name):
   with pytest.raises(OSError, match='has a name that no file'):
-    download(folder, [name], tmp_path / 'copy')
+    gcs().download(folder, [name], tmp_path / 'copy')
   assert list(tmp_path.iterdir()) == []
 
 
@@ -354,7 +355,7 @@ def test_a_local_run_that_was_copied_into_a_bucket_goes_on(
 ):
   stop_at(8)
   train(small_config(), tmp_path / 'run')
-  upload(tmp_path / 'run', folder)
+  gcs().upload(tmp_path / 'run', folder)
   assert zoo.load(folder).step == 8
   stop_at(None)
   train(small_config(), folder)
@@ -469,7 +470,7 @@ def test_after_a_failed_save_nothing_is_left(folder, monkeypatch):
     write_atomically(target / 'model/d/1', (local / last).read_bytes())
     raise OSError('the bucket is away')
 
-  monkeypatch.setattr('zoo.storage.saving.upload', fail)
+  monkeypatch.setattr(gcs(), 'upload', fail)
   with pytest.raises(RunError, match='cannot be written: the bucket is away'):
     zoo.save(zoo.models.YqLSA(3, rngs=nnx.Rngs(0)), folder, TASK)
   assert names_below(folder) == []

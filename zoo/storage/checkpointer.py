@@ -25,11 +25,11 @@ from zoo.core.errors import RunError
 from zoo.host import processes
 from zoo.host.files import (
   delete_folder,
+  gcs,
   is_url,
   move_folder,
   read_json,
   sync_folder,
-  upload,
   write_atomically,
 )
 from zoo.storage import lease
@@ -258,7 +258,8 @@ def save_result(
     target = workdir / 'checkpoints' / str(step)
     delete_folder(target)  # which may be incomplete
     write_atomically(target / MARKER, '')
-    upload(pathlib.Path(temporary, 'checkpoints', str(step)), target, last=MANIFEST)
+    saved = pathlib.Path(temporary, 'checkpoints', str(step))
+    gcs().upload(saved, target, last=MANIFEST)
 
 
 def in_background(function: Callable[[], None]) -> concurrent.futures.Future[None]:

@@ -19,8 +19,8 @@ from zoo.host import processes
 from zoo.host.files import (
   UnreadableFile,
   entries,
+  gcs,
   is_url,
-  patient,
   read_json,
   write_atomically,
 )
@@ -169,7 +169,7 @@ def locked(
   name = None if part is None else f'{part.index}-of-{part.number}'
   with contextlib.ExitStack() as stack:
     if is_url(workdir):
-      stack.enter_context(patient(patience))
+      stack.enter_context(gcs().patient(patience))
       lease = leased(workdir, patience, name)
       processes.run_on_main(lambda: stack.enter_context(lease))
     elif name is not None:

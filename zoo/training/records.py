@@ -21,10 +21,10 @@ from tqdm.auto import tqdm
 from zoo.core.errors import RunError
 from zoo.host.files import (
   finite_or_null,
+  gcs,
   is_url,
   parse_json,
   read_text,
-  upload,
   write_atomically,
 )
 from zoo.storage import lease
@@ -151,7 +151,7 @@ class Records:
   def copy(self) -> None:
     """Copies the records of a run in a bucket into it; raises OSError."""
     self._is_copied = True
-    upload(self._local, self.workdir)
+    gcs().upload(self._local, self.workdir)
 
   @property
   def wall_time(self) -> float:

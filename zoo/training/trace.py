@@ -12,7 +12,7 @@ from absl import logging
 
 from zoo.core.errors import RunError, UserError
 from zoo.host import processes
-from zoo.host.files import is_url, upload
+from zoo.host.files import gcs, is_url
 
 Steps = tuple[int, int]  # the first and the last step, counted from 1
 
@@ -61,7 +61,7 @@ def traced(folder: pathlib.Path, steps: Steps) -> Iterator[None]:
       try:
         jax.profiler.stop_trace()
         if local != folder:
-          upload(local, folder)
+          gcs().upload(local, folder)
       except (jax.errors.JaxRuntimeError, OSError) as error:
         raise RunError(f'the trace cannot be written to {folder}: {error}') from error
   logging.info('the trace is in %s', folder)
