@@ -247,7 +247,7 @@ MISTAKES = [
   (
     'v5e:2x2',
     {'mesh.data': 3, 'train.batch_size': 24},
-    "3 of the 4 devices of kind 'TPU v5 lite' cannot form it",
+    "3 of the 4 devices of kind 'TPU v5 lite', which are in slices of 4, cannot",
   ),
   (
     'v5e:4x4',

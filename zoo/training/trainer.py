@@ -393,8 +393,6 @@ def make_program(configs: Sequence[Config]) -> Program:
     plan = make_plan(configs, mesh)
     graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
     log_unused_axis(config, layout)
-    if plan.statistics:
-      log_long_contexts(config, plan.tasks)
     init = make_init(config, layout)
     if len(configs) > 1:
       init = functools.partial(init_side_by_side, configs, layout.kept)
@@ -462,18 +460,6 @@ def log_unused_axis(config: Config, layout: Layout) -> None:
       'devices repeat the same work; use config.mesh.data',
       *(config.mesh.model, config.model.name),
     )
-
-
-def log_long_contexts(config: Config, tasks: Sequence[Task]) -> None:
-  """Logs the context lengths for which second moments are sampled, not prompts."""
-  if config.objective.name == 'sampled' or config.eval.num_batches:
-    covered = [task for task in tasks if theory.covers(task)]
-    for c in sorted({task.context_length for task in covered if task.has_long_context}):
-      logging.info(
-        'the second moment of each context of %d examples is sampled directly, which '
-        'has the same distribution and costs less (Bartlett)',
-        c,
-      )
 
 
 @dataclasses.dataclass
