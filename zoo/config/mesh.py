@@ -12,11 +12,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import PyTree
 
-from zoo.config.validation import AnyConfig, mesh_shape, num_slices
+from zoo.config.validation import Config, mesh_shape
 from zoo.core.errors import UserError
 
 
-def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: Config, devices: Sequence[Any] | None = None) -> Mesh:
   """The config's mesh: the batch is split over `data`, the heads over `model`.
 
   `devices` defaults to those of all processes. With several slices the parts of the
@@ -25,7 +25,7 @@ def make_mesh(config: AnyConfig, devices: Sequence[Any] | None = None) -> Mesh:
   """
   devices = jax.devices() if devices is None else devices
   data, model = mesh_shape(config, len(devices))
-  slices = num_slices(config)
+  slices = config.mesh.slices
   try:
     if slices == 1:
       placed = mesh_utils.create_device_mesh(

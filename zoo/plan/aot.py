@@ -20,7 +20,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from zoo.config.mesh import make_mesh
-from zoo.config.validation import Config, mesh_shape, num_slices, validate
+from zoo.config.validation import Config, mesh_shape, validate
 from zoo.core.errors import UserError
 from zoo.core.tables import format_table
 from zoo.training.trainer import make_plan
@@ -53,7 +53,7 @@ def report(config: Config, topology: str) -> Report:
   `donated_bytes` what a step does not hold twice. Raises UserError for an unknown
   topology, a config that is invalid on it, or if libtpu is not installed.
   """
-  slices = num_slices(config)
+  slices = config.mesh.slices
   devices = _devices(topology, slices)
   hbm = HBM_BYTES[topology.partition(':')[0]]
   data, model = mesh_shape(config, len(devices))
@@ -146,7 +146,7 @@ def listed(config: Config) -> Iterator[Report]:
     return math.prod(map(int, shape.split('x'))), HBM_BYTES[chip]
 
   names = [f'{chip}:{shape}' for chip, shapes in SLICES.items() for shape in shapes]
-  slices = num_slices(config)
+  slices = config.mesh.slices
   validate(config, slices * size(max(names, key=size))[0])
   for name in sorted(names, key=size):
     try:

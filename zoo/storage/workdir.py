@@ -9,11 +9,11 @@ import pathlib
 import socket
 import time
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from absl import logging
 
-from zoo.config.validation import AnyConfig, differences, to_json
+from zoo.config.validation import differences, to_json
 from zoo.core.errors import InUseError, RunError, UserError, shown
 from zoo.host import processes
 from zoo.host.files import (
@@ -46,7 +46,7 @@ _MARKS = {
 }
 
 
-def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') -> None:
+def open_workdir(workdir: pathlib.Path, config: Any, kind: str = 'run') -> None:
   """On process 0, creates a workdir, or checks that it belongs to the config.
 
   Raises UserError, and writes nothing, if the workdir belongs to another config or
@@ -55,7 +55,7 @@ def open_workdir(workdir: pathlib.Path, config: AnyConfig, kind: str = 'run') ->
   processes.run_on_main(functools.partial(_open, workdir, config, kind))
 
 
-def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
+def _open(workdir: pathlib.Path, config: Any, kind: str) -> None:
   saved = workdir / _CONFIG
   try:
     names = _names_in(workdir)
@@ -85,7 +85,7 @@ def _open(workdir: pathlib.Path, config: AnyConfig, kind: str) -> None:
     raise UserError(f'{reason}; {_OTHER}') from error
 
 
-def prolong(workdir: pathlib.Path, config: AnyConfig) -> None:
+def prolong(workdir: pathlib.Path, config: Any) -> None:
   """On process 0, notes that a run or a sweep goes on for more steps than it had.
 
   The workdir must belong to the config and be locked.
@@ -111,7 +111,7 @@ def _check_kind(workdir: pathlib.Path, names: set[str], kind: str) -> None:
       )
 
 
-def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
+def _compare(saved: pathlib.Path, config: Any, kind: str) -> None:
   try:
     content = read_json(saved)
   except UnreadableFile:
@@ -126,7 +126,7 @@ def _compare(saved: pathlib.Path, config: AnyConfig, kind: str) -> None:
     )
 
 
-def _reclaim(saved: pathlib.Path, config: AnyConfig) -> bool:
+def _reclaim(saved: pathlib.Path, config: Any) -> bool:
   """Gives a run's folder to another config if nothing was saved and nobody uses it.
 
   A run that ends before its first checkpoint, out of memory or with a loss that is not
