@@ -77,6 +77,7 @@ from zoo.training.records import (
 )
 from zoo.training.step import (
   abstract_state,
+  initial_weights,
   make_init,
   make_step,
   make_train_steps,
@@ -92,7 +93,6 @@ from zoo.training.summary import (
 )
 from zoo.training.trace import Steps, check_steps, steps_left, traced
 from zoo.training.utilisation import describe, product_flops
-from zoo.training.warm_start import check_initial_weights
 
 # The folder of a workdir with the best of its checkpoints.
 BEST = 'best'
@@ -163,7 +163,7 @@ def _run(
   with processes.propagate_errors():
     workdir = workdir_path(workdir)
   if processes.run_on_main(functools.partial(is_new, workdir)):
-    processes.run_on_main(functools.partial(check_initial_weights, config))
+    processes.run_on_main(lambda: bool(initial_weights(config)))  # checks them
     with processes.propagate_errors():
       program_of(config).compile()  # so that nothing is written if it does not fit
   open_workdir(workdir, config)
