@@ -11,7 +11,6 @@ import contextlib
 import ipaddress
 import itertools
 import json
-import os
 import re
 import socket
 import time
@@ -62,16 +61,15 @@ def join(
       _check_port(coordinator)
   start = time.monotonic()
   try:
-    with jax_private.lost_run_handler(_end_lost):
-      jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        # The address already describes the cluster.
-        cluster_detection_method=None if coordinator is None else 'deactivate',
-        initialization_timeout=start_timeout,
-        heartbeat_timeout_seconds=heartbeat_timeout,
-      )
+    jax.distributed.initialize(
+      coordinator,
+      num_processes,
+      process_id,
+      # The address already describes the cluster.
+      cluster_detection_method=None if coordinator is None else 'deactivate',
+      initialization_timeout=start_timeout,
+      heartbeat_timeout_seconds=heartbeat_timeout,
+    )
   except Exception as error:
     refused = time.monotonic() - start < start_timeout
     raise _join_error(error, refused, start_timeout) from error
@@ -196,18 +194,6 @@ def check_address(name: str, address: object) -> str:
       'such as 10.0.0.2:8476, node7:8476 or [::1]:8476'
     )
   return str(address)
-
-
-def _end_lost() -> None:
-  """Ends this process with a message; called in a thread of JAX."""
-  this = f'process {index()} of {count()}'
-  text = (
-    f'\nerror: {this} ends: another process of the run was lost, or started twice; '
-    'rerun the same command in all processes to resume\n'
-  )
-  with contextlib.suppress(OSError):
-    os.write(2, text.encode())
-  os._exit(1)
 
 
 def _check_port(coordinator: str) -> None:
