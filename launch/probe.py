@@ -63,7 +63,7 @@ def main() -> None:
   given = None if _OUT.value is None else cli.folder_of(_OUT, '')
   if given is not None and given.exists() and not given.is_dir():
     raise UserError(f'--out is {str(given)!r}, which is not a folder')
-  json_file = _json_file()
+  json_file = cli.file_of(_JSON)
   # Imported here so that a mistyped flag is reported at once.
   import zoo
   from zoo.probing.page import page
@@ -123,17 +123,6 @@ def default_folder(checkpoint: str, words: Sequence[str]) -> pathlib.Path:
     parts = ['root' if part == path.anchor else part for part in path.parts]
   name = re.sub(r'[^\w.-]+', '_', '-'.join(words))
   return pathlib.Path('checkpoints/probes', *parts, name)
-
-
-def _json_file() -> pathlib.Path | None:
-  if _JSON.value is None:
-    return None
-  path = cli.folder_of(_JSON, '') if _JSON.value else pathlib.Path()
-  if path.is_dir():
-    raise UserError(f'--json is {_JSON.value!r}; it must name a file')
-  if not path.parent.is_dir():
-    raise UserError(f'--json is {_JSON.value!r}; its folder does not exist')
-  return path
 
 
 def _name(folder: str | pathlib.Path) -> str:

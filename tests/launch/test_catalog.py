@@ -3,12 +3,11 @@
 import pytest
 
 import zoo
-from tests.launch.processes import ROOT
 from zoo import evaluation_sets
 
 
 def test_everything_is_listed_with_its_figures(call):
-  answer = call('catalog', f'--checkpoints={ROOT}/checkpoints')
+  answer = call('catalog')
   assert answer.code == 0, answer.err
   lines = answer.out.splitlines()
   assert lines[0].split(None, 1) == ['models', ', '.join(zoo.list_models())]
@@ -29,10 +28,6 @@ def test_everything_is_listed_with_its_figures(call):
 @pytest.mark.parametrize(
   ('arguments', 'said'),
   [
-    (['--checkpoints={root}/README.md'], 'which is not a folder'),
-    (['--checkpoints=nowhere'], 'nowhere, does not exist'),
-    (['--checkpoints='], '--checkpoints is empty'),
-    (['--checkpoints=~nobody-here/x'], "'~nobody-here/x'"),
     (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),
     (['--export=table_1', '--out=set.txt'], 'it must end in .npz'),
     (['--export=table_1', '--out=no/set.npz'], 'its folder does not exist'),
@@ -43,7 +38,7 @@ def test_everything_is_listed_with_its_figures(call):
 )
 def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
   monkeypatch.chdir(tmp_path)
-  answer = call('catalog', *(argument.format(root=ROOT) for argument in arguments))
+  answer = call('catalog', *arguments)
   assert answer.code == 2, answer.err
   (line,) = answer.err.splitlines()
   assert said in line

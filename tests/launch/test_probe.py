@@ -70,7 +70,7 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
     (['--checkpoint=SHIPPED', '--step=3'], 'has no step 3; it has ['),
     (
       ['--checkpoint=SHIPPED', '--json=no/where.json'],
-      'its folder does not exist',
+      'it must name a file in a folder that exists',
     ),
     (
       ['--checkpoint=SHIPPED', '--json='],
