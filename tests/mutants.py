@@ -262,9 +262,9 @@ a saved model forgets for how many steps it was trained
   - {'format': FORMAT, 'step': step,
   + {'format': FORMAT, 'step': 0,
 two runs may train in one folder at the same time
-  zoo/storage/workdir.py: test_workdir.py
-  - mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-  + mode = fcntl.LOCK_SH
+  zoo/storage/lease.py: test_workdir.py
+  - if holder != _FREE and self._generation != seen:
+  + if holder != _FREE and self._generation == b'':
 a field that a config of an earlier version lacks is a difference
   zoo/config/schema.py: test_config.py checkpoints/test_saved_models.py
   - if not {'objective', 'optimizer', 'train'} <= config.keys():

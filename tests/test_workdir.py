@@ -2,16 +2,17 @@
 
 import contextlib
 import json
-import os
 import pathlib
+import socket
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from tests.compare import refuses
 from tests.training.runs import small_config
-from zoo.storage import workdir
 from zoo.storage.workdir import locked, open_workdir
 from zoo.training.records import Records
 
@@ -81,43 +82,14 @@ def test_a_workdir_of_another_kind_is_refused(tmp_path, mark, own, other):
   open_workdir(tmp_path, small_config(), own)
 
 
-def test_a_point_cannot_be_trained_while_its_sweep_is_and_the_other_way_round(tmp_path):
-  one, other = tmp_path / 'points' / 'seed=0', tmp_path / 'points' / 'seed=1'
-  one.mkdir(parents=True)
-  other.mkdir()
-  with locked(tmp_path):
-    with refuses(str(tmp_path), 'another process is training'), locked(tmp_path):
+def test_a_folder_is_held_by_one_program(tmp_path):
+  for _ in range(2):
+    refused = refuses(str(tmp_path), 'another process is training')
+    with locked(tmp_path), refused, locked(tmp_path):
       pass
-    with refuses(str(tmp_path), 'is in use'), locked(one):
-      pass
-  with locked(one):
-    with refuses(str(tmp_path), 'is in use'), locked(tmp_path):
-      pass
-    with locked(other):  # two points at once are fine
-      pass
-  with locked(tmp_path):
-    pass
 
 
-def test_where_there_are_no_locks_it_is_said(tmp_path, monkeypatch, caplog):
-  def unsupported(file, mode):
-    raise OSError(95, 'Operation not supported')
-
-  monkeypatch.setattr(workdir.fcntl, 'flock', unsupported)
-  with locked(tmp_path):
-    pass
-  monkeypatch.setattr(workdir, 'fcntl', None)  # as on Windows
-  with locked(tmp_path):
-    pass
-  messages = [record.getMessage() for record in caplog.records]
-  assert len(messages) == 2
-  assert all(f'{tmp_path} cannot be locked' in text for text in messages)
-  assert 'not supported' in messages[0]
-
-
-def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, monkeypatch, caplog):
-  monkeypatch.setattr(workdir, '_PATIENCE', 60.0)
-  monkeypatch.setattr(workdir, '_PAUSE', 0.05)
+def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, caplog):
   caplog.set_level('INFO', 'absl')
   with contextlib.ExitStack() as other:
     other.enter_context(locked(tmp_path))
@@ -125,29 +97,29 @@ def test_a_folder_whose_process_ends_soon_is_waited_for(tmp_path, monkeypatch, c
     with locked(tmp_path):
       pass
   (record,) = caplog.records  # said once
-  assert f'{tmp_path} is in use by another process; waiting' in record.getMessage()
+  assert f'{tmp_path} was locked by' in record.getMessage()
 
 
-def test_who_holds_a_folder_is_on_the_disk_before_another_host_looks(
-  tmp_path, monkeypatch
-):
-  synced = []
-  monkeypatch.setattr(
-    workdir.os, 'fsync', lambda number: synced.append(os.pread(number, 1000, 0))
-  )
+def test_a_folder_of_a_process_that_was_killed_is_taken_at_once(tmp_path):
+  ended = subprocess.Popen(['true'])
+  ended.wait()
+  start = time.monotonic()
+  (tmp_path / '.lock').write_text(f'{socket.gethostname()} {ended.pid} a')
   with locked(tmp_path):
-    assert synced == [(tmp_path / '.lock').read_bytes()]
-  assert str(os.getpid()).encode() in synced[0]
+    assert time.monotonic() - start < 1.0
+  # The processes of another machine are unknown, so its lease has to expire.
+  (tmp_path / '.lock').write_text(f'elsewhere {ended.pid} a')
+  with locked(tmp_path):
+    assert time.monotonic() - start > 1.5
 
 
 def test_a_lock_is_not_written_through_a_symbolic_link(tmp_path):
   target, folder = tmp_path / 'target', tmp_path / 'run'
-  target.write_text('do not touch')
+  target.write_text('nobody')
   folder.mkdir()
   (folder / '.lock').symlink_to(target)
-  with pytest.raises(OSError, match='symbolic link'), locked(folder):
-    pass
-  assert target.read_text() == 'do not touch'
+  with locked(folder):
+    assert target.read_text() == 'nobody'
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_leaves_its_folder_free(tmp_path):

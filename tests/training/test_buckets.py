@@ -80,7 +80,7 @@ def assert_is_whole(folder, whole):
     for name in WITHOUT_TIME:
       summary.pop(name, None)
   assert summaries[0] == summaries[1]
-  assert (folder / 'lock').read_text() == 'nobody'
+  assert (folder / '.lock').read_text() == 'nobody'
 
 
 def manifests(folder):
@@ -172,7 +172,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_lose_the_lease(folder):
 
 @pytest.mark.parametrize('left', [b'?', pytest.param(b'[' * 100_000, marks=FULL)])
 def test_a_damaged_lock_is_waited_for_and_taken(folder, short_lease, left):
-  (folder / 'lock').write_bytes(left)
+  (folder / '.lock').write_bytes(left)
   held = Lease(folder)
   held.acquire()
   held.renew()
@@ -182,7 +182,7 @@ def test_a_damaged_lock_is_waited_for_and_taken(folder, short_lease, left):
 @pytest.mark.parametrize('left', [None, b'nobody', b'a', b'?'])
 def test_of_many_programs_one_gets_the_lease(folder, short_lease, left):
   if left is not None:
-    (folder / 'lock').write_bytes(left)
+    (folder / '.lock').write_bytes(left)
   got, refused = [], []
 
   def acquire():
@@ -227,8 +227,7 @@ def test_interrupted_killed_and_resumed_it_ends_as_a_local_run(
   assert list(tmp_path.iterdir()) == []
   names = names_below(folder)
   assert {name.split('/')[0] for name in names} == {
-    *(path.name for path in whole.iterdir() if path.name != '.lock'),
-    'lock',
+    *(path.name for path in whole.iterdir()),
   }
   assert any(name.startswith('tensorboard/events.') for name in names)
   steps = [one.parent.name.split('-')[0] for one in manifests(folder)]
@@ -394,8 +393,8 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
       other.pop(name)
     assert row == other
     assert zoo.load(workdir).config == zoo.load(here).config
-  made = {path.name for path in tmp_path.iterdir() if path.name[0] != '.'}
-  assert {path.name for path in folder.iterdir()} == made | {'lock'}
+  made = {path.name for path in tmp_path.iterdir()}
+  assert {path.name for path in folder.iterdir()} == made
 
 
 def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(

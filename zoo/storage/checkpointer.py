@@ -222,7 +222,7 @@ class Checkpoints:
         delete_folder(deleting)
 
   def _check_lease(self) -> None:
-    if self._in_bucket and processes.index() == 0:
+    if processes.index() == 0:
       lease.make_sure(self._folder)
 
   def _failure(self, error: Exception) -> RunError:
