@@ -196,7 +196,7 @@ def make_evaluation(
   if len(configs) == 1:
     return Evaluation(
       lambda state: _stacked(rule_of(state)),
-      lambda state, given, known: _stacked(errors(state, *given, _only(known))),
+      lambda state, given, own: _stacked(errors(state, *given, moments=_only(own))),
       tasks,
       (keys[0], tasks[0]),
       config.eval.num_batches * config.train.batch_size,

@@ -39,7 +39,7 @@ def delete_finished(workdir: pathlib.Path, finished: AbstractSet[str]) -> None:
   """
   for folder in _folders(workdir):
     saved = saved_steps(folder)
-    if not saved or finished.issuperset(_names_in(saved[0])):
+    if not saved or finished >= {*_names_in(saved[0])}:
       delete_folder(folder)
   if not _folders(workdir):
     delete_folder(workdir / _FOLDER)
