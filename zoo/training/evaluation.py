@@ -87,32 +87,27 @@ class Evaluation:
 
   def __init__(
     self,
-    rules_of: Callable[[PyTree], Rule | None],
-    sample_moments: Callable[..., SampledMoments],
+    configs: Sequence[Config],
     tasks: Sequence[Task],
-    inputs: PyTree,
-    num_prompts: int,
-    sharding: PyTree,
+    graph: nnx.GraphDef,
+    statistics: bool,
+    layout: Layout,
     mesh: Mesh,
   ):
-    """Evaluates a model for each task, whose arrays have this sharding.
-
-    `rules_of` returns the models' learning rules or exact forms, stacked along a first
-    axis, or None if they have none; only the tasks of learning rules may differ.
-    `sample_moments` takes the arrays, `inputs`, and the moments of the tasks, and
-    returns the moments of the losses, also stacked.
-    """
+    """Evaluates one model, or several whose arrays are stacked, each for its task."""
+    config, tasks = configs[0], [task.held_out() for task in tasks]
     self.num_models = len(tasks)
-    self.num_prompts = num_prompts
+    self.num_prompts = config.eval.num_batches * config.train.batch_size
     self._compiled = False
     self.references = references(tasks)
     self._task = tasks[0]
-    self._inputs = replicate(
-      (inputs, self.references and self.references.moments), mesh
-    )
-    whole = NamedSharding(mesh, P())
+    rules_of, sample_moments, inputs = _measurements(configs, tasks, graph, statistics)
     if self.references is None:
       rules_of = _no_rules
+    moments = self.references and self.references.moments
+    self._inputs = replicate((inputs, moments), mesh)
+    whole = NamedSharding(mesh, P())
+    sharding = jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
     self._rules_of: Any = jax.jit(
       rules_of, in_shardings=(sharding,), out_shardings=whole
     )
@@ -180,28 +175,27 @@ class Evaluation:
     return np.asarray(theory.exact_risks(rules, self.references.moments)).tolist()
 
 
-def make_evaluation(
+def _measurements(
   configs: Sequence[Config],
   tasks: Sequence[Task],
   graph: nnx.GraphDef,
   statistics: bool,
-  layout: Layout,
-  mesh: Mesh,
-) -> Evaluation:
-  """The evaluation of one model, or of several whose arrays are stacked."""
-  config, tasks = configs[0], [task.held_out() for task in tasks]
+) -> tuple[Callable[[PyTree], Rule | None], Callable[..., SampledMoments], PyTree]:
+  """What an evaluation runs on the devices, with the numbers that it takes.
+
+  The first function takes the arrays of the models, and returns their learning rules or
+  exact forms, stacked along a first axis, or None if they have none; only the tasks of
+  learning rules may differ. The second takes the arrays, the numbers, and the moments
+  of the tasks, and returns the moments of the losses, also stacked.
+  """
   keys = stream_keys(configs, EVAL_STREAM)
-  errors = functools.partial(sample_errors, graph, config, statistics)
+  errors = functools.partial(sample_errors, graph, configs[0], statistics)
   rule_of = functools.partial(exact_rule, graph, tasks[0])
   if len(configs) == 1:
-    return Evaluation(
+    return (
       lambda state: _stacked(rule_of(state)),
       lambda state, given, own: _stacked(errors(state, *given, moments=_only(own))),
-      tasks,
       (keys[0], tasks[0]),
-      config.eval.num_batches * config.train.batch_size,
-      model_sharding(layout),
-      mesh,
     )
   groups: dict[object, list[int]] = {}  # of tasks that differ in numbers alone
   for i, task in enumerate(tasks):
@@ -215,15 +209,7 @@ def make_evaluation(
     len({config.seed for config in configs}) == 1,
     statistics,
   )
-  return Evaluation(
-    jax.vmap(rule_of),
-    sampled,
-    tasks,
-    (keys, [task for task, _ in joint]),
-    config.eval.num_batches * config.train.batch_size,
-    model_sharding(layout),
-    mesh,
-  )
+  return jax.vmap(rule_of), sampled, (keys, [task for task, _ in joint])
 
 
 def _sample_groups(
@@ -256,11 +242,6 @@ def _sample_groups(
       found.append(jax.vmap(errors, (0, 0, axis, 0))(state, key, task, constants))
   back = np.argsort(np.concatenate([*groups]))
   return jax.tree.map(lambda *parts: jnp.concatenate(parts)[back], *found)
-
-
-def model_sharding(layout: Layout) -> PyTree:
-  """The shardings of a model's arrays in evaluation."""
-  return jax.tree.map(lambda leaf: leaf.sharding, layout.saved['model'])
 
 
 def exact_rule(graph: nnx.GraphDef, task: Task, state: PyTree) -> Rule | None:

@@ -54,7 +54,7 @@ from zoo.storage.saved_models import load
 from zoo.storage.workdir import locked, open_workdir, prolong
 from zoo.theory import is_ours
 from zoo.training.comparison import compare_members, log_fewer_prompts
-from zoo.training.evaluation import Evaluation, Measured, Risks, make_evaluation
+from zoo.training.evaluation import Evaluation, Measured, Risks
 from zoo.training.layout import Layout, State
 from zoo.training.objective import (
   Numbers,
@@ -410,9 +410,7 @@ def make_program(configs: Sequence[Config]) -> Program:
         mesh,
       ),
       numbers=replicate(plan.numbers, mesh),
-      evaluation=make_evaluation(
-        configs, plan.tasks, graph, plan.statistics, layout, mesh
-      ),
+      evaluation=Evaluation(configs, plan.tasks, graph, plan.statistics, layout, mesh),
       init=init,
       # Exact theory compares the models of a sweep with the optima of their tasks.
       comparisons=None if plan.statistics and len(configs) > 1 else compare,
