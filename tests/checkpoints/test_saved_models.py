@@ -30,8 +30,7 @@ from tests.marks import mostly_full
 from tests.training.runs import small_config
 from zoo.config.validation import abstract_model
 from zoo.storage import saved_models
-from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.steps import find_corruption, write_manifest
 
 CONFIG = small_config('multi_head_lsa', model__num_heads=4, mesh__data=4, mesh__model=2)

@@ -291,9 +291,10 @@ def test_another_config_and_another_content_are_refused(folder):
     open_workdir(folder, small_config())
   delete_folder(folder)
   open_workdir(folder, small_config(seed=3))
+  write_atomically(folder / 'summary.json', '{}')
   with refuses(str(folder), 'belongs to another config', 'seed (3 there, 0 here)'):
     open_workdir(folder, small_config())
-  assert names_below(folder) == ['config.json']
+  assert names_below(folder) == ['config.json', 'summary.json']
 
 
 def test_a_second_run_is_refused_and_a_suspended_one_ends_in_one_line(

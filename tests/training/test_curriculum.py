@@ -16,8 +16,7 @@ from zoo.config import curricula
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task, validate
-from zoo.training.curriculum import FirstFeatures
-from zoo.training.objective import make_objective, numbers_of
+from zoo.training.objective import FirstFeatures, make_objective, numbers_of
 from zoo.training.population import unstack
 from zoo.training.trainer import make_program, on_mesh
 

@@ -37,7 +37,7 @@ from zoo.host.files import (
 from zoo.mixers.attention import SoftmaxAttention
 from zoo.models.transformer import Transformer
 from zoo.storage import weight_files
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import run_metadata
 from zoo.storage.orbax_folders import one_line, start_save
 from zoo.storage.saved_models import (
   SavedModel,

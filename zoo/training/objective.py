@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from zoo import theory
 from zoo.config.curricula import Stage
@@ -25,11 +25,11 @@ from zoo.core.protocols import (
   Task,
 )
 from zoo.core.statistics import Statistics
+from zoo.core.values import leaf, value
 from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
-from zoo.tasks.base import FunctionClass
+from zoo.tasks.base import ChangedTask, FunctionClass
 from zoo.tasks.linear_regression import require_covered
-from zoo.training.curriculum import FirstFeatures, mean_at
 from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
@@ -48,6 +48,41 @@ class Numbers(NamedTuple):
 
 # From a model, the key of the step and the numbers to the loss.
 Objective = Callable[[Predictor, Key[Array, ''], Numbers], Float[Array, '']]
+
+
+@value
+class FirstFeatures(ChangedTask):
+  """A task whose features are 0 but for the first `num_used`; labels follow from these.
+
+  (Garg et al., arXiv 2208.01066, section 4: prompts in a subspace.)
+  """
+
+  num_used: Array = leaf()
+
+  def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
+    used = jnp.arange(self.num_features) < self.num_used
+    return jnp.where(used[None], self.task.sample_features(key), 0)
+
+  def evaluate(self, function: PyTree, x: Float[Array, 't d']) -> Float[Array, ' t *k']:
+    return self.task.evaluate(function, x)
+
+
+def mean_at(stage: Stage | None, losses: Float[Array, '*n']) -> Float[Array, '']:
+  """The mean of the losses that count at a stage; None: of all.
+
+  They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example,
+  or `[b]`, at the query alone.
+  """
+  if stage is None:
+    return jnp.mean(losses)
+  counted: Bool[Array, '*n'] = jnp.ones([1] * losses.ndim, bool)
+  if stage.examples is not None:
+    at = jnp.arange(losses.shape[-1]) <= stage.examples
+    counted &= at.reshape(*[1] * (losses.ndim - 1), -1)
+  if stage.loops is not None:
+    loops = jnp.arange(len(losses)) < stage.loops
+    counted &= loops.reshape(-1, *[1] * (losses.ndim - 1))
+  return jnp.mean(losses, where=jnp.broadcast_to(counted, losses.shape))
 
 
 def numbers_of(task: Task) -> Numbers:

@@ -28,8 +28,7 @@ from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
-from zoo.storage.checkpointer import Checkpoints, save_result
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata, save_result
 from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.population import points_of, programs_of, unstack
 from zoo.training.step import initial_weights

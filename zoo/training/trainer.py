@@ -48,8 +48,7 @@ from zoo.host.files import workdir_path
 from zoo.host.interruption import Interruption
 from zoo.measure.comparison import Comparison
 from zoo.measure.contracts import check_sampled
-from zoo.storage.checkpointer import Checkpoints
-from zoo.storage.metadata import run_metadata
+from zoo.storage.checkpointer import Checkpoints, run_metadata
 from zoo.storage.saved_models import load
 from zoo.storage.workdir import locked, open_workdir, prolong
 from zoo.theory import is_ours
