@@ -5,6 +5,7 @@ to mend: read the release's `jax/_src/distributed.py`.
 """
 
 import ast
+import inspect
 
 import jax
 import pytest
@@ -27,6 +28,9 @@ def test_the_state_of_a_run_has_what_is_read_of_it():
   assert state.client is None
   assert state.coordinator_address is None
   assert isinstance(distributed.global_state, distributed.State)
+  # The client is made by this function, which is looked up when it is called.
+  source = inspect.getsource(distributed.State.initialize)
+  assert '_jax.get_distributed_runtime_client(' in source
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,14 @@ def test_the_state_of_a_run_has_what_is_read_of_it():
 )
 def test_jax_has_the_methods_that_are_called(method):
   assert hasattr(vars(distributed)['_jax'].DistributedRuntimeClient, method)
+
+
+def test_the_original_is_put_back():
+  extension = vars(distributed)['_jax']
+  before = extension.get_distributed_runtime_client
+  with jax_private.joining():
+    assert extension.get_distributed_runtime_client is not before
+  assert extension.get_distributed_runtime_client is before
 
 
 def test_nothing_else_uses_private_parts_of_jax():

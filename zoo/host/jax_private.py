@@ -6,6 +6,10 @@ and `tests/test_jax_private.py` shows what is missing in another one.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,8 +19,8 @@ TESTED_VERSION = '0.10.2'
 try:
   from jax._src import distributed
 
-  _state = distributed.global_state
-except (ImportError, AttributeError) as error:
+  _state, _extension = distributed.global_state, vars(distributed)['_jax']
+except (ImportError, AttributeError, KeyError) as error:
   raise ImportError(
     f'JAX {jax.__version__} lacks a private part that ICL Zoo needs ({error}); it is '
     f'tested with JAX {TESTED_VERSION}'
@@ -46,3 +50,21 @@ def is_connecting() -> bool:
 def coordination_client() -> Any:
   """The connection of this process, one of several, to JAX's coordination service."""
   return _state.client
+
+
+@contextlib.contextmanager
+def joining() -> Iterator[None]:
+  """In the block `jax.distributed.initialize` raises its errors, in place of aborting.
+
+  JAX does so if it has a callback for a run that is lost later. It cannot convert the
+  callback's argument, a C++ type, so that it still aborts when the run is lost; a
+  release that can ends the process, too.
+  """
+  original = _extension.get_distributed_runtime_client
+  _extension.get_distributed_runtime_client = functools.partial(
+    original, missed_heartbeat_callback=lambda status: os._exit(1)
+  )
+  try:
+    yield
+  finally:
+    _extension.get_distributed_runtime_client = original

@@ -61,15 +61,16 @@ def join(
       _check_port(coordinator)
   start = time.monotonic()
   try:
-    jax.distributed.initialize(
-      coordinator,
-      num_processes,
-      process_id,
-      # The address already describes the cluster.
-      cluster_detection_method=None if coordinator is None else 'deactivate',
-      initialization_timeout=start_timeout,
-      heartbeat_timeout_seconds=heartbeat_timeout,
-    )
+    with jax_private.joining():
+      jax.distributed.initialize(
+        coordinator,
+        num_processes,
+        process_id,
+        # The address already describes the cluster.
+        cluster_detection_method=None if coordinator is None else 'deactivate',
+        initialization_timeout=start_timeout,
+        heartbeat_timeout_seconds=heartbeat_timeout,
+      )
   except Exception as error:
     refused = time.monotonic() - start < start_timeout
     raise _join_error(error, refused, start_timeout) from error
