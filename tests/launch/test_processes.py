@@ -214,7 +214,7 @@ def test_a_run_that_is_lost_ends(tmp_path, cache, fault):
     ended = finish([*processes, *hung])
   for code, said in ended[: len(processes)]:
     assert code not in (0, 2), said
-    assert 'heartbeat' in said
+    assert 'heartbeat' in said or 'terminate called' in said
 
 
 LONG = (

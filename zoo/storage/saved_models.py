@@ -111,9 +111,7 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   registered; RunError for damaged files.
   """
   if is_hub(path):
-    file = hub().download(os.fspath(path))
-    with _named(file, path):
-      return _load_file(file, step)
+    return _load_file(hub().download(os.fspath(path)), step)
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # as Orbax needs it
@@ -127,8 +125,6 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
     except (UserError, RunError):
       if not _is_deleted(folder):
         raise
-    if step is not None:
-      raise UserError(f'{path} has no step {step} any more: it was deleted meanwhile')
   raise RunError(f'the steps of {path} are deleted faster than they can be read')
 
 
@@ -146,20 +142,12 @@ def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
       names = [one for one in names_below(folder) if not one.startswith(OPTIMIZER)]
       gcs().download(folder, names, local)
-      with _named(local, folder):
-        yield local
+      yield local
     except OSError as error:
       raise RunError(f'{folder} cannot be read: {error}') from error
-
-
-@contextlib.contextmanager
-def _named(local: pathlib.Path, path: str | os.PathLike[str]) -> Iterator[None]:
-  """Errors in the block name what was copied in place of the local copy."""
-  try:
-    yield
-  except (UserError, RunError) as error:
-    error.args = (str(error).replace(str(local), os.fspath(path)),)
-    raise
+    except (UserError, RunError) as error:
+      error.args = (str(error).replace(str(local), str(folder)),)
+      raise
 
 
 def _is_deleted(folder: pathlib.Path) -> bool:
