@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from absl import logging
 from flax import nnx
 
 import zoo
@@ -21,7 +20,6 @@ from zoo.training.objective import (
   sample,
   uses_statistics,
 )
-from zoo.training.trainer import make_program
 
 _AUTO, _RNGS = jax.sharding.AxisType.Auto, nnx.Rngs(0)
 
@@ -81,14 +79,6 @@ def test_errors_are_the_same_either_way(name):
 
 def _without_name(section):
   return {key: value for key, value in section.to_dict().items() if key != 'name'}
-
-
-def test_the_log_says_that_long_contexts_are_drawn_as_second_moments(monkeypatch):
-  said = []
-  monkeypatch.setattr(logging, 'info', lambda text, *values: said.append(str(text)))
-  for length in (4, 6):
-    make_program([small_config(task__context_length=length)])
-    assert any('Bartlett' in line for line in said) == (length == 6)
 
 
 class _Loops(zoo.models.TokenModel):
