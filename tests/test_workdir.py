@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import pathlib
 import socket
 import subprocess
-import sys
 import threading
 import time
 
@@ -57,12 +55,6 @@ def test_a_workdir_under_a_file_is_refused(tmp_path):
     open_workdir(tmp_path / 'file' / 'run', small_config())
   with refuses('file', 'is not a folder'):
     open_workdir(tmp_path / 'file', small_config())
-
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='/proc is of Linux')
-def test_a_workdir_that_cannot_be_written_is_refused():
-  with refuses('/proc/zoo', 'cannot be written'):
-    open_workdir(pathlib.Path('/proc/zoo'), small_config())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The command that lists what there is."""
 
-import pytest
-
 import zoo
 from zoo import evaluation_sets
 
@@ -23,23 +21,3 @@ def test_everything_is_listed_with_its_figures(call):
     assert name in figures
   assert figures.keys() >= {one.name for one in evaluation_sets.SPECS}
   assert figures['multi_head_lsa_11'][:2] == ['11', '5324']
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),
-    (['--export=table_1', '--out=set.txt'], 'it must end in .npz'),
-    (['--export=table_1', '--out=no/set.npz'], 'its folder does not exist'),
-    (['--out=set.npz'], '--export, which is missing'),
-    (['--exprot'], 'exprot'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
-  monkeypatch.chdir(tmp_path)
-  answer = call('catalog', *arguments)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-  assert not list(tmp_path.iterdir())

@@ -39,22 +39,6 @@ def test_a_terminal_without_unicode_ends_no_training(cache, tmp_path):
   assert '\\xb1' in answer.stdout
 
 
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
-def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
-  name = signal.Signals(number).name
-  steps = '--config.train.num_steps=2000 --config.train.log_every=500'
-  answer = shell(
-    f'trap \'\' {name}; "$@" {steps} & sleep 1; '
-    f'for _ in 1 2 3 4; do kill -{name} $!; sleep 1; done; wait $!',
-    cache,
-    tmp_path,
-  )
-  assert answer.returncode == 0, answer.stderr
-  assert 'after step 2000' in answer.stdout
-
-
 @pytest.mark.slow
 def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache):
   code = 'from launch import cli; cli.run(lambda: signal.raise_signal(signal.SIGINT))'
@@ -63,23 +47,8 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('name', 'value', 'said'),
-  [
-    pytest.param(
-      'JAX_NUM_CPU_DEVICES',
-      'x',
-      'an environment variable is invalid: Invalid value "x"',
-      marks=FULL,
-    ),
-    ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
-    pytest.param(*('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=FULL),
-  ],
-)
-def test_what_jax_cannot_use_is_one_line(
-  cache, tmp_path, monkeypatch, name, value, said
-):
-  env = {**environment(cache), name: value}
+def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
+  env = {**environment(cache), 'JAX_PLATFORMS': 'nonsense'}
   answer = subprocess.run(
     command(*ARGUMENTS, f'--workdir={tmp_path}/run'),
     cwd=ROOT,
@@ -91,7 +60,7 @@ def test_what_jax_cannot_use_is_one_line(
   )
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
-  assert said in line
+  assert "JAX_PLATFORMS is 'nonsense', and JAX has no device" in line
   assert not list(tmp_path.iterdir())
 
 
@@ -105,26 +74,9 @@ def test_each_script_is_a_command():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'name',
-  [
-    'main',
-    *(pytest.param(name, marks=FULL) for name in COMMANDS if name != 'main'),
-  ],
-)
-def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
-  monkeypatch.setenv('PYTHONPATH', str(ROOT))
-  script = [sys.executable, str(ROOT / 'launch' / f'{name}.py'), '--help']
-  answer = run(script, cache, tmp_path)
-  assert answer.returncode == 0, answer.stderr
-  assert f'python -m launch.{name}' in answer.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
   ('arguments', 'code', 'said'),
   [
     (['plot'], 2, 'error: --workdir is missing'),
-    pytest.param(['--help'], 0, '  catalog ', marks=FULL),
     pytest.param([], 0, '  catalog ', marks=FULL),
     pytest.param(['mian'], 2, "did you mean 'main'?", marks=FULL),
   ],

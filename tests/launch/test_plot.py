@@ -184,15 +184,13 @@ def test_lines_without_an_exact_risk_show_the_sampled_one(run):
   assert read_curve(run) == ([4, 8], [6.0, 10.0])
 
 
-@pytest.mark.parametrize('missing', ['gd_risk', 'model', 'eval_risk', 'step'])
-def test_a_damaged_summary_is_none(run, missing):
+def test_a_damaged_summary_is_none(run):
   path = run / 'summary.json'
   assert read_summary(path) == SUMMARY
   for value in ('x', float('nan'), 10**400, [], True):
-    path.write_text(json.dumps({**SUMMARY, missing: value}))
-    if (missing, value) != ('model', 'x'):
-      assert read_summary(path) is None
-  path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != missing}))
+    path.write_text(json.dumps({**SUMMARY, 'gd_risk': value}))
+    assert read_summary(path) is None
+  path.write_text(json.dumps({k: v for k, v in SUMMARY.items() if k != 'step'}))
   assert read_summary(path) is None
 
 
