@@ -111,7 +111,9 @@ def load(path: str | os.PathLike[str], step: int | None = None) -> SavedModel:
   registered; RunError for damaged files.
   """
   if is_hub(path):
-    return _load_file(hub().download(os.fspath(path)), step)
+    file = hub().download(os.fspath(path))
+    with _named(file, path):
+      return _load_file(file, step)
   path = workdir_path(path)
   if not is_url(path):
     path = or_shipped(path).absolute()  # as Orbax needs it
@@ -142,12 +144,20 @@ def _at_hand(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
       names = [one for one in names_below(folder) if not one.startswith(OPTIMIZER)]
       gcs().download(folder, names, local)
-      yield local
+      with _named(local, folder):
+        yield local
     except OSError as error:
       raise RunError(f'{folder} cannot be read: {error}') from error
-    except (UserError, RunError) as error:
-      error.args = (str(error).replace(str(local), str(folder)),)
-      raise
+
+
+@contextlib.contextmanager
+def _named(local: pathlib.Path, path: str | os.PathLike[str]) -> Iterator[None]:
+  """Errors in the block name what was copied in place of the local copy."""
+  try:
+    yield
+  except (UserError, RunError) as error:
+    error.args = (str(error).replace(str(local), os.fspath(path)),)
+    raise
 
 
 def _is_deleted(folder: pathlib.Path) -> bool:
