@@ -199,7 +199,6 @@ def test_no_examples_at_all(tmp_path, csv, parrot):
     prompts__num_examples=0, prompts__context_split='dev', readouts__grid_points=1001
   )
   summary = run(config, tmp_path / 'out', csv)
-  assert summary['context_guess_loss'] is None
   baselines = summary['baselines']
   assert baselines['context_mean'] == baselines['constant']
 
@@ -214,7 +213,6 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
     line['arms']['with_guess']['free'] for line in lines_of(tmp_path / 'out')
   ] == [{'value': None, 'answer': parrot.says}] * 12
   shown = read_run(tmp_path / 'out')
-  assert shown.facts['free, with guess'] == '- ± -, 0% parsed'
   assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
@@ -226,7 +224,7 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   ]
   config = small_config('own_benchmark')
   summary = run(config, tmp_path / 'classes', write_jsonl(tmp_path / 'moods', rows))
-  total, lines = 0.0, lines_of(tmp_path / 'classes')
+  lines = lines_of(tmp_path / 'classes')
   assert summary['metric'] == 'error rate'
   assert summary['arms']['without_guess']['expected']['parse_rate'] == 1
   for line in lines:
@@ -234,21 +232,6 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
     assert set(expected['probabilities']) == set(moods)
     assert sum(expected['probabilities'].values()) == pytest.approx(1)
     assert line['guess'] in moods
-    p = expected['probabilities'][line['label']]
-    total += -np.log(p) / 4
-  assert summary['log_losses']['with_guess']['loss'] == pytest.approx(total)
-  # The guesses have probabilities: of the class that was guessed they are the largest.
-  guesses = json.loads((tmp_path / 'classes' / 'guesses.json').read_text())
-  losses = []
-  for line in lines:
-    p = dict(zip(moods, guesses['probabilities']['test'][line['query']], strict=True))
-    assert sum(p.values()) == pytest.approx(1)
-    assert line['guess'] == max(p, key=p.__getitem__)
-    losses.append(-np.log(p[line['label']]))
-  assert summary['log_losses']['guess']['loss'] == pytest.approx(np.mean(losses))
-  shares = [{'glad': 2 / 3, 'sad': 1 / 3}[line['label']] for line in lines]
-  constant = summary['log_losses']['constant']['loss']
-  assert constant == pytest.approx(-np.mean(np.log(shares)))
 
 
 def test_a_benchmark_of_ones_own_with_numbers(tmp_path, parrot):
@@ -277,5 +260,3 @@ def test_the_shipped_configs_are_valid_and_locked(name):
   assert config.readouts.max_new_tokens == 150
   with refuses("unknown variant 'smok'", 'smoke'):
     small_config(name, 'smok')
-  with refuses("'stsb,trec_qa'", 'two benchmarks'):
-    small_config(name, 'stsb,trec_qa')

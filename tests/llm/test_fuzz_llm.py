@@ -3,31 +3,19 @@
 import pytest
 
 from tests import fuzz
-from tests.llm.pairs import (
-  PAIRS,
-  small_config,
-  write_jsonl,
-  write_sick,
-  write_stsb,
-  write_trec_qa,
-)
+from tests.llm.pairs import PAIRS, small_config, write_jsonl, write_stsb
 from tests.marks import FULL
 from zoo.llm import benchmarks
-from zoo.llm.benchmarks import PUBLISHED
 from zoo.llm.experiment import wording_of
 
 pytestmark = [*FULL, pytest.mark.timeout(2400)]
 
 
-@pytest.mark.parametrize(
-  ('name', 'write'),
-  [('stsb', write_stsb), ('sick_entailment', write_sick), ('trec_qa', write_trec_qa)],
-)
-def test_the_files_of_published_benchmarks(tmp_path, name, write):
-  path = write(tmp_path) / PUBLISHED[name].files[2]
+def test_the_files_of_sts_b(tmp_path):
+  path = write_stsb(tmp_path) / 'stsb-en-test.csv'
 
   def read():
-    PUBLISHED[name].read(tmp_path)
+    benchmarks.read_stsb(tmp_path)
 
   assert fuzz.check_all(path, read, fuzz.mutate_bytes) > 0.5
 

@@ -2,68 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from jaxtyping import Float
 
-from zoo.host.files import finite_or_null
-from zoo.llm.config import ORACLE
 from zoo.llm.experiment import Run
 from zoo.llm.guesses import Scale
-from zoo.llm.inference import crossing, p_value, paired_interval, weights
+from zoo.llm.inference import p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS, Readout, ReadoutName
-from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt, log_losses
+from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt
 from zoo.measure.intervals import holm
 
 LEVEL = 0.05  # for all comparisons of a readout together
 
-
-Row: TypeAlias = dict[str, Any]  # of the table, or a curve: numbers and texts by name
+Row: TypeAlias = dict[str, Any]  # of the table: numbers and texts by name
 
 
 class Cell(NamedTuple):
-  """A benchmark, the number of examples, and the name of the guess with its noise."""
+  """The number of examples, and the name of the guess with its noise."""
 
-  benchmark: str
   num_examples: int
   guess: str
-  noise: float
 
   @property
   def name(self) -> str:
     """Its folder."""
-    return f'{self.benchmark}/{self.num_examples}_examples/{self.guess}'
+    return f'{self.num_examples}_examples/{self.guess}'
 
 
 class Results(TypedDict):
   """The content of `ablation.json`.
 
-  There is a row for each cell and readout, and a curve for each oracle and readout. A
-  comparison in a row is a mean difference on the same prompts; negative is better. Its
-  interval has a level of 1 − 0.05/m, so that all m intervals of a readout hold together
-  with 95 %; its `p` is adjusted by Holm's method. What too few answers have, and a
-  weight that is not determined, is None.
-
-  A curve has the errors of guesses and of answers. Its `at` is None if it does not
-  cross the diagonal; `side` then says on which side it is. Its `low` and `high` are
-  None beyond the ends of the curve.
+  There is a row for each cell and readout. A comparison in a row is a mean difference
+  on the same prompts; negative is better. Its interval has a level of 1 − 0.05/m, so
+  that all m intervals of a readout hold together with 95 %; its `p` is adjusted by
+  Holm's method. What too few answers have, and a weight that is not determined, is
+  None.
   """
 
   model: str
   num_prompts: int
-  metrics: dict[str, str]  # by benchmark
+  metric: str
   num_comparisons: dict[str, int]  # by readout
   rows: list[Row]
-  curves: list[Row]
   seconds: float
 
 
-def results(runs: Mapping[Cell, Run], seed: int) -> Results:
+def results(runs: Mapping[Cell, Run]) -> Results:
   """All numbers of an ablation whose runs are finished."""
   found = {cell: by_prompt(run.ordered(), run.scale) for cell, run in runs.items()}
   summaries = {cell: run.finished() for cell, run in runs.items()}
@@ -80,21 +68,13 @@ def results(runs: Mapping[Cell, Run], seed: int) -> Results:
     pairs = zip(compared[::2], compared[1::2], strict=True)
     for (cell, run), pair in zip(runs.items(), pairs, strict=True):
       rows.append(_row(cell, run, found[cell], readout, *pair))
-  oracles = [cell for cell in runs if cell.guess.startswith(ORACLE)]
-  curves = [
-    _curve(name, num_examples, [found[cell] for cell in cells], readout, seed)
-    for (name, num_examples), group in itertools.groupby(oracles, lambda one: one[:2])
-    if len(cells := [*group]) > 1
-    for readout in READOUTS
-  ]
   first, *_ = summaries.values()
   return {
     'model': first['model'],
     'num_prompts': first['num_prompts'],
-    'metrics': {cell.benchmark: of['metric'] for cell, of in summaries.items()},
+    'metric': first['metric'],
     'num_comparisons': num_comparisons,
     'rows': rows,
-    'curves': curves,
     'seconds': sum(of['seconds'] for of in summaries.values()),
   }
 
@@ -133,11 +113,7 @@ def _row(
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
   fit = weights(*_encoded(lines, scale, readout)) or (None,) * 4
-  log_loss: list[float | None] = [None, None]
-  if scale.classes and readout == 'expected':
-    log_loss = [float(log_losses(lines, scale, arm).mean()) for arm in ARMS]
   return {
-    'benchmark': cell.benchmark,
     'num_examples': cell.num_examples,
     'guess': cell.guess,
     'readout': readout,
@@ -155,8 +131,6 @@ def _row(
     'own_weight_stderr': fit[3],
     'with_minus_without': against_own,
     'with_minus_guess': against_guess,
-    'log_loss_without': log_loss[0],
-    'log_loss_with': log_loss[1],
   }
 
 
@@ -183,40 +157,3 @@ def _vector(scale: Scale, found: Readout) -> list[float | str | None]:
   if scale.classes:
     return [float(found['value'] == name) for name in scale.classes]
   return [found['value']]
-
-
-def _curve(
-  benchmark: str,
-  num_examples: int,
-  oracles: Sequence[ByPrompt],
-  readout: ReadoutName,
-  seed: int,
-) -> Row:
-  """The curve over the sizes of the oracle's noise."""
-  guess = np.stack([of.baselines['guess'] for of in oracles])
-  answer = np.stack([of.losses[WITH][readout] for of in oracles])
-  found = crossing(guess, answer, seed)
-  points = [
-    (float(x[~np.isnan(y)].mean()), float(y[~np.isnan(y)].mean()))
-    for x, y in zip(guess, answer, strict=True)
-    if not np.isnan(y).all()
-  ]
-  side = 'crosses'
-  if not points:
-    side = 'no answers'
-  elif math.isinf(found.at):
-    side = 'nowhere below' if found.at > 0 else 'begins below'
-  return finite_or_null(
-    {
-      'benchmark': benchmark,
-      'num_examples': num_examples,
-      'readout': readout,
-      'guess_losses': [x for x, _ in points],
-      'answer_losses': [y for _, y in points],
-      'at': found.at,
-      'side': side,
-      'low': found.low,
-      'high': found.high,
-      'share_crossing': found.share,
-    }
-  )

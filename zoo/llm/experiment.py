@@ -131,8 +131,7 @@ def prepare(
 def begin(prepared: Run) -> None:
   """Writes the config and the guesses of a run; raises UserError or OSError."""
   open_workdir(prepared.out, prepared.config, _KIND)
-  content = json.dumps(dataclasses.asdict(prepared.guesses))
-  write_atomically(prepared.out / GUESSES, content + '\n')
+  write_atomically(prepared.out / GUESSES, json.dumps(prepared.guesses) + '\n')
 
 
 def complete(
@@ -222,7 +221,7 @@ def _ask(
 
 def _summary(prepared: Run, facts: ModelFacts) -> Summary:
   config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
-  guess, guesses = config.guess, prepared.guesses.labels
+  guess, guesses = config.guess, prepared.guesses
   return {
     **facts,
     'benchmark': config.benchmark.name,

@@ -1,8 +1,7 @@
-"""Statistics of the ablation: weights of the guess, comparisons, and crossings."""
+"""Statistics of the ablation: weights of the guess, and comparisons."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +9,6 @@ from jaxtyping import Float
 from scipy import stats
 
 from zoo.measure.intervals import estimate, interval
-
-_RESAMPLES = 2000
 
 
 class Weights(NamedTuple):
@@ -102,69 +99,3 @@ def _signs(differences: Float[np.ndarray, ' n']) -> _Signs | None:
   if len(sizes) > 1:
     return None
   return _Signs(int((differences > 0).sum()), int(np.count_nonzero(differences)))
-
-
-class Crossing(NamedTuple):
-  """Where a curve of answers' errors against guesses' errors meets the diagonal.
-
-  ∞ stands for a curve that is nowhere below the diagonal, −∞ for one that begins below
-  it. `share` is the share of resamples with a finite crossing.
-  """
-
-  at: float
-  low: float
-  high: float
-  share: float
-
-
-def crossing(
-  guess_losses: Float[np.ndarray, 's n'],
-  answer_losses: Float[np.ndarray, 's n'],
-  seed: int,
-) -> Crossing:
-  """The crossing of a curve over s sizes of noise and n prompts, with a 95 % interval.
-
-  Errors are means over prompts; prompts without an answer (NaN) are left out of both.
-  The interval is between the 2.5 % and 97.5 % points of 2000 bootstrap resamples of the
-  prompts.
-  """
-  _, n = answer_losses.shape
-  rng = np.random.default_rng(seed)
-  # How often each prompt is drawn; the first row is the sample itself.
-  drawn = np.concatenate(
-    [np.ones((1, n)), rng.multinomial(n, np.full(n, 1 / n), _RESAMPLES)]
-  )
-  known = ~np.isnan(answer_losses)
-  count = drawn @ known.T
-  # A size without answers is put on the diagonal at the end, where it crosses nothing.
-  end = np.finfo(np.float64).max
-  means = [
-    np.where(count, drawn @ np.where(known, losses, 0.0).T / np.maximum(count, 1), end)
-    for losses in (guess_losses, answer_losses)
-  ]
-  at, *resampled = first_crossings(*means).tolist()
-  found = np.array(resampled)
-  # Without interpolation, which would mix infinities.
-  low = np.quantile(found, 0.025, method='lower')
-  high = np.quantile(found, 0.975, method='higher')
-  share = float(np.isfinite(found).mean())
-  return Crossing(float(at), float(low), float(high), share)
-
-
-def first_crossings(
-  x: Float[np.ndarray, 'r s'], y: Float[np.ndarray, 'r s']
-) -> Float[np.ndarray, ' r']:
-  """The least x at which a line through s points goes below the diagonal, for r lines.
-
-  It is ∞ if no point is below the diagonal, and −∞ if the first point is.
-  """
-  order = np.argsort(x, axis=1, kind='stable')
-  x, above = (np.take_along_axis(of, order, axis=1) for of in (x, y - x))
-  below = above < 0
-  i = below.argmax(axis=1)
-  rows, before = np.arange(len(x)), np.maximum(i - 1, 0)
-  first, last = above[rows, before], above[rows, i]
-  crosses = below.any(axis=1) & (i > 0)
-  share = first / np.where(crosses, first - last, 1.0)
-  at = x[rows, before] + share * (x[rows, i] - x[rows, before])
-  return np.where(crosses, at, np.where(below.any(axis=1), -math.inf, math.inf))

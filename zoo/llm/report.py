@@ -30,11 +30,6 @@ def table(summary: Summary) -> str:
     [_baseline(key, metric), _loss(found)]
     for key, found in summary['baselines'].items()
   ]
-  if (of_contexts := summary['context_guess_loss']) is not None:
-    baselines.append(['guesses in the context', number(of_contexts)])
-  if (of_classes := summary['log_losses']) is not None:
-    for key, name in {**_ARMS, 'guess': 'guess alone', 'constant': 'train'}.items():
-      baselines.append([f'log loss, {name}', _loss(of_classes[key])])
   differences = [
     [name, *(_difference(summary[kind][r]) for kind in ('paired', 'against_guess'))]
     for r, name in READOUTS.items()

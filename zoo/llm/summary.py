@@ -39,10 +39,7 @@ class Results(TypedDict):
   metric: str
   num_prompts: int
   baselines: dict[str, Numbers]
-  context_guess_loss: float | None
   arms: dict[str, dict[ReadoutName, Numbers]]
-  # For classes: of the arms' expected values, the guess and the frequencies in train.
-  log_losses: dict[str, Numbers] | None
   paired: dict[ReadoutName, Numbers]
   against_guess: dict[ReadoutName, Numbers]
   seconds: float
@@ -123,43 +120,17 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   for arm in ARMS:
     masses = [line['arms'][arm]['expected'].get('mass', 0.0) for line in lines]
     arms[arm]['expected']['mass'] = float(np.mean(masses))
-  of_contexts = [line['context_guess_loss'] for line in lines]
-  known = [loss for loss in of_contexts if loss is not None]
   return {
     'metric': 'error rate' if scale.classes else 'mean squared error',
     'num_prompts': len(lines),
     'baselines': {name: _loss(losses) for name, losses in found.baselines.items()},
-    'context_guess_loss': float(np.mean(known)) if len(known) == len(lines) else None,
     'arms': arms,
-    'log_losses': _log_losses(lines, scale) if scale.classes else None,
     'paired': {
       r: _difference(with_guess[r] - found.losses[WITHOUT][r]) for r in READOUTS
     },
     'against_guess': {r: _difference(with_guess[r] - of_guess) for r in READOUTS},
     'seconds': sum(line['seconds'] for line in lines),
   }
-
-
-def log_losses(lines: Sequence[Line], scale: Scale, arm: str) -> Losses:
-  """−log p of the right class in the expected value of an arm, for each prompt."""
-  expected = [line['arms'][arm]['expected'].get('probabilities', {}) for line in lines]
-  return np.array(
-    [
-      scale.log_loss([of[name] for name in scale.classes], line['label'])
-      for of, line in zip(expected, lines, strict=True)
-    ]
-  )
-
-
-def _log_losses(lines: Sequence[Line], scale: Scale) -> dict[str, Numbers]:
-  found = {arm: _loss(log_losses(lines, scale, arm)) for arm in ARMS}
-  # A guess that was not fitted has no probabilities.
-  for name, known in (
-    ('guess', [line['guess_log_loss'] for line in lines]),
-    ('constant', [line['constant_log_loss'] for line in lines]),
-  ):
-    found[name] = _loss(np.array(known, np.float64))
-  return found
 
 
 class _Mean(NamedTuple):

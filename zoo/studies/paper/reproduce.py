@@ -120,7 +120,6 @@ def _page(
   words = {name: (FIGURES[name].title, FIGURES[name].caption) for name in FIGURES}
   if language_model is not None:
     words['6'] = TITLE, language_model.caption
-    found = {'Figure 6': language_model.facts, **found}
   figures = {
     f'figure_{name}': reports.figure_of(shown, *words[name])
     for name, shown in plots.items()
