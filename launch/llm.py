@@ -10,7 +10,7 @@
 
 STSB is a folder with the three stsb-en-*.csv of github.com/PhilipMay/stsb-multi-mt;
 LLAMA is a folder of Hugging Face or a GGUF file, of any decoder that transformers has.
-docs/llm.md tells how to take your own benchmark. Rerun the same command to resume after an
+docs/llm.md has your own benchmark. Rerun the same command to resume after an
 interruption.
 """
 

@@ -43,7 +43,7 @@ def test_a_folder_is_answered_in_words_numbers_and_pictures(checkpoint, cache):
   assert found['against'] == 'gd'
   assert found['risks']['risk'] == found['risks']['other_risk']  # it is itself
   pictures = {path.name: path.read_bytes()[:4] for path in out.glob('*.png')}
-  names = 'alignment', 'examples', 'heads', 'interpolation', 'out_of_distribution'
+  names = 'alignment', 'examples', 'heads', 'out_of_distribution'
   names += 'shift', 'step_matrix'
   assert pictures == {f'{name}.png': b'\x89PNG' for name in names}
   assert {path.name for path in out.iterdir()} == {*pictures, 'report.html'}

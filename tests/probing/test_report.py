@@ -55,7 +55,7 @@ def test_a_gd_transformer_is_gradient_descent():
   assert [one['name'] for one in found['shifts']] == list(zoo.probing.SHIFTS)
   assert found['risks']['risk'].keys() == {'mean', 'stderr'}
   drawings = pictures(report, model, zoo.estimators.gradient_descent(task), task)
-  names = 'alignment', 'examples', 'step_matrix', 'heads', 'interpolation', 'shift'
+  names = 'alignment', 'examples', 'step_matrix', 'heads', 'shift'
   names += ('out_of_distribution',)
   assert set(drawings) == set(names)
   html = page(report, 'a <model>', drawings)

@@ -13,8 +13,6 @@ from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
-from zoo.probing.paths import constructed_optimum as constructed_optimum
-from zoo.probing.paths import interpolation as interpolation
 from zoo.probing.report import REFERENCES as REFERENCES
 from zoo.probing.report import default_reference as default_reference
 from zoo.probing.report import probe as probe

@@ -25,7 +25,6 @@ from zoo.models.tokens import num_tokens, token_names
 from zoo.probing.activations import mean_attention
 from zoo.probing.attention_heads import Head
 from zoo.probing.implicit import ImplicitAlgorithm
-from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.shifts import Shift, TaskShift
 from zoo.probing.similarity import answers
@@ -79,9 +78,6 @@ def pictures(
     'step_matrix': lambda: report.algorithm and plot_step_matrix(report.algorithm),
     'attention': lambda: _plot_attention_of(subject, task),
     'heads': lambda: report.heads and plot_heads(report.heads),
-    'interpolation': lambda: (
-      report.to_optimum and plot_interpolation(report.to_optimum)
-    ),
     'shift': lambda: report.shifts and plot_shifts(report.shifts, against),
     'out_of_distribution': lambda: (
       report.task_shifts and plot_task_shifts(report.task_shifts, report.against)
@@ -137,24 +133,6 @@ def _scatter(
   low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
   axes.plot([low, high], [low, high], color=GREY, linewidth=1, zorder=1)
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
-
-
-def plot_interpolation(path: Interpolation) -> Figure:
-  """The exact risk on the lines to the constructed optimum."""
-  lines = [
-    ('through the weights', 'line', PURPLE, path.weight_risk),
-    ('through the learning rules', 'dashed', ORANGE, path.rule_risk),
-  ]
-  shown = [
-    series(name, kind, colour, path.fraction, risk)
-    for name, kind, colour, risk in lines
-    if risk is not None
-  ]
-  axis = 'fraction of the path from the model to the constructed optimum'
-  panel = Panel('', axis, 'exact in-context risk', tuple(shown))
-  figure = render_grid([panel], 1, 3.1)
-  figure.axes[0].ticklabel_format(useOffset=False)
-  return figure
 
 
 def plot_shifts(shifts: Sequence[Shift], against: str) -> Figure:

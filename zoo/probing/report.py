@@ -25,11 +25,6 @@ from zoo.probing.guesses import LearnedGuess, learned_guess
 from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
 from zoo.probing.lens import LayerCurve, Lens, lens
 from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
-from zoo.probing.paths import (
-  Interpolation,
-  constructed_optimum,
-  interpolation,
-)
 from zoo.probing.scores import Risks, Score, risks, score
 from zoo.probing.shifts import SHIFTS, Shift, TaskShift, shift, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
@@ -69,8 +64,6 @@ class Report:
   guess: LearnedGuess | None = None
   alignment: Alignment | None = None
   heads: list[Head] | None = None
-  to_other: Interpolation | None = None
-  to_optimum: Interpolation | None = None  # to the constructed optimum
   lens: Lens | None = None  # the loss of what can be read after each layer
   shifts: list[Shift] = dataclasses.field(default_factory=list)
   # On the tasks from `task.shifts()`, at C examples.
@@ -152,7 +145,9 @@ def probe(
   if 'comparison' in parts.errors and parts.found.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured
   if theory.covers(task) and has_rule(subject):
-    _measure_rule(parts, subject, other, task)
+    parts.measure('algorithm', implicit_algorithm, subject, task)
+    if isinstance(subject, LinearAttention):
+      parts.measure('heads', heads, subject, task)
   else:
     _measure_samples(parts, subject, task, num_prompts, seed)
   is_descent, verdict = _judge(task, parts.found)
@@ -201,20 +196,6 @@ class _Parts:
 def _in_words(error: Exception) -> str:
   kind = '' if isinstance(error, UserError) else f'{type(error).__name__}: '
   return f'{kind}{in_one_line(error, 200)}'
-
-
-def _measure_rule(
-  parts: _Parts, subject: Predictor, other: Predictor | None, task: LinearRegression
-) -> None:
-  """Measures what requires a learning rule."""
-  optimum = parts.attempt('to_optimum', constructed_optimum, subject, task)
-  parts.measure('algorithm', implicit_algorithm, subject, task)
-  if isinstance(subject, LinearAttention):
-    parts.measure('heads', heads, subject, task)
-  if other is not None and has_rule(other):
-    parts.measure('to_other', interpolation, subject, other, task)
-  if optimum is not None:
-    parts.measure('to_optimum', interpolation, subject, optimum, task)
 
 
 def _measure_samples(

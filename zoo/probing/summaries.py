@@ -16,7 +16,6 @@ from zoo.probing.guesses import LearnedGuess
 from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.lens import Lens
 from zoo.probing.nearest import SampledAlgorithm
-from zoo.probing.paths import Interpolation
 from zoo.probing.report import Report
 from zoo.probing.scores import Risks, Score
 from zoo.probing.shifts import Shift, ShiftedRisk, TaskShift
@@ -56,7 +55,6 @@ def tables(report: Report) -> list[Table]:
     report.alignment and _alignment_table(report.alignment, against),
     report.score and _score_table(report.score, against),
     report.heads and _head_table(report.heads),
-    report.to_optimum and _path_table(report.to_optimum),
     report.lens and _lens_table(report.lens),
     report.shifts and _shift_table(report.shifts, against),
     report.task_shifts and _task_shift_table(report.task_shifts, report.against),
@@ -213,18 +211,6 @@ def _head_table(found: list[Head]) -> Table | None:
     for number, head in enumerate(found)
   ]
   return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
-
-
-def _path_table(path: Interpolation) -> Table | None:
-  if path.weight_risk is None:
-    return None
-  top = int(np.argmax(path.weight_risk))
-  rows = [
-    ('the model', '0', _exact(path.weight_risk[0])),
-    ('highest risk', f'{path.fraction[top]:.2f}', _exact(path.weight_risk[top])),
-    ('the constructed optimum', '1', _exact(path.weight_risk[-1])),
-  ]
-  return Table(rows, ('line through the weights', 'fraction', 'exact risk'))
 
 
 def _shift_table(shifts: list[Shift], against: str) -> Table:

@@ -17,7 +17,7 @@ from flax import nnx
 from jaxtyping import Float
 
 import zoo
-from zoo import estimators, probing, theory
+from zoo import estimators, theory
 from zoo.core.learning_rule import LearningRule
 from zoo.models import LTB, MultiHeadLSA, YqLSA
 from zoo.models.linear_attention import LinearAttention
@@ -202,12 +202,13 @@ def risks_to_flipped(
 
   Half way, on the straight line through the weights, both matrices are 0.
   """
-  flipped = nnx.clone(model)
-  flipped.w_p[...], flipped.w_q[...] = -model.w_p[...], -model.w_q[...]
-  risks = probing.interpolation(model, flipped, subject, num_points=3).weight_risk
-  assert risks is not None  # models of one class and shape
-  one, middle, other = risks.tolist()
-  return one, middle, other
+  risks = []
+  for factor in 1.0, 0.0, -1.0:
+    other = nnx.clone(model)
+    other.w_p[...], other.w_q[...] = factor * model.w_p[...], factor * model.w_q[...]
+    risks.append(float(theory.exact_risk(other, subject)))
+  one, middle, flipped = risks
+  return one, middle, flipped
 
 
 def free_difference(
