@@ -37,14 +37,10 @@ _CAPTIONS = {
     'The value vector b_h and the bilinear form A_h of each head, each divided by its '
     'largest entry.',
   ),
-  'shift': (
-    'Shifts',
-    'The risk as the task is shifted away from the training task. Lines are exact, '
-    'points sampled with one standard error.',
-  ),
   'out_of_distribution': (
     'Out of distribution',
-    'The loss on the shifted tasks that the task defines, with one standard error.',
+    'The loss on the shifted tasks that the task defines: exact where it has no bar, '
+    'and otherwise sampled, with one standard error.',
   ),
 }
 

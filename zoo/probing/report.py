@@ -26,10 +26,9 @@ from zoo.probing.implicit import ImplicitAlgorithm, implicit_algorithm
 from zoo.probing.lens import LayerCurve, Lens, lens
 from zoo.probing.nearest import SampledAlgorithm, least_prompts, sampled_algorithm
 from zoo.probing.scores import Risks, Score, risks, score
-from zoo.probing.shifts import SHIFTS, Shift, TaskShift, shift, task_shift
+from zoo.probing.shifts import TaskShift, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
-from zoo.tasks import LinearRegression
 from zoo.tasks.base import is_squared
 from zoo.tasks.baselines import HostBaseline
 
@@ -44,7 +43,6 @@ REFERENCES = {
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task
-_NUM_MOVED = 8192  # prompts of each value of a shifted property
 _NUM_FITTED = 16384  # prompts, for the nearest algorithms
 
 
@@ -65,7 +63,6 @@ class Report:
   alignment: Alignment | None = None
   heads: list[Head] | None = None
   lens: Lens | None = None  # the loss of what can be read after each layer
-  shifts: list[Shift] = dataclasses.field(default_factory=list)
   # On the tasks from `task.shifts()`, at C examples.
   task_shifts: list[TaskShift] = dataclasses.field(default_factory=list)
   score: Score | None = None  # on a frozen set, if one was given
@@ -153,7 +150,15 @@ def probe(
   is_descent, verdict = _judge(task, parts.found)
   if isinstance(subject, Layered):
     parts.measure('lens', lens, subject, task, few, seed)
-  _measure_shifts(parts, subject, other, task, num_prompts, seed)
+  shifted = parts.attempt('task_shifts', task.shifts) or {}
+  few = min(num_prompts, _NUM_SHIFTED)
+  shifts = [
+    parts.attempt(
+      f'task_shifts, {name}', task_shift, subject, other, name, moved, few, seed
+    )
+    for name, moved in shifted.items()
+  ]
+  parts.found['task_shifts'] = [one for one in shifts if one is not None]
   failures = parts.end()
   return Report(is_descent, verdict, against_name, **parts.found, failures=failures)
 
@@ -221,34 +226,6 @@ def _judge(task: Task, found: dict[str, Any]) -> tuple[bool, str]:
   if (sampled := found.get('sampled')) is not None:
     return judge_by_samples(sampled)
   return False, 'Unknown: its algorithm could not be measured.'
-
-
-def _measure_shifts(
-  parts: _Parts,
-  subject: Predictor,
-  other: Predictor | None,
-  task: Task,
-  num_prompts: int,
-  seed: int,
-) -> None:
-  """Measures the losses on shifted tasks."""
-  kinds = SHIFTS if theory.covers(task) and other is not None else ()
-  shifts = [
-    parts.attempt(
-      f'shifts, {kind}', shift, subject, other, task, kind, _NUM_MOVED, seed
-    )
-    for kind in kinds
-  ]
-  few = min(num_prompts, _NUM_SHIFTED)
-  tasks = parts.attempt('task_shifts', task.shifts) or {}
-  task_shifts = [
-    parts.attempt(
-      f'task_shifts, {name}', task_shift, subject, other, name, shifted, few, seed
-    )
-    for name, shifted in tasks.items()
-  ]
-  parts.found['shifts'] = [one for one in shifts if one is not None]
-  parts.found['task_shifts'] = [one for one in task_shifts if one is not None]
 
 
 def _plain(value: object) -> object:
