@@ -13,10 +13,7 @@ from zoo.probing.lens import Lens as Lens
 from zoo.probing.lens import lens as lens
 from zoo.probing.nearest import SampledAlgorithm as SampledAlgorithm
 from zoo.probing.nearest import sampled_algorithm as sampled_algorithm
-from zoo.probing.report import REFERENCES as REFERENCES
-from zoo.probing.report import default_reference as default_reference
 from zoo.probing.report import probe as probe
-from zoo.probing.report import reference as reference
 from zoo.probing.report import references as references
 from zoo.probing.scores import risks as risks
 from zoo.probing.scores import score as score

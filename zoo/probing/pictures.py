@@ -17,7 +17,6 @@ from matplotlib.colors import Normalize
 
 from zoo.core.errors import in_one_line
 from zoo.core.protocols import Predictor, Task
-from zoo.measure.intervals import Estimate
 from zoo.measure.predict import run, sample_batches
 from zoo.models.token_model import TokenModel
 from zoo.models.tokens import num_tokens, token_names
@@ -53,16 +52,12 @@ _LEAST = (
 
 
 def pictures(
-  report: Report, subject: Predictor, other: Predictor | None, task: Task
+  report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by file name; one that fails is left out, with a warning.
-
-  `other` is None for a report without another predictor.
-  """
-  against = report.against or ''
+  """The figures of a report, by file name; one that fails is left out, with a warning."""
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
-      report.alignment and other and plot_alignment(subject, other, task, against)
+      report.alignment and plot_alignment(subject, other, task, report.against)
     ),
     'examples': lambda: (
       report.comparison and plot_by_examples({_MODEL: report.comparison})
@@ -126,37 +121,28 @@ def _scatter(
   axes.scatter(x, y, s=4, color=BLUE, alpha=0.5, linewidths=0)
 
 
-def _colour_of_other(against: str) -> str:
-  """That of the baseline of this name in all pictures, or that of a second model."""
-  return BASELINES.get(against, VERMILION)
-
-
-def plot_task_shifts(found: Sequence[TaskShift], against: str | None) -> Figure:
+def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
   """The losses of both predictors on each shifted task, one task per row.
 
-  Exact risks have no bars. Without the name of another predictor only the model's are
-  shown.
+  Exact risks have no bars.
   """
-  losses = {_MODEL: [_known(one.risk, one.exact_risk) for one in found]}
-  if against is not None:
-    others = [_known(one.other_risk, one.other_exact_risk) for one in found]
-    losses[against] = others
-  every = [one.mean for each in losses.values() for one in each if one is not None]
-  least = _LEAST * max(every, default=0.0)
+  # The colour of a baseline is the same in all pictures.
+  colours = {_MODEL: BLUE, against: BASELINES.get(against, VERMILION)}
+  points = []
+  for one in found:
+    for label, sampled, exact in (
+      (_MODEL, one.risk, one.exact_risk),
+      (against, one.other_risk, one.other_exact_risk),
+    ):
+      mean, stderr = sampled or (math.nan, math.nan)
+      known = (mean, stderr) if exact is None else (exact, math.nan)
+      points.append(Point(one.name, label, *known))
+  least = _LEAST * np.nanmax([point.value for point in points] or [0.0])
+  # A risk of 0 has no place on a log axis.
   points = [
-    Point(shift.name, label, *loss)
-    if loss is not None and loss.mean > least
-    else Point(shift.name, label, math.nan)
-    for label, each in losses.items()
-    for shift, loss in zip(found, each, strict=True)
+    point if point.value > least else point._replace(value=math.nan) for point in points
   ]
-  both = BLUE, _colour_of_other(against or '')
-  colours = dict(zip(losses, both, strict=False))
   return plot_rows({'': points}, 'loss (log scale)', colours, value='log')
-
-
-def _known(sampled: Estimate | None, exact: float | None) -> Estimate | None:
-  return sampled if exact is None else Estimate(exact, math.nan)
 
 
 def plot_step_matrix(found: ImplicitAlgorithm) -> Figure:

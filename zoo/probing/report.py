@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 from flax import nnx
-from tqdm import tqdm
 
 from zoo import estimators, theory
 from zoo.core.errors import UserError, check_name, in_one_line
@@ -30,16 +29,7 @@ from zoo.probing.shifts import TaskShift, task_shift
 from zoo.probing.similarity import Alignment, alignment, has_rule
 from zoo.probing.verdicts import judge, judge_by_baselines, judge_by_samples
 from zoo.tasks.base import is_squared
-from zoo.tasks.baselines import HostBaseline
-
-# The estimators that a model can be compared with by name on linear regression; other
-# tasks define their own.
-REFERENCES = {
-  'gd': 'one step of gradient descent from the prior mean, with the best step size',
-  'gd_beta': 'one step from the prior mean with the best matrix (GD-β)',
-  'bayes': 'the posterior mean',
-}
-
+from zoo.tasks.baselines import HostBaseline, Zero
 
 _NUM_COMPARED = 4096  # prompts, for the baselines at every number of examples
 _NUM_SHIFTED = 1024  # prompts of each shifted task
@@ -52,7 +42,7 @@ class Report:
 
   is_gradient_descent: bool
   verdict: str
-  against: str | None  # None: there is no other predictor
+  against: str
   risks: Risks | None = None  # on fresh prompts of the task
   # With the task's baselines, by number of examples.
   comparison: Comparison | None = None
@@ -76,8 +66,9 @@ class Report:
 def references(task: Task) -> dict[str, Predictor]:
   """The predictors that a model can be compared with by name, the default first.
 
-  For a task that exact theory covers these are REFERENCES; for other tasks they are the
-  task's baselines, except those fitted by other libraries.
+  For a task that exact theory covers these are the best step of gradient descent from
+  the prior mean, the best step with a matrix, and the posterior mean; for other tasks
+  the task's baselines, except those fitted by other libraries, or the answer 0.
   """
   if theory.covers(task):
     return {
@@ -85,22 +76,12 @@ def references(task: Task) -> dict[str, Predictor]:
       'gd_beta': estimators.gd_beta(task),
       'bayes': estimators.bayes(task),
     }
-  return {
+  found = {
     name: baseline
     for name, baseline in task.baselines().items()
     if not isinstance(baseline, HostBaseline)
   }
-
-
-def reference(name: str, task: Task) -> Predictor:
-  """One of the references of a task; raises UserError for an unknown name."""
-  known = references(task)
-  return known[check_name('estimator', name, known)]
-
-
-def default_reference(task: Task) -> str | None:
-  """The name of the first reference of a task; None if it has none."""
-  return next(iter(references(task)), None)
+  return found or {'zero': Zero()}
 
 
 def probe(
@@ -115,29 +96,22 @@ def probe(
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor; for a task without references the subject is probed alone. Both predictors
-  are also scored on the prompts of an `evaluation_set`; a reference is still built for
+  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a reference is still built for
   `task`. A part that fails is None, and `failures` has its error. Raises UserError for
   an unknown reference, and for a predictor that cannot be called on the task's prompts.
   """
-  if against is None:
-    against = default_reference(task)
-  other = reference(against, task) if isinstance(against, str) else against
-  if against_name is None and other is not None:
-    against_name = against if isinstance(against, str) else type(other).__name__
-  if other is None and evaluation_set is not None:
-    raise UserError(
-      f'{type(task).__name__} has no baselines to score on {evaluation_set.name}; '
-      'compare with another model'
-    )
+  if against is None or isinstance(against, str):
+    known = references(task)
+    against_name = check_name('estimator', against or next(iter(known)), known)
+    against = known[against_name]
+  other, against_name = against, against_name or type(against).__name__
   parts = _Parts()
   few = min(num_prompts, _NUM_COMPARED)
-  if other is not None:
-    if evaluation_set is not None:
-      parts.measure('score', score, subject, other, evaluation_set)
-    parts.measure('risks', risks, subject, other, task, num_prompts, seed)
-    if task.num_outputs == 1:
-      parts.measure('alignment', alignment, subject, other, task, num_prompts, seed)
+  if evaluation_set is not None:
+    parts.measure('score', score, subject, other, evaluation_set)
+  parts.measure('risks', risks, subject, other, task, num_prompts, seed)
+  if task.num_outputs == 1:
+    parts.measure('alignment', alignment, subject, other, task, num_prompts, seed)
   parts.measure('comparison', compare, subject, task, few, seed)
   if 'comparison' in parts.errors and parts.found.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured
@@ -159,12 +133,12 @@ def probe(
     for name, moved in shifted.items()
   ]
   parts.found['task_shifts'] = [one for one in shifts if one is not None]
-  failures = parts.end()
+  failures = {name: _in_words(error) for name, error in parts.errors.items()}
   return Report(is_descent, verdict, against_name, **parts.found, failures=failures)
 
 
 class _Parts:
-  """Measures the parts of a report, shows the progress, and keeps the errors."""
+  """Measures the parts of a report, logs the progress, and keeps the errors."""
 
   # What calls both predictors on the prompts first, and so finds a user's mistake.
   _CHECKS = 'score', 'risks', 'comparison'
@@ -172,7 +146,6 @@ class _Parts:
   def __init__(self) -> None:
     self.found: dict[str, Any] = {}  # by field of the report
     self.errors: dict[str, Exception] = {}
-    self._bar = tqdm(desc='probe', leave=False, disable=None, bar_format='{desc}')
 
   def measure(self, name: str, function: Callable[..., Any], *given: Any) -> None:
     """Keeps the result of a function for the field `name` of the report."""
@@ -180,9 +153,7 @@ class _Parts:
 
   def attempt(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
     """The result of a function; None if it fails, after a warning."""
-    if self._bar.disable:  # not in a terminal
-      logging.info('probe: %s', name)
-    self._bar.set_description_str(f'probe: {name}')
+    logging.info('probe: %s', name)
     try:
       return function(*given)
     except Exception as error:  # a user's predictor or task may raise anything
@@ -191,11 +162,6 @@ class _Parts:
       self.errors[name] = error
       logging.warning('%s is left out of the report: %s', name, _in_words(error))
       return None
-
-  def end(self) -> dict[str, str]:
-    """Removes the progress from the terminal; returns the errors in words."""
-    self._bar.close()
-    return {name: _in_words(error) for name, error in self.errors.items()}
 
 
 def _in_words(error: Exception) -> str:

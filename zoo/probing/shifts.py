@@ -19,8 +19,7 @@ class TaskShift:
   """The losses of two predictors on the same prompts of a shifted task.
 
   A risk is None for a predictor that fails on the task, such as one with learned
-  positions on a longer context; `failure` then holds the error. The other risk is also
-  None if there is no other predictor.
+  positions on a longer context; `failure` then holds the error.
   """
 
   name: str  # in `task.shifts()`
@@ -34,7 +33,7 @@ class TaskShift:
 
 def task_shift(
   subject: Predictor,
-  other: Predictor | None,
+  other: Predictor,
   name: str,
   shifted: Task,
   num_prompts: int = 2048,
@@ -50,10 +49,9 @@ def task_shift(
   for predictor in (subject, other):
     risk = exact = None
     try:
-      if predictor is not None:
-        losses = sample_losses({'': predictor}, shifted, num_prompts, seed, lengths=at)
-        risk = estimate(losses[''][:, -1])
-        exact = known_risk(predictor, shifted)
+      losses = sample_losses({'': predictor}, shifted, num_prompts, seed, lengths=at)
+      risk = estimate(losses[''][:, -1])
+      exact = known_risk(predictor, shifted)
     except Exception as error:  # a user's model may raise anything
       kind, reason = type(predictor).__name__, in_one_line(error, 200)
       failures.append(f'{kind}: {type(error).__name__}: {reason}')

@@ -44,7 +44,7 @@ def summary(report: Report) -> str:
 
 def tables(report: Report) -> list[Table]:
   """The tables of a report; the first cell of each header is the table's title."""
-  against = report.against or ''
+  against = report.against
   found = [
     report.risks and _risk_table(report.risks, 'risk', against),
     report.algorithm and _algorithm_table(report.algorithm),
@@ -55,7 +55,7 @@ def tables(report: Report) -> list[Table]:
     report.score and _score_table(report.score, against),
     report.heads and _head_table(report.heads),
     report.lens and _lens_table(report.lens),
-    report.task_shifts and _task_shift_table(report.task_shifts, report.against),
+    report.task_shifts and _task_shift_table(report.task_shifts, against),
     report.failures and _failure_table(report.failures),
   ]
   return [table for table in found if isinstance(table, Table)]
@@ -211,18 +211,15 @@ def _head_table(found: list[Head]) -> Table | None:
   return Table(rows, ('head', 'share of the update', 'cost of pruning it'))
 
 
-def _task_shift_table(found: list[TaskShift], against: str | None) -> Table:
+def _task_shift_table(found: list[TaskShift], against: str) -> Table:
   rows = []
   for one in found:
-    losses = [(one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)]
-    shown = losses[:1] if against is None else losses
-    rows.append([one.name, *(_known(*loss) for loss in shown)])
-  header = ['out of distribution', 'loss of this model ± s.e.']
-  note = [f'{one.name}: {one.failure}' for one in found if one.failure]
-  if against is not None:
-    header.append(f'loss of {against}')
-    beyond = '; it is not the least possible there' if against == 'bayes' else ''
-    note.insert(0, f'({against} is that of the training task on all of them{beyond})')
+    losses = (one.risk, one.exact_risk), (one.other_risk, one.other_exact_risk)
+    rows.append([one.name, *(_known(*loss) for loss in losses)])
+  header = 'out of distribution', 'loss of this model ± s.e.', f'loss of {against}'
+  beyond = '; it is not the least possible there' if against == 'bayes' else ''
+  note = [f'({against} is that of the training task on all of them{beyond})']
+  note += [f'{one.name}: {one.failure}' for one in found if one.failure]
   return Table(rows, header, note='\n'.join(note))
 
 
