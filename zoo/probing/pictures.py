@@ -54,7 +54,7 @@ _LEAST = (
 def pictures(
   report: Report, subject: Predictor, other: Predictor, task: Task
 ) -> dict[str, Figure]:
-  """The figures of a report, by file name; one that fails is left out, with a warning."""
+  """The figures of a report by file name; one that fails is left out with a warning."""
   drawings: dict[str, Callable[[], Any]] = {
     'alignment': lambda: (
       report.alignment and plot_alignment(subject, other, task, report.against)

@@ -96,9 +96,10 @@ def probe(
   """Probes a model, an estimator or a rule on a task, next to another predictor.
 
   `against` is the name of one of the `references` of the task, None for the first, or a
-  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a reference is still built for
-  `task`. A part that fails is None, and `failures` has its error. Raises UserError for
-  an unknown reference, and for a predictor that cannot be called on the task's prompts.
+  predictor. Both predictors are also scored on the prompts of an `evaluation_set`; a
+  reference is still built for `task`. A part that fails is None, and `failures` has its
+  error. Raises UserError for an unknown reference, and for a predictor that cannot be
+  called on the task's prompts.
   """
   if against is None or isinstance(against, str):
     known = references(task)
