@@ -15,7 +15,6 @@ ARGUMENTS = '--smoke', '--figures=2', '--seeds=2', '--objective=sampled'
   ('arguments', 'said'),
   [
     (['--figures=9'], "unknown figure '9'"),
-    (['--figures=contxt'], "did you mean 'context'?"),
     (['--figures='], 'no figure is named'),
     (['--seeds=0'], '--seeds is 0'),
     (['--part=0/4'], "the part is '0/4'"),

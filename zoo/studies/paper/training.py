@@ -51,10 +51,6 @@ class Runs:
     """The runs of a point, one for each seed."""
     return self._rows[point]
 
-  def final(self, point: Point, field: str = 'exact_risk') -> list[float]:
-    """A field of the summary, for each seed."""
-    return [row[field] for row in self[point]]
-
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:

@@ -1,17 +1,12 @@
-"""The figures of arXiv 2512.04268, and three more: their models and plots."""
+"""Figures 1 to 5 of arXiv 2512.04268: their models and plots."""
 
 from zoo.reports.plots import Plot
-from zoo.studies.paper.figures import beyond, fixed_guess, shift, trained_guess
+from zoo.studies.paper.figures import fixed_guess, trained_guess
 from zoo.studies.paper.figures.parts import Figure as Figure
 from zoo.studies.paper.training import Runs
 
-# The figures by name: 1 to 5 are the paper's.
-FIGURES: dict[str, Figure] = {
-  **fixed_guess.FIGURES,
-  **trained_guess.FIGURES,
-  **beyond.FIGURES,
-  **shift.FIGURES,
-}
+# By name.
+FIGURES: dict[str, Figure] = {**fixed_guess.FIGURES, **trained_guess.FIGURES}
 
 
 def plot(name: str, runs: Runs) -> Plot:

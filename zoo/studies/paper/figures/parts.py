@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike
 
 from zoo.reports.plots import Panel, Series, level, series
 from zoo.studies.paper import setting
@@ -44,11 +43,10 @@ def dots(
   name: str,
   colour: str,
   points: Mapping[int, Point] | Mapping[float, Point],
-  less: ArrayLike = 0.0,
 ) -> Series:
-  """The final exact risk of each point, by x, minus `less`."""
-  finals = np.transpose([runs.final(at) for at in points.values()])
-  return series(name, 'dots', colour, list(points), finals - np.asarray(less))
+  """The final exact risk of each point, by x."""
+  finals = [[row['exact_risk'] for row in runs[at]] for at in points.values()]
+  return series(name, 'dots', colour, list(points), np.transpose(finals))
 
 
 def training(key: str, curves: Sequence[Series]) -> Panel:
