@@ -267,23 +267,6 @@ CLAIMS = (
     'every C, and the point is the optimum.',
   ),
   Claim(
-    key='theorem-4-any-step',
-    source='Beyond the paper: Theorem 4 for any step size',
-    statement='As C → ∞ the GD transformer of eq. 7 is a stationary point of the risk '
-    'of yq-LSA, for every η.',
-    exact={
-      'half_a_step': 'update_gradient(one_step(0.5), task(10 ** 7))',
-      'as_printed': 'update_gradient(one_step(1.0 / 10 ** 7), task(10 ** 7))',
-      'half_a_step_in_weights': 'weight_gradient(gd_transformer(0.5), task(10 ** 7))',
-      'as_printed_in_weights': 'weight_gradient(gd_transformer(1.0 / 10 ** 7), task(10 '
-      '** 7))',
-    },
-    holds='max(half_a_step_in_weights, as_printed_in_weights) < 0.001',
-    note='One possible reading of Theorem 4. The gradients are those at C = 10⁷. Only '
-    'η = 1 is stationary in the limit; as printed, with W_P = −(η/C) I, the step '
-    'itself goes to 0.',
-  ),
-  Claim(
     key='appendix-b3',
     source='Appendix B.3',
     statement='At finite C the gradient at the GD transformer leaves a residual of '
@@ -385,21 +368,6 @@ CLAIMS = (
     'exactly and gd < min(infimum, lowest_of_figure_2, lowest_of_figure_3)',
     figures=('2', '3'),
     note='With features of equal variance.',
-  ),
-  Claim(
-    key='strict-bound-covariance',
-    source='Beyond the paper',
-    statement='One step of gradient descent with the best step size is a lower bound '
-    'for every covariance of the features.',
-    exact_steps='unequal = task(mean=0.5, feature_covariance=stretched(10.0))',
-    exact={
-      'gd': 'gd_risk(unequal)',
-      'infimum': 'best_risk(unequal)',
-      'optimum': 'best_risk(unequal, None)',
-    },
-    holds='infimum >= gd',
-    note='Eleven heads with the initial guess 0 have a lower risk, since they learn a '
-    'matrix step.',
   ),
   Claim(
     key='figure-1',

@@ -153,22 +153,11 @@ def _configs(points: Sequence[Point], objective: str, train: Trainer) -> dict[st
 
 
 def verdicts_of(claims: Sequence[reports.Claim]) -> str:
-  """How many claims of the paper have each verdict, and how many that go beyond it."""
-  beyond = [claim for claim in claims if claim['source'].startswith('Beyond the paper')]
-  of_paper = [claim for claim in claims if claim not in beyond]
-  text = f'Verdicts on the {len(of_paper)} claims of the paper: {_counts(of_paper)}.'
-  if beyond:
-    text += (
-      f' On {len(beyond)} that the paper does not make, with the source “Beyond the '
-      f'paper”: {_counts(beyond)}.'
-    )
-  return text
-
-
-def _counts(claims: Sequence[reports.Claim]) -> str:
+  """How many claims have each verdict."""
   verdicts = [claim['verdict'] for claim in claims]
-  return '; '.join(
+  counts = (
     f'{verdict or "not measured in this run"}: {verdicts.count(verdict)}'
     for verdict in ('holds', 'holds, not sharp', 'fails', None)
     if verdict in verdicts
   )
+  return f'Verdicts on the {len(claims)} claims: {"; ".join(counts)}.'

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
 
 import zoo
 from zoo import estimators, theory
@@ -46,29 +45,13 @@ def within(share: float, one: float, other: float) -> bool:
 def task(
   c: int = CONTEXT_LENGTH,
   mean: float = PRIOR_MEAN,
-  feature_covariance: Float[np.ndarray, 'd d'] | None = None,
   noise_std: float = 0.0,
 ) -> LinearRegression:
   """Linear regression with d = 10 features and C examples.
 
   `mean` is the prior mean of each weight.
   """
-  return LinearRegression(
-    NUM_FEATURES,
-    c,
-    prior_mean=mean,
-    feature_covariance=feature_covariance,
-    noise_std=noise_std,
-  )
-
-
-def stretched(ratio: float) -> Float[np.ndarray, 'd d']:
-  """A feature covariance of trace d with variances in geometric progression.
-
-  `ratio` is the largest variance divided by the smallest.
-  """
-  variances = np.geomspace(1, ratio, NUM_FEATURES)
-  return np.diag(variances * NUM_FEATURES / variances.sum())
+  return LinearRegression(NUM_FEATURES, c, prior_mean=mean, noise_std=noise_std)
 
 
 def gd_risk(subject: LinearRegression) -> float:
