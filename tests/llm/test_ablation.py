@@ -229,8 +229,7 @@ def test_classes(tmp_path, mixer):
     assert (row['with_guess'], row['guess_alone']) == (1.0, 1.0)
     assert row['with_minus_guess']['difference'] == 0.0
     assert row['with_minus_guess']['p'] == 1.0
-    # The own answer is always `a`, so that its weight is not determined.
-    assert row['own_weight'] is None
+    assert row['guess_weight'] is None
   set_fields(config, {'ablation.guesses': ('plus_1',)})
   with refuses('config.ablation.guesses', 'plus_1', 'classes'):
     run(config, tmp_path / 'out', tmp_path / 'own')

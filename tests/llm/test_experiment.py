@@ -184,7 +184,7 @@ def test_a_mistake_in_the_fields_themselves():
 
 
 def test_what_is_found_late_is_told_before_anything_is_written(tmp_path, csv, parrot):
-  config = parrot_config(guess__model='network', guess__optimizer__learning_rate=1e30)
+  config = parrot_config(guess__model='network', guess__learning_rate=1e30)
   with pytest.raises(RunError, match=r'learning_rate, which is 1e\+30'):
     run(config, tmp_path / 'out', csv)
   parrot.max_length = 90

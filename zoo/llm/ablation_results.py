@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
-from jaxtyping import Float
 
 from zoo.llm.experiment import Run
-from zoo.llm.guesses import Scale
-from zoo.llm.inference import p_value, paired_interval, weights
+from zoo.llm.inference import Weights, p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
-from zoo.llm.readouts import READOUTS, Readout, ReadoutName
+from zoo.llm.readouts import READOUTS, ReadoutName
 from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt
 from zoo.measure.intervals import holm
 
@@ -39,8 +37,8 @@ class Results(TypedDict):
   There is a row for each cell and readout. A comparison in a row is a mean difference
   on the same prompts; negative is better. Its interval has a level of 1 − 0.05/m, so
   that all m intervals of a readout hold together with 95 %; its `p` is adjusted by
-  Holm's method. What too few answers have, and a weight that is not determined, is
-  None.
+  Holm's method. What too few answers have, and a weight that is not determined, as
+  with classes, is None.
   """
 
   model: str
@@ -109,10 +107,11 @@ def _row(
   against_own: Row,
   against_guess: Row,
 ) -> Row:
-  lines, scale, summary = run.ordered(), run.scale, run.finished()
+  lines, summary = run.ordered(), run.finished()
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
-  fit = weights(*_encoded(lines, scale, readout)) or (None,) * 4
+  fit = None if run.scale.classes else _weights(lines, readout)
+  fit = fit or (None,) * 4
   return {
     'num_examples': cell.num_examples,
     'guess': cell.guess,
@@ -134,26 +133,11 @@ def _row(
   }
 
 
-def _encoded(
-  lines: Sequence[Line], scale: Scale, readout: ReadoutName
-) -> Float[np.ndarray, '3 n k']:
-  """Guess, own answer and answer, where all three exist: a number, or one per class.
-
-  A class is a one-hot vector; for the expected value it is the probabilities.
-  """
-  rows = []
-  for line in lines:
-    guess: Readout = {'value': line['guess']}
-    three = [guess, *(line['arms'][arm][readout] for arm in ARMS)]
-    if all(one['value'] is not None for one in three):
-      rows.append([_vector(scale, one) for one in three])
-  width = max(len(scale.classes), 1)
-  return np.array(rows, np.float64).reshape(len(rows), 3, width).swapaxes(0, 1)
-
-
-def _vector(scale: Scale, found: Readout) -> list[float | str | None]:
-  if 'probabilities' in found:
-    return [found['probabilities'][name] for name in scale.classes]
-  if scale.classes:
-    return [float(found['value'] == name) for name in scale.classes]
-  return [found['value']]
+def _weights(lines: Sequence[Line], readout: ReadoutName) -> Weights | None:
+  """Those of guess and own answer, on prompts that have all three numbers."""
+  three = [
+    (line['guess'], *(line['arms'][arm][readout]['value'] for arm in ARMS))
+    for line in lines
+  ]
+  known = [numbers for numbers in three if None not in numbers]
+  return weights(*np.array(known, np.float64).reshape(-1, 3).T)

@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
-from zoo.config.optimizers import SCHEDULES
 from zoo.core.errors import UserError, check_count, check_name, check_number
 from zoo.core.values import choice, number, size, static, truth
 
@@ -105,12 +104,7 @@ FIELDS: dict[str, Any] = {
   ),
   'guess.num_epochs': _count(10, 1, 10**4, 'of the network'),
   'guess.batch_size': _count(8, 1, _MAX_COUNT, 'examples of a step'),
-  # Not those whose model is an average, or that hide vectors.
-  'guess.optimizer.name': choice(('adam', 'adamw', 'lion', 'sgd'), default='adam'),
-  'guess.optimizer.learning_rate': number(default=1e-3, above=0.0),
-  'guess.optimizer.schedule': choice(SCHEDULES, default='constant'),
-  'guess.optimizer.warmup_steps': _count(0, 0, _MAX_COUNT, 'of the schedule'),
-  'guess.optimizer.clip_norm': number(default=None, above=0.0, about='None: off'),
+  'guess.learning_rate': number(default=1e-3, above=0.0, about='of Adam'),
   'prompts.num_prompts': _count(100, 2, _MAX_COUNT, 'each with another query'),
   'prompts.num_examples': _count(10, 0, MAX_EXAMPLES, 'in a context'),
   'prompts.context_split': choice(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 from jaxtyping import Array, Float, Key, PyTree
-from ml_collections import ConfigDict
 
-from zoo.config.optimizers import build_optimizer
-from zoo.config.schema import Optimizer, described
 from zoo.core.errors import RunError, UserError
 from zoo.llm.benchmarks import Benchmark, Example
 from zoo.llm.config import FITTED, GUESSES, Config
@@ -106,8 +103,8 @@ def make_guesses(
   for i, (split, values) in enumerate(outputs.items()):
     if not np.isfinite(values).all():
       raise RunError(
-        'the guesses are not finite; reduce config.guess.optimizer.learning_rate, '
-        f'which is {config.optimizer.learning_rate:g}'
+        'the guesses are not finite; reduce config.guess.learning_rate, which is '
+        f'{config.learning_rate:g}'
       )
     if config.shuffled:
       values = np.random.default_rng((seed, i)).permutation(values)
@@ -220,10 +217,7 @@ def _network(
   num_rows, num_epochs = len(targets), config.num_epochs
   batch_size = min(config.batch_size, num_rows)
   steps = num_rows // batch_size
-  # Options that only training runs have keep their defaults.
-  defaults = {name: field.default for name, field in described(Optimizer).items()}
-  options: Any = ConfigDict(defaults | config.optimizer.to_dict())
-  optimizer = build_optimizer(options, steps * num_epochs)
+  optimizer = optax.adam(config.learning_rate)
 
   @jax.jit
   def train(key: Array, features: dict[str, Array], y: Array) -> dict[str, Array]:

@@ -21,38 +21,28 @@ class Weights(NamedTuple):
 
 
 def weights(
-  guess: Float[np.ndarray, 'n k'],
-  own: Float[np.ndarray, 'n k'],
-  answer: Float[np.ndarray, 'n k'],
+  guess: Float[np.ndarray, ' n'],
+  own: Float[np.ndarray, ' n'],
+  answer: Float[np.ndarray, ' n'],
 ) -> Weights | None:
-  """The least-squares fit `answer = a·guess + b·own + c_k` over prompts and outputs.
+  """The least-squares fit `answer = a·guess + b·own + c` over prompts.
 
-  A number is one output; each class is one output, with its own constant. Copying means
-  a = 1 and b = 0. For numbers the standard errors are those of least squares with equal
-  variances; for classes, whose outputs depend on each other, they are clustered by
-  prompt, with the correction `n/(n−1) · (nk−1)/(nk−k−2)`. The result is None if the two
-  weights cannot be told apart: if guess or own answer does not vary, if both vary
-  alike, or if there are too few prompts.
+  Copying means a = 1 and b = 0. The standard errors are those of equal variances. The
+  result is None if the two weights cannot be told apart: if guess or own answer does
+  not vary, if both vary alike, or if there are too few prompts.
   """
-  n, k = answer.shape
-  num_parameters = k + 2
-  x = np.stack([guess.ravel(), own.ravel()], axis=1)
+  n = len(answer)
+  x = np.stack([guess, own, np.ones(n)], axis=1)
   sizes = np.maximum(np.abs(x).max(axis=0, initial=0.0), 1e-300)
-  x = np.concatenate([x / sizes, np.tile(np.eye(k), (n, 1))], axis=1)
+  x /= sizes
   # Rounding may leave differences of 1e-15 in a constant column.
-  if n <= num_parameters or np.linalg.matrix_rank(x, rtol=1e-9) < num_parameters:
+  if n <= 3 or np.linalg.matrix_rank(x, rtol=1e-9) < 3:
     return None
-  fitted, *_ = np.linalg.lstsq(x, answer.ravel())
-  errors = answer.ravel() - x @ fitted
-  covariance = np.linalg.inv(x.T @ x)
-  if k == 1:
-    covariance *= errors @ errors / (n - num_parameters)
-  else:
-    scores = (x * errors[:, None]).reshape(n, k, -1).sum(axis=1)
-    freedom = n / (n - 1) * (n * k - 1) / (n * k - num_parameters)
-    covariance = freedom * covariance @ scores.T @ scores @ covariance
-  a, b = (fitted[:2] / sizes).tolist()
-  a_error, b_error = (np.sqrt(np.diag(covariance)[:2]) / sizes).tolist()
+  fitted, *_ = np.linalg.lstsq(x, answer)
+  errors = answer - x @ fitted
+  covariance = np.linalg.inv(x.T @ x) * (errors @ errors) / (n - 3)
+  a, b, _ = (fitted / sizes).tolist()
+  a_error, b_error, _ = (np.sqrt(np.diag(covariance)) / sizes).tolist()
   return Weights(a, a_error, b, b_error)
 
 
