@@ -217,6 +217,7 @@ def test_classes(tmp_path, mixer):
   classes = {'name': 'jsonl', 'inputs': ('Text',), 'low': None, 'high': None}
   config = small_config(
     **{f'benchmark__{name}': value for name, value in classes.items()},
+    prompts__context_split='train',
     ablation__noise=(0.0, 0.8),
     ablation__guesses=('plus_1', 'wrong', 'oracle'),
   )

@@ -22,7 +22,6 @@ from tests.llm.pairs import (
 from zoo.core.errors import RunError
 from zoo.llm import experiment
 from zoo.llm.config import FIELDS, validate
-from zoo.studies.paper.language_model import read_run
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -212,8 +211,6 @@ def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, ca
   assert [
     line['arms']['with_guess']['free'] for line in lines_of(tmp_path / 'out')
   ] == [{'value': None, 'answer': parrot.says}] * 12
-  shown = read_run(tmp_path / 'out')
-  assert 'parrot on 12 prompts of 2 examples' in shown.caption
 
 
 def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):

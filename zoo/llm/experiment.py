@@ -33,7 +33,7 @@ from zoo.llm.records import (
   remove_incomplete_line,
 )
 from zoo.llm.report import plot
-from zoo.llm.summary import Line, ModelFacts, Summary, summarise
+from zoo.llm.summary import Line, Summary, summarise
 from zoo.reports.plots import write_plot
 from zoo.storage.workdir import locked, open_workdir
 
@@ -108,21 +108,21 @@ def prepare(
   guess_models.check(config.guess, benchmark)
   # Other data make another run.
   config = changed(config, benchmark={'sha256': benchmark.sha256})
-  guesses, facts = None, None
+  guesses, summary = None, None
   is_begun = (out / 'config.json').is_file()
   if is_begun:
     open_workdir(out, config, _KIND)  # raises before the slow steps
-    guesses = read_if_there(out / GUESSES, Guesses)
-    facts = read_if_there(out / SUMMARY, ModelFacts)
+    guesses = read_if_there(out / GUESSES, dict)
+    summary = read_if_there(out / SUMMARY, Summary)
   if guesses is None:
     loaded.model(config)  # raises before the slow guesses
     guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = make_prompts(config, benchmark, wording, guesses)
   lines = read_lines(out / PROMPTS, prompts) if is_begun else {}
   prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
-  if facts is not None and prepared.is_answered:
-    prepared.summary = _summary(prepared, facts)
-  else:
+  if prepared.is_answered:
+    prepared.summary = summary
+  if prepared.summary is None:
     prepared.model = loaded.model(config)
     _check_lengths(prepared, prepared.model)
   return prepared
@@ -155,12 +155,7 @@ def complete(
       interruption.raise_if_ctrl_c()
       if not prepared.is_answered:
         return None
-      facts: ModelFacts = {
-        'model': model.name,
-        'num_params': model.num_params,
-        'engine': model.engine,
-      }
-      prepared.summary = _summary(prepared, facts)
+      prepared.summary = _summary(prepared, model)
       _warn_of_unparsed(prepared.summary)
       write_plot(plot(prepared.summary, prepared.ordered()), out)
       write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
@@ -219,11 +214,13 @@ def _ask(
         return
 
 
-def _summary(prepared: Run, facts: ModelFacts) -> Summary:
+def _summary(prepared: Run, model: Model) -> Summary:
   config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
   guess, guesses = config.guess, prepared.guesses
   return {
-    **facts,
+    'model': model.name,
+    'num_params': model.num_params,
+    'engine': model.engine,
     'benchmark': config.benchmark.name,
     'data_sha256': benchmark.sha256,
     'seed': config.seed,

@@ -45,17 +45,12 @@ class Results(TypedDict):
   seconds: float
 
 
-class ModelFacts(TypedDict):
-  """The language model, and the libraries and the device that it ran on."""
+class Summary(Results):
+  """The content of `summary.json`, with the model, the data and the guesses."""
 
   model: str
   num_params: int
-  engine: str
-
-
-class Summary(ModelFacts, Results):
-  """The content of `summary.json`, with the data and the guesses of the prompts."""
-
+  engine: str  # the libraries and the device that it ran on
   benchmark: str
   data_sha256: str
   seed: int
