@@ -39,8 +39,8 @@ _CAPTIONS = {
   ),
   'out_of_distribution': (
     'Out of distribution',
-    'The loss on the shifted tasks that the task defines: exact where it has no bar, '
-    'and otherwise sampled, with one standard error.',
+    'The loss on the shifted tasks that the task defines: by theory where it has no '
+    'bar, and otherwise sampled, with one standard error.',
   ),
 }
 

@@ -57,7 +57,7 @@ def dots(
   points: Mapping[int, Point] | Mapping[float, Point],
 ) -> Series:
   """The final exact risk of each point, by x."""
-  finals = [[row['exact_risk'] for row in runs[at]] for at in points.values()]
+  finals = [[row['exact_risk'] for row in runs.rows[at]] for at in points.values()]
   return series(name, 'dots', colour, list(points), np.transpose(finals))
 
 
@@ -218,7 +218,7 @@ def _alignment(runs: Runs) -> list[Panel]:
   """Appendix C.2: how far the model is from gradient descent on the same prompts."""
   shown = ('paper', VERMILION, AS_IN_THE_PAPER), (CONVERGED, PURPLE, TO_THE_END)
   found = [
-    (label, colour, *_alignments(runs[at], at.recipe.checkpoints))
+    (label, colour, *_alignments(runs.rows[at], at.recipe.checkpoints))
     for label, colour, at in shown
   ]
   panels = []

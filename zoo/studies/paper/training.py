@@ -40,22 +40,17 @@ def point(recipe: Recipe, **fields: Field) -> Point:
   return Point(recipe, tuple(sorted(named.items())))
 
 
-class Runs:
-  """Finished runs by point, and the objective they were trained on."""
+class Runs(NamedTuple):
+  """Finished runs by point, one for each seed, and what they were trained on."""
 
-  def __init__(self, rows: dict[Point, list[Row]], objective: str = 'sampled'):
-    self._rows = rows
-    self.objective = objective
-
-  def __getitem__(self, point: Point) -> list[Row]:
-    """The runs of a point, one for each seed."""
-    return self._rows[point]
+  rows: dict[Point, list[Row]]
+  objective: str = 'sampled'
 
   def history(
     self, point: Point, field: str = 'exact_risk'
   ) -> tuple[list[int], list[list[float]]]:
     """The logged steps that have a field, and its values there for each seed."""
-    return histories(self[point], field)
+    return histories(self.rows[point], field)
 
 
 def train_all(
