@@ -51,7 +51,9 @@ class Results(TypedDict):
 
 def results(runs: Mapping[Cell, Run]) -> Results:
   """All numbers of an ablation whose runs are finished."""
-  found = {cell: by_prompt(run.ordered(), run.scale) for cell, run in runs.items()}
+  found = {
+    cell: by_prompt(run.ordered(), run.wording.scale) for cell, run in runs.items()
+  }
   summaries = {cell: run.finished() for cell, run in runs.items()}
   rows, num_comparisons = [], {}
   for readout in READOUTS:
@@ -110,7 +112,7 @@ def _row(
   lines, summary = run.ordered(), run.finished()
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
-  fit = None if run.scale.classes else _weights(lines, readout)
+  fit = None if run.wording.scale.classes else _weights(lines, readout)
   fit = fit or (None,) * 4
   return {
     'num_examples': cell.num_examples,

@@ -55,11 +55,6 @@ class Run:
   summary: Summary | None = None  # of a finished run
 
   @property
-  def scale(self) -> Scale:
-    """That of the labels."""
-    return self.wording.scale
-
-  @property
   def is_answered(self) -> bool:
     """Whether all prompts have a line."""
     return len(self.lines) == len(self.prompts)
@@ -118,7 +113,7 @@ def prepare(
     loaded.model(config)  # raises before the slow guesses
     guesses = loaded.guesses(config, benchmark, wording.scale)
   prompts = make_prompts(config, benchmark, wording, guesses)
-  lines = read_lines(out / PROMPTS, prompts) if is_begun else {}
+  lines = read_lines(out / PROMPTS) if is_begun else {}
   prepared = Run(config, out, benchmark, wording, guesses, prompts, lines)
   if prepared.is_answered:
     prepared.summary = summary
@@ -150,7 +145,7 @@ def complete(
     with locked(out), Interruption() as interruption:
       # Another process may have asked some in the meantime.
       remove_incomplete_line(out / PROMPTS)
-      prepared.lines = read_lines(out / PROMPTS, prepared.prompts)
+      prepared.lines = read_lines(out / PROMPTS)
       _ask(prepared, model, without_guess, interruption)
       interruption.raise_if_ctrl_c()
       if not prepared.is_answered:
@@ -215,7 +210,8 @@ def _ask(
 
 
 def _summary(prepared: Run, model: Model) -> Summary:
-  config, scale, benchmark = prepared.config, prepared.scale, prepared.benchmark
+  config, benchmark = prepared.config, prepared.benchmark
+  scale = prepared.wording.scale
   guess, guesses = config.guess, prepared.guesses
   return {
     'model': model.name,

@@ -128,36 +128,27 @@ def summarise(lines: Sequence[Line], scale: Scale) -> Results:
   }
 
 
-class _Mean(NamedTuple):
-  """A mean of the numbers that are not NaN; None for what too few do not have."""
-
-  num: int
-  mean: float | None = None
-  stderr: float | None = None
-  low: float | None = None
-  high: float | None = None
-
-
-def _mean(values: Losses) -> _Mean:
+def _mean(values: Losses) -> Numbers:
+  """The mean of the numbers that are not NaN; None for what too few do not have."""
   known = values[~np.isnan(values)]
-  if not known.size:
-    return _Mean(0)
-  mean, stderr = estimate(known)
-  if known.size == 1:
-    return _Mean(1, mean)
-  _, low, high = interval(known)
-  return _Mean(known.size, mean, stderr, low, high)
+  mean = stderr = low = high = None
+  if known.size:
+    mean = float(known.mean())
+  if known.size > 1:
+    stderr, (_, low, high) = estimate(known).stderr, interval(known)
+  return {'num': known.size, 'mean': mean, 'stderr': stderr, 'low': low, 'high': high}
 
 
 def _loss(values: Losses) -> Numbers:
   found = _mean(values)
-  return {'loss': found.mean, 'stderr': found.stderr}
+  return {'loss': found['mean'], 'stderr': found['stderr']}
 
 
 def _readout(losses: Losses) -> Numbers:
   found = _mean(losses)
-  parsed = {'num_parsed': found.num, 'parse_rate': found.num / len(losses)}
-  return parsed | _loss(losses) | {'low': found.low, 'high': found.high}
+  num = len(losses) - int(np.isnan(losses).sum())
+  bounds = {'low': found['low'], 'high': found['high']}
+  return {'num_parsed': num, 'parse_rate': num / len(losses), **_loss(losses), **bounds}
 
 
 def _copies(
@@ -169,11 +160,11 @@ def _copies(
     'num_copied': int(copied.sum()),
     'copied_share': float(copied.sum() / parsed.sum()) if parsed.any() else None,
     'num_changed': int(changed.sum()),
-    'changed_loss': _mean(losses[changed]).mean,
-    'changed_guess_loss': _mean(of_guess[changed]).mean,
+    'changed_loss': _mean(losses[changed])['mean'],
+    'changed_guess_loss': _mean(of_guess[changed])['mean'],
   }
 
 
 def _difference(differences: Losses) -> Numbers:
-  found = _mean(differences)._asdict()
-  return {'difference' if name == 'mean' else name: one for name, one in found.items()}
+  found = _mean(differences)
+  return {'num': found['num'], 'difference': found.pop('mean'), **found}
