@@ -1,7 +1,6 @@
 """The experiment as a whole: what it leaves, how it goes on, what it refuses."""
 
 import json
-import logging
 import shutil
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.llm.pairs import (
 from zoo.core.errors import RunError
 from zoo.llm import experiment
 from zoo.llm.config import FIELDS, validate
+from zoo.llm.report import table
 
 pytestmark = pytest.mark.usefixtures('promotion_that_optax_needs')
 
@@ -198,12 +198,11 @@ def test_no_examples_at_all(tmp_path, csv, parrot):
   assert baselines['context_mean'] == baselines['constant']
 
 
-def test_answers_that_say_nothing_are_told_in_one_line(tmp_path, csv, parrot, caplog):
+def test_answers_that_say_nothing_are_counted(tmp_path, csv, parrot):
   parrot.says = 'I would rather talk about the weather.'
-  with caplog.at_level(logging.WARNING):
-    summary = run(parrot_config(), tmp_path / 'out', csv)
+  summary = run(parrot_config(), tmp_path / 'out', csv)
   assert summary['arms']['with_guess']['free']['num_parsed'] == 0
-  assert 'no answer in the arm with_guess, readout free, could be parsed' in caplog.text
+  assert ' -      0%' in table(summary)
   assert [
     line['arms']['with_guess']['free'] for line in lines_of(tmp_path / 'out')
   ] == [{'value': None, 'answer': parrot.says}] * 12

@@ -11,7 +11,7 @@ from zoo.llm.experiment import Run
 from zoo.llm.inference import Weights, p_value, paired_interval, weights
 from zoo.llm.prompts import ARMS, WITH, WITHOUT
 from zoo.llm.readouts import READOUTS, ReadoutName
-from zoo.llm.summary import ByPrompt, Line, Losses, by_prompt
+from zoo.llm.summary import ByPrompt, Line, Losses, Summary, by_prompt
 from zoo.measure.intervals import holm
 
 LEVEL = 0.05  # for all comparisons of a readout together
@@ -54,7 +54,7 @@ def results(runs: Mapping[Cell, Run]) -> Results:
   found = {
     cell: by_prompt(run.ordered(), run.wording.scale) for cell, run in runs.items()
   }
-  summaries = {cell: run.finished() for cell, run in runs.items()}
+  summaries = [run.summary for run in runs.values() if run.summary is not None]
   rows, num_comparisons = [], {}
   for readout in READOUTS:
     compared = _comparisons(
@@ -66,16 +66,16 @@ def results(runs: Mapping[Cell, Run]) -> Results:
     )
     num_comparisons[readout] = sum(one['p'] is not None for one in compared)
     pairs = zip(compared[::2], compared[1::2], strict=True)
-    for (cell, run), pair in zip(runs.items(), pairs, strict=True):
-      rows.append(_row(cell, run, found[cell], readout, *pair))
-  first, *_ = summaries.values()
+    for (cell, run), summary, pair in zip(runs.items(), summaries, pairs, strict=True):
+      rows.append(_row(cell, run, summary, found[cell], readout, *pair))
+  first = summaries[0]
   return {
     'model': first['model'],
     'num_prompts': first['num_prompts'],
     'metric': first['metric'],
     'num_comparisons': num_comparisons,
     'rows': rows,
-    'seconds': sum(of['seconds'] for of in summaries.values()),
+    'seconds': sum(of['seconds'] for of in summaries),
   }
 
 
@@ -104,12 +104,13 @@ def _comparisons(differences: Sequence[Losses]) -> list[Row]:
 def _row(
   cell: Cell,
   run: Run,
+  summary: Summary,
   found: ByPrompt,
   readout: ReadoutName,
   against_own: Row,
   against_guess: Row,
 ) -> Row:
-  lines, summary = run.ordered(), run.finished()
+  lines = run.ordered()
   without_guess, with_guess = (summary['arms'][arm][readout] for arm in ARMS)
   parsed = ~np.isnan(found.losses[WITH][readout])
   fit = None if run.wording.scale.classes else _weights(lines, readout)

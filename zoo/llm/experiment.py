@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from absl import logging
 from tqdm import tqdm
 
 from zoo.core.errors import RunError, UserError, check_name, check_number
@@ -62,11 +61,6 @@ class Run:
   def ordered(self) -> list[Line]:
     """The lines of all prompts, once they are answered."""
     return [self.lines[index] for index in range(len(self.prompts))]
-
-  def finished(self) -> Summary:
-    """The summary, once there is one."""
-    assert self.summary is not None
-    return self.summary
 
 
 def run(
@@ -151,7 +145,6 @@ def complete(
       if not prepared.is_answered:
         return None
       prepared.summary = _summary(prepared, model)
-      _warn_of_unparsed(prepared.summary)
       write_plot(plot(prepared.summary, prepared.ordered()), out)
       write_atomically(out / SUMMARY, json.dumps(prepared.summary, indent=2) + '\n')
   except OSError as error:
@@ -286,14 +279,4 @@ def _check_lengths(prepared: Run, model: Model) -> None:
         raise UserError(
           f'prompt {index} has {length} tokens, and {more} may follow; {model.name} '
           f'takes {model.max_length}: make config.prompts.num_examples smaller'
-        )
-
-
-def _warn_of_unparsed(summary: Summary) -> None:
-  for arm, readouts in summary['arms'].items():
-    for readout, found in readouts.items():
-      if not found['num_parsed']:
-        logging.warning(
-          'no answer in the arm %s, readout %s, could be parsed; see the answers in %s',
-          *(arm, readout, PROMPTS),
         )

@@ -34,13 +34,6 @@ class Wording:
     return label if isinstance(label, str) else f'{label:.2f}'
 
 
-class Indices(NamedTuple):
-  """The positions of a prompt's query and examples in their splits."""
-
-  query: int
-  context: list[int]
-
-
 class Record(TypedDict):
   """The facts about a prompt that do not depend on its answers."""
 
@@ -99,15 +92,15 @@ def make_prompts(
 
 def sample_indices(
   seed: int, index: int, num_queries: int, num_contexts: int, num_examples: int
-) -> Indices:
-  """The query and the examples of a prompt, a pure function of the arguments.
+) -> tuple[int, list[int]]:
+  """The places of a prompt's query and examples, a pure function of the arguments.
 
   No two prompts of a seed share a query. A shorter context has the first examples of a
   longer context.
   """
   order = np.random.default_rng(seed).permutation(num_queries)
   context = np.random.default_rng((seed, index)).permutation(num_contexts)
-  return Indices(int(order[index]), context[:num_examples].tolist())
+  return int(order[index]), context[:num_examples].tolist()
 
 
 def prompt_text(

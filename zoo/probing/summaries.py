@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from zoo.probing.verdicts import percent
 from zoo.reports import Table
 
 _LINEAR_OPTIMUM = 'optimum of the linear family'
+_LEFT_OUT = 'left out of this report', 'because'
 _MOST_ENTRIES = 5  # entries shown of a vector
 _EXCESS = {
   'guess_mean': 'error of the mean guess',
@@ -56,7 +56,7 @@ def tables(report: Report) -> list[Table]:
     report.heads and _head_table(report.heads),
     report.lens and _lens_table(report.lens),
     report.task_shifts and _task_shift_table(report.task_shifts, against),
-    report.failures and _failure_table(report.failures),
+    report.failures and Table([*report.failures.items()], _LEFT_OUT),
   ]
   return [table for table in found if isinstance(table, Table)]
 
@@ -64,10 +64,6 @@ def tables(report: Report) -> list[Table]:
 def _comparison_table(found: Comparison) -> Table:
   header, rows = table_of(found)
   return Table(rows, header)
-
-
-def _failure_table(failures: Mapping[str, str]) -> Table:
-  return Table([*failures.items()], ('left out of this report', 'because'))
 
 
 def _lens_table(found: Lens) -> Table:

@@ -161,7 +161,7 @@ def run(
   due = [*wanted] if part is None else part.of(wanted)
 
   def work(out: pathlib.Path, interruption: Interruption) -> list[Result]:
-    missing = {_shown(one): one for one in due if _read(one, out).numbers is None}
+    missing = {one.name: one for one in due if _read(one, out).numbers is None}
     for _, study in each('study', missing, interruption):
       _measure(study, get_config, out)
     results = [_read(one, out) for one in known]
@@ -208,11 +208,6 @@ def page(results: Sequence[Result], about: About) -> str:
       *sections_of(facts()),
     ],
   )
-
-
-def _shown(study: Study) -> str:
-  about = '' if study.minutes is None else f', about {study.minutes:g} min'
-  return study.name + about
 
 
 def _measure(study: Study, get_config: GetConfig, out: pathlib.Path) -> None:

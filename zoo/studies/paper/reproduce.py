@@ -16,7 +16,7 @@ from zoo.reports.plots import Plot, from_csv, write_plot
 from zoo.studies.paper.claim import judge
 from zoo.studies.paper.claims import CLAIMS
 from zoo.studies.paper.figures import FIGURES, plot
-from zoo.studies.paper.training import Point, fields_of, train_all
+from zoo.studies.paper.training import train_all
 from zoo.studies.runner import (
   GetConfig,
   Trainer,
@@ -94,10 +94,7 @@ def reproduce(
       'seeds': ', '.join(map(str, range(num_seeds))),
       'objective': objective,
     }
-    found = {
-      'Configuration': arguments | _configs(points, objective, train),
-      **facts(),
-    }
+    found = {'Configuration': arguments, **facts()}
     found['Machine']['time of this call'] = f'{time.monotonic() - start:.0f} s'
     data = {'paper': 'arXiv 2512.04268', **arguments, 'claims': judged}
     write_report(out, 'claims.json', data, _page(plots, judged, found))
@@ -139,19 +136,6 @@ def _page(
     f'with exact results and trained models. {verdicts_of(judged)}',
     [claims, reports.Section('Figures', figures=figures), *sections_of(found)],
   )
-
-
-def _configs(points: Sequence[Point], objective: str, train: Trainer) -> dict[str, str]:
-  """How the models of each config are trained."""
-  found = {}
-  for recipe in dict.fromkeys(point.recipe for point in points):
-    config = train.config(recipe.config, fields_of(recipe, objective, train))
-    optimizer, num_steps = config.optimizer, config.train.num_steps
-    prompts = f'of {config.train.batch_size} prompts'
-    data = 'on the exact risk' if objective == 'exact' else prompts
-    rate = f'{optimizer.name} {optimizer.learning_rate:g}'
-    found[recipe.config] = f'{num_steps} steps {data}, {rate}, {optimizer.schedule}'
-  return found
 
 
 def verdicts_of(claims: Sequence[reports.Claim]) -> str:

@@ -73,7 +73,7 @@ def train_all(
     changes = [
       {**dict(one.fields), 'seed': seed} for one in members for seed in range(num_seeds)
     ]
-    fields = fields_of(recipe, objective, train)
+    fields = _fields_of(recipe, objective, train)
     if recipe.checkpoints == 1:
       found = train(recipe.folder, recipe.config, fields, changes, part)
     else:  # one by one, which saves checkpoints on the way
@@ -87,7 +87,7 @@ def train_all(
   return Runs(rows, objective)
 
 
-def fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
+def _fields_of(recipe: Recipe, objective: str, train: Trainer) -> dict[str, object]:
   """The fields of the config that all runs of a recipe share."""
   num_steps = train.config(recipe.config).train.num_steps
   # With the exact objective, only recipes that plot sampled risks sample them.
