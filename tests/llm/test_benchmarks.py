@@ -26,7 +26,6 @@ DAMAGED = [
   ('train', 'A.,B.,1.0\n', '', ['stsb-en-train.csv has no examples']),
   ('test', GOOD, '', ["begins with ''", 'sentence1,sentence2']),
   ('test', '1.0', 'high', ['line 2', "'A.,B.,high'", '0 to 5']),
-  ('dev', '1.0', 'nan', ['line 2', '0 to 5']),
   ('dev', '1.0', '5.1', ['line 2', '0 to 5']),
   ('dev', ',1.0', '', ['line 2', 'two sentences']),
   ('dev', 'A.', ' ', ['line 2', 'two sentences']),

@@ -39,18 +39,6 @@ def test_the_weights_are_those_of_the_normal_equations():
   assert found.own_stderr == pytest.approx(math.sqrt(variance * gg / determinant))
 
 
-def test_the_standard_errors_are_the_spread_of_the_weights():
-  rng = np.random.default_rng(3)
-  num = 400
-  fits = [weights(*columns(rng, 100)) for _ in range(num)]
-  a, a_errors, b, b_errors = np.array(fits, np.float64).T
-  for values, errors, expected in (a, a_errors, 0.7), (b, b_errors, 0.2):
-    assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(num)
-    # 4 standard errors of the variance of 400 estimates.
-    ratio = np.mean(errors**2) / values.var()
-    assert abs(ratio - 1) < 4 * math.sqrt(2 / num)
-
-
 def test_copying_and_what_cannot_be_told_apart():
   guess, own, answer = columns(np.random.default_rng(4), 12)
   copied = weights(guess, own, guess)
