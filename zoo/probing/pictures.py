@@ -26,7 +26,7 @@ from zoo.probing.implicit import ImplicitAlgorithm
 from zoo.probing.report import Report
 from zoo.probing.shifts import TaskShift
 from zoo.probing.similarity import answers
-from zoo.reports.comparison_plots import plot_by_examples
+from zoo.reports.comparison_plots import LEAST, plot_by_examples
 from zoo.reports.heat_maps import HeatMap, plot_heat_maps
 from zoo.reports.rows import Point, plot_rows
 from zoo.reports.style import (
@@ -46,9 +46,6 @@ _MOST_HEADS = 12
 _MOST_COLUMNS = 4  # maps side by side
 _MOST_ROWS = 8  # layers, or calls of layers
 _MOST_NAMES = 11  # tokens named on one axis
-_LEAST = (
-  1e-5  # of the largest loss; smaller ones, such as rounding errors, are left out
-)
 
 
 def pictures(
@@ -137,7 +134,7 @@ def plot_task_shifts(found: Sequence[TaskShift], against: str) -> Figure:
       mean, stderr = sampled or (math.nan, math.nan)
       known = (mean, stderr) if exact is None else (exact, math.nan)
       points.append(Point(one.name, label, *known))
-  least = _LEAST * np.nanmax([point.value for point in points] or [0.0])
+  least = LEAST * np.nanmax([point.value for point in points] or [0.0])
   # A risk of 0 has no place on a log axis.
   points = [
     point if point.value > least else point._replace(value=math.nan) for point in points

@@ -96,19 +96,14 @@ def _figure_1(runs: Runs) -> tuple[Panel, ...]:
   curves = [curve(runs, _ONE_HEAD, 'exact risk', BLUE)]
   if runs.objective == 'sampled':  # otherwise the loss is the exact risk
     curves.insert(0, curve(runs, _ONE_HEAD, 'training loss', ORANGE, 'loss'))
-  risk = setting.head_limit(1)
+  risk, sampled = setting.head_limit(1), runs.history(_ONE_HEAD, 'eval_risk')
   shown = (
     *curves,
-    _sampled_risk(runs),
+    series('sampled risk, held-out prompts', 'dots', GREEN, *sampled),
     series('lowest known risk, one head', 'line', VERMILION, ends, [risk, risk]),
     gd_level(ends),
   )
   return (Panel('a', STEP, RISK, shown, y_scale='log'),)
-
-
-def _sampled_risk(runs: Runs) -> Series:
-  steps, risks = runs.history(_ONE_HEAD, 'eval_risk')
-  return series('sampled risk, held-out prompts', 'dots', GREEN, steps, risks)
 
 
 def _figure_2(runs: Runs) -> tuple[Panel, ...]:
