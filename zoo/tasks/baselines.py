@@ -25,6 +25,8 @@ class Baseline(abc.ABC):
 
   # Whether prompts are predicted one after another, because each needs much memory.
   one_by_one: ClassVar[bool] = False
+  # Whether a comparison gives it fewer prompts, because each takes a millisecond.
+  is_slow: ClassVar[bool] = False
 
   @abc.abstractmethod
   def predict(

@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_vector
 from zoo.core.learning_rule import AnyArray, LearningRule
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
 from zoo.core.values import (
@@ -538,7 +538,7 @@ def _baselines(task: LinearRegression) -> dict[str, Predictor]:
 
 def _rows(start: Float[AnyArray, ' d'], prompt: Prompt) -> Float[Array, 'b d']:
   """The start, repeated for each prompt in the prompts' precision."""
-  prompt.check_features('estimator', start.size)
+  check_prompt(prompt, 'estimator', start.size)
   shape = prompt.x.shape[0], start.size
   return jnp.broadcast_to(jnp.asarray(start, prompt.x.dtype), shape)
 

@@ -26,19 +26,19 @@ class Posterior(Baseline):
   def weigh(
     self,
     x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
+    y: Float[Array, ' c *k'],
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
+  ) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     """The log density of the seen examples and the query's features, and `predict`."""
 
   def predict(
     self,
     x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
+    y: Float[Array, ' c *k'],
     seen: Bool[Array, ' c'],
     x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  ) -> Float[Array, '*k']:
     return self.weigh(x, y, seen, x_query)[1]
 
 

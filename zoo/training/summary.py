@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Annotated, TypedDict, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict, cast
 
 import jax
 import msgspec
@@ -23,7 +23,7 @@ from zoo.host.files import (
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.training.evaluation import References, Risks
-from zoo.training.utilisation import share_of_peak
+from zoo.training.utilisation import peak_memory, share_of_peak, tokens_per_step
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -53,6 +53,11 @@ class Summary(TypedDict):
   flops_per_second: float | None
   # By zoo.training.utilisation; None if the peak is unknown.
   share_of_peak: float | None
+  # That one model is trained on; None for an objective without prompts.
+  tokens_per_second: float | None
+  # Of the fullest device of this process, or of the process itself, as the next says.
+  peak_memory_bytes: _Count | None
+  peak_memory_of: str | None  # 'device', or 'process' on a CPU
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -89,6 +94,8 @@ def summarise(
   devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
+  tokens = tokens_per_step(config, model)
+  memory, memory_of = peak_memory(mesh.local_devices)
   summary = {
     'model': config.model.name,
     'num_params': num_weights(model),
@@ -106,6 +113,9 @@ def summarise(
     'cpu_ms_per_step': speed[1],
     'flops_per_second': rate,
     'share_of_peak': None if rate is None else share_of_peak(rate, kind, devices.size),
+    'tokens_per_second': speed[0] and tokens and speed[0] * tokens,
+    'peak_memory_bytes': memory,
+    'peak_memory_of': memory_of,
     'wall_time': wall_time,
     'jax_version': jax.__version__,
     'device_kind': kind,
@@ -154,6 +164,12 @@ def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
     return None
   own = config.model.name, config.train.num_steps
   return summary if (summary['model'], summary['step']) == own else None
+
+
+def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
+  """The field of the risk that all of them have: the exact one, else the sampled."""
+  exact = all(one['exact_risk'] is not None for one in summaries)
+  return 'exact_risk' if exact else 'eval_risk'
 
 
 def table(summary: Summary) -> str:
