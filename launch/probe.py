@@ -76,7 +76,7 @@ def main() -> None:
   words = [str(saved.step), *filter(None, [_AGAINST.value, _EVAL_SET.value])]
   out = given or default_folder(_CHECKPOINT.value, words)
   title = f'{saved.config.model.name} after step {saved.step}, of {checkpoint}'
-  title += f', against {_AGAINST.value or name}' if name else ''
+  title += f', against {_AGAINST.value or name}'
   title += f', on {_EVAL_SET.value}' if _EVAL_SET.value else ''
   _refuse_another(out / 'report.html', title)
   evaluation_set = None
@@ -131,25 +131,20 @@ def _name(folder: str | pathlib.Path) -> str:
   return folder.resolve().name
 
 
-def _other(task: Task) -> tuple[Predictor | None, str | None]:
-  """The predictor to compare with, and its name; None if there is none."""
+def _other(task: Task) -> tuple[Predictor, str]:
+  """The predictor to compare with, and its name."""
   import zoo
 
-  name = _AGAINST.value
-  if name is None:
-    name = zoo.probing.default_reference(task)
-    if name is None:
-      return None, None
   known = zoo.probing.references(task)
+  name = next(iter(known)) if _AGAINST.value is None else _AGAINST.value
   if name in known:
     return known[name], name
   folder = cli.checkpoint_of(_AGAINST)
   if isinstance(folder, str) or folder.exists():
     return zoo.load(folder).model, _name(folder)
-  names = f'one of {", ".join(known)}, or ' if known else ''
   near = nearest(name, known)
   raise UserError(
-    f'--against is {name!r}; it must be {names}a checkpoint'
+    f'--against is {name!r}; it must be one of {", ".join(known)}, or a checkpoint'
     f'{f"; did you mean {near!r}?" if near else ""}'
   )
 

@@ -36,7 +36,7 @@ _MISTAKES = {
   'headlines one_steps': "did you mean 'one_step'?",
   'headlines one_step --out=taken': 'taken cannot be the output folder',
   'headlines one_step --out=taken/x': 'x cannot be the output folder',
-  'paper --figures=contxt': "did you mean 'context'?",
+  'paper --figures=7': "unknown figure '7'",
   'paper --figures=': 'no figure is named',
   'paper --seeds=0': '--seeds is 0',
   'paper --seeds=two': "'two'",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,7 +275,8 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   (axes,) = plot_sweep(tmp_path).axes
   assert [one.get_text() for one in axes.get_xticklabels()] == ['lsa']
   assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
-  ((_, low), (_, high)) = axes.collections[0].get_segments()[0]
+  bars: Any = axes.collections[0]
+  ((_, low), (_, high)) = bars.get_segments()[0]
   assert (low, high) == pytest.approx((6 - 4.303 / 3**0.5, 6 + 4.303 / 3**0.5), 1e-3)
   (tmp_path / 'table.json').write_text(json.dumps([{**rows[0], 'eval_risk': None}]))
   with refuses('has no risk'):

@@ -167,7 +167,7 @@ def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
 
 
 def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
-  """The field of the risk that all of them have: the exact one, else the sampled."""
+  """The field of the risk that all of them have: `exact_risk`, else `eval_risk`."""
   exact = all(one['exact_risk'] is not None for one in summaries)
   return 'exact_risk' if exact else 'eval_risk'
 
