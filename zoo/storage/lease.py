@@ -224,4 +224,4 @@ def _one_line(path: pathlib.Path) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-  return in_one_line(error) or 'the bucket does not answer'
+  return in_one_line(error) or 'it does not answer'
