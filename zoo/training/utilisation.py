@@ -76,7 +76,7 @@ def tokens_per_step(config: Config, model: Model) -> int | None:
   return config.train.batch_size * num_tokens(layout, length)
 
 
-def peak_memory(devices: Sequence[jax.Device]) -> tuple[int, str]:
+def peak_memory(devices: Sequence[Any]) -> tuple[int, str]:
   """The most bytes in use at a time, on the fullest of the devices, and 'device'.
 
   Where a backend does not know them, as that of CPUs, those of the process, and
