@@ -179,8 +179,8 @@ def leased(
   """Holds the lease of a folder, or of a part of it, and yields what names the holder.
 
   Different parts may be held at the same time, but not with the whole folder. Renewals
-  that fail are tried again for `patience` seconds. Raises InUseError if
-  another program holds it, RunError if it cannot be taken.
+  that fail are tried again for `patience` seconds. Raises InUseError if another program
+  holds it, RunError if it cannot be taken.
   """
   lease = Lease(folder, LOCK if part is None else f'{_PARTS}/{part}')
   with _one_line(folder):
