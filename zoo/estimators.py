@@ -20,7 +20,7 @@ from zoo.core.protocols import Task
 from zoo.tasks.linear_regression import Estimator as Estimator
 from zoo.tasks.linear_regression import GDBeta as GDBeta
 from zoo.tasks.linear_regression import GradientDescent as GradientDescent
-from zoo.tasks.linear_regression import LinearRegression, require_regression
+from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.linear_regression import Ridge as Ridge
 from zoo.tasks.linear_regression import bayes as bayes
 from zoo.tasks.linear_regression import best_penalty as best_penalty
@@ -77,7 +77,7 @@ def prior_mean(task: Task) -> GradientDescent:
 
   Raises UserError unless the task is a LinearRegression.
   """
-  return GradientDescent(require_regression(task).prior_mean, np.zeros(0))
+  return GradientDescent(require_covered(task).prior_mean, np.zeros(0))
 
 
 def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridge:
@@ -112,7 +112,7 @@ def _start(
 ) -> tuple[Float[np.ndarray, ' d'], LinearRegression | None]:
   """The start, for a task its prior mean, and the task if one is given."""
   if isinstance(task_or_start, Task):
-    task = require_regression(task_or_start)
+    task = require_covered(task_or_start)
     return task.prior_mean, task
   shape = np.shape(task_or_start)
   if len(shape) != 1:

@@ -5,7 +5,6 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 import zoo
-from tests.compare import refuses
 from tests.marks import mostly_full
 from zoo.tasks import LogisticRegression
 from zoo.tasks import logistic_regression as classification
@@ -202,7 +201,7 @@ _SMALL = {
     _SMALL,
   ),
 )
-def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
+def test_bayes_agrees_with_quadrature_within_its_error(link, prior):
   mean, covariance = _SMALL[prior]
   d = len(mean)
   task = _task(
@@ -223,8 +222,6 @@ def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
   every = expit(np.asarray(jax.jit(predictor.predictions)(prompt)))
   for k in (0, 8):
     part = prompt.prefix(k)
-    error = np.asarray(jax.jit(predictor.standard_error)(part))
-    assert np.all((error > 1e-5) & (error < 0.02))
     for b in range(8):
       x, y = part.x[b].astype(np.float64), part.y[b]
       log_posterior = -np.sum(z * z, axis=1) / 2
@@ -232,8 +229,9 @@ def test_bayes_agrees_with_quadrature_within_its_standard_error(link, prior):
       posterior = np.exp(log_posterior - log_posterior.max())
       value = np.exp(log_link(part.x_query[b] @ weights.T))
       expected = posterior @ value / posterior.sum()
-      # 5 standard errors for 128 comparisons.
-      assert abs(every[b, k] - expected) <= 5 * error[b]
+      # The mean of 4096 numbers of 0 to 1 has a standard error of at most 1/128, and
+      # the proposal is near the posterior.
+      assert abs(every[b, k] - expected) <= 0.02
 
 
 def _posterior_mean(task, x, y, x_query):
@@ -314,20 +312,14 @@ def test_bayes_is_estimated_where_a_grid_would_be_large(d, variance, kind):
 
 
 @pytest.mark.parametrize('link', mostly_full([], ['logistic', 'probit']))
-def test_the_standard_error_of_bayes_is_small_for_20_features(link):
+def test_bayes_for_20_features_is_near_that_of_16_times_as_many_samples(link):
   task = _task(num_features=20, context_length=40, link=link)
   prompt, predictor = _sample(task, 3, 64), classification.ImportanceSampling(task)
-  error = np.asarray(jax.jit(predictor.standard_error)(prompt))
-  p = np.asarray(jax.nn.sigmoid(jax.jit(predictor)(prompt)))
-  assert np.sqrt(np.mean(error**2)) < 0.025
-  assert np.mean(error**2 / (2 * p * (1 - p))) < 0.002
-  # And it is the error: 16 times as many samples are that near, unless one label is so
-  # rare that samples with it may be missing.
   better = classification.ImportanceSampling(task, 2**16)
-  gap = p - np.asarray(jax.nn.sigmoid(jax.jit(better)(prompt)))
-  usual = (p > 0.05) & (p < 0.95)
-  # About 40 squares of a standard normal, which have the standard deviation √2.
-  assert 0.4 < np.mean((gap / error)[usual] ** 2) < 2
+  p, q = (np.asarray(expit(jax.jit(one)(prompt))) for one in (predictor, better))
+  assert np.sqrt(np.mean((p - q) ** 2)) < 0.02  # 0.007 and 0.01 in its docstring
+  # The log loss grows by about this much.
+  assert np.mean((p - q) ** 2 / (2 * q * (1 - q))) < 0.002
 
 
 @pytest.mark.parametrize('link', mostly_full(['probit'], ['logistic', 'sign']))
@@ -356,5 +348,3 @@ def test_averaging_has_the_sign_of_the_mean_of_y_x(link):
 
 def test_there_is_no_bayes_for_the_sign():
   assert 'bayes' not in _task(link='sign').baselines()
-  with refuses("link is 'sign'; it must be 'logistic' or 'probit'"):
-    classification.ImportanceSampling(_task(link='sign'))

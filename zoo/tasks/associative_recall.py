@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from zoo.core import losses
 from zoo.core.errors import UserError
@@ -17,7 +17,7 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, Zero, zeroed
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
 @register_task('associative_recall')
@@ -103,14 +103,8 @@ class Recall(Baseline):
 
   own_values: bool
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
-    x, y = zeroed(x, y, seen)
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, _, x_query = given.zeroed()
     value = (x @ x_query) @ y
     free = jnp.ones_like(value)
     if self.own_values:

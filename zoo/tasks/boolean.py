@@ -30,7 +30,7 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, NearestNeighbours, Zero, zeroed
+from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
@@ -307,13 +307,8 @@ class ConjunctionSpace(Baseline):
   none fits.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     d = x.shape[1]
     functions = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=d)])
     size = np.abs(functions).sum(axis=1)
@@ -363,13 +358,8 @@ class ConjunctionBayes(Baseline):
 
   num_draws: int = 256
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     order_key, signs_key = jax.random.split(jax.random.key(0))
     shape = (x.shape[1], self.num_draws)
     order = jax.random.uniform(order_key, shape, x.dtype)
@@ -449,13 +439,8 @@ class Elimination(Baseline):
   `2^−m`: the logit is `−1 − max(0, m log 2 − log d)`.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     positive = seen & (y > 0)
     # A literal that the query violates is left if no positive example violates it.
     against = jnp.all((x != x_query[None]) | ~positive[:, None], axis=0)
@@ -471,14 +456,9 @@ class Negated(Baseline):
 
   baseline: Baseline = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    return -self.baseline.predict(-x, -y, seen, -x_query)
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
+    return -self.baseline.predict(Examples(-x, -y, seen, -x_query))
 
 
 @value
@@ -490,13 +470,8 @@ class VersionSpace(Baseline):
 
   task: Majority | SparseParity = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     functions, prior = (jnp.asarray(a, x.dtype) for a in self.task.hypotheses())
     examples = jnp.append(x, x_query[None], axis=0)
     targets = jax.vmap(self.task.evaluate, (0, None))(functions, examples)
@@ -515,13 +490,8 @@ class ParityBayes(Baseline):
   if not, it is a fair coin.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     d = x.shape[1]
     rows = jnp.append(x, y[:, None], axis=1) > 0
     rows = jnp.where(seen[:, None], rows, False).astype(jnp.int32)
@@ -554,13 +524,8 @@ class NeighbourBayes(Baseline):
 
   num_random: int
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, seen, x_query = given
     agreement = jnp.where(seen, jnp.sum(x * x_query[None], axis=1), -jnp.inf)
     # An entry to choose before the first example.
     agreement, y = jnp.append(agreement, -jnp.inf), jnp.append(y, 0)
@@ -577,13 +542,6 @@ class NaiveBayes(Baseline):
   given the label are ±a_j; the d in the denominator keeps it small at first.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    x, y = zeroed(x, y, seen)
-    count = jnp.sum(seen).astype(y.dtype) + x.shape[1]
-    return 2 * jnp.dot(x_query, y @ x) / count
+  def predict(self, given: Examples) -> Float[Array, '']:
+    x, y, _, x_query = given.zeroed()
+    return 2 * jnp.dot(x_query, y @ x) / (given.count + x.shape[1])

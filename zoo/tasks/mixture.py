@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core import registry
 from zoo.core.errors import UserError, check_number
@@ -19,6 +19,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import derived, derived_size, leaf, set_field, size, static, value
 from zoo.tasks.base import CONTEXT, FEATURES, BaseTask, register_task
+from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
 _SIZES = 'num_features', 'context_length'
@@ -186,16 +187,10 @@ class MixturePosterior(Posterior):
   parts: tuple[Posterior, ...] = leaf()
   weights: Float[np.ndarray, ' k'] = leaf()
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
-    each = [part.weigh(x, y, seen, x_query) for part in self.parts]
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    each = [part.weigh(given) for part in self.parts]
     densities, means = (jnp.stack(ones) for ones in zip(*each, strict=True))
-    scores = jnp.log(jnp.asarray(self.weights, x.dtype)) + densities
+    scores = jnp.log(jnp.asarray(self.weights, densities.dtype)) + densities
     prediction = jnp.dot(jax.nn.softmax(scores), means)
     return jax.scipy.special.logsumexp(scores), prediction
 

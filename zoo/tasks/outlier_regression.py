@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
@@ -20,7 +20,7 @@ from zoo.tasks.base import (
   make_prompt,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, LeastSquares, Zero
+from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
 
@@ -116,13 +116,7 @@ class WithoutOnes(Baseline):
   the outliers do not depend on w. The rest is linear regression without noise.
   """
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, '']:
-    rest = seen & jnp.any(x != 1, axis=1)
-    prediction = LeastSquares().predict(x, y, rest, x_query)
-    return jnp.where(jnp.all(x_query == 1), 1, prediction)
+  def predict(self, given: Examples) -> Float[Array, '']:
+    rest = given.seen & jnp.any(given.x != 1, axis=1)
+    prediction = LeastSquares().predict(given._replace(seen=rest))
+    return jnp.where(jnp.all(given.x_query == 1), 1, prediction)

@@ -16,7 +16,13 @@ from zoo.tasks.base import (
   FunctionClass,
   register_task,
 )
-from zoo.tasks.baselines import Baseline, LeastSquares, NearestNeighbours, Zero, zeroed
+from zoo.tasks.baselines import (
+  Baseline,
+  Examples,
+  LeastSquares,
+  NearestNeighbours,
+  Zero,
+)
 
 # A threshold in ε times the largest singular value of the examples. Below it the
 # rounding errors of the labels affect the second weight more than the function does.
@@ -112,15 +118,9 @@ class SinusoidPosterior(Baseline):
   amplitude_range: tuple[float, float]
   phase_range: tuple[float, float]
 
-  def predict(
-    self,
-    x: Float[Array, 'c 1'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' 1'],
-  ) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '']:
     # Two rows of zeros are added, so that there are two singular values.
-    rows, y = zeroed(_waves(x[:, 0]), y, seen)
+    rows, y, _, x_query = given._replace(x=_waves(given.x[:, 0])).zeroed()
     rows, y = jnp.pad(rows, ((0, 2), (0, 0))), jnp.pad(y, (0, 2))
     u, s, vt = jnp.linalg.svd(rows, full_matrices=False)
     # The examples determine the weights along the first right singular vector s(x), as

@@ -21,7 +21,7 @@ from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, leaf, set_field, size, truth, value
 from zoo.tasks.base import CONTEXT, BaseTask, register_task
-from zoo.tasks.baselines import Baseline, Zero
+from zoo.tasks.baselines import Baseline, Examples, Zero
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
 _CERTAIN = 30.0
@@ -161,13 +161,8 @@ class Tracking(Baseline):
 
   task: Any = leaf()
 
-  def predict(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, 'c k'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> Float[Array, ' k']:
+  def predict(self, given: Examples) -> Float[Array, ' k']:
+    x, y, seen, x_query = given
     symbols = jnp.argmax(jnp.concatenate([x, x_query[None]]), axis=1)
     read = jnp.concatenate([seen, jnp.ones(1, bool)])
     answer = run(self.task.automaton(), symbols, read)[-1]

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
@@ -22,7 +22,7 @@ from zoo.tasks.base import (
   dot,
   register_task,
 )
-from zoo.tasks.baselines import LeastSquares, Zero, zeroed
+from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
@@ -118,22 +118,16 @@ class DiscreteBayes(Posterior):
 
   task: TaskPool = leaf()
 
-  def weigh(
-    self,
-    x: Float[Array, 'c d'],
-    y: Float[Array, ' c'],
-    seen: Bool[Array, ' c'],
-    x_query: Float[Array, ' d'],
-  ) -> tuple[Float[Array, ''], Float[Array, '']]:
-    x, y = zeroed(x, y, seen)
-    density = log_density_of_features(x, seen, x_query)
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+    x, y, _, x_query = given.zeroed()
+    density = log_density_of_features(given)
     pool = jnp.asarray(self.task.pool, x.dtype)
     misfit = jnp.sum(jnp.square(y[:, None] - x @ pool.T), axis=0)
     if not is_zero(self.task.noise_std):
       scores = -misfit / (2 * self.task.noise_std**2)
       posterior = jax.nn.softmax(scores)
       density += jax.scipy.special.logsumexp(scores) - math.log(len(pool))
-      density -= log_norm(self.task.noise_std, seen, x.dtype)
+      density -= log_norm(self.task.noise_std, given)
     else:
       # The misfit of the true weights is rounding error, and so the smallest; before
       # the first example all misfits are 0.
