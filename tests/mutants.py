@@ -95,8 +95,8 @@ the penalty of the posterior mean is a standard deviation, not a variance
   + return Ridge(task.prior_mean, task.noise_std, root)
 the best step of gradient descent ignores the label noise
   zoo/tasks/linear_regression.py: theory/test_schedules.py
-  - spread = np.trace(product) + task.noise_std**2
-  + spread = np.trace(product)
+  - spread=float(np.trace(product) + task.noise_std**2)
+  + spread=float(np.trace(product))
 importance sampling does not divide by the density of its proposal
   zoo/tasks/logistic_regression.py: tasks/test_logistic_regression.py
   - jnp.sum(z * z) / 2 - proposal, score
