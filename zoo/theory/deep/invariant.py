@@ -209,7 +209,7 @@ class _Moments:
     return self.variance * self._expected((power, *forms), True)
 
   def _expected(self, powers: _Forms, inverse: bool) -> float:
-    """The mean of a product of forms `yᵀ Kʲ y/C`, the first with (CM)⁻¹ if `inverse`."""
+    """The mean of a product of forms `yᵀKʲy/C`, the first with (CM)⁻¹ if `inverse`."""
     d, c = self.sizes
     total = 0.0
     for orders, factor in self.in_traces(powers, inverse).items():
