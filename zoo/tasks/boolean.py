@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,6 @@ from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
 FORCED = 0.3  # probability that the features are changed so that a conjunction holds
 MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
-_LOG_2 = math.log(2)
 
 
 @value
@@ -56,9 +55,21 @@ class SignsTask(BaseTask):
     return {'nearest_neighbours': NearestNeighbours(1), 'zero': Zero()}
 
 
+class Hypotheses(NamedTuple):
+  """All functions of a task; probabilities are up to a factor."""
+
+  functions: Float[np.ndarray, 'h d']
+  log_prior: Float[np.ndarray, ' h']
+  # By how much more probable features are with the label `forced_sign`.
+  log_forced: Float[np.ndarray, ' h']
+
+
 @value
 class BooleanTask(SignsTask):
   """The base of tasks whose function does not depend on the features."""
+
+  # The label of the examples whose features are changed so that they have it; 0: none.
+  forced_sign: ClassVar[int] = 0
 
   @abc.abstractmethod
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
@@ -71,15 +82,18 @@ class BooleanTask(SignsTask):
     """The probability of the label +1, 0 or 1, at each of the features."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
-    features_key, function_key, _ = jax.random.split(key, 3)
-    x = self.sample_features(features_key)
-    function = self.sample_function(function_key)
-    targets = self.evaluate(function, x)
-    return make_prompt(x, 2 * targets - 1, targets, function)
+    features_key, function_key, forced_key = jax.random.split(key, 3)
+    x, w = self.sample_features(features_key), self.sample_function(function_key)
+    if self.forced_sign:
+      forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
+      forced = forced[:, None] & (w != 0)[None]
+      x = jnp.where(forced, self.forced_sign * w[None], x)
+    targets = self.evaluate(w, x)
+    return make_prompt(x, 2 * targets - 1, targets, w)
 
 
 @value
-class LiteralsTask(SignsTask):
+class LiteralsTask(BooleanTask):
   """The base of the tasks about literals `x_j = w_j`, one for each `w_j ≠ 0`.
 
   Each `w_j` is 1 or −1 with probability 0.15 each, and otherwise 0. With probability
@@ -87,28 +101,35 @@ class LiteralsTask(SignsTask):
   them.
   """
 
-  forced_sign: ClassVar[int]
-
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     """The weights w."""
     relevant_key, signs_key = jax.random.split(key)
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
 
-  @abc.abstractmethod
   def evaluate(
     self, function: Float[Array, ' d'], x: Float[Array, 't d']
   ) -> Float[Array, ' t']:
-    """The probability of the label +1, 0 or 1, at each of the features."""
+    agreement = self.forced_sign * dot(x, function[None])
+    holds = (agreement == jnp.sum(jnp.abs(function))).astype(x.dtype)
+    return holds if self.forced_sign > 0 else 1 - holds
 
-  def sample_one(self, key: Key[Array, '']) -> Prompt:
-    features_key, function_key, forced_key = jax.random.split(key, 3)
-    x, w = self.sample_features(features_key), self.sample_function(function_key)
-    forced = jax.random.bernoulli(forced_key, FORCED, x.shape[:1])
-    forced = forced[:, None] & (w != 0)[None]
-    x = jnp.where(forced, self.forced_sign * w[None], x)
-    targets = self.evaluate(w, x)
-    return make_prompt(x, 2 * targets - 1, targets, w)
+  def hypotheses(self) -> Hypotheses:
+    w = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=self.num_features)])
+    size = np.abs(w).sum(axis=1)
+    log_prior = size * math.log(RELEVANT / 2 / (1 - RELEVANT))
+    forced = math.log(FORCED / (1 - FORCED)) + size * math.log(2)
+    return Hypotheses(w, log_prior, np.logaddexp(0, forced))
+
+  def baselines(self) -> dict[str, Predictor]:
+    d = self.num_features
+    # A draw costs as much as there are features, and errors are the larger for few.
+    draws, elimination = ConjunctionBayes(1024 if d <= 16 else 256), Elimination()
+    if self.forced_sign < 0:  # the other baselines are their own duals
+      draws, elimination = Negated(draws), Negated(elimination)
+    few = 3**d <= MOST_HYPOTHESES
+    found = {'bayes': VersionSpace(self) if few else draws, 'elimination': elimination}
+    return found | super().baselines()
 
 
 @register_task('conjunction')
@@ -122,17 +143,6 @@ class Conjunction(LiteralsTask):
 
   forced_sign = 1
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return _conjunction(function, x)
-
-  def baselines(self) -> dict[str, Predictor]:
-    return {
-      'bayes': conjunction_bayes(self.num_features),
-      'elimination': Elimination(),
-    } | super().baselines()
-
 
 @register_task('disjunction')
 class Disjunction(LiteralsTask):
@@ -144,18 +154,6 @@ class Disjunction(LiteralsTask):
   """
 
   forced_sign = -1
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return 1 - _conjunction(function, -x)
-
-  def baselines(self) -> dict[str, Predictor]:
-    # The other baselines are their own duals.
-    return {
-      'bayes': Negated(conjunction_bayes(self.num_features)),
-      'elimination': Negated(Elimination()),
-    } | super().baselines()
 
 
 @register_task('majority')
@@ -175,11 +173,10 @@ class Majority(BooleanTask):
   ) -> Float[Array, ' t']:
     return (dot(x, function[None]) > 0.5).astype(x.dtype)
 
-  def hypotheses(self) -> tuple[Float[np.ndarray, 'h d'], Float[np.ndarray, ' h']]:
-    """All functions and their prior probabilities, up to a factor."""
+  def hypotheses(self) -> Hypotheses:
     w = np.asarray([*itertools.product([0.0, 1.0], repeat=self.num_features)])
-    count = w.sum(axis=1)
-    return w, RELEVANT**count * (1 - RELEVANT) ** (self.num_features - count)
+    log_prior = w.sum(axis=1) * math.log(RELEVANT / (1 - RELEVANT))
+    return Hypotheses(w, log_prior, 0 * log_prior)
 
   def baselines(self) -> dict[str, Predictor]:
     bayes = {'bayes': VersionSpace(self)}
@@ -236,12 +233,11 @@ class SparseParity(ParityTask):
     relevant = jnp.arange(self.num_features) < self.num_relevant
     return jax.random.permutation(key, relevant).astype(float)
 
-  def hypotheses(self) -> tuple[Float[np.ndarray, 'h d'], Float[np.ndarray, ' h']]:
-    """All functions and their prior probabilities, up to a factor."""
+  def hypotheses(self) -> Hypotheses:
     subsets = [*itertools.combinations(range(self.num_features), self.num_relevant)]
     w = np.zeros((len(subsets), self.num_features))
     np.put_along_axis(w, np.asarray(subsets), 1, axis=1)
-    return w, np.ones(len(w))
+    return Hypotheses(w, np.zeros(len(w)), np.zeros(len(w)))
 
   def baselines(self) -> dict[str, Predictor]:
     few = math.comb(self.num_features, self.num_relevant) <= MOST_HYPOTHESES
@@ -290,49 +286,8 @@ class NearestNeighbour(SignsTask):
     return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
 
 
-def _conjunction(w: Float[Array, ' d'], x: Float[Array, 't d']) -> Float[Array, ' t']:
-  holds = dot(x, w[None]) == jnp.sum(jnp.abs(w))
-  return holds.astype(x.dtype)
-
-
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
   return jax.random.rademacher(key, shape, float)
-
-
-@value
-class ConjunctionSpace(Baseline):
-  """The Bayes predictor of the task 'conjunction', by enumeration of 3^d functions.
-
-  Their prior and likelihood are those of `ConjunctionBayes`. Predicts a fair coin if
-  none fits.
-  """
-
-  def predict(self, given: Examples) -> Float[Array, '']:
-    x, y, seen, x_query = given
-    d = x.shape[1]
-    functions = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=d)])
-    size = np.abs(functions).sum(axis=1)
-    log_prior = size * math.log(RELEVANT / 2) + (d - size) * math.log(1 - RELEVANT)
-    if_positive = np.logaddexp(math.log(1 - FORCED), math.log(FORCED) + size * _LOG_2)
-    w, size, log_prior, if_positive = (
-      jnp.asarray(each, x.dtype) for each in (functions, size, log_prior, if_positive)
-    )
-
-    # One example after the other, so that no array has examples and functions as axes.
-    def fits(i: Any, so_far: Array) -> Array:
-      holds = w @ x[i] == size
-      return so_far & ((holds == (y[i] > 0)) | ~seen[i])
-
-    fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(w), bool))
-    num_positive = jnp.sum(seen & (y > 0)).astype(x.dtype)
-    # Negative examples have the same probability for all functions that fit them.
-    log_p = jnp.where(fitting, log_prior + num_positive * if_positive, -jnp.inf)
-    holds = w @ x_query == size
-    for_it = logsumexp(jnp.where(holds, log_p + if_positive, -jnp.inf))
-    against_it = logsumexp(jnp.where(holds, -jnp.inf, log_p)) + math.log(1 - FORCED)
-    most = losses.logit(jnp.ones((), x.dtype))
-    logit = jnp.clip(for_it - against_it, -most, most)
-    return jnp.where(jnp.any(fitting), logit, 0)
 
 
 @value
@@ -380,15 +335,6 @@ class ConjunctionBayes(Baseline):
     against_it = _log_evidence(x, negative, literals, count, order)
     most = losses.logit(jnp.ones((), x.dtype))
     return jnp.clip(for_it - against_it - math.log(1 - FORCED), -most, most)
-
-
-def conjunction_bayes(num_features: int) -> Baseline:
-  """The Bayes predictor of a conjunction: exact for few features, else estimated."""
-  few = 3**num_features <= MOST_HYPOTHESES
-  if few:
-    return ConjunctionSpace()
-  # A draw costs as much as there are features, and errors are the larger for few.
-  return ConjunctionBayes(1024 if num_features <= 16 else 256)
 
 
 def _log_evidence(
@@ -463,22 +409,39 @@ class Negated(Baseline):
 
 @value
 class VersionSpace(Baseline):
-  """The Bayes predictor by enumeration: all functions that fit vote by their prior.
+  """The Bayes predictor by enumeration: all functions that fit vote by their posterior.
 
   Predicts a fair coin if none fits.
   """
 
-  task: Majority | SparseParity = leaf()
+  task: LiteralsTask | Majority | SparseParity = leaf()
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, seen, x_query = given
-    functions, prior = (jnp.asarray(a, x.dtype) for a in self.task.hypotheses())
-    examples = jnp.append(x, x_query[None], axis=0)
-    targets = jax.vmap(self.task.evaluate, (0, None))(functions, examples)
-    fits = ((targets[:, :-1] > 0) == (y > 0)[None]) | ~seen[None]
-    weights = jnp.where(jnp.all(fits, axis=1), prior, 0)
-    for_it, total = jnp.sum(weights * targets[:, -1]), jnp.sum(weights)
-    return losses.logit(jnp.where(total > 0, for_it / total, 0.5))
+    functions, log_p, log_forced = (
+      jnp.asarray(each, x.dtype) for each in self.task.hypotheses()
+    )
+
+    def labels(point: Array) -> Array:
+      """Whether each function has the label +1."""
+      return jax.vmap(lambda w: self.task.evaluate(w, point[None])[0])(functions) > 0
+
+    # One example after the other, so that no array has examples and functions as axes.
+    def fits(i: Any, so_far: Array) -> Array:
+      return so_far & ((labels(x[i]) == (y[i] > 0)) | ~seen[i])
+
+    fitting = jax.lax.fori_loop(0, len(x), fits, jnp.ones(len(functions), bool))
+    sign, positive = self.task.forced_sign, labels(x_query)
+    num_forced = jnp.sum(seen & (y == sign)).astype(x.dtype)
+    num_forced += jnp.where(positive == (sign > 0), 1.0, 0.0)
+    log_p = jnp.where(fitting, log_p + num_forced * log_forced, -jnp.inf)
+    for_it, against_it = (
+      logsumexp(jnp.where(positive == label, log_p, -jnp.inf))
+      for label in (True, False)
+    )
+    most = losses.logit(jnp.ones((), x.dtype))
+    logit = jnp.clip(for_it - against_it, -most, most)
+    return jnp.where(jnp.any(fitting), logit, 0)
 
 
 @value
