@@ -107,13 +107,6 @@ class LiteralsTask(BooleanTask):
     relevant = jax.random.bernoulli(relevant_key, RELEVANT, (self.num_features,))
     return jnp.where(relevant, _sample_signs(signs_key, relevant.shape), 0)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    agreement = self.forced_sign * dot(x, function[None])
-    holds = (agreement == jnp.sum(jnp.abs(function))).astype(x.dtype)
-    return holds if self.forced_sign > 0 else 1 - holds
-
   def hypotheses(self) -> Hypotheses:
     w = np.asarray([*itertools.product([0.0, 1.0, -1.0], repeat=self.num_features)])
     size = np.abs(w).sum(axis=1)
@@ -143,6 +136,11 @@ class Conjunction(LiteralsTask):
 
   forced_sign = 1
 
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    return _conjunction(function, x)
+
 
 @register_task('disjunction')
 class Disjunction(LiteralsTask):
@@ -154,6 +152,11 @@ class Disjunction(LiteralsTask):
   """
 
   forced_sign = -1
+
+  def evaluate(
+    self, function: Float[Array, ' d'], x: Float[Array, 't d']
+  ) -> Float[Array, ' t']:
+    return 1 - _conjunction(function, -x)
 
 
 @register_task('majority')
@@ -284,6 +287,11 @@ class NearestNeighbour(SignsTask):
 
   def baselines(self) -> dict[str, Predictor]:
     return {'bayes': NeighbourBayes(self.num_random)} | super().baselines()
+
+
+def _conjunction(w: Float[Array, ' d'], x: Float[Array, 't d']) -> Float[Array, ' t']:
+  holds = dot(x, w[None]) == jnp.sum(jnp.abs(w))
+  return holds.astype(x.dtype)
 
 
 def _sample_signs(key: Key[Array, ''], shape: tuple[int, ...]) -> Float[Array, '*n']:
