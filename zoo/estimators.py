@@ -11,8 +11,8 @@ from jaxtyping import ArrayLike, Float
 
 from zoo.core.errors import (
   UserError,
+  check_array,
   check_count,
-  check_matrix,
   check_number,
   check_vector,
 )
@@ -62,7 +62,7 @@ def gd_beta(
   """
   start, task = _start(task_or_start)
   if step_matrix is not None:
-    step_matrix = check_matrix('step_matrix', step_matrix, start.size, start.size)
+    step_matrix = check_array('step_matrix', step_matrix, [(start.size,) * 2])
   elif task is not None:
     step_matrix = best_step_matrix(task)
   else:

@@ -202,7 +202,7 @@ def test_bad_arguments():
   with pytest.raises(zoo.UserError, match='step_size is nan'):
     constructions.gd_transformer(np.zeros(3), float('nan'))
   with pytest.raises(
-    zoo.UserError, match=r'step_size has shape \(2, 2\).* 3 × 3 matrix'
+    zoo.UserError, match=r'step_size has shape \(2, 2\).* are \(3, 3\)'
   ):
     constructions.gd_transformer(np.zeros(3), np.eye(2))
   rule = zoo.LearningRule(
