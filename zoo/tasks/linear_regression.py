@@ -305,7 +305,7 @@ class FirstSteps:
 
   # In float64 on the host for a number of examples, and in JAX for an array.
 
-  def step_size(self, count: int | Array) -> Float[AnyArray, '']:
+  def step_size(self, count: int | Array) -> Float[ArrayLike, '']:
     """The best step size for `count` examples; that for one if there are none."""
     xp = np if isinstance(count, int) else jnp
     part = 1 / xp.maximum(xp.asarray(count, float), 1)
