@@ -44,11 +44,7 @@ def gradient_descent(
   num_steps = check_count('num_steps', num_steps, maximum=MAX_STEPS)
   start, task = _start(task_or_start)
   if step_size is None:
-    if task is None:
-      raise UserError(
-        'step_size is None; it must be given with a start, and may be None with a task'
-      )
-    step_size = best_step_size(task, num_steps)
+    step_size = best_step_size(_given('step_size', task), num_steps)
   return GradientDescent(start, check_vector('step_size', step_size, num_steps))
 
 
@@ -61,15 +57,9 @@ def gd_beta(
   argument that is wrong.
   """
   start, task = _start(task_or_start)
-  if step_matrix is not None:
-    step_matrix = check_array('step_matrix', step_matrix, [(start.size,) * 2])
-  elif task is not None:
-    step_matrix = best_step_matrix(task)
-  else:
-    raise UserError(
-      'step_matrix is None; it must be given with a start, and may be None with a task'
-    )
-  return GDBeta(start, step_matrix)
+  if step_matrix is None:
+    step_matrix = best_step_matrix(_given('step_matrix', task))
+  return GDBeta(start, check_array('step_matrix', step_matrix, [(start.size,) * 2]))
 
 
 def prior_mean(task: Task) -> GradientDescent:
@@ -88,11 +78,7 @@ def ridge(task_or_start: Task | ArrayLike, penalty: float | None = None) -> Ridg
   """
   start, task = _start(task_or_start)
   if penalty is None:
-    if task is None:
-      raise UserError(
-        'penalty is None; it must be given with a start, and may be None with a task'
-      )
-    penalty = best_penalty(task)
+    penalty = best_penalty(_given('penalty', task))
   penalty = check_number('penalty', penalty, minimum=0.0)
   return Ridge.isotropic(start, penalty)
 
@@ -105,6 +91,15 @@ def ols(task_or_start: Task | ArrayLike) -> Ridge:
   the prior mean predicts. A start of zeros gives the usual pseudo-inverse.
   """
   return ridge(task_or_start, 0.0)
+
+
+def _given(name: str, task: LinearRegression | None) -> LinearRegression:
+  """The task, for which an argument has a best value; raises UserError for None."""
+  if task is None:
+    raise UserError(
+      f'{name} is None; it must be given with a start, and may be None with a task'
+    )
+  return task
 
 
 def _start(

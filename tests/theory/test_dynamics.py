@@ -218,7 +218,7 @@ def test_mistakes_are_one_line(plane):
   calls = {
     'eigenvalues has 0': lambda: theory.plateaus([1.0, 0.0], 3),
     'num_examples': lambda: theory.plateaus([1.0], 0),
-    'times is': lambda: theory.gradient_flow(model, task, []),
+    'times has shape': lambda: theory.gradient_flow(model, task, []),
     'times must be ≥ 0': lambda: theory.gradient_flow(model, task, [1.0, 0.5]),
     'has 3 features': lambda: theory.gradient_flow(wide, task, [1]),
     'no weights that train': lambda: theory.gradient_flow(

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 from jaxtyping import Array, Float, Key
 
 from zoo.core import registry
@@ -154,15 +153,6 @@ class Mixture(BaseTask):
     found: dict[str, Predictor] = {}
     if (posterior := self.posterior()) is not None:
       found['bayes'] = posterior
-    else:
-      without = [type(one).__name__ for one in self.tasks if one.posterior() is None]
-      logging.log_first_n(
-        logging.WARNING,
-        'there is no bayes of this mixture, since %s says nothing about how probable '
-        'its prompts are; regression with noise does',
-        1,
-        ' and '.join(without),
-      )
     each = [task.baselines() for task in self.tasks]
     for i, own in enumerate(each, 1):
       if 'bayes' in own:

@@ -15,7 +15,14 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from zoo.core.errors import RunError, UserError, check_array, check_name, check_number
+from zoo.core.errors import (
+  RunError,
+  UserError,
+  check_array,
+  check_name,
+  check_number,
+  check_vector,
+)
 from zoo.core.learning_rule import AnyArray, LearningRule
 from zoo.core.protocols import Predictor, Task
 from zoo.theory.exact import require_rule
@@ -256,12 +263,7 @@ def _measures(
 
 def increasing(name: str, values: Numbers) -> Float[np.ndarray, ' n']:
   """Returns times as an array; raises UserError unless they are ≥ 0 and do not fall."""
-  try:
-    at = np.asarray(values, float)
-  except (TypeError, ValueError):
-    at = np.zeros(())
-  if at.ndim != 1 or not at.size or not np.all(np.isfinite(at)):
-    raise UserError(f'{name} is {values!r}; it must be a list of finite numbers')
+  at = check_vector(name, values, None)
   if at[0] < 0 or np.any(np.diff(at) < 0):
     raise UserError(f'{name} must be ≥ 0 and must not decrease')
   return at
