@@ -8,6 +8,7 @@ import zoo
 from tests.marks import mostly_full
 from zoo.tasks import LogisticRegression
 from zoo.tasks import logistic_regression as classification
+from zoo.tasks.baselines import Examples
 
 _COVARIANCE = np.asarray([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.5]])
 _NULL = np.asarray([1.0, 2.0, -2.0]) / 3
@@ -161,9 +162,10 @@ def test_map_agrees_with_an_optimizer_and_has_no_gradient(link, prior):
   y = prompt.y * np.where(np.arange(12) < 3, 1, [1, -1] * 6).astype(np.float32)
   prompt = zoo.Prompt(prompt.x, y, prompt.x_query, prompt.y_query)
   seen = [np.arange(12) < k for k in (0, 1, 5, 12)]
-  weights = jax.jit(
-    jax.vmap(jax.vmap(predictor.weights, (None, None, 0)), (0, 0, None))
-  )(prompt.x, prompt.y, np.stack(seen))
+  at_every_k = jax.vmap(predictor.weights, (Examples(None, None, 0, None),))
+  weights = jax.jit(jax.vmap(at_every_k, (Examples(0, 0, None, 0),)))(
+    Examples(prompt.x, prompt.y, np.stack(seen), prompt.x_query)
+  )
   for b in range(4):
     for i, k in enumerate((0, 1, 5, 12)):
       x, labels = prompt.x[b, :k].astype(np.float64), y[b, :k].astype(np.float64)

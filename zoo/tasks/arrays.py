@@ -27,7 +27,7 @@ from zoo.core.values import (
   size,
   static,
 )
-from zoo.tasks.base import CONTEXT, make_prompt, register_task
+from zoo.tasks.base import make_prompt, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.gaussian_clusters import NearestMean, NearestShares, SoftmaxRegression
 
@@ -71,7 +71,7 @@ class Arrays(BaseTask):
     allowed='an .npz file',
     about='The file with the arrays `x` and `y`.',
   )
-  context_length: int = size(default=10, about=CONTEXT)
+  context_length: int = size(default=10)
   label_kind: str = choice(
     ('numbers', 'classes'), default='numbers', about='What the labels are.'
   )

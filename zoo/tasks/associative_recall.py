@@ -11,12 +11,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  BaseTask,
-  make_prompt,
-  register_task,
-)
+from zoo.tasks.base import BaseTask, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -38,7 +33,7 @@ class AssociativeRecall(BaseTask):
 
   num_keys: int = size(default=16, about='Different keys.')
   num_values: int = size(default=16, minimum=2, about='Different values.')
-  context_length: int = size(default=32, about=CONTEXT)
+  context_length: int = size(default=32)
   num_pairs: int | None = size(
     default=None, about='Pairs of a prompt; None: each key is drawn from all keys.'
   )

@@ -30,15 +30,6 @@ Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # Changes the features of one prompt. Equal changes have equal hashes.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
-# The meaning of the field `num_features`.
-FEATURES = 'Features of an example, d.'
-# The meaning of the field `context_length`.
-CONTEXT = 'Labelled examples of a prompt, C.'
-# The meaning of the field `noise_std`.
-NOISE = 'Standard deviation σ of the noise, in the units of the labels.'
-# The meaning of the field `prior_mean`.
-PRIOR_MEAN = 'Mean of the prior of w.'
-
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 

@@ -22,14 +22,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import leaf, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  BaseTask,
-  dot,
-  make_prompt,
-  register_task,
-)
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
@@ -41,8 +34,8 @@ MOST_HYPOTHESES = 5_000  # functions that a baseline enumerates
 class SignsTask(BaseTask):
   """The base of these tasks: features uniform on {−1, 1}^d, labels ±1, the log loss."""
 
-  num_features: int = size(default=28, about=FEATURES)
-  context_length: int = size(default=60, about=CONTEXT)
+  num_features: int = size(default=28)
+  context_length: int = size(default=60)
   label_kind = 'signs'
 
   def sample_features(self, key: Key[Array, '']) -> Float[Array, 't d']:
@@ -205,7 +198,7 @@ class Parity(ParityTask):
   The set of relevant features is uniform over all 2^d subsets.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
+  num_features: int = size(default=10)
 
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     return jax.random.bernoulli(key, 0.5, (self.num_features,)).astype(float)
@@ -221,8 +214,8 @@ class SparseParity(ParityTask):
   `baselines` has the Bayes predictor if there are at most 5,000 such sets.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
-  context_length: int = size(default=15, about=CONTEXT)
+  num_features: int = size(default=10)
+  context_length: int = size(default=15)
   num_relevant: int = size(default=2, about='Relevant features.')
 
   def __post_init__(self):

@@ -14,12 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  FunctionClass,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import HostBaseline, NearestNeighbours, Zero
 
 _LARGEST_DEPTH = 20  # a million leaves per prompt
@@ -34,8 +29,8 @@ class DecisionTree(FunctionClass):
   fresh for each prompt, features are `~ N(0, I)`. Predicting 0 has the risk 1.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=100, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
   depth: int = size(default=4, about='Depth of a tree.')
 
   def __post_init__(self):

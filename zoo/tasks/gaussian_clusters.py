@@ -12,14 +12,7 @@ from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  BaseTask,
-  dot,
-  make_prompt,
-  register_task,
-)
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -32,8 +25,8 @@ class GaussianClusters(BaseTask):
   probability of each class given x and the means.
   """
 
-  num_features: int = size(default=16, about=FEATURES)
-  context_length: int = size(default=31, about=CONTEXT)
+  num_features: int = size(default=16)
+  context_length: int = size(default=31)
   num_classes: int = size(default=2, minimum=2, about='Classes.')
   num_outputs: int = derived_size()
   label_kind = 'classes'

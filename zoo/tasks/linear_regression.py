@@ -33,16 +33,7 @@ from zoo.core.values import (
   value,
   vector,
 )
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  PRIOR_MEAN,
-  FunctionClass,
-  dot,
-  register_task,
-  symmetric_root,
-)
+from zoo.tasks.base import FunctionClass, dot, register_task, symmetric_root
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -67,16 +58,16 @@ class LinearRegression(FunctionClass):
   1, whose prior mean is 2.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
+  num_features: int = size(default=10)
   # It is an int32 in compiled programs.
-  context_length: int = size(default=10, maximum=2**31 - 1, about=CONTEXT)
-  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  context_length: int = size(default=10, maximum=2**31 - 1)
+  prior_mean: Vector = vector(default=0.0)
   prior_covariance: Matrix = covariance(default=None, about='Covariance of ŵ.')
   feature_covariance: Matrix = covariance(
     default=None, about='Covariance of the features.'
   )
   # The square of 1e19 is a float32.
-  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0, maximum=1e19)
   prior_root: Matrix = derived()
   feature_root: Matrix = derived()
 

@@ -25,9 +25,6 @@ from zoo.core.values import (
   vector,
 )
 from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  PRIOR_MEAN,
   FunctionClass,
   dot,
   register_task,
@@ -62,12 +59,12 @@ class LogisticRegression(FunctionClass):
   or None: `w = prior_mean + R z`.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=40, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=40)
   link: str = choice(
     _LINKS, default='logistic', about='From w·x to the probability of the label +1.'
   )
-  prior_mean: Vector = vector(default=0.0, about=PRIOR_MEAN)
+  prior_mean: Vector = vector(default=0.0)
   prior_covariance: Matrix = covariance(
     default=None, about='Covariance of w; it may be singular.'
   )

@@ -13,12 +13,7 @@ from zoo.core import losses
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  BaseTask,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import BaseTask, dot, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 
@@ -35,7 +30,7 @@ class MarkovChain(BaseTask):
   """
 
   num_symbols: int = size(default=2, minimum=2, about='Different symbols, S.')
-  context_length: int = size(default=100, about=CONTEXT)
+  context_length: int = size(default=100)
   num_features: int = derived_size()
   num_outputs: int = derived_size()
   label_kind = 'classes'

@@ -17,7 +17,7 @@ from zoo.core.errors import UserError, check_number
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import derived, derived_size, leaf, set_field, size, static, value
-from zoo.tasks.base import CONTEXT, FEATURES, BaseTask, register_task
+from zoo.tasks.base import BaseTask, register_task
 from zoo.tasks.baselines import Examples
 from zoo.tasks.posteriors import Posterior
 
@@ -48,8 +48,8 @@ class Mixture(BaseTask):
     about='The tasks with their arguments, and weights: a part is as probable as its '
     'share of all weights.',
   )
-  num_features: int = size(default=5, about=FEATURES)
-  context_length: int = size(default=10, about=CONTEXT)
+  num_features: int = size(default=5)
+  context_length: int = size(default=10)
   tasks: Any = derived()  # a tuple of the parts
   weights: Any = derived()  # their probabilities, [k]
   num_outputs: int = derived_size()

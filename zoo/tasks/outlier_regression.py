@@ -12,14 +12,7 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import choice, number, set_field, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  BaseTask,
-  dot,
-  make_prompt,
-  register_task,
-)
+from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
 from zoo.tasks.baselines import Baseline, Examples, LeastSquares, Zero
 
 _PROBABILITIES = {'many': 0.9, 'orthogonal': 0.5}
@@ -44,8 +37,8 @@ class OutlierRegression(BaseTask):
   all lengths but the last.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=100, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=100)
   kind: str = choice(_PROBABILITIES, default='many', about='The kind of outliers.')
   outlier_probability: Any = number(
     default=None,

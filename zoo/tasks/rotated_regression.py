@@ -10,14 +10,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import check_count, check_number
 from zoo.core.protocols import Predictor
 from zoo.core.values import Vector, derived, number, set_field, size
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import LeastSquares, Zero
 from zoo.tasks.linear_regression import (
   FirstSteps,
@@ -36,12 +29,12 @@ class RotatedRegression(FunctionClass):
   in its weights. The target is `w·x_q`, without noise.
   """
 
-  num_features: int = size(default=10, about=FEATURES)
-  context_length: int = size(default=20, about=CONTEXT)
+  num_features: int = size(default=10)
+  context_length: int = size(default=20)
   exponent: float = number(
     default=1.0, minimum=0.0, about='By which eigenvalues fall, a of k^−a.'
   )
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0)
   variances: Vector = derived()
 
   def __post_init__(self):

@@ -11,11 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 from zoo.core.errors import UserError, check_vector
 from zoo.core.protocols import Predictor
 from zoo.core.values import size, static, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FunctionClass,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, register_task
 from zoo.tasks.baselines import (
   Baseline,
   Examples,
@@ -50,7 +46,7 @@ class Sinusoid(FunctionClass):
 
   num_features = 1
 
-  context_length: int = size(default=10, about=CONTEXT)
+  context_length: int = size(default=10)
   amplitude_range: tuple[float, float] = static(
     default=(0.1, 0.5), check=_check_range, allowed=_RANGE, about='Of the amplitude a.'
   )

@@ -14,14 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
 from zoo.core.values import is_zero, number, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -44,10 +37,10 @@ class SparseRegression(FunctionClass):
   baseline `bayes` if there are more than 20,000 sets of `num_nonzero` coordinates.
   """
 
-  num_features: int = size(default=20, about=FEATURES)
-  context_length: int = size(default=10, about=CONTEXT)
+  num_features: int = size(default=20)
+  context_length: int = size(default=10)
   num_nonzero: int = size(default=3, about='Coordinates of w that are not 0.')
-  noise_std: float = number(default=0.0, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.0, minimum=0.0)
 
   def __post_init__(self):
     if self.num_nonzero > self.num_features:

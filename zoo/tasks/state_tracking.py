@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import derived_size, leaf, set_field, size, truth, value
-from zoo.tasks.base import CONTEXT, BaseTask, register_task
+from zoo.tasks.base import BaseTask, register_task
 from zoo.tasks.baselines import Baseline, Examples, Zero
 
 # The logit of what is certain: e^−30 is less than a rounding of float32.
@@ -79,7 +79,7 @@ class StateTracking(BaseTask):
 class ParityPrefix(StateTracking):
   """Whether the number of ones so far is odd: S_2, and so ℤ_2."""
 
-  context_length: int = size(default=39, about=CONTEXT)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _sums(2)
@@ -90,7 +90,7 @@ class ModularAddition(StateTracking):
   """The sum of the numbers so far, modulo `modulus`."""
 
   modulus: int = size(default=3, minimum=2, maximum=1000, about='m of ℤ_m.')
-  context_length: int = size(default=39, about=CONTEXT)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _sums(self.modulus)
@@ -108,7 +108,7 @@ class Permutations(StateTracking):
   num_elements: int = size(
     default=3, minimum=2, maximum=5, about='Elements that are permuted, k of S_k.'
   )
-  context_length: int = size(default=39, about=CONTEXT)
+  context_length: int = size(default=39)
   transpositions: bool = truth(
     default=False, about='Whether symbols are the swaps of two elements alone.'
   )
@@ -128,7 +128,7 @@ class ModularArithmetic(StateTracking):
   """
 
   modulus: int = size(default=5, minimum=2, maximum=30, about='m of ℤ_m.')
-  context_length: int = size(default=39, about=CONTEXT)
+  context_length: int = size(default=39)
 
   def automaton(self) -> Automaton:
     return _expressions(self.modulus)

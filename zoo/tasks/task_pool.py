@@ -14,14 +14,7 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import is_zero, leaf, number, size, value
-from zoo.tasks.base import (
-  CONTEXT,
-  FEATURES,
-  NOISE,
-  FunctionClass,
-  dot,
-  register_task,
-)
+from zoo.tasks.base import FunctionClass, dot, register_task
 from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
@@ -36,10 +29,10 @@ class TaskPool(FunctionClass):
   shift `new_tasks` has fresh weights for each prompt.
   """
 
-  num_features: int = size(default=8, about=FEATURES)
-  context_length: int = size(default=16, about=CONTEXT)
+  num_features: int = size(default=8)
+  context_length: int = size(default=16)
   num_tasks: int = size(default=64, about='Weight vectors of the pool.')
-  noise_std: float = number(default=0.5, minimum=0.0, about=NOISE)
+  noise_std: float = number(default=0.5, minimum=0.0)
   seed: int = size(default=0, minimum=0, maximum=2**32 - 1, about='Draws the pool.')
 
   @property
