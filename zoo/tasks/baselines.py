@@ -23,7 +23,7 @@ class Examples(NamedTuple):
   x_query: Float[Array, ' d']
 
   @property
-  def count(self) -> Float[Array, '']:
+  def num_seen(self) -> Float[Array, '']:
     """The number of seen examples."""
     return jnp.sum(self.seen).astype(self.x.dtype)
 
@@ -132,7 +132,7 @@ class Averaging(Baseline):
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, _, x_query = given.zeroed()
-    return jnp.dot(x_query, y @ x) / jnp.maximum(given.count, 1)
+    return jnp.dot(x_query, y @ x) / jnp.maximum(given.num_seen, 1)
 
 
 @value

@@ -508,4 +508,4 @@ class NaiveBayes(Baseline):
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, _, x_query = given.zeroed()
-    return 2 * jnp.dot(x_query, y @ x) / (given.count + x.shape[1])
+    return 2 * jnp.dot(x_query, y @ x) / (given.num_seen + x.shape[1])

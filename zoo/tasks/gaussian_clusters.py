@@ -117,7 +117,7 @@ class SoftmaxRegression(Baseline):
   def predict(self, given: Examples) -> Float[Array, ' k']:
     x, y, seen, x_query = given.zeroed()
     x = jnp.concatenate([x, seen[:, None].astype(x.dtype)], axis=1)
-    rate = self.step_size / jnp.maximum(given.count, 1)
+    rate = self.step_size / jnp.maximum(given.num_seen, 1)
 
     def step(_: Array, weights: Array) -> Array:
       return weights + rate * x.T @ (y - jax.nn.softmax(x @ weights))

@@ -296,7 +296,7 @@ class FirstSteps:
 
   # In float64 on the host for a number of examples, and in JAX for an array.
 
-  def step_size(self, count: int | Array) -> Float[ArrayLike, '']:
+  def step_size(self, count: int | Array) -> Any:
     """The best step size for `count` examples; that for one if there are none."""
     xp = np if isinstance(count, int) else jnp
     part = 1 / xp.maximum(xp.asarray(count, float), 1)
@@ -374,7 +374,7 @@ class Estimator(Baseline):
 
   def predict(self, given: Examples) -> Float[Array, '']:
     x, y, _, x_query = given.zeroed()
-    return jnp.dot(x_query, self._fit(x, y, given.count))
+    return jnp.dot(x_query, self._fit(x, y, given.num_seen))
 
   @abc.abstractmethod
   def _fit(

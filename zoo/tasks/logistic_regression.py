@@ -264,7 +264,7 @@ class SignAveraging(Baseline):
     variance = (jnp.sum(mean * mean) + jnp.sum(root * root)) / d
     # E y x = c w with c = E φ'((w·x)/s)/s, by Stein's lemma.
     c2 = 2 / math.pi / jnp.maximum(noise + d * variance, 1e-12)
-    precision = 1 + c2 * variance * given.count
+    precision = 1 + c2 * variance * given.num_seen
     score = jnp.sqrt(c2) * variance * jnp.dot(x_query, y @ x) / precision
     spread = noise + variance * jnp.dot(x_query, x_query) / precision
     score = score / jnp.sqrt(jnp.maximum(spread, 1e-12))

@@ -50,7 +50,7 @@ class GaussianPosterior(Posterior):
     if self.squares:
       x, x_query = jnp.square(x), jnp.square(x_query)
     mean, root = (jnp.asarray(one, x.dtype) for one in (self.mean, self.root))
-    residual, count = y - x @ mean, given.count
+    residual, count = y - x @ mean, given.num_seen
     # y − x·mean ~ N(0, A Aᵀ + σ²), of which all terms below are positive.
     u, s, vt = jnp.linalg.svd(x @ root, full_matrices=False)
     variance = jnp.square(jnp.asarray(self.noise_std, x.dtype))
@@ -74,10 +74,10 @@ def log_density_of_features(
     points = jax.scipy.linalg.solve_triangular(root, points.T, lower=True)
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
   of_each = len(given.x_query) * _LOG_2_PI + log_det
-  return -(jnp.sum(jnp.square(points)) + (given.count + 1) * of_each) / 2
+  return -(jnp.sum(jnp.square(points)) + (given.num_seen + 1) * of_each) / 2
 
 
 def log_norm(noise_std: float | Array, given: Examples) -> Float[Array, '']:
   """`log (√(2π) σ)^k`, by which the density of the noise of k examples is divided."""
   std = jnp.asarray(noise_std, given.y.dtype)
-  return given.count * (jnp.log(std) + _LOG_2_PI / 2)
+  return given.num_seen * (jnp.log(std) + _LOG_2_PI / 2)

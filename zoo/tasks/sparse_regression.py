@@ -108,7 +108,7 @@ class SparseBayes(Posterior):
   def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
     x, y, _, x_query = given.zeroed()
     noiseless = is_zero(self.noise_std)
-    overdetermined = given.count > self.num_nonzero
+    overdetermined = given.num_seen > self.num_nonzero
     std = jnp.asarray(self.noise_std, x.dtype)
     if noiseless:
       # The limit of small noise, in which a support fits any few examples. Rounding
@@ -193,7 +193,7 @@ class Lasso(Baseline):
   def weights(self, given: Examples) -> Float[Array, ' d']:
     """The weights fitted to the seen examples; 0 before the first."""
     x, y, *_ = given.zeroed()
-    d, count = x.shape[1], jnp.maximum(given.count, 1)
+    d, count = x.shape[1], jnp.maximum(given.num_seen, 1)
     gram, moment = x.T @ x / count, y @ x / count
     power = jnp.dot(y, y) / count
     # Without an example nothing moves, at any step size.

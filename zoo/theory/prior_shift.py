@@ -34,8 +34,8 @@ def transport(model: Movable, shift: Float[ArrayLike, ' d'] | float) -> Movable:
     case TokenModel() if moved.guess.kind == 'residual' and moved.num_outputs == 1:
       weights = moved.guess.weights
       weights[...] = weights[...] + jnp.asarray(shift, weights.dtype)[:, None]
-    case SequentialLearner(start=nnx.Param(), decays=False, erases=True):
-      moved.start[...] = moved.start[...] + jnp.asarray(shift, moved.start.dtype)
+    case SequentialLearner(start=nnx.Param() as start, decays=False, erases=True):
+      start[...] = start[...] + jnp.asarray(shift, start.dtype)
     case YqLSA():
       for matrix in (moved.w_k, moved.w_q, moved.w_v):
         matrix[...] = matrix[...] @ _adding(-shift, matrix)
