@@ -21,8 +21,7 @@ extensions = [
   'site_reference',
   'site_links',
 ]
-# The notebooks have the names of pages; `site_links` gives each a page of its own.
-exclude_patterns = ['*.ipynb', 'baselines']
+exclude_patterns = ['baselines', 'results']
 nitpicky = True
 nitpick_ignore_regex = [('py:.*', r'(?!zoo\.).*')]  # no links to other libraries
 smartquotes = False

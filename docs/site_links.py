@@ -1,12 +1,11 @@
-"""Links that leave docs/ and links to notebooks, which must also work on a git forge.
+"""Links that leave docs/, which must also work on a git forge.
 
-Each file of the repository that a page links to gets a page with its text, each folder
-a page with its files, and each notebook of docs/ a page with its stored outputs.
+Each file of the repository that a page links to gets a page with its text, and each
+folder a page with its files.
 """
 
 import os
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,21 +17,10 @@ from sphinx.transforms import SphinxTransform
 
 DOCS = pathlib.Path(__file__).resolve().parent
 ROOT = DOCS.parent
-NOTEBOOKS = DOCS / 'generated' / 'notebooks'
-
-
-def copy_notebooks(app: Sphinx) -> None:
-  """Gives each notebook a place where no page has its name."""
-  NOTEBOOKS.mkdir(parents=True, exist_ok=True)
-  for notebook in DOCS.glob('*.ipynb'):
-    text = re.sub(r'\]\((\w+\.md)', r'](../../\1', notebook.read_text())
-    copy = NOTEBOOKS / notebook.name
-    if not copy.exists() or copy.read_text() != text:
-      copy.write_text(text)
 
 
 class FileLinks(SphinxTransform):
-  """Points links at the pages of files, folders and notebooks."""
+  """Points links at the pages of files and folders."""
 
   default_priority = 10  # before downloads are collected and missing pages reported
 
@@ -49,19 +37,11 @@ class FileLinks(SphinxTransform):
       target = (here / node['reftarget']).resolve()
       if DOCS not in target.parents and target.with_suffix('.md').is_file():
         target = target.with_suffix('.md')  # Sphinx takes it for one of its pages
-      if not target.with_suffix('.md').is_file():
-        notebook = target.with_suffix('.ipynb')  # of which Sphinx drops the suffix
-        target = notebook if notebook.is_file() else target
-      if not target.exists():
+      if not target.exists() or not (target.is_dir() or DOCS not in target.parents):
         continue
-      if target.suffix == '.ipynb' and target.parent == DOCS:
-        page = f'generated/notebooks/{target.stem}'
-      elif target.is_dir() or DOCS not in target.parents:
-        page = f'files/{target.relative_to(ROOT).as_posix()}'
-        self.env.metadata[self.env.docname].setdefault('files', '')
-        self.env.metadata[self.env.docname]['files'] += f'{page}\n'
-      else:
-        continue
+      page = f'files/{target.relative_to(ROOT).as_posix()}'
+      self.env.metadata[self.env.docname].setdefault('files', '')
+      self.env.metadata[self.env.docname]['files'] += f'{page}\n'
       start = os.path.dirname(self.env.docname)
       uri = f'{os.path.relpath(page, start or ".")}.html'
       link = nodes.reference('', '', *node.children, refuri=uri, internal=True)
@@ -93,7 +73,6 @@ def _folder(path: pathlib.Path) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-  app.connect('builder-inited', copy_notebooks)
   app.connect('html-collect-pages', file_pages)
   app.add_transform(FileLinks)
   return {'parallel_read_safe': True, 'parallel_write_safe': True}

@@ -191,6 +191,10 @@ def _write_pages() -> None:
   listed = '\n   '.join([*public_modules(), 'types'])
   tree = f'.. toctree::\n   :hidden:\n\n   {listed}\n'
   _write('index', '\n'.join([_heading('API reference'), *summaries, tree]))
+  kept = {f'{name}.rst' for name in (*public_modules(), 'types', 'index')}
+  for path in PAGES.parent.rglob('*.*'):
+    if path.name not in kept:  # an earlier build wrote it, for a module that is gone
+      path.unlink()
 
 
 def _entry(module: str, name: str, value: Any) -> str:

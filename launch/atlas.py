@@ -1,6 +1,6 @@
 """Trains architectures × tasks × initial guesses until their losses are flat.
 
-  python -m launch.atlas                            # hours; see docs/architectures.md
+  python -m launch.atlas                            # hours; see docs/results.md
   python -m launch.atlas --tasks=prior --guesses=zero,linear,residual --out=runs/guess
   python -m launch.atlas --models=softmax,delta,lstm --tasks=linear --minutes=5
   python -m launch.atlas --tasks=prior --context_lengths=1,10,100 --models=gru

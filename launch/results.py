@@ -4,7 +4,8 @@
   python -m launch.results --check    # writes nothing; fails if a file would change
 
 docs/results has what a run has found, as CSV: `baselines.csv` of `benchmarks.baselines`
-and, once it has run, `atlas.csv` of `launch.atlas`.
+and, once it has run, `atlas.csv` of `launch.atlas`, whose pictures are put between the
+comments `atlas` of docs/results.md and docs/gallery.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import pathlib
+import re
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -67,10 +69,20 @@ def _made(docs: pathlib.Path) -> dict[pathlib.Path, bytes]:
     made[docs / 'images' / 'baselines.png'] = _png(plot_deviations(found))
   if cells.is_file():
     rows = atlas.from_csv(read_text(cells), str(cells))
-    for name, drawing in atlas.draw(rows).items():
+    figures = atlas.draw(rows)
+    for name, drawing in figures.items():
       made[docs / 'images' / f'{name}.png'] = _png(drawing)
     text = '\n\n'.join(table.text() for table in atlas.tables(rows))
     made[cells.with_suffix('.txt')] = f'{text}\n'.encode()
+    shown = '\n'.join(
+      f'![{atlas.ABOUT[name][0]}](images/{name}.png)\n\n*{atlas.ABOUT[name][1]}*\n'
+      for name in figures
+    )
+    link = '[results/atlas.txt](results/atlas.txt) has the numbers of all cells.\n'
+    for page in docs / 'results.md', docs / 'gallery.md':
+      text = f'<!-- atlas -->\n{atlas.summary(rows)} {link}\n{shown}<!-- /atlas -->'
+      parts = re.split('<!-- atlas -->.*<!-- /atlas -->', read_text(page), flags=re.S)
+      made[page] = text.join(parts).encode()
   return made
 
 

@@ -416,7 +416,7 @@ def test_on_an_accelerator_sizes_are_those_of_the_field():
   'task', mostly_full(['quadratic'], ['relu_network', 'sinusoid'])
 )
 def test_no_linear_guess_is_near_an_even_prior_mean(task):
-  """E yx = 0: docs/beyond_linear.md says that w·x is of no use there."""
+  """E yx = 0: docs/theory_labels.md says that w·x is of no use there."""
   config = sizes.get_config('gru', f'{task}_prior', 'zero')
   prompt = build_task(config).sample(jax.random.key(0), 20_000)
   products = np.asarray(prompt.y_query[:, None] * prompt.x_query)

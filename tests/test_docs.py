@@ -137,10 +137,10 @@ def test_the_code_for_pytorch_prints_what_it_says(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
   ('name', 'num_pictures'),
   [
-    pytest.param('probing.ipynb', 2, marks=pytest.mark.slow),
-    pytest.param('dynamics.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('probing_by_example.ipynb', 2, marks=pytest.mark.slow),
+    pytest.param('dynamics_by_example.ipynb', 2, marks=pytest.mark.slow),
     pytest.param('own_task.ipynb', 2, marks=pytest.mark.slow),
-    pytest.param('theory.ipynb', 4, marks=FULL),
+    pytest.param('theory_by_example.ipynb', 4, marks=FULL),
   ],
 )
 def test_a_notebook_runs_and_says_what_is_stored_in_it(

@@ -1,5 +1,6 @@
 """The atlas' command line, and that of what is kept."""
 
+import re
 import shutil
 
 import pytest
@@ -60,6 +61,9 @@ def test_each_task_is_trained_at_each_context_length(call, tmp_path, monkeypatch
 def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypatch):
   kept = tmp_path / 'results'
   shutil.copytree(ROOT / 'docs' / 'results', kept)
+  pages = [tmp_path / name for name in ('results.md', 'gallery.md')]
+  for page in pages:
+    shutil.copy(ROOT / 'docs' / page.name, page)
   rows = rows_of_all_kinds()
   (kept / 'atlas.csv').write_text(results.to_csv(rows))
   docs, check = f'--docs={tmp_path}', '--check'
@@ -69,6 +73,10 @@ def test_pictures_and_tables_are_those_of_the_csv_files(call, tmp_path, monkeypa
   assert not (tmp_path / 'images').exists()
   assert call('results', docs).code == 0
   assert (tmp_path / 'results' / 'atlas.txt').read_text().startswith('cell')
+  drawn = {path.stem for path in (tmp_path / 'images').iterdir()} - {'baselines'}
+  for page in pages:
+    section = page.read_text().split('atlas -->')[1]
+    assert set(re.findall(r'\(images/(\w+)\.png\)', section)) == drawn
   assert call('results', docs, check).code == 0
   (kept / 'atlas.csv').write_text(results.to_csv(rows[:-1]))
   answer = call('results', docs, check)

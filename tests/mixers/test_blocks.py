@@ -27,8 +27,9 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import chunkwise, over_tokens
+from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens
 from zoo.mixers.log_linear import _step, pair_weights
+from zoo.mixers.mamba3 import trapezoid, write_and_read
 
 _S = W // H
 
@@ -102,26 +103,22 @@ def test_mamba3_is_the_block_of_a_package():
 def test_mamba3_without_angles_and_the_last_token_is_linear_attention_with_decay():
   """At λ = 1 the state is that of Mamba-2: S = α S + Δ kᵀ x."""
   with jax.enable_x64(True):
-    mixer, x = warm('mamba3', state_size=4), tokens()
-    mixer.angle.kernel[...] = jnp.asarray(np.zeros((W, 1)))
-    inputs, _ = nnx.jit(lambda mixer, x: mixer.inputs(x, mixer.initial_state(2)))(
-      mixer, x
+    draw = np.random.default_rng(0)
+    query, key, value = (jnp.asarray(draw.normal(size=(2, 5, H, 4))) for _ in range(3))
+    log_decay, delta = (
+      jnp.asarray(sign * draw.uniform(size=(2, 5, H))) for sign in (-1, 1)
     )
-    given = inputs.recurrence
-    two = np.asarray(given.write)  # (1 − λ) Δ α and λ Δ
-    delta = two[:, ::2] / np.exp(np.asarray(given.log_decay)[:, ::2, :, 0])
-    delta = delta + two[:, 1::2]
-    write = np.stack([0 * delta, delta], axis=2).reshape(two.shape)
-    one = given._replace(write=jnp.asarray(write))
-    plain = jax.tree.map(lambda array: array[:, 1::2], given)._replace(
-      log_decay=given.log_decay[:, ::2], write=jnp.asarray(delta)
+    last = jnp.ones((2, 1, H, 4)), jnp.ones((2, 1, H, 4))
+    state = jnp.asarray(draw.normal(size=(2, H, 4, 4)))
+    one = trapezoid(
+      *(query, key, value, log_decay, delta, jnp.ones_like(delta)), last=last
     )
-    state = jnp.asarray(np.zeros((2, H, 4, 2 * _S)))
-    (found, last), (expected, end) = jax.jit(
-      lambda *both: [chunkwise(each, state) for each in both]
+    plain = Inputs(query, key, value, log_decay[..., None], delta)
+    (found, memory), (expected, end) = jax.jit(
+      lambda one, plain: (write_and_read(one, state), chunkwise(plain, state))
     )(one, plain)
-    assert_close(found[:, 1::2], expected, EXACT)
-    assert_close(last, end, EXACT)
+    assert_close(found, expected, EXACT)
+    assert_close(memory, end, EXACT)
 
 
 def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():

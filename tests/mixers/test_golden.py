@@ -15,7 +15,7 @@ from tests.weights import drawn
 from zoo.mixers import ForgettingAttention, Site
 from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens, scan
 from zoo.mixers.log_linear import pair_weights
-from zoo.mixers.mamba3 import trapezoid, turn
+from zoo.mixers.mamba3 import trapezoid, turn, write_and_read
 from zoo.mixers.titans import Descent, descend
 
 _STEPS = 3  # of gated_delta_product
@@ -144,10 +144,10 @@ def _mamba3(at):
   )
   start = jnp.zeros_like(key[:, :1]), jnp.zeros_like(at['V'][:, :1])
   weight = jax.nn.sigmoid(weight)
-  inputs, _ = trapezoid(query, key, at['V'], log_decay, delta, weight, last=start)
+  inputs = trapezoid(query, key, at['V'], log_decay, delta, weight, last=start)
   memory = jnp.zeros((1, 2, key.shape[-1], at['V'].shape[-1]), key.dtype)
-  read, memory = chunkwise(inputs, memory)
-  out = read[:, 1::2] + at['D'][None, None, :, None] * at['V']
+  read, memory = write_and_read(inputs, memory)
+  out = read + at['D'][None, None, :, None] * at['V']
   return out, jnp.swapaxes(memory, 2, 3)
 
 

@@ -1,6 +1,7 @@
 """The recurrence of the linear-state family, and its three forms."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -193,3 +194,14 @@ def test_one_recurrence_in_several_forms():
       for one in same:
         assert_close(one[0], expected[0], EXACT)
         assert_close(one[1], expected[1], EXACT)
+
+
+@_every_kind
+def test_no_product_has_eight_axes_with_models_side_by_side(kind):
+  """jaxlib 0.10.2 crashes at such products on CPUs."""
+  inputs, state = _inputs(kind, 'float32'), _state('float32')
+  both = jax.tree.map(lambda array: jnp.stack([array] * 2), (inputs, state))
+  text = str(jax.make_jaxpr(jax.vmap(jax.checkpoint(chunkwise)))(*both))
+  shapes = re.findall(r':\w+\[([\d,]*)\] = dot_general', text)
+  assert shapes
+  assert max(shape.count(',') + 1 for shape in shapes) < 8

@@ -9,7 +9,6 @@ from tests.marks import mostly_full
 
 DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 PAGES = sorted(DOCS.glob('theory*.md'))
-BEYOND_LINEAR = DOCS / 'beyond_linear.md'
 
 
 def rows(*pages):
@@ -54,9 +53,3 @@ def test_numbers_are_what_the_calls_return(names, deep):
   chosen = [row for row in rows(*PAGES) if ('theory.deep' in row[1]) == deep]
   assert len(chosen) > 10
   assert_printed(chosen, names)
-
-
-def test_numbers_beyond_linear_regression_are_what_the_calls_return():
-  found = rows(BEYOND_LINEAR)
-  assert len(found) > 20
-  assert_printed(found, names_in(BEYOND_LINEAR))

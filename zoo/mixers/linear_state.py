@@ -175,27 +175,45 @@ def _within(inputs: Inputs) -> _Chunk:
   if log_decay is None:
     log_decay = jnp.zeros_like(key[..., :1])
   total = jnp.cumsum(log_decay, axis=-2)
-  scores, written, erased = _scores(query, key, total), _to_write(inputs), None
+  readers, places = [(query, total)], [key]
   if erase is not None:
-    before = total - log_decay  # what token i reads has decayed up to token i − 1
-    place = key if erase_key is None else erase_key
-    inverse = _unit_lower_inverse(_products(erase, place, before, total))
-    erased = inverse @ (jnp.exp(before) * erase)
+    # What token i reads to be erased has decayed up to token i − 1.
+    readers.append((erase, total - log_decay))
+  if erase_key is not None:
+    places.append(erase_key)
+  # All products in one call: on CPUs, small programs take as long as they have steps.
+  pairs = [(*reader, place, total) for reader in readers for place in places]
+  rows, reached, columns, totals = map(jnp.concatenate, zip(*pairs, strict=True))
+  products = jnp.split(_products(rows, columns, reached, totals), len(pairs))
+  # A query also reads what its own token writes and erases.
+  own = (jnp.sum(query * place, axis=-1)[..., None] * _unit(query) for place in places)
+  scores = [one + more for one, more in zip(products, own, strict=False)]
+  written, erased = _to_write(inputs), None
+  if erase is not None:
+    inverse = _unit_lower_inverse(products[-1])
+    erased = inverse @ (jnp.exp(readers[1][1]) * erase)
     if erase_key is None:
       written = inverse @ written
     else:
-      read = inverse @ (_products(erase, key, before, total) @ written)
+      read = inverse @ (products[-2] @ written)
       written = jnp.concatenate([written, -read], axis=-2)
       erased = jnp.concatenate([jnp.zeros_like(erased), erased], axis=-2)
-      elsewhere = _scores(query, erase_key, total)
-      scores = jnp.concatenate([scores, elsewhere], axis=-1)
   last = total[..., -1:, :]
-  kept = jnp.exp(last - total)
-  places = kept * key
-  if erase_key is not None:
-    places = jnp.concatenate([places, kept * erase_key], axis=-2)
-  decay = jnp.exp(last)[..., 0, :, None]
-  return _Chunk(jnp.exp(total) * query, scores, written, erased, places, decay)
+  return _Chunk(
+    query=jnp.exp(total) * query,
+    scores=jnp.concatenate(scores, axis=-1),
+    written=written,
+    erased=erased,
+    key=jnp.concatenate([jnp.exp(last - total) * place for place in places], axis=-2),
+    decay=jnp.exp(last)[..., 0, :, None],
+  )
+
+
+def _unit(rows: Float[Array, '*c l k']) -> Float[Array, '*#c l l']:
+  """The unit matrix of as many rows, with axes of length 1 before it."""
+  size = rows.shape[-2]
+  unit = jnp.eye(size, dtype=rows.dtype)
+  return unit.reshape((1,) * (rows.ndim - 2) + (size, size))
 
 
 def recurrence(inputs: Inputs, state: Memory) -> tuple[Read, Memory]:
@@ -218,19 +236,6 @@ def joined(chunks: Float[Array, 'm b l *f'], n: int) -> Float[Array, 'b n *f']:
   return jnp.moveaxis(chunks, 0, 1).reshape(b, m * size, *features)[:, :n]
 
 
-def _scores(
-  query: Float[Array, '*c l k'],
-  key: Float[Array, '*c l k'],
-  total: Float[Array, '*c l g'],
-) -> Float[Array, '*c l l']:
-  """Σ_k query_i key_j exp(total_i − total_j) for j ≤ i, else 0."""
-  own = jnp.sum(query * key, axis=-1)[..., None]
-  unit = jnp.eye(own.shape[-2], dtype=own.dtype).reshape(
-    (1,) * (own.ndim - 2) + (own.shape[-2], -1)
-  )
-  return _products(query, key, total, total) + own * unit
-
-
 def _to_write(inputs: Inputs) -> Array:
   """β_t v_t."""
   if inputs.write is None:
@@ -247,8 +252,8 @@ def _unit_lower_inverse(lower: Float[Array, '*c l l']) -> Float[Array, '*c l l']
   if size <= 2:  # L² = 0
     return jnp.broadcast_to(jnp.eye(size, dtype=lower.dtype), lower.shape) - lower
   half = size // 2
-  corners = jnp.stack([lower[..., :half, :half], lower[..., half:, half:]])
-  first, second = _unit_lower_inverse(corners)
+  corners = jnp.concatenate([lower[..., :half, :half], lower[..., half:, half:]])
+  first, second = jnp.split(_unit_lower_inverse(corners), 2)
   below = -second @ lower[..., half:, :half] @ first
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 
@@ -277,11 +282,12 @@ def _products(
   middle = total[..., half - 1 : half, :]
   later = rows[..., half:, :] * jnp.exp(reached[..., half:, :] - middle)
   earlier = columns[..., :half, :] * jnp.exp(middle - total[..., :half, :])
+  # Along the first axis: with eight axes, products crash on CPUs (jaxlib 0.10.2).
   halves = (
-    jnp.stack([array[..., :half, :], array[..., half:, :]])
+    jnp.concatenate([array[..., :half, :], array[..., half:, :]])
     for array in (rows, columns, reached, total)
   )
-  first, second = _products(*halves)
+  first, second = jnp.split(_products(*halves), 2)
   below = later @ jnp.swapaxes(earlier, -1, -2)
   return jnp.block([[first, jnp.zeros_like(first)], [below, second]])
 

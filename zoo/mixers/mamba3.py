@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 from zoo.core import values
 from zoo.core.registry import mixers
 from zoo.mixers.decay import rate_bias
-from zoo.mixers.delta import as_steps
 from zoo.mixers.linear_state import Inputs, LinearState, Past, State, recurrence
 from zoo.mixers.mixer import (
   Memory,
@@ -36,11 +35,13 @@ TurningSize = Annotated[
 _LEAST = 1e-4  # the least −A
 
 
-class _Inputs(NamedTuple):
-  """Those of the recurrence, with two steps per token, and what is written."""
+class Trapezoid(NamedTuple):
+  """Tokens that write the one before them, read, and then write themselves."""
 
-  recurrence: Inputs
+  before: Inputs  # in which each key and value is that of the token before
+  key: Float[Array, 'b n h k']
   value: Float[Array, 'b n h v']
+  write: Float[Array, 'b n h']
 
 
 @mixers.register('mamba3')
@@ -88,7 +89,7 @@ class Mamba3(LinearState):
     )
     return state._replace(past=tuple(zeros))
 
-  def inputs(self, tokens: Tokens, state: State) -> tuple[_Inputs, Past]:
+  def inputs(self, tokens: Tokens, state: State) -> tuple[Trapezoid, Past]:
     angle, last_key, last_value = state.past
     rate, decay, weight = widen(
       (self.rate(tokens), self.decay(tokens), self.weight(tokens))
@@ -105,22 +106,21 @@ class Mamba3(LinearState):
       )
     )
     value = widen(split_heads(self.value(tokens), self.num_heads))
-    given, past = trapezoid(
+    given = trapezoid(
       *(query, key, value, log_decay, delta, jax.nn.sigmoid(weight)),
       last=(last_key, last_value),
     )
-    return _Inputs(given, value), (angle[:, -1:], *past)
+    return given, (angle[:, -1:], key[:, -1:], value[:, -1:])
 
-  def recur(self, inputs: _Inputs, memory: Memory) -> tuple[Read, Memory]:
-    read, memory = recurrence(inputs.recurrence, memory)
-    return read[:, 1::2], memory
+  def recur(self, inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
+    return write_and_read(inputs, memory)
 
-  def with_values(self, inputs: _Inputs, values: Read) -> _Inputs:
+  def with_values(self, inputs: Trapezoid, values: Read) -> Trapezoid:
     """The inputs with other values, and none before them."""
-    both = _alternate(_delayed(values, jnp.zeros_like(values[:, :1])), values)
-    return _Inputs(inputs.recurrence._replace(value=both), values)
+    delayed = _delayed(values, jnp.zeros_like(values[:, :1]))
+    return inputs._replace(before=inputs.before._replace(value=delayed), value=values)
 
-  def outputs(self, read: Read, inputs: _Inputs, tokens: Tokens) -> Tokens:
+  def outputs(self, read: Read, inputs: Trapezoid, tokens: Tokens) -> Tokens:
     read += widen(self.skip[...])[None, None, :, None] * inputs.value
     gated = merge_heads(read) * jax.nn.silu(widen(self.gate(tokens)))
     return self.out(gated.astype(tokens.dtype))
@@ -135,20 +135,29 @@ def trapezoid(
   weight: Float[Array, 'b n h'],
   *,
   last: tuple[Float[Array, 'b 1 h k'], Float[Array, 'b 1 h v']],
-) -> tuple[Inputs, tuple[Float[Array, 'b 1 h k'], Float[Array, 'b 1 h v']]]:
-  """The recurrence as two steps per token, the first of which writes the last token.
+) -> Trapezoid:
+  """The inputs in which a token writes the one before it only once.
 
-  Also the last key and value.
+  e^(log_decay) (λ_{t−1} Δ_{t−1} + (1 − λ_t) Δ_t) k_{t−1}ᵀ x_{t−1} is all that is left
+  of the token before at token t; `last` is in the memory with its own share already.
   """
-  before = (1 - weight) * delta * jnp.exp(log_decay)
-  inputs = Inputs(
-    as_steps(query, 2, -1),
-    _alternate(_delayed(key, last[0]), key),
-    _alternate(_delayed(value, last[1]), value),
-    as_steps(log_decay, 2, 0)[..., None],
-    _alternate(before, weight * delta),
+  write = weight * delta
+  share = _delayed(write, jnp.zeros_like(write[:, :1])) + (1 - weight) * delta
+  before = Inputs(
+    *(query, _delayed(key, last[0]), _delayed(value, last[1])),
+    log_decay[..., None],
+    jnp.exp(log_decay) * share,
   )
-  return inputs, (key[:, -1:], value[:, -1:])
+  return Trapezoid(before, key, value, write)
+
+
+def write_and_read(inputs: Trapezoid, memory: Memory) -> tuple[Read, Memory]:
+  """The outputs of all tokens, and the memory after the last."""
+  read, memory = recurrence(inputs.before, memory)
+  own = inputs.write * jnp.sum(inputs.before.query * inputs.key, axis=-1)
+  last = inputs.write[:, -1, :, None] * inputs.key[:, -1]
+  memory += last[..., None] * inputs.value[:, -1, :, None]
+  return read + own[..., None] * inputs.value, memory
 
 
 def turn(
@@ -174,11 +183,3 @@ def _delayed(
 ) -> Float[Array, 'b n *f']:
   """Each token has the entry of the token before it."""
   return jnp.concatenate([last, array[:, :-1]], axis=1)
-
-
-def _alternate(
-  one: Float[Array, 'b n *f'], other: Float[Array, 'b n *f']
-) -> Float[Array, 'b m *f']:
-  """An entry of one array, then that of the other."""
-  both = jnp.stack([one, other], axis=2)
-  return both.reshape(len(one), -1, *one.shape[2:])

@@ -2,6 +2,8 @@
 
 from zoo.studies.atlas.cells import Settings as Settings
 from zoo.studies.atlas.pictures import draw as draw
+from zoo.studies.atlas.report import ABOUT as ABOUT
+from zoo.studies.atlas.report import summary as summary
 from zoo.studies.atlas.results import Cell as Cell
 from zoo.studies.atlas.results import Row as Row
 from zoo.studies.atlas.results import from_csv as from_csv

@@ -10,7 +10,7 @@ from zoo.host.files import write_atomically
 from zoo.studies.atlas.pictures import draw
 from zoo.studies.atlas.results import Row, last_budgets, tables
 
-_ABOUT = {
+ABOUT = {  # the title and the caption of each picture
   'atlas': (
     'What each architecture learns',
     '0 is the loss of Bayes, or no loss where Bayes is not known; 1 is the loss '
@@ -42,14 +42,13 @@ _ABOUT = {
 
 def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
   """Writes the pictures, and `report.html` with all of them, to a folder."""
-  cells, figures = last_budgets(rows), {}
+  figures = {}
   for name, drawing in draw(rows).items():
     for suffix in ('png', 'svg'):
       drawing.savefig(out / f'{name}.{suffix}')
-    title, caption = _ABOUT[name]
+    title, caption = ABOUT[name]
     picture = reports.Picture(drawing, title)
     figures[name] = reports.Figure(title, caption, [picture])
-  final = sum(not row.grey for row in cells)
   text = (
     'The intervals of 95 % are over seeds, by Student’s t; each seed is measured on '
     'prompts of its own. What a guess changes on all models comes first; p values of '
@@ -58,11 +57,20 @@ def write(rows: Sequence[Row], command: str, out: pathlib.Path) -> None:
   )
   page = reports.render(
     'Atlas of architectures and tasks',
-    f'{len({row.model for row in cells})} architectures, {len(cells)} cells, of which '
-    f'{final} have a loss that is final.',
+    summary(rows),
     [
       reports.Section('Pictures', figures=figures),
       reports.Section('Cells', text, {'atlas.csv': 'atlas.csv'}, tables=tables(rows)),
     ],
   )
   write_atomically(out / 'report.html', page)
+
+
+def summary(rows: Sequence[Row]) -> str:
+  """How many architectures and cells there are, and how many cells are final."""
+  cells = last_budgets(rows)
+  final = sum(not row.grey for row in cells)
+  return (
+    f'{len({row.model for row in cells})} architectures, {len(cells)} cells, of which '
+    f'{final} have a loss that is final.'
+  )
