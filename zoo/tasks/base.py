@@ -30,6 +30,11 @@ Loss = Callable[[Float[Array, '*n'], Float[Array, '*n']], Float[Array, '*m']]
 # Changes the features of one prompt. Equal changes have equal hashes.
 Change = Callable[[Key[Array, ''], Float[Array, 't d']], Float[Array, 't d']]
 
+# Of one prompt: weights w, the features of its c + 1 examples, and a number for each.
+Weights = Float[Array, ' d']
+Points = Float[Array, 't d']
+Values = Float[Array, ' t']
+
 _SCALES = 1 / 3, 1 / 2, 2.0, 3.0
 
 
@@ -119,6 +124,13 @@ class FunctionClass(BaseTask):
     return `BaseTask.shifts(self)`.
     """
     return other_distributions(self) | longer_contexts(self)
+
+
+class LinearFunctions(FunctionClass):
+  """The functions `w·x`, whose parameters are the weights w."""
+
+  def evaluate(self, function: Weights, x: Points) -> Values:
+    return dot(x, function[None])
 
 
 def is_squared(task: Task) -> bool:

@@ -22,7 +22,15 @@ from zoo.core.errors import UserError
 from zoo.core.prompt import Prompt
 from zoo.core.protocols import Predictor
 from zoo.core.values import leaf, set_field, size, value
-from zoo.tasks.base import BaseTask, dot, make_prompt, register_task
+from zoo.tasks.base import (
+  BaseTask,
+  Points,
+  Values,
+  Weights,
+  dot,
+  make_prompt,
+  register_task,
+)
 from zoo.tasks.baselines import Baseline, Examples, NearestNeighbours, Zero
 
 RELEVANT = 0.3  # probability that a conjunction or a majority depends on a feature
@@ -69,9 +77,7 @@ class BooleanTask(SignsTask):
     """Which features are relevant, as numbers."""
 
   @abc.abstractmethod
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     """The probability of the label +1, 0 or 1, at each of the features."""
 
   def sample_one(self, key: Key[Array, '']) -> Prompt:
@@ -129,9 +135,7 @@ class Conjunction(LiteralsTask):
 
   forced_sign = 1
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return _conjunction(function, x)
 
 
@@ -146,9 +150,7 @@ class Disjunction(LiteralsTask):
 
   forced_sign = -1
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return 1 - _conjunction(function, -x)
 
 
@@ -164,9 +166,7 @@ class Majority(BooleanTask):
     relevant = jax.random.bernoulli(key, RELEVANT, (self.num_features,))
     return relevant.astype(float)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return (dot(x, function[None]) > 0.5).astype(x.dtype)
 
   def hypotheses(self) -> Hypotheses:
@@ -185,9 +185,7 @@ class Majority(BooleanTask):
 class ParityTask(BooleanTask):
   """The base of parities: +1 where an odd number of the relevant features are +1."""
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return jnp.mod(dot((x + 1) / 2, function[None]), 2)
 
 

@@ -33,7 +33,7 @@ from zoo.core.values import (
   value,
   vector,
 )
-from zoo.tasks.base import FunctionClass, dot, register_task, symmetric_root
+from zoo.tasks.base import LinearFunctions, dot, register_task, symmetric_root
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -46,7 +46,7 @@ from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
 
 @register_task('linear_regression')
-class LinearRegression(FunctionClass):
+class LinearRegression(LinearFunctions):
   """Prompts of `y_i = ŵ·x_i + σ n_i` (arXiv 2512.04268, section 2).
 
   A fresh `ŵ ~ N(prior_mean, prior_covariance)` for each prompt, features and query
@@ -84,11 +84,6 @@ class LinearRegression(FunctionClass):
     normal = jax.random.normal(key, (self.num_features, 1))
     deviation = _correlate(normal, self.prior_root)[:, 0]
     return deviation + jnp.asarray(self.prior_mean, deviation.dtype)
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def mean_weights(self) -> Float[np.ndarray, ' d']:
     return self.prior_mean

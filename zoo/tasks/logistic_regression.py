@@ -26,6 +26,9 @@ from zoo.core.values import (
 )
 from zoo.tasks.base import (
   FunctionClass,
+  Points,
+  Values,
+  Weights,
   dot,
   register_task,
   sample_signs,
@@ -84,9 +87,7 @@ class LogisticRegression(FunctionClass):
       normal = dot(jnp.asarray(self.prior_root, normal.dtype), normal[None])
     return jnp.asarray(self.prior_mean, normal.dtype) + normal
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return _LINKS[self.link](dot(x, function[None]))
 
   def sample_labels(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from zoo.core.protocols import Predictor
 from zoo.core.values import Vector, is_zero, number, size, vector
-from zoo.tasks.base import FunctionClass, dot, register_task
+from zoo.tasks.base import FunctionClass, Points, Values, Weights, dot, register_task
 from zoo.tasks.baselines import LeastSquares, NearestNeighbours, Zero
 from zoo.tasks.posteriors import GaussianPosterior, Posterior
 
@@ -33,9 +33,7 @@ class QuadraticRegression(FunctionClass):
     normal = jax.random.normal(key, (self.num_features,))
     return (jnp.asarray(self.prior_mean, normal.dtype) + normal) / math.sqrt(3)
 
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
+  def evaluate(self, function: Weights, x: Points) -> Values:
     return dot(x * x, function[None])
 
   def posterior(self) -> Posterior | None:

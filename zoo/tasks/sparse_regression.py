@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor
 from zoo.core.values import is_zero, number, size, value
-from zoo.tasks.base import FunctionClass, dot, register_task
+from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import (
   Averaging,
   Baseline,
@@ -29,7 +29,7 @@ MOST_SUPPORTS = 20_000  # the cost of `SparseBayes` grows with their number
 
 
 @register_task('sparse_regression')
-class SparseRegression(FunctionClass):
+class SparseRegression(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i` with sparse w (Garg et al., arXiv 2208.01066).
 
   For each prompt `num_nonzero` random coordinates of w are `N(0, 1)`, the others 0;
@@ -54,11 +54,6 @@ class SparseRegression(FunctionClass):
     weights = jax.random.normal(weights_key, (self.num_features,))
     nonzero = jnp.arange(self.num_features) < self.num_nonzero
     return jnp.where(jax.random.permutation(support_key, nonzero), weights, 0)
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def posterior(self) -> Posterior | None:
     if is_zero(self.noise_std) or not self._is_enumerable():

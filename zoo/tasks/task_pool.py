@@ -14,14 +14,14 @@ from jaxtyping import Array, Float, Key
 from zoo.core.errors import UserError
 from zoo.core.protocols import Predictor, Task
 from zoo.core.values import is_zero, leaf, number, size, value
-from zoo.tasks.base import FunctionClass, dot, register_task
+from zoo.tasks.base import LinearFunctions, register_task
 from zoo.tasks.baselines import Examples, LeastSquares, Zero
 from zoo.tasks.linear_regression import LinearRegression, require_covered
 from zoo.tasks.posteriors import Posterior, log_density_of_features, log_norm
 
 
 @register_task('task_pool')
-class TaskPool(FunctionClass):
+class TaskPool(LinearFunctions):
   """Prompts of `y_i = w·x_i + σ n_i`, w from a pool (Raventós et al., 2306.15063).
 
   The pool of `num_tasks` weight vectors `~ N(0, I)` depends only on `seed`, and each
@@ -43,11 +43,6 @@ class TaskPool(FunctionClass):
   def sample_function(self, key: Key[Array, '']) -> Float[Array, ' d']:
     index = jax.random.randint(key, (), 0, self.num_tasks)
     return jnp.asarray(self.pool, float)[index]
-
-  def evaluate(
-    self, function: Float[Array, ' d'], x: Float[Array, 't d']
-  ) -> Float[Array, ' t']:
-    return dot(x, function[None])
 
   def posterior(self) -> Posterior | None:
     return None if is_zero(self.noise_std) else DiscreteBayes(self)
