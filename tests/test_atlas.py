@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import functools
-import itertools
 import json
 import math
 from typing import Any
@@ -22,7 +21,6 @@ from zoo.config.validation import build_task
 from zoo.core.errors import UserError
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
-from zoo.measure.curves import sample_losses
 from zoo.studies import atlas
 from zoo.studies.atlas import Cell, Row, Settings, cells, measure, pictures, results
 from zoo.studies.atlas.search import RATES, double, find_rate, why_grey
@@ -43,12 +41,6 @@ def _search(best, diverging=math.inf, rates=RATES):
     ]
 
   return find_rate(losses, rates, 10), tried
-
-
-def test_the_grid_of_rates_is_that_of_the_page():
-  assert (len(RATES), RATES[0]) == (11, 1e-4)
-  assert RATES[-1] == pytest.approx(0.1024)
-  assert {later / early for early, later in itertools.pairwise(RATES)} == {2.0}
 
 
 def test_all_rates_are_tried_briefly_and_the_best_longer():
@@ -251,17 +243,8 @@ def test_the_lowest_known_risk_of_linear_attention_is_found():
 
 
 def test_on_sparse_weights_linear_attention_reaches_what_it_does_on_dense_ones():
-  """The optimum for w of the same E wwᵀ, measured on sparse prompts."""
-  config = sizes.get_config('yq_lsa', 'sparse')
-  sparse = build_task(config)
-  dense: Any = measure._with_same_moments(sparse)
-  rule = zoo.theory.optimal_rule(dense)
-  sampled = sample_losses({'': rule}, sparse, 16_384, lengths=[12])['']
-  error = sampled.std() / math.sqrt(sampled.size)
-  lowest = measure.lowest_known(config)
-  assert lowest == pytest.approx(float(zoo.theory.exact_risk(rule, dense)))
-  assert abs(sampled.mean() - lowest) < 4 * error
   # d(d + 1)/(C + d + 1) for E wwᵀ = I, here of a quarter of it.
+  lowest = measure.lowest_known(sizes.get_config('yq_lsa', 'sparse'))
   assert lowest == pytest.approx(8 * 9 / 21 / 4)
 
 
@@ -403,30 +386,7 @@ def test_every_config_is_valid(model):
 
 
 @pytest.mark.slow
-def test_on_an_accelerator_sizes_are_those_of_the_field():
-  config: Any = sizes.get_config('softmax', 'prior', 'residual', scale='gpu')
-  model = config.model
-  assert (model.num_layers, model.width, model.num_heads) == (12, 256, 8)
-  assert (config.task.num_features, config.task.context_length) == (20, 40)
-  config = sizes.get_config('softmax', 'prior', 'residual', 7, 'gpu')
-  assert (config.task.num_features, config.task.context_length) == (20, 7)
-
-
-@pytest.mark.parametrize(
-  'task', mostly_full(['quadratic'], ['relu_network', 'sinusoid'])
-)
-def test_no_linear_guess_is_near_an_even_prior_mean(task):
-  """E yx = 0: docs/theory_labels.md says that w·x is of no use there."""
-  config = sizes.get_config('gru', f'{task}_prior', 'zero')
-  prompt = build_task(config).sample(jax.random.key(0), 20_000)
-  products = np.asarray(prompt.y_query[:, None] * prompt.x_query)
-  errors = products.std(axis=0) / np.sqrt(len(products))
-  assert np.all(np.abs(products.mean(axis=0)) <= 4 * errors)
-
-
-@pytest.mark.parametrize(
-  'task', mostly_full(['logistic'], ['quadratic', 'relu_network', 'sinusoid'])
-)
+@pytest.mark.parametrize('task', ['logistic', 'quadratic', 'relu_network', 'sinusoid'])
 def test_a_prior_has_a_mean_and_its_control_has_none(task):
   """In the mean over prompts of the labels, or probabilities, at given features."""
   x = np.random.default_rng(0).uniform(0.5, 2, (4, 5))

@@ -87,11 +87,3 @@ def test_a_mixer_of_ones_own_too(builds, register):
   for _ in range(2):
     abstract_model(small_config('transformer', model__mixer='own'))
   assert len(builds) == 2
-
-
-def test_few_are_kept(builds, monkeypatch):
-  monkeypatch.setattr(building, '_MOST', 2)
-  for heads in (1, 2, 3, 3, 1):
-    abstract_model(small_config('multi_head_lsa', model__num_heads=heads))
-  assert len(builds) == 4
-  assert len(building._KEPT) == 2

@@ -18,7 +18,6 @@ from zoo.measure.comparison import (
   affordable,
   below_bayes,
   compare,
-  compare_all,
   table_of,
   without_errors,
 )
@@ -48,21 +47,6 @@ def test_the_model_is_first_and_then_the_baselines_in_their_order(compared):
   assert [*found] == ['model', *task.baselines()]
   assert all(one['num_prompts'] == _N for one in found.values())
   assert all(one['num_examples'] == [*range(_C + 1)] for one in found.values())
-
-
-def test_several_models_share_the_measured_baselines(compared, monkeypatch):
-  task, found = compared
-  other = zoo.create_model('yq_lsa', num_features=_D, init_scale=0.3, rngs=nnx.Rngs(1))
-  measured, sample = [], comparison.sample_scores
-  monkeypatch.setattr(
-    comparison,
-    'sample_scores',
-    lambda predictor, *rest: measured.append(predictor) or sample(predictor, *rest),
-  )
-  each = compare_all([_model(), other], task, _N)
-  assert len(measured) == 2 + len(task.baselines())
-  monkeypatch.undo()
-  assert each == [found, compare(other, task, _N)]
 
 
 def test_differences_are_paired(compared):
@@ -187,42 +171,6 @@ def test_the_table_has_a_row_for_each(compared):
   assert rows[0][1] == f'{mean:.4f} ± {stderr:.4f}'
 
 
-def test_it_survives_json_and_is_drawn(compared):
-  _, found = compared
-  read = json.loads(json.dumps(found))
-  assert read == found
-  figure = plot_by_examples({'a': read})
-  assert len(figure.axes[0].lines) >= len(found)
-
-
-def _set(path, value):
-  """The comparison with the entry at a path replaced."""
-
-  def change(content):
-    node = content
-    for key in path[:-1]:
-      node = node[key]
-    node[path[-1]] = value
-    return content
-
-  return change
-
-
-@pytest.mark.parametrize(
-  'change',
-  [
-    _set(['model', 'mean'], [None] * (_C + 1)),
-    _set(['model', 'mean'], [0.0] * (_C + 1)),
-    _set(['model', 'standard_error', 0], 1e308),
-  ],
-)
-@pytest.mark.filterwarnings('ignore')  # of NumPy, on numbers too large to add
-def test_a_strange_comparison_can_be_drawn_and_printed(compared, change):
-  content = change(json.loads(json.dumps(compared[1])))
-  table_of(content)
-  plot_by_examples({'a': content}).canvas.draw()
-
-
 def _curve(mean, error, paired=None) -> Any:
   found = without_errors([0.0] * len(mean))
   found |= {'mean': mean, 'standard_error': error}
@@ -251,7 +199,6 @@ def _curve(mean, error, paired=None) -> Any:
     # Rounding errors of a perfect predictor.
     (([2.0, 0.0], [0.1, 0.0]), ([2.0, 1e-12], [0.1, 0.0], (-1e-12, 0.0)), None),
     (([None, 1.0], [None, 0.1]), ([2.0, None], [0.1, None]), None),
-    (([1.0, 1.0], [None, None]), ([2.0, 2.0], [0.1, 0.1]), None),
   ],
 )
 def test_a_loss_below_the_least_possible_is_said(model, bayes, said, caplog):

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 import configs
@@ -154,9 +153,3 @@ def test_differences_name_fields_and_both_values_and_leave_out_the_mesh():
     'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)',
   ]
   assert differences({}, small_config())[0].endswith("('absent' there, 4 here)")
-
-
-def test_arrays_in_a_config_become_json():
-  config = small_config(task__prior_covariance=np.eye(3))
-  validate(config)
-  assert '"prior_covariance": [' in to_json(config)

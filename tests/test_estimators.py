@@ -28,23 +28,6 @@ def everything(task):
   }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('noise_std', mostly_full([0.5], [0.0]))
-def test_predictions_are_linear_in_the_query_and_keep_the_precision(noise_std):
-  task = isotropic(3, 4, prior_mean=1.0, noise_std=noise_std)
-  prompt = task.sample(jax.random.key(0), 8)
-  for name, estimator in everything(task).items():
-    prediction = jax.jit(estimator)(prompt)
-    weights = estimator.weights(prompt)
-    assert prediction.dtype == weights.dtype == jnp.float32, name
-    expected = (weights * prompt.x_query).sum(1)
-    np.testing.assert_allclose(prediction, expected, rtol=1e-5, atol=1e-5)
-  with jax.enable_x64(True):
-    prompt = jax.tree.map(lambda leaf: leaf.astype(float), prompt)
-    for estimator in everything(task).values():
-      assert estimator(prompt).dtype == jnp.float64
-
-
 def test_steps_descend_the_gradient_of_the_squared_error(float64):
   prompt = general().sample(jax.random.key(0), 4)
   start, step_sizes = np.array([0.5, -1.0, 2.0]), np.array([0.1, 0.2, 0.05])
@@ -302,23 +285,6 @@ def test_baselines_are_tuned_for_each_number_of_examples():
       one, other = (jax.jit(each)(part) for each in (found[name], expected))
       # The step is computed in float32 here, and on the host in float64 there.
       np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(other).max())
-
-
-def test_baselines_by_name():
-  names = [
-    'gd',
-    'gd_beta',
-    'ridge',
-    'ols',
-    'bayes',
-    'averaging',
-    'nearest_neighbours',
-    'zero',
-  ]
-  assert list(isotropic(3, 4, noise_std=0.5).baselines()) == names
-  # No penalty is known to be the best if neither covariance is a multiple of I.
-  without = [name for name in names if name != 'ridge']
-  assert list(general(noise_std=0.5).baselines()) == without
 
 
 def test_no_other_estimator_surpasses_bayes_at_any_length():

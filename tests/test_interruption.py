@@ -1,7 +1,6 @@
 """Signals become requests to stop, unless they are ignored."""
 
 import signal
-import threading
 
 import pytest
 
@@ -26,17 +25,3 @@ def test_a_signal_that_is_ignored_stays_so(ignored):
     signal.raise_signal(signal.SIGTERM)
     assert interruption.due()
   assert signal.getsignal(ignored) is signal.SIG_IGN
-
-
-def test_outside_the_main_thread_handlers_are_left_alone():
-  before = signal.getsignal(signal.SIGTERM)
-  found = []
-
-  def enter():
-    with Interruption():
-      found.append(signal.getsignal(signal.SIGTERM))
-
-  thread = threading.Thread(target=enter)
-  thread.start()
-  thread.join()
-  assert found == [before]

@@ -9,7 +9,6 @@ import pytest
 
 import configs
 from tests.compare import refuses
-from tests.marks import FULL
 from zoo.config import memory
 from zoo.config.validation import build_task, validate
 from zoo.core.errors import RunError, UserError
@@ -44,20 +43,15 @@ SHORT = {
   'eval__num_batches': 2,
 }
 MEASURED = [
-  (569, 'yq_lsa', '', SHORT),
   (555, 'multi_head_lsa', '', SHORT),
-  (607, 'ltb', '', SHORT),
-  (763, 'multi_head_lsa', '', {**SHORT, 'model__num_heads': 10_000}),
   (2580, 'multi_head_lsa', '', {**SHORT, 'model__num_heads': 200_000}),
   (4352, 'multi_head_lsa', 'smoke', {'model__num_heads': 200_000}),
-  (905, 'multi_head_lsa', '', {**SHORT, 'train__batch_size': 204_800}),
   (
     966,
     'lsa',
     '',
     {**SHORT, 'train__batch_size': 204_800, 'task__context_length': 1000},
   ),
-  (2821, 'yq_lsa', '', {**SHORT, 'train__batch_size': 8, 'task__num_features': 400}),
   (8896, 'yq_lsa', '', {**SHORT, 'train__batch_size': 8, 'task__num_features': 600}),
   (
     4809,
@@ -87,21 +81,11 @@ def test_what_was_measured_is_between_what_is_planned_and_its_double(
   compile_step(config)
 
 
-@pytest.mark.parametrize(
-  ('field', 'value', 'part', 'advice'),
-  [
-    ('train__batch_size', 10**11, 'a step', 'reduce config.train.batch_size'),
-    pytest.param(
-      *('model__num_heads', 10**7, 'weights and', 'reduce config.model'), marks=FULL
-    ),
-  ],
-)
-def test_what_asks_for_too_much_is_refused_with_the_number(
-  tmp_path, field, value, part, advice, monkeypatch
-):
+def test_what_asks_for_too_much_is_refused_with_the_number(tmp_path, monkeypatch):
   monkeypatch.setattr(memory, 'host_bytes', lambda: 16 * GIB)
-  config = config_of('multi_head_lsa', 'smoke', **{field: value})
-  with refuses('GiB of memory, more than the 16.0 GiB', f'for {part}', advice):
+  config = config_of('multi_head_lsa', 'smoke', train__batch_size=10**11)
+  advice = 'for a step', 'reduce config.train.batch_size'
+  with refuses('GiB of memory, more than the 16.0 GiB', *advice):
     train(config, tmp_path / 'run')
   assert not list(tmp_path.iterdir())
 
@@ -141,13 +125,16 @@ _SIZES = {'argument': GIB, 'output': GIB, 'alias': GIB, 'temp': GIB // 2}
 
 @pytest.mark.parametrize(
   ('available', 'every', 'fits'),
-  [(12, 10**9, False), (13, 10**9, True), (28, 10, False), (29, 10, True)],
+  [
+    *((12, 10**9, False), (13, 10**9, True), (28, 10, False), (29, 10, True)),
+    (None, 10, True),  # unknown
+  ],
 )
 def test_the_cpus_of_this_machine_share_its_memory(
   available, every, fits, monkeypatch, unchecked
 ):
   """Eight devices of 1.5 GiB, half a GiB for all, and two copies to be saved."""
-  monkeypatch.setattr(memory, 'host_bytes', lambda: available * GIB)
+  monkeypatch.setattr(memory, 'host_bytes', lambda: available and available * GIB)
   config, step = config_of(checkpoint__every=every), Step('cpu', **_SIZES)
   refused = refuses('more than the', 'GiB available on this machine')
   with contextlib.nullcontext() if fits else refused:
@@ -208,11 +195,6 @@ def test_the_limit_is_that_of_the_own_control_group(tmp_path, groups, limits, ex
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text(f'{text}\n' if text else '')
   assert memory._cgroup_limits(tmp_path) == expected
-
-
-def test_where_it_is_unknown_nothing_is_refused(monkeypatch):
-  monkeypatch.setattr(memory, 'host_bytes', lambda: None)
-  compile_step(config_of(train__batch_size=10**11))
 
 
 def exhausted(text='RESOURCE_EXHAUSTED: Out of memory allocating 128 bytes.'):

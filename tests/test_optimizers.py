@@ -129,7 +129,9 @@ def test_an_average_is_over_what_is_trained():
   plain, _ = weights_after(_config('sgd', learning_rate=0.1), GRADIENTS)
   config = _config('sgd', learning_rate=0.1, ema_decay=0.6)
   means, trained = weights_after(config, GRADIENTS)
-  np.testing.assert_array_equal(trained[1:], plain)
+  # Another program: where w − η g is fused the product is not rounded, which may move
+  # each of three sums by one in the last of 24 bits.
+  np.testing.assert_allclose(trained[1:], plain, rtol=3 * 2**-23)
   for t in 1, 2, 3:
     counts = 0.6 ** np.arange(t)[::-1]  # the newest counts most, the first weights not
     np.testing.assert_allclose(means[t - 1], counts @ plain[:t] / counts.sum(), 1e-5)
@@ -230,7 +232,7 @@ def test_an_optimizer_of_ones_own(monkeypatch):
 _TRAINED = [('muon', {'ema_decay': 0.8}), ('schedule_free', {})]
 
 
-@pytest.mark.parametrize(('name', 'changes'), _TRAINED)
+@pytest.mark.parametrize(('name', 'changes'), mostly_full(_TRAINED[:1], _TRAINED))
 def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes):
   run = Run(_config(name, **changes))
   run.check_cut(6)
@@ -243,7 +245,8 @@ def test_steps_that_are_cut_within_an_average_end_at_the_same_bits(name, changes
     assert 0 < np.abs(np.asarray(one) - np.asarray(average)).max() < 0.2
 
 
-@pytest.mark.parametrize(('name', 'changes'), mostly_full(_TRAINED[:1], _TRAINED))
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'changes'), _TRAINED)
 def test_learning_rates_side_by_side_are_those_of_each_alone(
   monkeypatch, name, changes
 ):

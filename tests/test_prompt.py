@@ -74,29 +74,6 @@ def test_second_moment_is_the_mean_outer_product_of_the_examples(prompt):
     assert_close(moment[b], oracle.second_moment(prompt.x[b], prompt.y[b]), 1e-14)
 
 
-def test_prompt_is_a_pytree_of_its_four_arrays(prompt):
-  leaves = jax.tree_util.tree_leaves_with_path(prompt)
-  names = [jax.tree_util.keystr(path) for path, _ in leaves]
-  assert names == ['.x', '.y', '.x_query', '.y_query']
-  with jax.enable_x64(True):
-    doubled = jax.jit(lambda p: jax.tree.map(lambda leaf: 2 * leaf, p))(prompt)
-  assert isinstance(doubled, zoo.Prompt)
-  np.testing.assert_array_equal(doubled.x_query, 2 * np.asarray(prompt.x_query))
-
-
-def test_one_prompt_at_a_time_is_the_same_as_a_batch(prompt):
-  with jax.enable_x64(True):
-    singles = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], prompt)
-    moments = jax.jit(jax.vmap(zoo.Prompt.second_moment))(singles)
-    expected = jax.jit(zoo.Prompt.second_moment)(prompt)
-  assert_close(np.asarray(moments)[:, 0], expected, 1e-14)
-
-
-def test_prompt_cannot_be_changed_in_place(prompt):
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    prompt.y = prompt.x
-
-
 def test_parts_of_prompts_of_classes():
   task = zoo.create_task('gaussian_clusters', num_features=2, context_length=3)
   prompt = jax.device_get(task.sample(jax.random.key(0), 4))

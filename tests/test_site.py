@@ -177,29 +177,6 @@ def complaints(events):
   return found
 
 
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason='Chromium is not installed')
-def test_the_search_works_without_a_network(site):
-  address = site.joinpath('search.html').as_uri() + '?q=initial+guess'
-  count = "document.querySelectorAll('#search-results li').length"
-  with opened(address) as browser:
-    browser.call('Runtime.evaluate', expression=WAIT, awaitPromise=True)
-    assert browser.evaluate(count) >= 5
-    text = browser.evaluate("document.querySelector('#search-results').innerText")
-    assert 'guess' in text
-    assert not complaints(browser.events)
-
-
-# Until the search has found something, for 20 seconds at most.
-WAIT = """new Promise(done => {
-  const start = Date.now();
-  const look = () => document.querySelectorAll('#search-results li').length >= 5
-    || Date.now() - start > 20000 ? done() : setTimeout(look, 50);
-  look();
-})"""
-
-
 @pytest.fixture(scope='module')
 def reference():
   """The module of docs/ that writes the reference."""
@@ -221,31 +198,3 @@ def test_signatures_have_shapes_and_full_names(reference):
   arguments, _ = reference.signature_of(zoo.LearningRule.__call__)
   assert arguments == '(prompt: zoo.Prompt)'
   assert 'U: how G moves each weight' in reference.fields_of(zoo.LearningRule)
-
-
-def test_docstrings_are_read_as_plain_text(reference):
-  assert reference.prose('w* and |x_| of `a_`') == (
-    'w\\* and \\|x\\_\\| of \\ :code:`a_`\\ '
-  )
-  assert reference.markup('Words:\n\n    f = ω(G)').endswith('::\n\n   f = ω(G)')
-  assert reference.markup('x = 1\ny = 2').startswith('::')
-  assert not reference.markup('ω(G), the weights').startswith('::')
-  assert '- many\\: one two' in reference.markup('Kinds:\n  many: one\n    two\n')
-
-
-def test_what_has_no_docstring_is_found(reference):
-  class Bare:
-    """It has one."""
-
-    def told(self):
-      """So has this."""
-
-    def bare(self):
-      pass
-
-    @property
-    def also(self):
-      return 1
-
-  assert reference.undocumented(Bare) == ['Bare.bare', 'Bare.also']
-  assert reference.undocumented(lambda: 0) == ['<lambda>']

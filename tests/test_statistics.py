@@ -40,7 +40,7 @@ def _rule(d, scale=0.3):
 
 
 # Of size (30, 40) the triangle is not written out.
-_QUICK = (3, 4, True, 0.6), (4, 3, True, 0.0), (30, 40, False, 0.6)
+_QUICK = (3, 4, True, 0.6), (30, 40, False, 0.6)
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,3 @@ def test_statistics_are_the_same_bits_on_any_number_of_devices(c, data, model):
     draw = jax.jit(task.sample_statistics, static_argnums=1, out_shardings=specs)
     together = draw(jax.device_put(_KEY, NamedSharding(mesh, P())), 256)
   jax.tree.map(np.testing.assert_array_equal, alone, together)
-
-
-def test_the_gradient_of_a_rule_is_not_added_up_entry_by_entry():
-  """No two entries of a triangle are one entry of the rule, and the compiler knows."""
-  task, rule = _task(3, 4), _as_float32(_rule(3))
-  statistics = task.sample_statistics(_KEY, 8)
-
-  def loss(rule):
-    return jnp.sum(statistics.errors(rule, task.prior_mean, 0.0) ** 2)
-
-  text = jax.jit(jax.grad(loss)).lower(rule).as_text()
-  scatters = [line for line in text.splitlines() if '"stablehlo.scatter"' in line]
-  assert scatters
-  assert all('unique_indices = true' in line for line in scatters)

@@ -1,7 +1,6 @@
 """Checkpoints survive what disks and kills do to them, and say so."""
 
 import hashlib
-import os
 import pathlib
 
 import jax
@@ -18,7 +17,6 @@ from tests.checkpoints.states import (
   save,
 )
 from tests.marks import FULL
-from zoo.host.files import temporary_name
 from zoo.storage.checkpointer import Checkpoints
 from zoo.storage.steps import MANIFEST, find_corruption
 
@@ -99,33 +97,6 @@ def test_damage_to_any_file_falls_back_and_says_so(tmp_path, caplog, damage):
   assert load_latest(tmp_path) == 1
   save(tmp_path, 2)  # the run reaches the step again
   assert load_latest(tmp_path) == 2
-
-
-def test_an_older_step_is_deleted_when_the_new_one_is_on_the_disk(
-  tmp_path, monkeypatch
-):
-  """A power cut must not undo the new step and keep the deletion of the old one."""
-  calls, sync, rename = [], os.fsync, pathlib.Path.rename
-
-  def note(number):
-    calls.append(os.readlink(f'/proc/self/fd/{number}'))
-    sync(number)
-
-  def renamed(path, target):
-    calls.append((path.name, target.name))
-    return rename(path, target)
-
-  save(tmp_path, 1, keep=1)
-  monkeypatch.setattr(os, 'fsync', note)
-  monkeypatch.setattr(pathlib.Path, 'rename', renamed)
-  save(tmp_path, 2, keep=1)
-  folder = (tmp_path / 'checkpoints').resolve()
-  named, deleted = calls.index(('.saving.2', '2')), calls.index(('1', '.deleting.1'))
-  assert str(folder) in calls[named:deleted]
-  # All files of the step, and its manifest, before it gets its name.
-  before = {path for path in calls[:named] if isinstance(path, str)}
-  names = [temporary_name(folder / MANIFEST), *files_of(folder / '2')]
-  assert {f'{folder}/.saving.2/{name}' for name in names} <= before
 
 
 def test_without_a_manifest_steps_are_set_aside_until_a_good_one_or_none_is_left(

@@ -14,10 +14,10 @@ import tensorstore as ts
 
 import zoo
 from tests import fuzz
-from tests.checkpoints.states import let_others_in, not_root, write_model
+from tests.checkpoints.states import write_model
 from tests.marks import FULL
 from zoo.core.errors import RunError, UserError
-from zoo.storage.steps import find_corruption, write_manifest
+from zoo.storage.steps import write_manifest
 
 
 @pytest.fixture(scope='module')
@@ -74,27 +74,19 @@ def set_config(*path: str, value: object):
 # What no run has written, and what is said of it.
 METADATA = [
   (set_config('config', value=None), 'must have the format 1, a step, and a config'),
-  (set_config('config', value=[1]), 'a config that names a model and a task'),
   (set_config('config', value={}), 'missing required field `model`'),
   (set_config('config', 'model', value=3), 'a config that names'),
   (set_config('config', 'task', value={'name': [1]}), 'Expected `str`'),
-  (set_config('config', 'task', 'a.b', value=1), 'a config that names'),
   (set_config('config', 'task', 'a', value=json.loads('[' * 900 + ']' * 900)), ''),
   (set_config('step', value='x'), 'Expected `int`, got `str` - at `$.step`'),
-  (set_config('step', value=True), 'Expected `int`, got `bool`'),
   (set_config('step', value=-1), 'Expected `int` >= 0'),
-  (set_config('step', value=1.5), 'a step'),
-  (set_config('format', value='1'), 'the format 1'),
   (set_config('format', value=0), 'the format 1'),
   (set_config('format', value=2), 'has the format 2, which is newer'),
   (lambda metadata: [metadata], 'the format 1'),
-  (lambda metadata: None, 'the format 1'),
   (set_config('config', 'model', 'name', value='x'), "'x', which is not registered"),
   (set_config('config', 'model', 'num_heads', value=3), 'does not fit'),
   (set_config('config', 'model', 'num_heads', value=10**9), 'does not fit'),
-  (set_config('config', 'model', 'num_heads', value='x'), 'num_heads'),
   (set_config('config', 'model', 'num_heads', value=[[]]), 'num_heads'),
-  (set_config('config', 'model', 'initial_guess', value={}), 'initial_guess'),
   (set_config('config', 'model', 'rngs', value=1), 'rngs'),
   (set_config('config', 'task', 'prior_mean', value=[1.0]), 'prior_mean'),
   *(
@@ -102,7 +94,7 @@ METADATA = [
       set_config('config', 'task', 'num_features', value=number),
       f'its task has {number:,} features, but its model only 132 numbers',
     )
-    for number in (2 * 10**8, 2 * 10**9, 10**30)
+    for number in (2 * 10**8, 10**30)
   ),
 ]
 
@@ -201,21 +193,6 @@ def test_what_never_ends_is_not_read(folder, name):
   path.unlink()
   path.mkdir()
   refused(folder, name)
-
-
-def test_a_file_that_may_not_be_read_is_named(folder):
-  path = max((folder / 'model').glob('d/*'))
-  let_others_in(folder)
-  path.chmod(0o000)
-  with not_root():
-    assert find_corruption(folder) == f'{path.name} cannot be read: Permission denied'
-    refused(folder, path.name, 'Permission denied')
-  path.chmod(0o644)
-  (folder / 'model' / 'd').chmod(0o000)
-  with not_root():
-    assert find_corruption(folder) == 'd cannot be read: Permission denied'
-  (folder / 'model' / 'd').chmod(0o755)
-  assert find_corruption(folder) is None
 
 
 def change_array(folder: pathlib.Path, name: str, change) -> None:

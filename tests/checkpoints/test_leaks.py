@@ -60,6 +60,7 @@ def test_saves(tmp_path):
   assert checkpoints.latest == step == 9
 
 
+@pytest.mark.slow
 def test_saves_that_fail(tmp_path):
   with disk(tmp_path / 'disk', 'size=20k') as folder:
 
@@ -70,5 +71,6 @@ def test_saves_that_fail(tmp_path):
     check_flat(fail, 6)
 
 
+@pytest.mark.slow
 def test_models_that_are_opened():
   check_flat(lambda: zoo.load(ROOT / 'checkpoints' / 'lsa'), 6)

@@ -1,17 +1,12 @@
 """`zoo.load`: any mesh, any folder, no code, clear faults."""
 
-import concurrent.futures
-import itertools
 import json
 import os
 import pathlib
 import pickle
-import random
 import shutil
 import subprocess
 import sys
-import threading
-import time
 
 import jax
 import numpy as np
@@ -154,12 +149,6 @@ def test_any_mesh_will_do(workdir, shape, names):
   assert heads == (1 if shape == (2, 4) else 4)
 
 
-def test_the_default_mesh_of_jax_will_do_too(workdir):
-  with jax.set_mesh(jax.make_mesh((2, 4), ('data', 'model'))):
-    saved = zoo.load(workdir)
-    predict(saved.model, saved.task.sample(jax.random.key(0), 4))
-
-
 def test_a_wrong_folder_or_step_is_named(workdir, tmp_path):
   with refuses('nowhere does not exist'):
     zoo.load(tmp_path / 'nowhere')
@@ -230,32 +219,6 @@ def test_a_step_that_is_deleted_meanwhile_is_left_for_a_newer(
   monkeypatch.setattr(saved_models, '_MAX_TRIES', 3)
   with pytest.raises(zoo.RunError, match='deleted faster than they can be read'):
     zoo.load(tmp_path)
-
-
-@pytest.mark.slow
-def test_loading_beside_a_run_never_fails(tmp_path, run_beside):
-  """The run saves once a load or so, at any moment of it, however slow the machine."""
-  stop, seconds, dice = threading.Event(), 0.0, random.Random(0)
-
-  def save_on():
-    for step in itertools.count(2):
-      if stop.wait(dice.uniform(0, 2 * seconds)):
-        return
-      run_beside(step)
-
-  steps = []
-  with concurrent.futures.ThreadPoolExecutor(1) as thread:
-    saving = thread.submit(save_on)
-    try:
-      for _ in range(200):
-        start = time.monotonic()
-        steps.append(zoo.load(tmp_path).step)
-        seconds = time.monotonic() - start
-    finally:
-      stop.set()
-    saving.result()
-  assert steps == sorted(steps)
-  assert len(set(steps)) > 20
 
 
 def test_a_step_as_version_0_1_0_wrote_it_opens(tmp_path):

@@ -79,15 +79,10 @@ GUESS = {'initial_guess': np.array([0.3, -0.5, 1.0]), 'initial_bias': 0.4}
 
 def test_models_and_tasks_of_several_kinds_come_back(tmp_path):
   task = general(noise_std=0.7)
+  given: dict[str, Any] = {'num_heads': 2, **GUESS}
   models = [
     constructions.gd_transformer(np.array([0.5, -1.0, 2.0]), 0.3),
-    *(
-      built(lambda name=name, given=given: zoo.create_model(name, **given, **KEYS()))
-      for name, given in [
-        ('multi_head_lsa', {'num_heads': 2, **GUESS}),
-        ('ltb', {'hidden_features': 6}),
-      ]
-    ),
+    built(lambda: zoo.create_model('multi_head_lsa', **given, **KEYS())),
   ]
   for count, model in enumerate(models):
     zoo.save(model, tmp_path / 'deep' / str(count), task, step=count)
@@ -231,25 +226,3 @@ def test_weights_of_another_precision_keep_it_where_jax_has_it(tmp_path):
   finally:
     jax.config.update('jax_enable_x64', False)
   assert zoo.load(tmp_path / 'model').model.w_p.dtype == jnp.float32
-
-
-def test_what_the_task_gives_a_model_is_not_saved_twice(tmp_path, register):
-  @register('of_outputs')
-  class OfOutputs(nnx.Module):
-    def __init__(self, num_features, context_length, num_outputs=1, *, rngs):
-      self.w = nnx.Param(jax.random.normal(rngs.params(), (num_features, num_outputs)))
-      self.context_length = context_length
-
-    def __call__(self, prompt):
-      return prompt.x_query @ self.w[...]
-
-  task = zoo.create_task('gaussian_clusters', num_features=3, num_classes=3)
-  model = zoo.create_model(
-    'of_outputs', num_features=3, context_length=31, num_outputs=3, rngs=nnx.Rngs(0)
-  )
-  zoo.save(model, tmp_path / 'model', task)
-  saved = zoo.load(tmp_path / 'model')
-  assert saved.task == task
-  assert saved.model.context_length == 31
-  prompt = task.sample(jax.random.key(0), 4)
-  np.testing.assert_array_equal(predict(saved.model, prompt), predict(model, prompt))

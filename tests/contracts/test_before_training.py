@@ -104,7 +104,7 @@ def test_a_mixer_that_looks_ahead_is_refused():
 
 
 @pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('chance', [3e-5, 0.1])
+@pytest.mark.parametrize('chance', [pytest.param(3e-5, marks=pytest.mark.slow), 0.1])
 def test_labels_that_are_not_finite_are_what_is_named(chance, tmp_path, register):
   @zoo.register_task('own')
   class Own(FunctionClass):

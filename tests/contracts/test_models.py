@@ -15,7 +15,6 @@ import zoo
 from tests.compare import refuses
 from tests.contracts.classes import C, D, Good, Linear
 from zoo.core.learning_rule import LearningRule
-from zoo.tasks.baselines import LeastSquares
 
 # Annotations are not enforced, as for a user: zoo's own checks must answer.
 pytestmark = pytest.mark.usefixtures('unchecked')
@@ -198,7 +197,6 @@ def test_right_models_pass():
   zoo.check_model(_good(), Good())
   model = _model(predictions=_every, order_invariant=True, learning_rule=None)
   zoo.check_model(model, Good())
-  zoo.check_model(LeastSquares(), Good())
   zoo.check_model(LearningRule.gradient_descent(np.ones(D), 0.5), Good())
 
 

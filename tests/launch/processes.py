@@ -3,12 +3,10 @@
 import os
 import pathlib
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -62,68 +60,10 @@ def run(
   )
 
 
-def interrupt(
-  *arguments: str,
-  cache: pathlib.Path,
-  module: str,
-  number: signal.Signals,
-  code: int,
-  ready: Callable[[], bool],
-) -> None:
-  """Sends a signal as soon as it is time; the process has to end well, and say so."""
-  process = subprocess.Popen(
-    command(*arguments, module=module),
-    cwd=ROOT,
-    env=environment(cache),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-  try:
-    deadline = time.monotonic() + 120
-    while not ready():
-      assert process.poll() is None, 'it ended before its time'
-      assert time.monotonic() < deadline, 'no progress in two minutes'
-      time.sleep(0.01)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
-  finally:
-    process.kill()
-    process.communicate()
-  assert process.returncode == code, stderr
-  assert 'Traceback' not in stderr
-  from launch import cli  # imports JAX, which not all that use this module need
-
-  if number != signal.SIGKILL:
-    assert cli.RESUME in stdout + stderr
-
-
 def free_port() -> int:
   with socket.socket() as probe:
     probe.bind(('', 0))
     return probe.getsockname()[1]
-
-
-def start_member(
-  *arguments: str,
-  port: int,
-  number: int,
-  process_id: int,
-  cache: pathlib.Path,
-  num_devices: int = 1,
-  module: str = 'launch.main',
-) -> subprocess.Popen:
-  """Starts one process of a run of several, with so many devices."""
-  address = f'--coordinator=127.0.0.1:{port}', f'--num_processes={number}'
-  flags = *arguments, *address, f'--process_id={process_id}'
-  return subprocess.Popen(
-    command(*flags, module=module),
-    cwd=ROOT,
-    env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
 
 
 def start_together(
@@ -133,29 +73,22 @@ def start_together(
   num_devices: int = 1,
   module: str = 'launch.main',
   own: Sequence[Sequence[str]] = (),
-  ids: Sequence[int] = (),
-  port: int | None = None,
 ) -> list[subprocess.Popen]:
   """Starts a run of several processes, with so many devices each.
 
-  `own` has the flags that each of them alone is given, and `ids` their numbers, if they
-  are not 0, 1, and so on.
+  `own` has the flags that each of them alone is given.
   """
-  port = free_port() if port is None else port
+  address = f'--coordinator=127.0.0.1:{free_port()}', f'--num_processes={number}'
   return [
-    start_member(
-      *arguments,
-      *flags,
-      port=port,
-      number=number,
-      process_id=process_id,
-      cache=cache,
-      num_devices=num_devices,
-      module=module,
+    subprocess.Popen(
+      command(*arguments, *flags, *address, f'--process_id={i}', module=module),
+      cwd=ROOT,
+      env={**environment(cache), 'JAX_NUM_CPU_DEVICES': str(num_devices)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
     )
-    for process_id, flags in zip(
-      ids or range(number), own or [()] * number, strict=True
-    )
+    for i, flags in enumerate(own or [()] * number)
   ]
 
 

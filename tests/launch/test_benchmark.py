@@ -38,40 +38,6 @@ def test_scaling_fits_exponents_and_draws_them(tmp_path, cache):
   assert (tmp_path / 's.png').read_bytes().startswith(b'\x89PNG')
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_general_models_are_timed_beside_a_plain_program(tmp_path, cache):
-  arguments = '--smoke', '--repeats=1', '--seconds=0.05', f'--json={tmp_path}/b.json'
-  names = '--models=gpt2_tiny,delta,lstm,deep_set'
-  answer = launch(names, *arguments, cache=cache, module='launch.benchmark')
-  assert answer.returncode == 0, answer.stderr
-  found = json.loads((tmp_path / 'b.json').read_text())['models']
-  assert [*found] == ['gpt2_tiny', 'delta', 'lstm', 'deep_set']
-  assert all(one['tokens_per_second'] > 0 for one in found.values())
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--repeats=0'], '--repeats is 0'),
-    (['--seconds=-1'], '--seconds is -1'),
-    (['--json=no/where.json'], "--json is 'no/where.json'; it must name a file"),
-    (['--json='], "--json is ''"),
-    (['--scaling=.'], "--scaling is '.'"),
-    (['--models=nobody'], "unknown --models 'nobody'"),
-    (['--models=gru', '--scaling=a.png'], 'give one of them'),
-    (['--scaling=picture.txt'], 'must end in .png, .svg or .pdf'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
-  monkeypatch.chdir(tmp_path)
-  answer = call('benchmark', *arguments)
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-
-
 def test_without_the_repository_it_is_one_line(call, monkeypatch):
   monkeypatch.setattr(pathlib.Path, 'is_file', lambda path: False)
   answer = call('benchmark')

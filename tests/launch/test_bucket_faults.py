@@ -105,31 +105,6 @@ def test_killed_and_stopped_at_random_it_ends_as_a_local_run(
   assert_ended_as(bucket, whole, int(num_steps.partition('=')[2]))
 
 
-def test_of_two_runs_in_one_workdir_one_goes_on(bucket, cache, full):
-  dice = random.Random(0)
-  for count in range(20 if full else 1):
-    folder = workdir_path(f'{bucket}/{count}')
-    endless = str(folder), cache, 1, '--config.train.num_steps=1000000'
-    (first,) = start(*endless)
-    time.sleep(dice.uniform(0, 12))
-    (second,) = start(*endless)
-    processes = [first, second]
-    try:
-      deadline = time.monotonic() + 120
-      while all(process.poll() is None for process in processes):
-        assert time.monotonic() < deadline, 'both go on'
-        time.sleep(0.1)
-      refused = min(processes, key=lambda process: process.poll() is None)
-      going = second if refused is first else first
-      wait_for_save([going], folder)
-      going.send_signal(signal.SIGTERM)
-    finally:
-      ended = finish(processes)
-    ended.sort(key=lambda end: end[0])
-    assert [code for code, _ in ended] == [75, 143], ended
-    assert 'is in use: another process is training in it' in ended[0][1]
-
-
 def test_an_outage_of_the_bucket_changes_nothing(
   tmp_path, bucket, cache, emulator, faults, full
 ):

@@ -1,7 +1,5 @@
 """The command that lists what there is."""
 
-import pytest
-
 import zoo
 from tests.launch.processes import ROOT
 from zoo import evaluation_sets
@@ -24,27 +22,3 @@ def test_everything_is_listed_with_its_figures(call):
     assert name in figures
   assert figures.keys() >= {one.name for one in evaluation_sets.SPECS}
   assert figures['multi_head_lsa_11'][:2] == ['11', '5324']
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    (['--checkpoints={root}/README.md'], 'which is not a folder'),
-    (['--checkpoints=nowhere'], 'nowhere, does not exist'),
-    (['--checkpoints='], '--checkpoints is empty'),
-    (['--checkpoints=~nobody-here/x'], "'~nobody-here/x'"),
-    (['--export=tabel_1'], "unknown evaluation set 'tabel_1'; known: anisotropic"),
-    (['--export=table_1', '--out=set.txt'], 'it must end in .npz'),
-    (['--export=table_1', '--out=no/set.npz'], 'its folder does not exist'),
-    (['--out=set.npz'], '--export, which is missing'),
-    (['--exprot'], 'exprot'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, arguments, said):
-  monkeypatch.chdir(tmp_path)
-  answer = call('catalog', *(argument.format(root=ROOT) for argument in arguments))
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert said in line
-  assert not list(tmp_path.iterdir())

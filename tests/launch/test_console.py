@@ -11,7 +11,7 @@ import pytest
 
 from launch.__main__ import COMMANDS
 from launch.compiled import delete_least_used
-from tests.launch.processes import ROOT, bound, command, environment, launch, run
+from tests.launch.processes import ROOT, bound, command, environment, launch
 from tests.marks import FULL, mostly_full
 
 ARGUMENTS = '--config=configs/yq_lsa.py:smoke', '--config.eval.num_batches=0'
@@ -36,13 +36,7 @@ def shell(line, cache, cwd):
   'line',
   mostly_full(
     ['"$@" 0<&- 1>&- 2>&-'],
-    [
-      '"$@" 2>&-',
-      '"$@" 2>&1 | head -c1',
-      '"$@" 2> >(head -c1) | head -c1',
-      'PYTHONIOENCODING=ascii "$@"',
-      'PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C "$@"',
-    ],
+    ['"$@" 2> >(head -c1) | head -c1', 'PYTHONIOENCODING=ascii "$@"'],
   ),
 )
 def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path):
@@ -56,40 +50,17 @@ def test_a_lost_terminal_or_a_strange_one_ends_no_training(line, cache, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('line', 'code'),
-  [('"$@" >/dev/full', 1), pytest.param('"$@" 2>/dev/full', 0, marks=FULL)],
-)
-def test_a_full_disk_for_the_output_ends_no_training(line, code, cache, tmp_path):
-  answer = shell(line, cache, tmp_path)
-  assert answer.returncode == code, answer.stderr
+def test_a_full_disk_for_the_output_ends_no_training(cache, tmp_path):
+  answer = shell('"$@" >/dev/full', cache, tmp_path)
+  assert answer.returncode == 1, answer.stderr
   assert 'Traceback' not in answer.stderr
   said = 'error: the output could not be written: No space left on device'
-  assert code == 0 or said in answer.stderr
+  assert said in answer.stderr
   assert (tmp_path / 'checkpoints/runs/yq_lsa-smoke/summary.json').is_file()
 
 
-@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize('number', [signal.SIGHUP, signal.SIGINT])
-def test_nohup_and_background_jobs_are_not_stopped(number, cache, tmp_path):
-  name = signal.Signals(number).name
-  steps = '--config.train.num_steps=2000 --config.train.log_every=500'
-  answer = shell(
-    f'trap \'\' {name}; "$@" {steps} & sleep 1; '
-    f'for _ in 1 2 3 4; do kill -{name} $!; sleep 1; done; wait $!',
-    cache,
-    tmp_path,
-  )
-  assert answer.returncode == 0, answer.stderr
-  assert 'after step 2000' in answer.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('delay', mostly_full([0.5], [0.2, 0.8, 1.1]))
-def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
-  delay, cache, tmp_path
-):
+def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(cache, tmp_path):
   process = subprocess.Popen(
     command(*ARGUMENTS),
     cwd=ROOT,
@@ -98,7 +69,7 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
     stderr=subprocess.PIPE,
     text=True,
   )
-  time.sleep(delay)
+  time.sleep(0.5)
   process.send_signal(signal.SIGINT)
   _, stderr = process.communicate(timeout=60)
   assert process.returncode in (-signal.SIGINT, 130), stderr
@@ -106,23 +77,8 @@ def test_ctrl_c_before_the_training_ends_at_once_without_a_traceback(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('name', 'value', 'said'),
-  [
-    pytest.param(
-      'JAX_NUM_CPU_DEVICES',
-      'x',
-      'an environment variable is invalid: Invalid value "x"',
-      marks=FULL,
-    ),
-    ('JAX_PLATFORMS', 'nonsense', "JAX_PLATFORMS is 'nonsense', and JAX has no device"),
-    pytest.param(*('JAX_PLATFORMS', 'cuda', "JAX_PLATFORMS is 'cuda'"), marks=FULL),
-  ],
-)
-def test_what_jax_cannot_use_is_one_line(
-  cache, tmp_path, monkeypatch, name, value, said
-):
-  env = {**environment(cache), name: value}
+def test_what_jax_cannot_use_is_one_line(cache, tmp_path):
+  env = {**environment(cache), 'JAX_PLATFORMS': 'nonsense'}
   answer = subprocess.run(
     command(*ARGUMENTS, f'--workdir={tmp_path}/run'),
     cwd=ROOT,
@@ -134,7 +90,7 @@ def test_what_jax_cannot_use_is_one_line(
   )
   assert answer.returncode == 2, answer.stderr
   (line,) = answer.stderr.splitlines()
-  assert said in line
+  assert "JAX_PLATFORMS is 'nonsense', and JAX has no device" in line
   assert not list(tmp_path.iterdir())
 
 
@@ -148,26 +104,9 @@ def test_each_script_is_a_command():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  'name',
-  [
-    'main',
-    *(pytest.param(name, marks=FULL) for name in COMMANDS if name != 'main'),
-  ],
-)
-def test_a_command_can_be_run_as_a_file(name, cache, tmp_path, monkeypatch):
-  monkeypatch.setenv('PYTHONPATH', str(ROOT))
-  script = [sys.executable, str(ROOT / 'launch' / f'{name}.py'), '--help']
-  answer = run(script, cache, tmp_path)
-  assert answer.returncode == 0, answer.stderr
-  assert f'python -m launch.{name}' in answer.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
   ('arguments', 'code', 'said'),
   [
     (['plot'], 2, 'error: --workdir is missing'),
-    pytest.param(['--help'], 0, '  catalog ', marks=FULL),
     pytest.param([], 0, '  catalog ', marks=FULL),
     pytest.param(['mian'], 2, "did you mean 'main'?", marks=FULL),
   ],

@@ -7,27 +7,9 @@ import sys
 
 import pytest
 
-from tests.launch.processes import interrupt, launch
-from tests.llm import tiny
 from tests.llm.pairs import Parrot, asking, lines_of, write_stsb
 
-MODULE = 'launch.llm'
 CONFIG = '--config=configs/llm/smollm2.py:smoke'
-
-
-@pytest.fixture(scope='module')
-def arguments(tmp_path_factory):
-  """Eight prompts to a model of random weights, one at a time."""
-  pytest.importorskip('transformers', reason="needs the extra 'llm'")
-  folder = tmp_path_factory.mktemp('llm')
-  return (
-    CONFIG,
-    f'--config.model.weights={tiny.save_model(folder / "model")}',
-    f'--config.encoder.weights={tiny.save_encoder(folder / "encoder")}',
-    '--config.model.batch_size=1',
-    '--config.prompts.num_prompts=8',
-    f'--data={write_stsb(folder / "csv")}',
-  )
 
 
 @pytest.mark.parametrize(
@@ -107,79 +89,3 @@ def test_killed_while_it_asks_it_leaves_in_the_end_what_it_leaves_unkilled(
   assert {**summaries[0], 'seconds': 0} == {**summaries[1], 'seconds': 0}
   for name in 'config.json', 'guesses.json', 'figure_6.csv':
     assert (out / name).read_bytes() == (whole / name).read_bytes()
-
-
-@pytest.fixture(scope='module')
-def whole(tmp_path_factory, cache, arguments):
-  """The folder and the answer of a call that nothing interrupted."""
-  out = tmp_path_factory.mktemp('whole')
-  answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
-  assert answer.returncode == 0, answer.stderr
-  assert (
-    'mean squared error ± s.e. of model on 8 prompts\n2 examples each' in answer.stdout
-  )
-  assert answer.stdout.endswith(f'the results are in {out}\n')
-  return out, answer
-
-
-@pytest.mark.full
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('number', 'code'),
-  [
-    (signal.SIGKILL, -9),
-    (signal.SIGTERM, 143),
-    (signal.SIGINT, 130),
-  ],
-)
-def test_stopped_and_started_again_it_asks_the_rest(
-  tmp_path, cache, arguments, whole, number, code
-):
-  out = tmp_path / 'out'
-  path = out / 'prompts.jsonl'
-  interrupt(
-    *arguments,
-    f'--out={out}',
-    cache=cache,
-    module=MODULE,
-    number=number,
-    code=code,
-    ready=lambda: path.is_file() and path.read_bytes().count(b'\n') >= 2,
-  )
-  assert not (out / 'summary.json').exists()
-  done = path.read_bytes()
-  assert 2 <= done.count(b'\n') < 8
-  answer = launch(*arguments, f'--out={out}', cache=cache, module=MODULE)
-  assert answer.returncode == 0, answer.stderr
-  assert path.read_bytes().startswith(done[: done.rfind(b'\n') + 1])
-  assert lines_of(out) == lines_of(whole[0])
-  assert answer.stdout.replace(str(out), str(whole[0])) == whole[1].stdout
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_the_papers_report_shows_it_as_figure_6(tmp_path, cache, whole):
-  answer = launch(
-    *('--smoke', '--figures=1', '--seeds=1', '--objective=exact'),
-    *(f'--llm={whole[0]}', f'--out={tmp_path}'),
-    cache=cache,
-    module='launch.paper',
-  )
-  assert answer.returncode == 0, answer.stderr
-  for suffix in ('csv', 'png', 'svg'):
-    assert (tmp_path / f'figure_6.{suffix}').is_file()
-  csv = 'figure_6.csv'
-  assert (tmp_path / csv).read_bytes() == (whole[0] / csv).read_bytes()
-  page = (tmp_path / 'report.html').read_text()
-  assert 'Figure 6. Initial guesses in a language model' in page
-  assert 'model on 8 prompts of 2 examples (stsb)' in page
-  assert '<span class="cell">expected, with − without guess</span>' in page
-
-
-def test_a_folder_without_a_finished_run_is_no_figure_6(tmp_path, call):
-  (tmp_path / 'run').mkdir()
-  answer = call('paper', f'--llm={tmp_path / "run"}', f'--out={tmp_path / "out"}')
-  assert answer.code == 2, answer.err
-  (line,) = answer.err.splitlines()
-  assert 'holds no finished run of launch.llm' in line
-  assert not (tmp_path / 'out').exists()

@@ -24,15 +24,10 @@ ADDRESS = '--coordinator=127.0.0.1:1', '--num_processes=2'  # where nobody liste
 MISTAKES = {
   'no config': ([], ['--config is missing', 'configs/yq_lsa.py']),
   'an empty config': (['--config='], ['--config is empty']),
-  'a folder for a config': (['--config=/'], ['/ is not a file']),
-  'a name too long': ([f'--config={"x" * 5000}'], ['File name too long']),
   'no file': (['--config=nofile.py'], ['nofile.py does not exist']),
-  'no file, with a field': (['--config=no.py', '--config.seed=1'], ['does not exist']),
   'no .py': (['--config=configs/yq_lsa'], ['did you mean configs/yq_lsa.py?']),
   'not a config': ([f'--config={ROOT}/README.md'], ['README.md failed']),
-  'no ConfigDict': (['--config=number.py'], ['returned 3', 'ConfigDict']),
   'a key that is no string': (['--config=key.py'], ['config.a has the field 1']),
-  'sys.exit': (['--config=exits.py'], ['sys.exit()']),
   'unknown variant': ([YQ + ':papr'], ["variant 'papr'", 'paper, smoke']),
   'unknown flag': ([YQ, '--wrkdir=x'], ["'wrkdir'", 'workdir']),
   'stray argument': ([YQ, 'stray'], ["'stray'"]),
@@ -40,23 +35,16 @@ MISTAKES = {
     [YQ, '--config.train.nmu_steps=3'],
     ["'config.train.nmu_steps'", "did you mean 'config.train.num_steps'"],
   ),
-  'unknown section': ([YQ, '--config.trian.x=1'], ["did you mean 'config.train'"]),
-  'a field of a field': ([YQ, '--config.seed.x=1'], ['config.seed has no fields']),
   'wrong type': (
     [YQ, '--config.train.num_steps=abc'],
     ['--config.train.num_steps=abc: ', 'int'],
   ),
-  'fraction for a count': ([YQ, '--config.train.num_steps', '2.5'], ["'2.5'", 'int']),
   'nested too deeply': ([YQ, f'--config.task.prior_mean={DEEP}'], ['prior_mean']),
   'unknown model': (
     [YQ, '--config.model.name=yqlsa'],
     ["unknown model 'yqlsa'", "did you mean 'yq_lsa'"],
   ),
   'no steps': ([YQ, '--config.train.num_steps=0'], ['num_steps is 0', 'from 1']),
-  'no section of that name': (
-    ['--config=lsa', '--config.optimizer.decay=1'],
-    ["unknown field 'config.optimizer.decay'", 'weight_decay'],
-  ),
   'a config misspelt': (['--config=transfomer'], ['did you mean transformer?']),
   'a config that is not in this folder': (
     ['--config=transformer.py'],
@@ -66,10 +54,6 @@ MISTAKES = {
     [YQ, '--config.train.num_steps=None'],
     ['config.train.num_steps is None', 'from 1'],
   ),
-  'None for no field': (
-    [YQ, '--config.optimizer.clipnorm=None'],
-    ["did you mean 'config.optimizer.clip_norm'"],
-  ),
   'all examples of joint tokens': (
     [TRANSFORMER, '--config.model.tokens=joint'],
     ["must be 'query' for 'transformer'", "tokens are 'joint'"],
@@ -78,7 +62,6 @@ MISTAKES = {
   'workdir under a file': ([YQ, '--workdir=number.py/x'], ['cannot be written']),
   'workdir of something else': ([YQ, '--workdir=.'], ['is not empty']),
   'workdir without a name': ([YQ, '--workdir='], ['--workdir is empty']),
-  'workdir of nobody': ([YQ, '--workdir=~nobody-here/x'], ["'~nobody-here/x'"]),
   'no range of steps': ([YQ, '--profile=5'], ["--profile is '5'", 'FIRST:LAST']),
   'steps after the last': (
     [SMOKE, '--profile=20:21'],
@@ -88,10 +71,6 @@ MISTAKES = {
     [YQ, '--coordinator=127.0.0.1:1'],
     ['--coordinator is given without --num_processes and --process_id'],
   ),
-  'an address, and none': (
-    [YQ, *ADDRESS, '--process_id=0', '--nodistributed'],
-    ['--nodistributed contradicts'],
-  ),
   'process out of range': (
     [YQ, *ADDRESS, '--process_id=2'],
     ['--process_id is 2', 'below --num_processes, which is 2'],
@@ -100,10 +79,6 @@ MISTAKES = {
     [YQ, *ADDRESS, '--process_id=1', '--coordinator=here'],
     ["--coordinator is 'here'", 'HOST:PORT'],
   ),
-  'a mistake that needs nobody': (
-    [YQ, *ADDRESS, '--process_id=1', '--config.train.num_steps=0'],
-    ['num_steps is 0'],
-  ),
 }
 
 
@@ -111,11 +86,8 @@ MISTAKES = {
 def folder(tmp_path, monkeypatch):
   """A working folder with wrong configs; those of the library are found from here."""
   head = 'from ml_collections import ConfigDict\ndef get_config():\n  '
-  for name, body in {
-    'number': 'return 3',
-    'key': "return ConfigDict({'a': {1: 2}})",
-    'exits': 'raise SystemExit(0)',
-  }.items():
+  bodies = {'number': 'return 3', 'key': "return ConfigDict({'a': {1: 2}})"}
+  for name, body in bodies.items():
     (tmp_path / f'{name}.py').write_text(head + body)
   monkeypatch.chdir(tmp_path)
   return tmp_path

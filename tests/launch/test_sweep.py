@@ -65,27 +65,3 @@ def test_a_sweep_from_the_command_line(call, tmp_path, monkeypatch):
   ]
   for row in rows:
     assert f'{float(row["exact_risk"]):.6f}' in answer.out
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'said'),
-  [
-    ([], '--sweep is missing'),
-    (['--sweep=task.prior_men=1'], "did you mean 'task.prior_mean'?"),
-    (['--sweep=seed=1', '--sweep=seed=2'], 'twice'),
-    (['--sweep=model.num_heads=0'], 'num_heads'),
-    (['--sweep=seed=1', '--workdir='], '--workdir is empty'),
-    (['--sweep=seed=1', '--part=0/4'], "the part is '0/4'"),
-    (['--sweep=seed=1', '--part=5/4'], '1 ≤ I ≤ N'),
-    (['--sweep=seed=1', '--part=a/b'], "'a/b'"),
-    (['--sweep=seed=0..9999', '--sweep=task.noise_std=0,1,2,3,4,5,6,7,8,9,10'], '110'),
-  ],
-  ids=str,
-)
-def test_a_mistake_is_one_line_and_exit_code_2(call, tmp_path, arguments, said):
-  answer = call('sweep', SMOKE, f'--workdir={tmp_path}/x', *arguments)
-  assert answer.code == 2
-  assert answer.err.startswith('error: ')
-  assert answer.err.count('\n') == 1
-  assert said in answer.err
-  assert not list(tmp_path.iterdir())

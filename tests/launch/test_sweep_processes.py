@@ -1,6 +1,5 @@
 """Sweeps and atlases of several processes; some are killed and gone on with."""
 
-import csv
 import json
 import subprocess
 import time
@@ -99,28 +98,3 @@ def test_four_parts_of_which_two_are_killed_and_run_again(
     assert_same_bits(read(killed / row['workdir'], _STEPS), arrays)
     # In a program of 64 points sums are added in another order.
     assert alone[value]['exact_risk'] == pytest.approx(row['exact_risk'], rel=1e-3)
-
-
-_ATLAS = '--models=lsa,deep_set', '--tasks=linear', '--seeds=2', '--steps=200'
-_ATLAS += '--search_steps=200', '--minutes=0.001'
-
-
-@pytest.mark.timeout(1200)
-def test_processes_divide_the_cells_of_an_atlas(tmp_path, cache):
-  one, two = tmp_path / 'one', tmp_path / 'two'
-  _finish(_launch('launch.atlas', cache, *_ATLAS, f'--out={one}'))
-  arguments = 'launch.atlas', cache, *_ATLAS, f'--out={two}'
-  _finish(*(_launch(*arguments, f'--part={i}/2') for i in (1, 2)))
-  assert not (two / 'report.html').exists()
-  notes = [path.read_bytes() for path in sorted(two.glob('cells/*/notes.json'))]
-  _finish(_launch(*arguments))
-  again = [path.read_bytes() for path in sorted(two.glob('cells/*/notes.json'))]
-  assert again == notes, 'a cell that was done is trained again'
-  tables = []
-  for folder in one, two:
-    with (folder / 'atlas.csv').open() as file:
-      tables.append([{**row, 'minutes': None} for row in csv.DictReader(file)])
-  known = [row['known'] for row in tables[0]]
-  assert known[-2:] == ['lowest known', 'trained']  # after the baselines
-  assert tables[0] == tables[1]
-  assert (two / 'report.html').stat().st_size > 10_000

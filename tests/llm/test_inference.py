@@ -77,22 +77,6 @@ def test_the_weights_of_classes_have_errors_by_prompt():
   assert (found.guess_stderr, found.own_stderr) == pytest.approx(tuple(errors[:2]))
 
 
-@pytest.mark.parametrize('of_classes', [False, True])
-def test_the_standard_errors_are_the_spread_of_the_weights(of_classes):
-  """The noise of a prompt sums to 0 over its classes, so that they are dependent."""
-  rng = np.random.default_rng(3)
-  num = 400
-  fits = [weights(*(classes if of_classes else columns)(rng, 100)) for _ in range(num)]
-  a, a_errors, b, b_errors = np.array(fits, np.float64).T
-  true = (0.5, 0.3) if of_classes else (0.7, 0.2)
-  for values, errors, expected in (a, a_errors, true[0]), (b, b_errors, true[1]):
-    assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(num)
-    # 4 standard errors of the variance of 400 estimates, and a bias of order 1/100 that
-    # clustered variances have.
-    ratio = np.mean(errors**2) / values.var()
-    assert abs(ratio - 1) < 4 * math.sqrt(2 / num) + 0.02
-
-
 def test_copying_and_what_cannot_be_told_apart():
   guess, own, answer = columns(np.random.default_rng(4), 12)
   copied = weights(guess, own, guess)
@@ -202,6 +186,7 @@ def test_the_crossing_of_a_mixture_is_where_the_equation_has_it():
   assert crossing(*few, 0) == crossing(*few, 0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_crossing_covers_it():
   rng = np.random.default_rng(8)
   hits = 0

@@ -72,10 +72,14 @@ def _relu(scores):
   return np.maximum(scores, 0) / max(len(scores), 1)
 
 
-@pytest.mark.parametrize('rotary', [False, True])
-@pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize(
-  ('kind', 'weigh'), [(SoftmaxAttention, _softmax), (ReLUAttention, _relu)]
+  ('kind', 'weigh', 'causal', 'rotary'),
+  [
+    (SoftmaxAttention, _softmax, True, True),
+    (SoftmaxAttention, _softmax, False, False),
+    (ReLUAttention, _relu, True, False),
+    (ReLUAttention, _relu, False, True),
+  ],
 )
 def test_it_is_the_sum_over_the_tokens_that_it_sees(kind, weigh, causal, rotary):
   model = drawn(lambda: kind(Site(_W, _H), causal, rotary, rngs=nnx.Rngs(0)))

@@ -27,9 +27,8 @@ from tests.mixers.loops import (
   unit,
   warm,
 )
-from zoo.mixers.linear_state import Inputs, chunkwise, over_tokens
+from zoo.mixers.linear_state import over_tokens
 from zoo.mixers.log_linear import _step, pair_weights
-from zoo.mixers.mamba3 import trapezoid, write_and_read
 
 _S = W // H
 
@@ -98,27 +97,6 @@ def test_mamba3_is_the_block_of_a_package():
     },
   )
   assert_close(call(mixer, jnp.asarray(at['tokens'])), at['out'], 1e-5)
-
-
-def test_mamba3_without_angles_and_the_last_token_is_linear_attention_with_decay():
-  """At λ = 1 the state is that of Mamba-2: S = α S + Δ kᵀ x."""
-  with jax.enable_x64(True):
-    draw = np.random.default_rng(0)
-    query, key, value = (jnp.asarray(draw.normal(size=(2, 5, H, 4))) for _ in range(3))
-    log_decay, delta = (
-      jnp.asarray(sign * draw.uniform(size=(2, 5, H))) for sign in (-1, 1)
-    )
-    last = jnp.ones((2, 1, H, 4)), jnp.ones((2, 1, H, 4))
-    state = jnp.asarray(draw.normal(size=(2, H, 4, 4)))
-    one = trapezoid(
-      *(query, key, value, log_decay, delta, jnp.ones_like(delta)), last=last
-    )
-    plain = Inputs(query, key, value, log_decay[..., None], delta)
-    (found, memory), (expected, end) = jax.jit(
-      lambda one, plain: (write_and_read(one, state), chunkwise(plain, state))
-    )(one, plain)
-    assert_close(found, expected, EXACT)
-    assert_close(memory, end, EXACT)
 
 
 def test_a_token_that_nobody_forgets_is_attended_to_as_by_softmax():

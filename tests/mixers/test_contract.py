@@ -31,7 +31,7 @@ _DECODING = [
 # them, and are tested with --full.
 _KINDS = [
   *('linear', 'gated_delta_product', 'rwkv7', 'mamba3', 'log_linear', 'mamba'),
-  *('mesa', 'ttt', 'titans', 's4d', 'hyena', 'fox'),
+  *('mesa', 'ttt', 's4d', 'fox'),
 ]
 _one_of_each_kind = pytest.mark.parametrize(
   'name', mostly_full(_KINDS, zoo.list_mixers())
@@ -40,7 +40,7 @@ _one_decoder_of_each_kind = pytest.mark.parametrize(
   'name', mostly_full([name for name in _KINDS if name in _DECODING], _DECODING)
 )
 # One of each state that is carried from token to token.
-_STATES = ['gdn2', 'mamba3', 'log_linear', 'mamba', 'mesa', 'ttt', 'titans', 's4d']
+_STATES = ['gdn2', 'mamba3', 'mesa', 'ttt']
 # Each channel has a state of its own.
 _WITHOUT_HEADS = {'hyena', 'longhorn', 'mamba', 's4d'}
 # Convolved by Fourier transforms, in which later tokens reach earlier outputs by

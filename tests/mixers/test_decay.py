@@ -1,7 +1,6 @@
 """Linear attention, retention, gated linear attention, Mamba-2."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -139,29 +138,6 @@ def test_mamba2_starts_with_the_rates_of_the_paper():
   a = np.exp(np.asarray(mixer.rate.log_a[...]))
   assert 1 - 1e-6 <= a.min() < 2
   assert 15 < a.max() <= 16 * (1 + 1e-6)
-
-
-def test_linear_attention_can_be_a_step_of_gradient_descent():
-  """On the tokens [x_i; y_i] and [x_q; 0]: y_q = η/C Σ_i y_i x_i·x_q."""
-  d, c, rate = W - 1, 9, 0.7
-  rng = np.random.default_rng(3)
-  x, y, query = rng.normal(size=(B, c, d)), rng.normal(size=(B, c)), None
-  query = rng.normal(size=(B, d))
-  gradient = -np.einsum('bci,bc->bi', x, y) / c  # of Σ (w·x − y)²/2C at w = 0
-  expected = np.einsum('bi,bi->b', -rate * gradient, query)
-  with jax.enable_x64(True):
-    mixer = warm('linear', heads=1, causal=False)
-    features, label = np.diag([1.0] * d + [0.0]), np.diag([0.0] * d + [1.0])
-    for layer, kernel in (
-      *((mixer.query, rate * features), (mixer.key, features)),
-      *((mixer.value, label), (mixer.out, label)),
-    ):
-      layer.kernel[...] = jnp.asarray(kernel)
-      assert layer.bias is not None
-      layer.bias[...] = jnp.asarray(np.zeros(W))
-    z = np.zeros((B, c + 1, W))
-    z[:, :c, :d], z[:, :c, d], z[:, c, :d] = x, y, query
-    assert_close(call(mixer, jnp.asarray(z))[:, -1, d], expected, EXACT)
 
 
 def test_linear_attention_of_the_context_cannot_decode():

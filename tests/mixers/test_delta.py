@@ -159,16 +159,6 @@ def test_a_product_weighs_the_values_of_a_token_alike():
   assert_close(weighed, read, 1e-5)
 
 
-def test_gdn2_with_equal_gates_is_kda():
-  with jax.enable_x64(True):
-    kda, gdn2, x = warm('kda'), warm('gdn2'), tokens()
-    nnx.update(gdn2, nnx.state(kda, lambda path, _: 'strength' not in path))
-    kernel = np.repeat(np.asarray(kda.strength.kernel[...]), _S, axis=1)
-    for layer in (gdn2.erase, gdn2.write):
-      layer.kernel[...] = jnp.asarray(kernel)
-    assert_close(call(gdn2, x), call(kda, x), EXACT)
-
-
 def test_rwkv7():
   def loop(x):
     change = np.concatenate([np.zeros((1, W)), x[:-1]]) - x

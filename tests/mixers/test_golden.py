@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from tests.compare import assert_close
+from tests.marks import mostly_full
 from tests.mixers.golden import golden
 from tests.mixers.loops import recur
 from tests.weights import drawn
@@ -44,6 +45,11 @@ def _terms(name):
 _NAMES = 'kda', 'gdn2', 'comba', 'comba_after_decay', 'rwkv7', 'gated_delta_product'
 
 
+_each_precision = pytest.mark.parametrize(
+  ('dtype', 'error'), mostly_full([('float64', 1e-10)], [('float32', 1e-5)])
+)
+
+
 def _expected(name):
   at = golden(name)
   return at['out'], at['state']
@@ -60,7 +66,7 @@ def test_the_loop_of_these_tests_is_the_public_definition(name):
     assert_close(last, state[0, h], 1e-13)
 
 
-@pytest.mark.parametrize(('dtype', 'error'), [('float64', 1e-10), ('float32', 1e-5)])
+@_each_precision
 def test_the_forms_are_the_public_definitions(dtype, error):
   """One program for all whose tokens have one step, side by side as prompts."""
   with jax.enable_x64(True):
@@ -154,7 +160,7 @@ def _mamba3(at):
 _OTHERS = {'fox': _fox, 'log_linear': _log_linear, 'titans': _titans, 'mamba3': _mamba3}
 
 
-@pytest.mark.parametrize(('dtype', 'error'), [('float64', 1e-10), ('float32', 1e-5)])
+@_each_precision
 def test_other_mixers_are_the_public_definitions(dtype, error):
   """One program for all four."""
   with jax.enable_x64(True):

@@ -17,7 +17,6 @@ from tests.compare import assert_close
 from tests.compiled import predict
 from tests.settings import general
 from tests.weights import drawn
-from zoo import theory
 from zoo.core import registry
 from zoo.mixers import Site
 from zoo.models.sequential import SequentialLearner
@@ -105,18 +104,3 @@ def test_mixers_in_their_linear_case_are_sequential(float64, name, rule, decay):
   # One factor for all prompts, that of the output's weights.
   found = found * (expected @ expected) / (expected @ found)
   assert_close(found, expected, 1e-7)
-
-
-def test_the_curve_of_theory_is_that_of_the_mixer(float64):
-  """Retention, from the risk of the mixer's own predictions on prompts."""
-  task = general(D, C, noise_std=0.4)
-  learner = _learner('retention', 1 - 2.0**-5)
-  mixer = _mixer('retention')
-  few = _prompts(task, 0, 6)
-  factor = np.mean(np.asarray(predict(learner, few)) / np.asarray(_read(mixer, few)))
-  prompt = _prompts(task, 1, 100_000)
-  losses = (factor * np.asarray(_read(mixer, prompt)) - prompt.y_query) ** 2
-  error = losses.std() / np.sqrt(losses.size)
-  assert error < 0.02 * losses.mean()
-  curve = theory.exact_curve(learner, task)
-  assert abs(losses.mean() - curve[-1]) < 4 * error

@@ -169,33 +169,6 @@ def test_the_delta_rule_is_online_gradient_descent():
     assert_close(state[0, 0, :, 0], w, EXACT)
 
 
-def test_one_recurrence_in_several_forms():
-  """Gated delta as `kda`, `gdn2` and `rwkv7` have it, and delta without a decay."""
-  with jax.enable_x64(True):
-    inputs, state = _inputs('gated_delta', 'float64'), _state('float64')
-    arrays = jax.tree.map(np.asarray, inputs)
-    key, beta = arrays.key, arrays.write[..., None]
-    vector = arrays.log_decay * np.ones_like(key)
-    erase = np.exp(vector) * beta * key
-    zero = np.zeros_like(key)
-    wide = Inputs(arrays.query, key, beta * arrays.value, vector, None, erase, None)
-    forms = [
-      delta_rule(*inputs[:3], jnp.asarray(vector), jnp.asarray(arrays.write)),
-      wide,
-      wide._replace(erase=np.exp(vector) * key, erase_key=beta * key),
-    ]
-    still = [
-      inputs._replace(log_decay=None, erase=beta * key),
-      wide._replace(log_decay=zero, erase=key, erase_key=beta * key),
-    ]
-    run = jax.jit(lambda each, state: [chunkwise(one, state) for one in each])
-    found = run(jax.tree.map(jnp.asarray, forms + still), state)
-    for expected, same in ((_loop(inputs, state), found[:3]), (found[3], found[4:])):
-      for one in same:
-        assert_close(one[0], expected[0], EXACT)
-        assert_close(one[1], expected[1], EXACT)
-
-
 @_every_kind
 def test_no_product_has_eight_axes_with_models_side_by_side(kind):
   """jaxlib 0.10.2 crashes at such products on CPUs."""

@@ -10,7 +10,7 @@ from flax import nnx
 import zoo
 from tests import oracle
 from tests.compare import assert_close, refuses
-from tests.compiled import built, predict
+from tests.compiled import built
 from tests.marks import mostly_full
 from zoo.models import linear_attention
 
@@ -34,8 +34,7 @@ _TOLERANCE = {'float32': 1e-5, 'float64': 1e-12}
 
 # Each model by both paths, of both shapes.
 _QUICK = [('lsa', 1, 3, 7), ('multi_head_lsa', 2, 3, 7), ('multi_head_lsa', 11, 5, 2)]
-_QUICK += [('yq_lsa', 2, 3, 7), ('yq_lsa', 11, 5, 2), ('ltb', 2, 5, 2)]
-_QUICK += [('ltb', 11, 3, 7)]
+_QUICK += [('yq_lsa', 2, 5, 2), ('ltb', 11, 3, 7)]
 _each_case = pytest.mark.parametrize(
   ('name', 'heads', 'd', 'c'), mostly_full(_QUICK, _CASES), ids=str
 )
@@ -274,53 +273,11 @@ def test_yq_lsa_with_the_weights_of_eq_7_is_one_gradient_step(d, c):
     assert_close(prediction, wanted, 1e-12)
 
 
-@_each_shape
-def test_yq_lsa_with_no_guess_is_lsa(d, c):
-  with jax.enable_x64(True):
-    guessing = _model('yq_lsa', 1, d)
-    guessing.w[...] = jnp.asarray(np.zeros(d))
-    plain = _model('lsa', 1, d, initial_guess=0.0, initial_bias=0.0)
-    prompt = _prompt(d, c)
-    (_, found, *_, rule), (_, expected, *_, other) = (
-      _all_it_says(*nnx.split(model), prompt) for model in (guessing, plain)
-    )
-    assert_close(found, expected, 1e-12)
-    assert jax.jit(lambda one, other: one.distance(other))(rule, other) <= 1e-12
-
-
 def test_yq_lsa_starts_without_a_guess():
   model: Any = built(
     lambda: zoo.create_model('yq_lsa', num_features=3, rngs=nnx.Rngs(0))
   )
   np.testing.assert_array_equal(model.w[...], np.zeros(3))
-
-
-@_each_shape
-def test_multi_head_lsa_with_one_head_is_lsa(d, c):
-  one, other = _model('multi_head_lsa', 1, d), _model('lsa', 1, d)
-  jax.tree.map(np.testing.assert_array_equal, nnx.state(one), nnx.state(other))
-  prompt = _prompt(d, c)
-  np.testing.assert_array_equal(predict(one, prompt), predict(other, prompt))
-
-
-def test_a_scalar_guess_is_repeated():
-  scalar = _model('multi_head_lsa', 2, 3, initial_guess=1.5)
-  vector = _model('multi_head_lsa', 2, 3, initial_guess=[1.5, 1.5, 1.5])
-  jax.tree.map(np.testing.assert_array_equal, nnx.state(scalar), nnx.state(vector))
-
-
-def test_without_attention_the_prediction_is_the_initial_guess():
-  model = _model('multi_head_lsa', 2, 3, init_scale=0.0)
-  prompt = _prompt(3, 7)
-  expected = np.asarray(prompt.x_query) @ _guess(3) + 0.7
-  assert_close(predict(model, prompt), expected, 1e-6)
-
-  @nnx.jit
-  def distance(model):
-    rule = model.learning_rule()
-    return rule.distance(0.0 * rule)
-
-  assert distance(model) == pytest.approx(np.sqrt(np.sum(_guess(3) ** 2) + 0.7**2))
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ def _numbers(model: Any, rule: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize(
   ('rule', 'guess'),
-  mostly_full(
-    [(rule, 'linear') for rule in RULES] + [('delta', 'zero')], RULES, GUESSES
-  ),
+  mostly_full([('gated_delta', 'linear'), ('retention', 'zero')], RULES, GUESSES),
 )
 def test_it_is_the_recurrence_one_example_at_a_time(float64, rule, guess):
   model: Any = drawn(lambda: _model(rule, guess))

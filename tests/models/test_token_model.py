@@ -58,15 +58,6 @@ def test_tokens_are_those_of_the_layout(layout, k):
     np.testing.assert_array_equal(asked[:, -1], prompt.x_query)
 
 
-@pytest.mark.parametrize('layout', LAYOUTS)
-def test_without_examples_only_the_query_is_left(layout):
-  tokens = jax.jit(lambda p: lay_out(p.prefix(0), jnp.ones((_B, 1, 1)), layout))(
-    _prompt()
-  )
-  assert tokens.shape[1] == 1
-  np.testing.assert_array_equal(tokens[:, 0, :_D], _prompt().x[:, 0])
-
-
 def _guess(kind, k, **given):
   return InitialGuess(kind, _D, k, **given, rngs=nnx.Rngs(0))
 

@@ -1,19 +1,12 @@
 """The whole paper, with twenty steps of training: one file, as they share the run."""
 
-import contextlib
-import errno
-import importlib
 import json
-import os
-import signal
 from typing import Any
 
 import numpy as np
 import pytest
 
-import zoo
 from tests.compare import refuses
-from tests.marks import mostly_full
 from tests.paper.browser import CHROMIUM, opened
 from tests.paper.settings import MADE, get_config
 from tests.test_plots import assert_drawn
@@ -157,49 +150,6 @@ def test_trained_on_samples_figure_1_shows_loss_and_exact_risk(tmp_path):
     assert ('training loss' in names) == shown
     assert figure.series('a', 'exact risk').y == (8.0, 6.0)
   assert plot('1', Runs({at: [{'workdir': tmp_path}]})).end('a', 'training loss') == 7.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('number', 'stopped'),
-  mostly_full([(signal.SIGTERM, False)], [(signal.SIGINT, True)]),
-)
-def test_a_signal_while_figures_are_drawn_ends_it_before_the_next(
-  made, training, monkeypatch, number, stopped
-):
-  out, _ = made
-  drawn = []
-
-  def handler(number, frame):
-    raise AssertionError('the signal was not handled')
-
-  def draw(plot, folder):
-    drawn.append(plot.name)
-    signal.raise_signal(number)
-
-  # The function of that name hides the module.
-  module = importlib.import_module('zoo.studies.paper.reproduce')
-  monkeypatch.setattr(module, 'write_plot', draw)
-  claims = (out / 'claims.json').stat().st_mtime_ns
-  before = signal.signal(number, handler)  # in the background SIGINT is ignored
-  try:
-    with pytest.raises(KeyboardInterrupt) if stopped else contextlib.nullcontext():
-      assert reproduce(out, get_config, MADE, num_seeds=1, objective='exact') is None
-    assert signal.getsignal(number) is handler
-  finally:
-    signal.signal(number, before)
-  assert drawn == ['1']
-  assert (out / 'claims.json').stat().st_mtime_ns == claims
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line(made, training, monkeypatch):
-  def write(path, text):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-  monkeypatch.setattr('zoo.reports.plots.write_atomically', write)
-  with pytest.raises(zoo.RunError, match=r'figure_1\.csv cannot be written: No space'):
-    reproduce(made[0], get_config, ('1',), num_seeds=1, objective='exact')
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """What can be read after each layer, by the model's readout and by a fitted one."""
 
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 import zoo
@@ -14,7 +12,6 @@ from tests.compare import assert_close, refuses
 from tests.compiled import built, predict_all
 from tests.settings import curve_key, isotropic
 from tests.weights import drawn
-from zoo.measure.predict import sample_batches
 from zoo.probing import lens
 
 _D, _C = 3, 6
@@ -82,24 +79,6 @@ def test_a_loss_of_classes_has_no_fitted_readout():
   found = lens(model, task, num_prompts=20)
   assert found.fitted is None
   assert found.own.mean.shape == (3,)
-
-
-@pytest.mark.parametrize(('name', 'batches'), [('linear', 4), ('logistic', 2)])
-def test_prompts_for_a_fit_are_sampled_only_where_there_is_one(
-  monkeypatch, name, batches
-):
-  module, sampled = sys.modules['zoo.probing.lens'], []
-
-  def counted(*given):
-    for prompt in sample_batches(*given):
-      sampled.append(len(prompt.x))
-      yield prompt
-
-  monkeypatch.setattr(module, '_BATCH_SIZE', 10)
-  monkeypatch.setattr(module, 'sample_batches', counted)
-  task = zoo.create_task(f'{name}_regression', num_features=_D, context_length=_C)
-  lens(_descent(1, 0.4), task, num_prompts=20)
-  assert sampled == [10] * batches
 
 
 def test_a_model_without_layers_and_too_few_prompts_are_refused():

@@ -18,7 +18,6 @@ from tests.wrapped import Wrapped
 from zoo import theory
 from zoo.evaluation_sets import EvaluationSet
 from zoo.measure.intervals import Estimate
-from zoo.models.tokens import token_names
 from zoo.probing import implicit_algorithm, probe, sampled_algorithm, summary
 from zoo.probing.page import page
 from zoo.probing.pictures import (
@@ -141,23 +140,6 @@ def test_a_transformer_has_a_map_of_its_attention():
   np.testing.assert_allclose(drawn, expected, rtol=1e-6)
 
 
-@pytest.mark.slow
-def test_of_many_layers_heads_and_tokens_some_are_drawn():
-  figure = plot_attention(
-    {f'layers.{i}': np.ones((8, 41, 41)) for i in range(20)},
-    token_names('interleaved', 20),
-  )
-  titles = [axes.get_title() for axes in figure.axes if axes.images]
-  assert len(titles) == 8 * 4
-  assert titles[0].startswith('layers.0, head 0')
-  assert titles[-1].startswith('layers.19, head 3')
-  assert figure.get_suptitle().endswith(': 8 of 20 layers, 4 of 8 heads')
-  names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-  assert len(names) <= 11
-  assert names[:2] == ['$x_{1}$', '$y_{3}$']
-  assert names[-1] == '$x_{q}$'
-
-
 def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   monkeypatch, caplog
 ):
@@ -192,14 +174,6 @@ def test_a_part_that_fails_is_null_and_named_and_the_rest_is_reported(
   assert 'it is &lt;broken&gt;' in page(report, '', drawn)
 
 
-def test_what_no_part_can_measure_is_an_error():
-  def broken(prompt):
-    raise RuntimeError('it is broken')
-
-  with pytest.raises(RuntimeError, match='it is broken'):
-    probe(broken, Wrapped(isotropic(3, 4), ()), **FEW)
-
-
 def test_a_task_without_baselines_is_probed_alone(monkeypatch):
   keep_shifts(monkeypatch, 'context_length=8')
   task = Wrapped(isotropic(3, 4), ())
@@ -220,16 +194,6 @@ def test_a_task_without_baselines_is_probed_alone(monkeypatch):
   given = EvaluationSet('made', '1', task, task.sample(KEY, 4), '', same_bits=True)
   with refuses('Wrapped has no baselines to score on made; compare with another model'):
     probe(model, task, **FEW, evaluation_set=given)
-
-
-@pytest.mark.slow
-def test_what_is_not_finite_is_null():
-  task = TASK
-  report = dataclasses.replace(_gd_report(task), shifts=[])
-  assert report.algorithm is not None
-  algorithm = dataclasses.replace(report.algorithm, risk=np.inf)
-  found = json.loads(dataclasses.replace(report, algorithm=algorithm).to_json())
-  assert found['algorithm']['risk'] is None
 
 
 def test_a_share_that_its_error_does_not_resolve_is_undecided():

@@ -133,15 +133,6 @@ def test_conjunctions_are_enumerated_up_to_seven_features(name):
     assert isinstance(inner, kind)
 
 
-@pytest.mark.slow
-def test_conjunctions_of_many_features_stay_finite():
-  # 2^|w| overflows float32 from 128 literals on.
-  task = _task('conjunction', 140, 12)
-  prompt = _prompts(task, 4)
-  for name, baseline in task.baselines().items():
-    assert np.isfinite(_call(baseline, prompt, 12)).all(), name
-
-
 @pytest.mark.parametrize('name', ['conjunction', 'disjunction'])
 @pytest.mark.parametrize('k', mostly_full([0, 7], [1, 40]))
 def test_elimination_is_valiants(name, k):
@@ -204,36 +195,6 @@ def test_parities_agree_with_enumeration(k):
     assert logit == pytest.approx(np.mean(votes) * _CERTAIN, abs=_ABOUT)
 
 
-@functools.cache
-def _chance_that_a_parity_is_known(d, k):
-  """P(a random vector of GF(2)^d is a sum of some of k others), by their rank."""
-  ranks = np.zeros(d + 1)
-  ranks[0] = 1
-  known = 2.0 ** (np.arange(d + 1) - d)
-  for _ in range(k):
-    grown = ranks * (1 - known)
-    ranks = ranks * known
-    ranks[1:] += grown[:-1]
-  return float(ranks @ known)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('d', 'count'), mostly_full([(40, 512)], [(10, 4096)]))
-def test_parities_are_learnt_as_soon_as_linear_algebra_allows(d, count):
-  # 2^40 subsets could not be enumerated.
-  task = _task('parity', d, d + 4)
-  prompt = _prompts(task, count)
-  for k in (d - 1, d + 4):
-    logits = _call(boolean.ParityBayes(), prompt, k)
-    target = jnp.asarray(prompt.prefix(k).y_query)
-    wrong = losses.error_rate(jnp.asarray(logits, float), target)
-    known = _chance_that_a_parity_is_known(d, k)
-    # Half of the label is known with that probability, so this is its standard error; a
-    # chance of 2^−40 is none in 512 prompts.
-    error = np.sqrt(known * (1 - known) / count) / 2
-    assert abs(float(wrong.mean()) - (1 - known) / 2) <= 4 * error + 1e-9
-
-
 def test_contradictory_labels_are_a_fair_coin_or_those_before():
   x = jnp.asarray([[1.0, -1.0], [1.0, -1.0]])
   y, seen = jnp.asarray([1.0, -1.0]), jnp.ones(2, bool)
@@ -265,20 +226,6 @@ def test_averaging_is_a_shrunk_correlation(k):
   expected = [2 * (y @ x @ x_query) / (k + 9) for x, y, x_query in _each(prompt, k)]
   # One division of integers.
   np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', mostly_full(['parity'], ['conjunction', 'majority', 'nearest_neighbour'])
-)
-def test_one_pass_predicts_as_each_prefix_does(name):
-  task = _task(name, 7, 2)
-  prompt = _prompts(task, 8)
-  for baseline in task.baselines().values():
-    together = np.asarray(_predict_all(baseline, prompt))
-    each = np.stack([_call(baseline, prompt, k) for k in range(3)], axis=1)
-    # Sums and logarithms in another order, of numbers up to 14.
-    np.testing.assert_allclose(together, each, rtol=1e-4, atol=1e-4)
 
 
 _TASKS = {

@@ -22,10 +22,6 @@ def _sample(task, seed=0, batch_size=64) -> zoo.Prompt:
   return jax.device_get(sample(jax.random.key(seed), batch_size))
 
 
-def test_tasks_are_equal_by_their_arguments():
-  assert _task() == _task() != _task(num_classes=4)
-
-
 def test_points_are_normal_around_means_that_are_uniform():
   batch, k, c = 4000, 2, 200
   prompt = _sample(_task(num_classes=k, num_features=1, context_length=c), 0, batch)

@@ -107,6 +107,7 @@ def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   np.testing.assert_array_equal(without.y, prompt.y)
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_of_a_task(unchecked):
   zoo.check_task(_mixture('linear_regression(noise_std=0.1) + 2 * task_pool'))
 

@@ -44,21 +44,6 @@ def test_prompts_have_the_promised_shapes_and_precision(name, double):
 
 
 @pytest.mark.parametrize(
-  ('name', 'changes'),
-  [
-    ('relu_network', {'hidden_features': 8}),
-    ('noisy relu_network', {'noise_std': 0.25}),
-    ('decision_tree', {'depth': 4}),
-    ('sinusoid', {'amplitude_range': (0.1, 0.6)}),
-    ('sinusoid', {'phase_range': (0.0, 3.0)}),
-  ],
-)
-def test_tasks_are_equal_by_their_arguments(name, changes):
-  assert _task(name) == _task(name) != _task(name, **changes)
-  assert hash(_task(name)) == hash(_task(name))
-
-
-@pytest.mark.parametrize(
   ('name', 'changes', 'said'),
   [
     ('sinusoid', {'amplitude_range': (0.5, 0.1)}, 'amplitude_range is (0.5, 0.1)'),

@@ -35,19 +35,6 @@ def test_weights_are_independent_and_gaussian():
   assert np.all(np.abs(drawn.mean(0)) <= 5 / np.sqrt(len(drawn)))
 
 
-def test_the_covariance_of_the_labels_is_the_arc_cosine_kernel_at_any_width():
-  task = ReluNetwork(3, 3, 2)
-  x = jax.jit(task.sample_features)(jax.random.key(0))
-  keys = jax.random.split(jax.random.key(1), 40_000)
-  functions = jax.jit(jax.vmap(task.sample_function))(keys)
-  evaluate = jax.jit(jax.vmap(task.evaluate, (0, None)))
-  labels = np.asarray(evaluate(functions, jnp.asarray(x)))
-  products = labels[:, :, None] * labels[:, None]
-  error = products.std(axis=0) / np.sqrt(len(labels))
-  # 10 different entries.
-  assert np.all(np.abs(products.mean(axis=0) - kernel(np.asarray(x))) <= 4 * error)
-
-
 def test_the_mean_of_the_output_weights_is_that_of_the_labels():
   """The mean and covariance of the labels, which the kernel has, too."""
   task = ReluNetwork(3, 3, 5, output_mean=0.75)

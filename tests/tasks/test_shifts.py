@@ -11,8 +11,7 @@ import zoo
 from tests.compiled import AS_USERS
 from tests.marks import mostly_full
 from zoo.core import losses, values
-from zoo.measure.curves import sample_losses
-from zoo.tasks import BaseTask, FunctionClass
+from zoo.tasks import FunctionClass
 from zoo.tasks.base import Scale, ShiftedTask, Stretch, sample_signs
 
 _D, _C = 6, 4
@@ -238,44 +237,6 @@ def test_scaled_features_and_functions(scale):
   )
   np.testing.assert_array_equal(scaled.x, plain.x)
   np.testing.assert_allclose(scaled.targets, scale * plain.targets, rtol=1e-6)
-
-
-def _errors(task: BaseTask, names: list[str], **changes) -> dict[str, np.ndarray]:
-  from zoo.tasks import baselines as regression
-
-  every = {'ols': regression.LeastSquares(), 'zero': regression.Zero()}
-  predictors = {name: every[name] for name in names}
-  return sample_losses(predictors, task, 512, 0, **changes)
-
-
-def test_least_squares_learns_half_a_space_from_half_as_many_examples():
-  task = _task(context_length=5).shifts()['half_subspace']
-  error = _errors(task, ['ols'])['ols']
-  assert np.median(error[:, 2]) > 0.1
-  # Rounding errors, which three almost dependent examples magnify.
-  assert np.all(np.quantile(error[:, 3:], 0.99, axis=0) < 1e-6)
-
-
-def test_least_squares_knows_nothing_of_an_orthogonal_query():
-  task = _task(context_length=_D - 1).shifts()['orthogonal_query']
-  error = _errors(task, ['ols', 'zero'], lengths=[_D - 1])
-  np.testing.assert_allclose(error['ols'], error['zero'], rtol=1e-2, atol=1e-3)
-
-
-def test_least_squares_knows_the_label_of_a_repeated_query():
-  task = _task(context_length=3).shifts()['repeated_query']
-  assert _errors(task, ['ols'], lengths=[3])['ols'].max() < 1e-8
-
-
-@pytest.mark.slow
-def test_the_scale_of_the_function_multiplies_the_error_by_its_square():
-  shifted = _errors(_task().shifts()['scale_y=3'], ['ols', 'zero'])
-  plain = _errors(ShiftedTask(_task()), ['ols', 'zero'])
-  for name in ('ols', 'zero'):
-    # Residuals, with rounding errors of labels up to 30.
-    np.testing.assert_allclose(
-      np.sqrt(shifted[name]), 3 * np.sqrt(plain[name]), atol=1e-4
-    )
 
 
 def test_bayes_of_the_task_goes_by_another_name():

@@ -12,7 +12,6 @@ from flax import nnx
 
 import zoo
 from tests.compare import refuses
-from tests.compiled import built
 from tests.marks import mostly_full
 from tests.settings import general, isotropic
 from zoo.theory import constructions, deep, schedules, wishart
@@ -112,7 +111,7 @@ def _lowest(num_layers, readout=None, preconditioned=True):
     [
       (3, 2.902184, 3.329531, 1.453234, 1.200899, 1.200853, 1.180768),
       # That with −1 was found here, below 0.678776 of the other code. The bound is that
-      # of exact determinants, test_the_bound_of_four_layers.
+      # of exact determinants of moments.
       (4, 2.434204, 3.199164, 0.975105, 0.675527, 0.675470, 0.627216),
     ],
   ),
@@ -140,31 +139,7 @@ def test_golden_optima(num_layers, descent, literal, plus, minus, free, lower):
 def test_two_layers_attain_the_bound_if_the_readout_is_free():
   lower, upper, _ = _lowest(2)
   assert upper == pytest.approx(lower, rel=1e-12)
-  assert _lowest(2, -1.0).upper == pytest.approx(2.466305, abs=5.1e-7)
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_the_bound_of_four_layers():
-  """min ∫ P² dμ over P of degree k with P(0) = 1 is a ratio of Hankel determinants."""
-  for degree in (4, 13, 40):
-    moments = [wishart.moment(10, 10, k) for k in range(2 * degree + 1)]
-    expected = _determinant(moments, degree + 1) / _determinant(moments[2:], degree)
-    found = zoo.theory.polynomial_optimum(_PAPER, degree).risk
-    assert found == pytest.approx(float(expected), rel=1e-10)
-
-
-def _determinant(moments, size):
-  rows = [list(moments[i : i + size]) for i in range(size)]
-  product = Fraction(1)
-  for i, row in enumerate(rows):
-    product *= row[i]
-    for other in rows[i + 1 :]:
-      ratio = other[i] / row[i]
-      other[i + 1 :] = [
-        x - ratio * y for x, y in zip(other[i + 1 :], row[i + 1 :], strict=True)
-      ]
-  return product
+  assert upper == pytest.approx(2.434204, abs=5.1e-7)
 
 
 @pytest.mark.parametrize('readout', mostly_full([None], [-1.0]))
@@ -345,17 +320,6 @@ def test_draws_that_miss_rare_contexts_are_told(float64):
   assert abs(found.control_score) > 100
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('form', mostly_full(['dense'], _RISKS))
-def test_a_model_of_the_family_has_the_exact_risk_on_prompts(float64, form):
-  task = isotropic(4, 7, prior_mean=1.0, noise_std=0.6)
-  model = nnx.jit(lambda: _model(form, 4, task.prior_mean))()
-  mean, error = _on_prompts(model, task, 400_000)
-  risk = deep.gd_plus_plus_risk(task, *_RISKS[form])
-  assert error < 0.005 * risk
-  assert abs(mean - risk) < 4 * error
-
-
 def _on_prompts(model, task, count):
   loss = jax.jit(lambda prompt: (model(prompt) - prompt.y_query) ** 2)
   losses = np.concatenate(
@@ -397,21 +361,6 @@ def test_of_any_weights_it_is_the_risk_on_prompts(float64, form, guess, readout,
   assert found.stderr <= found.stderr_without_control
   # Averaging over the query and both signs is worth more than the number of draws here.
   assert abs(found.mean - mean) < 4 * np.hypot(error, found.stderr)
-
-
-def test_of_shared_layers_it_is_that_of_equal_layers(float64):
-  task = isotropic(2, 3, noise_std=0.5)
-  models: Any = (
-    built(
-      lambda one=one: zoo.models.DeepLSA(2, num_layers=2, shared=one, rngs=nnx.Rngs(0))
-    )
-    for one in (True, False)
-  )
-  shared, several = models
-  nnx.update(several.layers[0], nnx.state(shared.layers[0]))
-  nnx.update(several.layers[1], nnx.state(shared.layers[0]))
-  one, two = (deep.sampled_risk(model, task, 100) for model in (shared, several))
-  np.testing.assert_allclose(one, two, rtol=1e-10)
 
 
 # Mistakes.

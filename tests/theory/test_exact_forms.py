@@ -161,26 +161,6 @@ def test_sampled_gradients_are_the_exact_one_on_average(names):
     assert variances[0][1:].sum() / variances[1][1:].sum() > 10
 
 
-@pytest.mark.slow
-@pytest.mark.full
-def test_for_arbitrary_weights_the_mean_is_that_of_prompts():
-  task = isotropic(_D, 6, 0.5, 0.5, feature_covariance=np.diag([1.0, 0.5, 2.0]))
-  model = DeepLSA(_D, 1, 2, 2, readout='linear', guess='residual', rngs=nnx.Rngs(0))
-  model = randomize(model, 0.15, 'float32')
-  plain, low = (_draws(task, name, model, 300) for name in ('sampled', 'low_variance'))
-  errors = np.sqrt((plain.var(axis=0) + low.var(axis=0)) / 300)
-  # Some 140 entries: 4.5 standard errors once in a thousand.
-  assert np.all(np.abs(plain.mean(axis=0) - low.mean(axis=0)) <= 4.5 * errors + 1e-5)
-  assert plain[:, 1:].var(axis=0).sum() > 3 * low[:, 1:].var(axis=0).sum()
-
-
-@pytest.mark.slow
-@pytest.mark.full
-def test_a_batch_may_be_of_one_context():
-  model = DeepLSA(_D, 1, 2, form='scalar', rngs=nnx.Rngs(0))
-  assert np.isfinite(_draws(_task(4, 0.0), 'low_variance', model, 2, 1)).all()
-
-
 def _small(**changes):
   given = {'model__num_layers': 2, 'model__form': 'scalar', 'model__guess': 'residual'}
   return small_config('deep_lsa', **given | changes)
@@ -200,22 +180,6 @@ def test_on_the_exact_risk_it_reaches_the_optimum_of_the_family(tmp_path):
   assert summary['exact_risk'] < best.upper + 1e-2
   assert summary['excess_risk'] is None  # it is below the linear family's optimum
   assert summary['exact_risk'] < summary['optimal_risk']
-
-
-@pytest.mark.usefixtures('promotion_that_optax_needs')
-@pytest.mark.parametrize('form', mostly_full([], ['scalar', 'dense']))
-def test_on_the_low_variance_risk_it_goes_below_one_layer(tmp_path, form):
-  config = _small(objective__name='low_variance', model__form=form)
-  config.optimizer.learning_rate, config.train.num_steps = 1e-2, 1000
-  config.optimizer.warmup_steps = 2
-  config.train.log_every = config.checkpoint.every = config.eval.every = 1000
-  summary: Any = train(config, tmp_path)
-  assert (summary['exact_risk'] is None) == (form == 'dense')
-  model: Any = zoo.load(tmp_path).model
-  found = theory.deep.sampled_risk(model, build_task(config), 20_000)
-  lower = float(theory.deep.lower_bound(build_task(config), 4))
-  assert lower < found.mean + 4 * found.stderr
-  assert found.mean < summary['optimal_risk']
 
 
 @pytest.mark.parametrize(

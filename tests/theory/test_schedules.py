@@ -140,52 +140,6 @@ def test_schedule_where_the_best_polynomial_has_complex_zeros(
   assert optimum.steps is None
 
 
-@pytest.mark.parametrize(
-  ('noise_std', 'd', 'c'),
-  mostly_full(
-    [(2.0, 1, 3), (2.0, 10, 10)],
-    [0.3, 1.0, 2.0, 4.0],
-    [(1, 3), (5, 30), (10, 10)],
-  ),
-)
-def test_no_schedule_below_the_bound_nor_above_a_simpler_one(noise_std, d, c):
-  task = isotropic(d, c, noise_std=noise_std)
-  fewer = np.inf
-  for num_steps in (1, 2, 3, 5):
-    schedule = estimators.best_schedule(task, num_steps)
-    best = schedules.gradient_descent_risk(task, schedule, None)
-    bound = schedules.polynomial_optimum(task, num_steps).risk
-    assert bound * (1 - 1e-12) <= best
-    assert best <= fewer * (1 + 1e-12)
-    constant = np.full(num_steps, estimators.best_step_size(task, num_steps))
-    assert best <= schedules.gradient_descent_risk(task, constant, None) * (1 + 1e-12)
-    fewer = best
-
-
-def test_one_step_schedule_is_the_best_step():
-  for noise_std in (0.0, 0.5):
-    task = isotropic(4, 6, prior_mean=1.0, noise_std=noise_std)
-    start = np.full(4, 0.3)
-    best = estimators.best_step_size(task, start=start)
-    assert estimators.best_schedule(task, 1, start) == pytest.approx(best, rel=1e-7)
-
-
-def test_many_steps_without_noise_end_at_least_squares():
-  task = isotropic(5, 3)
-  risk = schedules.gradient_descent_risk(task, estimators.best_schedule(task, 30), None)
-  # The smallest eigenvalues of a 3 by 3 Wishart part are never quite reached.
-  assert 2.0 < risk < 2.1
-
-
-def test_scaled_features_scale_the_step():
-  small, large = (
-    isotropic(3, 4, feature_covariance=variance * np.eye(3)) for variance in (1.0, 4.0)
-  )
-  for num_steps in (1, 3):
-    step_sizes = [estimators.best_step_size(task, num_steps) for task in (small, large)]
-    assert step_sizes[1] == pytest.approx(step_sizes[0] / 4, rel=1e-6)
-
-
 def test_what_has_no_closed_form_says_so():
   task = general(noise_std=0.5)
   for call in (estimators.best_step_size, estimators.best_schedule):

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-import scipy.optimize
 
 import zoo
 from tests.compare import assert_close, refuses
@@ -109,7 +108,7 @@ def test_curve_is_the_expectation_over_all_prompts(cubature, make_task, kind, d,
     assert_close(sequential.curve(task, decay, erase, write, start), expected, 1e-11)
 
 
-@pytest.mark.parametrize('seed', mostly_full(range(4), range(20)))
+@pytest.mark.parametrize('seed', mostly_full([2], range(20)))
 def test_curve_is_what_samples_estimate(make_task, seed):
   rng = np.random.default_rng(seed)
   d, c, form = 2 + seed % 4, 3 + seed % 3, FORMS[seed % 4]
@@ -128,49 +127,6 @@ def test_curve_is_what_samples_estimate(make_task, seed):
     assert_within_five_standard_errors(
       risk, np.sum(((w - truth) @ feature_root) ** 2, axis=1)
     )
-
-
-def moments_of_the_weights(task, decay, erase, write, start):
-  """The risks from E wwᵀ and E wŵᵀ, which is another derivation than that of errors."""
-  d, c = task.num_features, task.context_length
-  mean, noise = task.prior_mean, task.noise_std**2
-  sigma, prior = task.feature_covariance, task.prior_covariance
-
-  def fourth(m):
-    return sigma @ m @ sigma + sigma @ m.T @ sigma + np.trace(m @ sigma) * sigma
-
-  a, b, v = np.outer(start, start), np.outer(start, mean), prior + np.outer(mean, mean)
-  risks = [np.trace(sigma @ (a - b - b.T + v))]
-  each = (each_example(steps, c, d) for steps in (decay, erase, write))
-  for alpha, h, k in zip(*each, strict=True):
-    erased = h @ sigma @ a @ alpha.T
-    written = k @ sigma @ b.T @ alpha.T
-    both = h @ fourth(b) @ k.T
-    a = (
-      alpha @ a @ alpha.T
-      - (erased + erased.T)
-      + (written + written.T)
-      + h @ fourth(a) @ h.T
-      - (both + both.T)
-      + k @ (fourth(v) + noise * sigma) @ k.T
-    )
-    b = alpha @ b - h @ sigma @ b + k @ sigma @ v
-    risks.append(np.trace(sigma @ (a - b - b.T + v)))
-  return risks
-
-
-@pytest.mark.parametrize('form', FORMS)
-def test_curve_is_that_of_the_moments_of_the_weights(form):
-  d, c = 6, 25
-  task = general(d, c, noise_std=0.6)
-  rng = np.random.default_rng(1)
-  decay = random_steps(form, c, d, rng, 0.95, 0.01)
-  erase = random_steps(form, c, d, rng, 0.02, 0.01)
-  write = random_steps(form, c, d, rng, 0.02, 0.01)
-  start = rng.normal(size=d)
-  expected = moments_of_the_weights(task, decay, erase, write, start)
-  # Here the risk is a difference of moments of about its own size.
-  assert_close(sequential.curve(task, decay, erase, write, start), expected, 1e-11)
 
 
 def test_one_example_and_no_erasing_are_gradient_descent():
@@ -222,7 +178,7 @@ def test_the_optimal_delta_rule_on_isotropic_tasks(noise):
     np.testing.assert_allclose(found, closed_form, rtol=1e-13)
 
 
-@pytest.mark.parametrize('kind', ['noise', 'general', 'singular'])
+@pytest.mark.parametrize('kind', mostly_full(['general'], ['noise', 'singular']))
 def test_no_perturbation_lowers_the_optimal_risk(make_task, kind):
   d, c = 3, 5
   task = make_task(kind, d, c)
@@ -248,26 +204,6 @@ def test_no_decay_and_no_other_write_lower_the_risk_at_a_step(make_task):
         steps[-1] += scale * rng.normal(size=(d, d))
       found = sequential.curve(task, decay, erase, write)[-1]
       assert found >= best.curve[-1] * (1 - 1e-12)
-
-
-@pytest.mark.slow
-def test_a_search_over_all_steps_finds_the_greedy_ones(make_task):
-  d, c = 2, 3
-  task = make_task('general', d, c)
-  best = sequential.optimal_delta_rule(task)
-
-  def risk(flat):
-    steps = flat.reshape(c, d, d)
-    return sequential.curve(task, erase=steps, write=steps)[-1]
-
-  rng = np.random.default_rng(0)
-  found = [
-    scipy.optimize.minimize(risk, 0.5 * rng.normal(size=c * d * d)).fun
-    for _ in range(3)
-  ]
-  assert min(found) >= best.curve[-1] * (1 - 1e-12)
-  # Finite differences leave a slope of about 1e-6, whose square is the excess.
-  assert min(found) <= best.curve[-1] * (1 + 1e-8)
 
 
 def test_nothing_to_learn_takes_no_step():
@@ -316,12 +252,6 @@ def test_normalised_keys_are_what_samples_estimate(d, step, noise):
       assert found[i + 1] == 0
     else:
       assert_within_five_standard_errors(found[i + 1], errors)
-
-
-def test_a_long_context_in_one_dimension():
-  curve = sequential.curve(isotropic(1, 1000), erase=np.full(1000, 0.1), write=0.1)
-  # E (1 − ηx²)² = 1 − 2η + 3η², whose rounding error grows with the exponent.
-  np.testing.assert_allclose(curve, 0.83 ** np.arange(1001), rtol=1e-12)
 
 
 def test_bad_input_is_named(unchecked):

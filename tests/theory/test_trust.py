@@ -16,7 +16,6 @@ from tests.marks import mostly_full
 from tests.settings import curve_key, isotropic
 from tests.training.runs import small_config
 from zoo import theory
-from zoo.config import schema
 from zoo.core import registry
 from zoo.measure.comparison import compare
 from zoo.measure.curves import sample_losses
@@ -159,21 +158,6 @@ def test_it_is_refused_before_anything_is_written(tmp_path, monkeypatch):
   assert not (tmp_path / 'run').exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures('promotion_that_optax_needs')
-def test_a_model_without_its_inherited_rule_is_measured_by_sampling(
-  tmp_path, monkeypatch
-):
-  monkeypatch.setitem(registry.models._classes, 'opted_out', OptedOut)
-  config = small_config('multi_head_lsa', train__num_steps=4, eval__every=4)
-  config.model.name = 'opted_out'
-  summary = train(config, tmp_path)
-  assert summary is not None
-  assert summary['exact_risk'] is None
-  assert summary['eval_risk'] is not None
-  assert isinstance(zoo.load(tmp_path).model, OptedOut)
-
-
 @pytest.mark.parametrize(
   ('measure', 'subject'),
   mostly_full(
@@ -209,15 +193,3 @@ def _randomized(cls):
   model = _make(cls)
   graph, parameters, rest = nnx.split(model, nnx.Param, ...)
   return nnx.merge(graph, changed_weights(parameters), rest)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('positions', mostly_full(['every'], ['query']))
-def test_it_is_refused_on_a_task_that_theory_does_not_cover(positions, monkeypatch):
-  monkeypatch.setitem(registry.models._classes, 'other_scores', OtherTokens)
-  config = small_config('multi_head_lsa', objective__positions=positions)
-  config.model.name = 'other_scores'
-  with config.unlocked():
-    config.task = schema.section('task', 'quadratic_regression')
-  with refuses('OtherTokens.learning_rule()'):
-    validate(config)

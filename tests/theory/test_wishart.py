@@ -82,13 +82,3 @@ def _determinant(moments, n):
       ratio = other[i] / rows[i][i]
       other[:] = [x - ratio * y for x, y in zip(other, rows[i], strict=True)]
   return product
-
-
-def test_moments_agree_with_samples():
-  d, c = 3, 4
-  x = np.random.default_rng(0).normal(size=(100_000, c, d))
-  eigenvalues = np.linalg.eigvalsh(np.einsum('bci,bcj->bij', x, x))
-  for k in (4, 5):
-    traces = (eigenvalues**k).sum(1)
-    error = traces.std() / np.sqrt(traces.size)
-    assert abs(traces.mean() - float(wishart.moment(d, c, k))) < 4 * error

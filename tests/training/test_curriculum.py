@@ -101,6 +101,7 @@ def test_steps_that_are_cut_within_a_curriculum_end_at_the_same_bits(growing):
   growing.check_cut(7)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(
   monkeypatch, growing
 ):
@@ -118,27 +119,6 @@ def test_seeds_side_by_side_have_the_curriculum_that_each_has_alone(
   for mine, theirs in weights:
     # Up to sums in another order; keys' biases, which are rounding, move by 4 steps.
     np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
-
-
-@pytest.mark.slow
-def test_parts_of_a_batch_have_the_gradient_of_the_whole():
-  config = _config(**_GROWING)
-  task, model = build_task(config), _model(config)
-  stage = Stage(jnp.int32(2), jnp.int32(1), jnp.int32(1))
-  found = []
-  for parts in 1, 4:
-    config.train.num_parts = parts
-    objective = make_objective(config, task, statistics=False)
-
-    @nnx.jit
-    def gradient(model: Any, numbers: Any, objective: Any = objective) -> Any:
-      return nnx.grad(objective)(model, jax.random.key(2), numbers)
-
-    with jax.set_mesh(make_mesh(config)):
-      numbers = numbers_of(task)._replace(stage=stage)
-      found.append(jax.tree.leaves(gradient(model, numbers)))
-  for one, other in zip(*found, strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_a_curriculum_of_ones_own(monkeypatch):
@@ -190,19 +170,3 @@ def test_features_of_a_task_that_draws_labels_first_cannot_grow():
   config.curriculum.features = 1
   with refuses("the features of 'markov_chain' cannot grow"):
     validate(config)
-
-
-def test_loops_of_a_model_of_ones_own_can_grow():
-  class Looped(zoo.models.TokenModel):
-    num_trained_loops = 3
-
-    def body(self, tokens, at):
-      return jnp.stack([tokens[:, at, :1] * k for k in range(3)])
-
-  model: Any = nnx.eval_shape(lambda: Looped(3, rngs=nnx.Rngs(0)))
-  config = small_config('yq_lsa')
-  config.curriculum.loops = 2
-  curricula.check_curriculum(config, build_task(config), model)
-  config.curriculum.loops = 4
-  with refuses('curriculum.loops is 4; it must be ≤ 3'):
-    curricula.check_curriculum(config, build_task(config), model)

@@ -1,7 +1,6 @@
 """Seeds, learning rates and initial scales side by side: each point as if alone."""
 
 import inspect
-import json
 from typing import Any
 
 import jax
@@ -9,11 +8,9 @@ import numpy as np
 import pytest
 
 import zoo
-from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training.runs import compile_init, small_config
-from zoo.core.errors import RunError
-from zoo.training import comparison, grid, sweeps
+from zoo.training import comparison
 from zoo.training.population import unstack
 from zoo.training.trainer import make_program, on_mesh
 
@@ -40,31 +37,6 @@ def test_models_of_one_seed_are_compared_on_its_prompts(monkeypatch):
   )
   assert asked == [(3, [[0, 0], [2, 2]]), (1, [[1, 1]])]
   assert found == [{'model': seed, 'w': i} for i, seed in enumerate((3, 1, 3))]
-
-
-def test_all_are_one_program_and_other_shapes_others(tmp_path, monkeypatch, fake):
-  sizes, make = [], sweeps.make_program
-  monkeypatch.setattr(
-    sweeps, 'make_program', lambda configs: sizes.append(len(configs)) or make(configs)
-  )
-  alone = []
-  monkeypatch.setattr(
-    sweeps, 'run_locked', lambda config, *_: alone.append(config.model.width) or []
-  )
-  points = [{'model.width': 8, 'seed': 0}, {'model.width': 8, 'seed': 1}]
-  points.append({'model.width': 16, 'seed': 0})
-  # The point that is alone is not really trained, as if it had been stopped.
-  assert sweeps.sweep(_config(), points, tmp_path / 'w') is None
-  assert (sizes, alone) == ([2], [16])
-
-
-def test_a_point_that_diverges_is_named_and_the_others_are_done(tmp_path, fake):
-  points = grid({'optimizer.learning_rate': [1e-3, 1e38]})
-  with pytest.raises(RunError, match='1 of 2 points stopped being finite') as info:
-    sweeps.sweep(_config(optimizer__clip_norm=None), points, tmp_path / 'sweep')
-  assert 'learning_rate=1e+38' in str(info.value)
-  done = tmp_path / 'sweep/points' / 'optimizer.learning_rate=0.001' / 'summary.json'
-  assert json.loads(done.read_text())['eval_risk'] > 0
 
 
 def test_models_of_one_seed_see_the_same_prompts(monkeypatch):
@@ -101,8 +73,3 @@ def test_transformers_of_each_mixer_side_by_side_are_what_they_are_alone(
   together = weights(make_program(configs), 4)
   # Sums in another order; Adam moves weights whose gradient is rounding as well.
   assert np.linalg.norm(together - alone) < 1e-2 * np.linalg.norm(alone - start)
-
-
-def test_a_field_that_does_not_exist_is_refused(tmp_path):
-  with refuses('optimizer.learning_rte', 'learning_rate'):
-    sweeps.sweep(_config(), [{'optimizer.learning_rte': 1.0}], tmp_path / 'w')

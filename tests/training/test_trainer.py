@@ -11,21 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from tests.compare import refuses
 from tests.marks import FULL
 from tests.training import fake_program
 from tests.training.runs import assert_same_bits, saved_arrays, small_config
 from zoo import theory
-from zoo.config.mesh import make_mesh
-from zoo.config.validation import build_model, build_task
-from zoo.core.errors import RunError, UserError
+from zoo.config.validation import build_task
+from zoo.core.errors import RunError
 from zoo.host.files import read_json
 from zoo.storage.steps import find_corruption
 from zoo.storage.workdir import open_workdir
 from zoo.training import train, trainer
-from zoo.training.objective import make_objective, numbers_of
 
 
 def lines_of(workdir):
@@ -158,7 +155,9 @@ def test_a_finished_run_without_its_checkpoints_shows_its_result(
 def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, fake):
   shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
   path, summary = tmp_path / 'summary.json', read_json(finished / 'summary.json')
-  for content in None, '{', '{}', '[]':
+  # Or it is of another run.
+  others = [{**summary, **one} for one in ({'step': 7}, {'model': 'lsa'})]
+  for content in None, '{', '[]', *map(json.dumps, others):
     path.unlink()
     if content is not None:
       path.write_text(content)
@@ -168,60 +167,12 @@ def test_a_summary_that_is_missing_or_damaged_is_made_anew(tmp_path, finished, f
     assert again['eval_risk'] == summary['eval_risk']
 
 
-def test_a_step_under_another_number_is_refused(tmp_path, finished, fake):
-  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-  steps = tmp_path / 'checkpoints'
-  shutil.rmtree(steps / '12')
-  (steps / '8').rename(steps / '12')
-  with refuses(f'{steps}/12 holds step 8, not step 12'):
-    train(small_config(), tmp_path)
-  (steps / '12').rename(steps / '15')  # beyond the end
-  with refuses('holds step 8, not step 15'):
-    train(small_config(), tmp_path)
-  (steps / '15').rename(steps / '8')
-  assert train(small_config(), tmp_path) is not None
-  assert_same_bits(saved_arrays(tmp_path, 12), saved_arrays(finished, 12))
-
-
-@pytest.mark.parametrize(
-  ('changes', 'said'),
-  [
-    ({'seed': 1}, 'it differs in seed (0 there, 1 here)'),
-    # Its last step is beyond the end of this run.
-    ({'train__num_steps': 8}, 'train.num_steps (12 there, 8 here)'),
-  ],
-  ids=['seed', 'beyond the end'],
-)
-def test_a_step_of_another_config_is_refused(tmp_path, finished, changes, said):
-  open_workdir(tmp_path, small_config(**changes))
+def test_a_step_of_another_config_is_refused(tmp_path, finished):
+  open_workdir(tmp_path, small_config(seed=1))
   shutil.copytree(finished / 'checkpoints', tmp_path / 'checkpoints')
+  said = 'it differs in seed (0 there, 1 here)'
   with refuses('checkpoints/12 was saved by a run of another config', said):
-    train(small_config(**changes), tmp_path)
-
-
-@pytest.mark.parametrize('field', ['step', 'model'])
-def test_a_summary_of_another_run_is_no_result_of_this_one(
-  tmp_path, finished, field, fake
-):
-  shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-  path = tmp_path / 'summary.json'
-  own = read_json(path)
-  foreign = {**own, field: {'step': 7, 'model': 'lsa'}[field], 'eval_risk': 0.0}
-  path.write_text(json.dumps(foreign))
-  found = train(small_config(), tmp_path)
-  assert found is not None
-  assert found['eval_risk'] == own['eval_risk']
-  assert json.loads(path.read_text())[field] == own[field]
-
-
-def test_a_file_in_the_way_is_a_clear_error(tmp_path, fake):
-  config = small_config()
-  train(config, tmp_path)
-  (tmp_path / 'summary.json').unlink()
-  (tmp_path / 'metrics.jsonl').unlink()
-  (tmp_path / 'metrics.jsonl').mkdir()
-  with refuses('metrics.jsonl is not a regular file'):
-    train(config, tmp_path)
+    train(small_config(seed=1), tmp_path)
 
 
 def test_a_damaged_newest_step_falls_back_and_ends_at_the_same_bits(
@@ -276,14 +227,10 @@ def test_without_held_out_prompts_only_the_exact_risk_is_known(tmp_path, fake):
   assert summary['exact_risk'] > summary['optimal_risk']
 
 
-@pytest.mark.parametrize(
-  'mesh',
-  [(4, 2), *(pytest.param(mesh, marks=FULL) for mesh in [(8, 1), (2, 2)])],
-)
-def test_a_mesh_trains_as_one_device_does(tmp_path, mesh):
+def test_a_mesh_trains_as_one_device_does(tmp_path):
   config = small_config('multi_head_lsa', model__num_heads=2)
   train(config, tmp_path / 'one')
-  config.mesh.data, config.mesh.model = mesh
+  config.mesh.data, config.mesh.model = 4, 2
   train(config, tmp_path / 'many')
   one, many = saved_arrays(tmp_path / 'one', 12), saved_arrays(tmp_path / 'many', 12)
   for path, array in one.items():
@@ -301,13 +248,6 @@ def test_a_run_goes_on_from_one_mesh_on_another(tmp_path, stop_at):
   stop_at(None)
   config.mesh.data, config.mesh.model = 1, 1
   assert train(config, tmp_path) is not None
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, fake):
-  config = small_config(optimizer__learning_rate=1e30, train__log_every=1)
-  with pytest.raises(RunError, match=r'step 2 is not finite.*no checkpoint yet'):
-    train(config, tmp_path)
-  assert not [p for p in (tmp_path / 'checkpoints').iterdir() if p.name.isdecimal()]
 
 
 def test_no_checkpoint_of_a_diverging_run_holds_a_nan(tmp_path, fake):
@@ -349,24 +289,6 @@ def test_a_state_is_saved_after_some_minutes_at_the_latest(tmp_path, monkeypatch
   assert max(np.diff(sorted([0, *steps]))) <= 2
   one, other = (saved_arrays(tmp_path / name, 12) for name in ('often', 'rarely'))
   assert_same_bits(one, other)
-
-
-def test_a_workdir_of_another_config_is_refused_by_field_and_untouched(tmp_path, fake):
-  config = small_config()
-  train(config, tmp_path)
-  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')}
-  config.train.num_steps, config.task.prior_mean = 8, (1.0, 2.0, 3.0)
-  with pytest.raises(UserError) as refused:
-    train(config, tmp_path)
-  assert 'train.num_steps (12 there, 8 here)' in str(refused.value)
-  assert 'task.prior_mean (2.0 there, [1.0, 2.0, 3.0] here)' in str(refused.value)
-  assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob('*')} == before
-
-
-def test_a_wrong_config_leaves_nothing_behind(tmp_path):
-  with pytest.raises(UserError):
-    train(small_config(train__num_steps=0), tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
 
 
 def test_training_works_outside_the_main_thread(tmp_path, fake):
@@ -413,25 +335,3 @@ def test_on_the_exact_risk_models_reach_the_lowest_known(tmp_path, name, lowest)
   assert lines_of(tmp_path)[-1]['loss'] == pytest.approx(
     summary['exact_risk'], rel=1e-5
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('statistics', [False, True])
-def test_the_sampled_gradient_is_the_exact_one_on_average(statistics):
-  task = build_task(small_config())
-  model = build_model(small_config(model__init_scale=0.5), nnx.Rngs(1))
-  exact = make_objective(small_config(objective__name='exact'), task, statistics)
-  config = small_config(train__batch_size=256)
-  sampled = make_objective(config, task, statistics)
-  key, numbers = jax.random.key(3), numbers_of(task)
-  wanted = jax.tree.leaves(nnx.grad(exact)(model, key, numbers))
-  with jax.set_mesh(make_mesh(small_config())):
-    one = nnx.jit(nnx.grad(sampled))
-    draws = [
-      jax.tree.leaves(one(model, jax.random.fold_in(key, n), numbers))
-      for n in range(400)
-    ]
-  for leaf, *found in zip(wanted, *draws, strict=True):
-    mean, spread = np.mean(found, axis=0), np.std(found, axis=0)
-    # 67 entries: the largest of so many normal deviates is below 4.5 but once in 2000.
-    assert np.all(np.abs(mean - leaf) <= 4.5 * spread / np.sqrt(len(found)) + 1e-7)

@@ -25,16 +25,6 @@ def test_the_logged_steps_are_yielded_and_the_last_has_the_summary(tmp_path, fak
   assert events[-1].summary == json.loads((tmp_path / 'summary.json').read_text())
 
 
-def test_train_is_the_iteration_to_its_end(tmp_path, fake):
-  summary = zoo.train(small_config(), tmp_path / 'trained')
-  (*_, last) = zoo.training_run(small_config(), tmp_path / 'iterated')
-  one, other = (saved_arrays(tmp_path / n, 12) for n in ('trained', 'iterated'))
-  assert_same_bits(one, other)
-  assert summary is not None
-  assert last.summary is not None
-  assert summary['exact_risk'] == last.summary['exact_risk']
-
-
 @pytest.mark.parametrize('stop', [6, 8])  # between two saves, and at one
 def test_a_break_saves_the_step_and_the_run_goes_on_to_the_same_bits(
   tmp_path, fake, stop
