@@ -100,10 +100,13 @@ def test_baselines_on_the_host_get_few_prompts_and_missing_ones_are_left_out(
   monkeypatch, caplog
 ):
   monkeypatch.setattr(comparison, '_NUM_HOST_PROMPTS', 5)
-  task = _own(host=_Host(), missing=_Missing(), zero=Zero())
+  monkeypatch.setattr(comparison, '_NUM_SLOW_PROMPTS', 6)
+  monkeypatch.setattr(LeastSquares, 'is_slow', True)
+  task = _own(host=_Host(), missing=_Missing(), slow=LeastSquares(), zero=Zero())
   found = compare(_model(), task, 20)
   assert found is not None
-  assert [*found] == ['model', 'host', 'zero']
+  assert [*found] == ['model', 'host', 'slow', 'zero']
+  assert (found['slow']['num_prompts'], len(found['slow']['mean'])) == (6, _C + 1)
   host: Any = found['host']
   assert (host['num_prompts'], host['num_examples']) == (5, [_C])
   assert found['zero']['num_prompts'] == 20

@@ -1,5 +1,6 @@
 """Predictions of prompts whose contexts have different lengths."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -89,3 +90,28 @@ def test_a_transformer_predicts_as_without_the_padding(mixer, unchecked):
 def test_other_numbers_are_refused(counts, said, unchecked):
   with refuses(said):
     zoo.predict(Zero(), _prompt(), counts)
+
+
+@pytest.mark.parametrize(
+  ('changed', 'said'),
+  [
+    ({'x': np.ones((_B, _C))}, 'prompt.x and prompt.y have shapes (5, 4) and (5, 4)'),
+    ({'y': np.ones((_B, 3))}, 'prompt.y has shape (5, 3); it must be (5, 4), since'),
+    (
+      {'x_query': np.ones((_B, 2))},
+      'prompt.x_query has shape (5, 2); it must be (5, 3',
+    ),
+    ({'y_query': np.ones(2)}, 'prompt.y_query has shape (2,); it must be (5,)'),
+    ({'y_query': None}, 'prompt.y_query is a NoneType; it must be an array of numbers'),
+    ({'x': [[[1.0]]]}, 'prompt.x is a list; it must be an array of numbers'),
+    ({'y': np.full((_B, _C), 'a')}, 'prompt.y is of type <U1; it must be'),
+  ],
+)
+def test_a_malformed_prompt_is_refused_in_one_line(changed, said, unchecked):
+  rule = zoo.LearningRule.gradient_descent(np.zeros(_D), 1.0)
+  prompt = dataclasses.replace(_prompt(), **changed)
+  for predict_it in rule, functools.partial(zoo.predict, Zero()):
+    with refuses(said):
+      predict_it(prompt)
+    with refuses('the prompt is a ndarray; it must be a zoo.Prompt'):
+      predict_it(np.ones((_B, _C, _D)))

@@ -1,9 +1,23 @@
 """What counts as an operation, and what share of a device's peak it is."""
 
+import pathlib
+import re
+import types
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import pytest
 
-from zoo.training.utilisation import describe, product_flops, share_of_peak
+from tests.training.runs import small_config
+from zoo.config.validation import abstract_model
+from zoo.training.utilisation import (
+  describe,
+  peak_memory,
+  product_flops,
+  share_of_peak,
+  tokens_per_step,
+)
 
 
 def flops_of(function, *shapes):
@@ -31,3 +45,28 @@ def test_the_share_is_of_the_peak_of_all_devices():
 def test_without_a_known_peak_there_is_no_share():
   assert share_of_peak(1e9, 'cpu', 1) is None
   assert describe(1.5e9, 'cpu', 1) == '1.5 GFLOP/s in products of matrices'
+
+
+@pytest.mark.parametrize(
+  ('model', 'tokens'), [('yq_lsa', 5), ('transformer', 9), ('sequential', 5)]
+)
+def test_tokens_are_those_of_the_layout_of_four_examples(model, tokens):
+  config = small_config(model, objective__name='sampled')
+  assert tokens_per_step(config, abstract_model(config)) == 16 * tokens
+  config.objective.name = 'exact'
+  assert tokens_per_step(config, abstract_model(config)) is None
+
+
+def test_the_peak_is_that_of_the_fullest_device_or_else_of_the_process(unchecked):
+  devices: Any = [
+    types.SimpleNamespace(memory_stats=lambda peak=peak: {'peak_bytes_in_use': peak})
+    for peak in (3, 7)
+  ]
+  assert peak_memory(devices) == (7, 'device')
+  found, of = peak_memory(jax.devices('cpu')[:1])
+  assert of == 'process'
+  status = pathlib.Path('/proc/self/status')
+  if status.exists():  # on Linux
+    kilobytes = re.search(r'VmHWM:\s*(\d+) kB', status.read_text())
+    assert kilobytes
+    assert found == pytest.approx(1024 * int(kilobytes[1]), rel=0.01)

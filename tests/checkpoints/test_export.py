@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import time
 from typing import Any
 
 import huggingface_hub
@@ -170,6 +171,19 @@ def test_a_model_goes_to_the_hub_and_comes_back(file, hub, call):
   answer = call('probe', f'--checkpoint={URL}', '--step=3')
   assert answer.code == 2
   assert f'{URL} has no step 3; it has [5000]' in answer.err
+
+
+def test_without_a_network_the_cache_is_asked_at_once(file, hub, monkeypatch):
+  """The client of the hub would try again for 23 seconds."""
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+  nobody = 'http://127.0.0.1:9/{repo_id}/{revision}/{filename}'
+  monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', nobody)
+  start = time.monotonic()
+  with pytest.raises(zoo.RunError, match='and the hub is out of reach'):
+    zoo.load(URL)
+  zoo.export(zoo.load(file), URL)
+  zoo.load(URL)
+  assert time.monotonic() - start < 6  # twice the patience with the network
 
 
 def test_what_is_not_on_the_hub_is_one_line(file, hub, monkeypatch):

@@ -22,6 +22,7 @@ from tests.launch.processes import (
   run,
 )
 from tests.launch.test_processes import SMALL, wait_for_progress
+from tests.training.runs import OF_THE_LAUNCH
 from zoo.host.parts import Part
 from zoo.training import sweeps
 
@@ -198,7 +199,6 @@ SWEEP = (
   '--config.train.num_steps=20',
   '--sweep=task.prior_mean=0,1,2,3',
 )
-OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
 
 
 def table(workdir: pathlib.Path, cache: pathlib.Path) -> list[dict[str, object]]:

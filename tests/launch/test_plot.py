@@ -42,6 +42,9 @@ SUMMARY = {
   'cpu_ms_per_step': None,
   'flops_per_second': None,
   'share_of_peak': None,
+  'tokens_per_second': None,
+  'peak_memory_bytes': None,
+  'peak_memory_of': None,
   'wall_time': 1.2,
   'jax_version': '0.10.2',
   'device_kind': 'cpu',
@@ -300,6 +303,8 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   # Student's t with two degrees of freedom, for the standard error 1/√3.
   heights = np.asarray(axes.collections[0].get_paths()[0].vertices)[:, 1]
   assert heights.max() == pytest.approx(11 + 4.303 / np.sqrt(3), rel=1e-3)
+  low, high = axes.get_ylim()
+  assert low < heights.min() < heights.max() < high  # no band is cut
   for row in rows:
     del row['model.num_heads']
   (tmp_path / 'table.json').write_text(json.dumps(rows))
@@ -307,6 +312,14 @@ def test_a_sweep_is_drawn_by_field_with_means_over_seeds(tmp_path):
   assert [one.get_text() for one in axes.get_xticklabels()] == ['adam', 'lion']
   means = np.asarray(axes.lines[0].get_ydata(), np.float64)
   np.testing.assert_allclose(means, [10 * 11 / 18 + 1] * 2)
+  alone = [{'seed': s, 'workdir': 'w', 'model': 'lsa'} for s in (0, 1, 2)]
+  table = [{**one, 'exact_risk': 5.0 + one['seed'], 'eval_risk': 1.0} for one in alone]
+  (tmp_path / 'table.json').write_text(json.dumps(table))
+  (axes,) = plot_sweep(tmp_path).axes
+  assert [one.get_text() for one in axes.get_xticklabels()] == ['lsa']
+  assert np.asarray(axes.lines[0].get_ydata()).tolist() == [6.0]
+  ((_, low), (_, high)) = axes.collections[0].get_segments()[0]
+  assert (low, high) == pytest.approx((6 - 4.303 / 3**0.5, 6 + 4.303 / 3**0.5), 1e-3)
   (tmp_path / 'table.json').write_text(json.dumps([{**rows[0], 'eval_risk': None}]))
   with refuses('has no risk'):
     plot_sweep(tmp_path)

@@ -124,6 +124,14 @@ def test_a_run_records_the_file_and_refuses_another(path):
     build_task(config)
 
 
+def test_a_run_keeps_the_full_path(path, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  config = schema.complete(_config('my.npz'))
+  assert config.task.path == _task('my.npz').path == path
+  monkeypatch.chdir('/')
+  assert build_task(config) == _task(path)
+
+
 def test_evaluation_is_on_the_rows_that_are_held_out(tmp_path):
   """Labels are 0 where the model is trained, so that it predicts 0, and 3 elsewhere."""
   y = np.zeros(_N)

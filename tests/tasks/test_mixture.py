@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import zoo
 from configs import defaults
@@ -15,6 +15,7 @@ from tests.compare import refuses
 from zoo.config.validation import build_task
 from zoo.core import registry
 from zoo.tasks import LinearRegression, Mixture, SparseRegression, TaskPool
+from zoo.tasks.logistic_regression import ImportanceSampling, Quadrature
 
 _D, _C = 3, 4
 normal: Any = stats.multivariate_normal
@@ -85,6 +86,51 @@ def test_bayes_weighs_the_parts_by_their_densities():
   assert np.max(shares, axis=0).min() > 0.5  # each part is the most probable somewhere
 
 
+def test_bayes_of_signs_weighs_probabilities_by_the_likelihood_of_the_labels():
+  """Against integrals over a grid of both weights, of links from SciPy."""
+  parts = (
+    '0.3 * logistic_regression(prior_mean=[2, 1])'
+    " + 0.7 * logistic_regression(link='probit')"
+  )
+  task = _mixture(parts, num_features=2)
+  with jax.enable_x64(True):
+    prompt = jax.device_get(task.sample(jax.random.key(0), 12))
+    bayes = jax.jit(lambda prompt: task.baselines()['bayes'].predictions(prompt))
+    found = jax.device_get(bayes(prompt))
+  axis = np.linspace(-8, 10, 200)
+  grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+  priors = [normal(mean).pdf(grid) for mean in ([2.0, 1.0], [0.0, 0.0])]
+  x = np.concatenate([prompt.x, prompt.x_query[:, None]], axis=1)
+  for i, k in itertools.product(range(12), range(_C + 1)):
+    both = np.zeros(2)  # of the labels +1 and −1, with the labels before them
+    for weight, prior, link in zip(
+      (0.3, 0.7), priors, (special.expit, special.ndtr), strict=True
+    ):
+      density = weight * prior * link(prompt.y[i, :k] * (grid @ x[i, :k].T)).prod(1)
+      both += [density @ link(sign * (grid @ x[i, k])) for sign in (1, -1)]
+    # The quadrature is good to 2e-5 of a probability.
+    np.testing.assert_allclose(
+      special.expit(found[i, k]), both[0] / both.sum(), atol=2e-5
+    )
+
+
+def test_a_sampled_density_is_that_of_the_quadrature():
+  task: Any = zoo.create_task('logistic_regression', num_features=2, context_length=_C)
+  with jax.enable_x64(True):
+    prompt = jax.device_get(task.sample(jax.random.key(0), 12))
+
+    @jax.jit
+    def densities(x: Any, y: Any, query: Any) -> Any:
+      each = Quadrature(task), ImportanceSampling(task)
+      seen = jnp.ones(_C, bool)
+      return [one.weigh(x, y, seen, query)[0] for one in each]
+
+    rows = zip(prompt.x, prompt.y, prompt.x_query, strict=True)
+    found = np.array([densities(*row) for row in rows])
+  # 4096 samples of nearly the posterior, whose weights vary by about a tenth.
+  np.testing.assert_allclose(found[:, 1], found[:, 0], atol=0.01)
+
+
 def test_each_prompt_is_of_one_part_as_often_as_its_weight():
   task, count = _mixture(), 4000
   prompt = jax.device_get(task.sample(jax.random.key(1), count, latents=True))
@@ -123,9 +169,11 @@ def test_it_has_the_baselines_that_all_parts_have():
   np.testing.assert_allclose(mean.mean_weights(), np.ones(_D))
 
 
-def test_without_densities_there_is_no_bayes():
+def test_without_densities_there_is_no_bayes_but_a_word(caplog):
   task = _mixture('sparse_regression(num_nonzero=1) + decision_tree(depth=2)')
   assert [*task.baselines()] == ['bayes_1', 'nearest_neighbours', 'zero']
+  text = 'no bayes of this mixture, since SparseRegression and DecisionTree says'
+  assert text in caplog.text
 
 
 def test_brackets_and_factors_mean_what_they_say():

@@ -17,6 +17,11 @@ from zoo.host.files import workdir_path
 from zoo.training import population, step, trainer
 
 CONFIGS = sorted([*configs.models.ABOUT, 'scale'])
+# What differs between two launches of one run.
+OF_THE_LAUNCH = (
+  *('steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'),
+  *('tokens_per_second', 'peak_memory_bytes'),
+)
 
 # The arrays of a step that a fake program has saved.
 ARRAYS = 'origin/arrays.npz'

@@ -11,6 +11,7 @@ from flax import nnx
 import zoo
 from tests.compare import refuses
 from tests.training.runs import (
+  OF_THE_LAUNCH,
   assert_same_bits,
   bucket_arrays,
   saved_arrays,
@@ -37,7 +38,6 @@ from zoo.training import sweeps, train, trainer
 
 pytestmark = pytest.mark.slow
 
-WITHOUT_TIME = 'steps_per_second', 'wall_time', 'cpu_ms_per_step', 'flops_per_second'
 TASK = LinearRegression(3, 4)
 
 
@@ -64,7 +64,7 @@ def whole(tmp_path_factory):
 def lines_in(path):
   lines = [json.loads(line) for line in path.read_text().splitlines()]
   return [
-    {name: value for name, value in line.items() if name not in WITHOUT_TIME}
+    {name: value for name, value in line.items() if name not in OF_THE_LAUNCH}
     for line in lines
   ]
 
@@ -77,7 +77,7 @@ def assert_is_whole(folder, whole):
     json.loads((one / 'summary.json').read_text()) for one in (folder, whole)
   ]
   for summary in summaries:
-    for name in WITHOUT_TIME:
+    for name in OF_THE_LAUNCH:
       summary.pop(name, None)
   assert summaries[0] == summaries[1]
   assert json.loads((folder / 'lock').read_text())['holder'] is None
@@ -320,7 +320,7 @@ def test_a_sweep_that_was_interrupted_ends_as_a_local_one(
     assert str(workdir.relative_to(folder)) == str(here.relative_to(tmp_path))
     assert_same_bits(bucket_arrays(workdir, 12), saved_arrays(here, 12))
     assert lines_in(workdir / 'metrics.jsonl') == lines_in(here / 'metrics.jsonl')
-    for name in WITHOUT_TIME:
+    for name in OF_THE_LAUNCH:
       row.pop(name)
       other.pop(name)
     assert row == other
@@ -349,7 +349,7 @@ def test_parts_are_held_apart_and_a_sweep_is_the_same_in_parts(
     assert sweeps.sweep(config, POINTS, workdir)
     tables.append(json.loads((workdir / 'table.json').read_text()))
   for row in [*tables[0], *tables[1]]:
-    for name in WITHOUT_TIME:
+    for name in OF_THE_LAUNCH:
       row.pop(name)
   assert tables[0] == tables[1]
 

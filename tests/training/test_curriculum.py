@@ -16,7 +16,7 @@ from zoo.config import curricula
 from zoo.config.curricula import Stage, stage_at
 from zoo.config.mesh import make_mesh
 from zoo.config.validation import build_model, build_task, validate
-from zoo.training.curriculum import FirstFeatures
+from zoo.training.curriculum import FirstFeatures, draw_lengths
 from zoo.training.objective import make_objective, numbers_of
 from zoo.training.population import unstack
 from zoo.training.trainer import make_program, on_mesh
@@ -44,6 +44,19 @@ def test_stages_grow_by_what_each_adds():
   assert all(stage.loops is None for stage in stages)
   last = stage_at(config.curriculum, jnp.int32(2**31 - 1))
   assert int(last.features) > 1000
+
+
+def test_a_curriculum_that_does_not_end_is_a_warning(caplog):
+  config = _config(every=3, features=1, examples=2, loops=1)
+  task, model = build_task(config), nnx.eval_shape(lambda: _model(config))
+  config.train.num_steps = 6  # the second stage is the last
+  curricula.log_unended(config, task, model)
+  assert 'at the last step, 6, which is trained on 2 of 3 features' in caplog.text
+  assert 'examples' not in caplog.text
+  caplog.clear()
+  config.train.num_steps = 7
+  curricula.log_unended(config, task, model)
+  assert not caplog.text
 
 
 def test_features_beyond_a_stage_are_0_and_labels_follow_from_the_others():
@@ -86,6 +99,29 @@ def test_losses_that_count_are_those_of_the_stage():
       stage = Stage(None, jnp.int32(examples), jnp.int32(loops))
       np.testing.assert_allclose(at(stage), counted.mean(), rtol=1e-5)
     np.testing.assert_allclose(at(Stage()), found.mean(), rtol=1e-5)
+
+
+def test_a_prompt_of_its_own_length_has_the_loss_of_one_that_is_cut():
+  """Against the mean over prompts that are cut, one length after the other."""
+  config = small_config('transformer', objective__positions='query')
+  config.model.num_layers, config.model.width, config.model.num_heads = 1, 8, 2
+  config.objective.min_examples = 2
+  task, model = build_task(config), cast(Any, _model(config))
+  key, numbers = jax.random.key(1), numbers_of(task)
+  lengths = np.asarray(draw_lengths(key, 16, 2, 4))
+  assert {*lengths.tolist()} == {2, 3, 4}
+  batch = jax.device_get(task.sample(key, 16))
+  found = np.zeros(16)
+  for n in 2, 3, 4:
+    short = batch.prefix(n)
+    prediction = np.asarray(nnx.jit(lambda model, one: model(one))(model, short))
+    found[lengths == n] = np.square(prediction - short.y_query)[lengths == n]
+  for parts in 1, 4:
+    config.train.num_parts = parts
+    objective = make_objective(validate(config), task, statistics=False)
+    with jax.set_mesh(make_mesh(config)):
+      loss = nnx.jit(objective)(model, key, numbers)
+    np.testing.assert_allclose(loss, found.mean(), rtol=1e-5)
 
 
 _GROWING = {'every': 3, 'features': 1, 'examples': 1, 'loops': 1}
@@ -140,7 +176,9 @@ def test_a_curriculum_of_ones_own(monkeypatch):
 
   with refuses("the curriculum 'wrong' returns Stage", 'of integers'):
     validate(_config(name='wrong'))
-  with refuses("unknown config.curriculum.name 'erly'", "did you mean 'early'"):
+  with refuses(
+    "unknown config.curriculum.name 'erly'", "did you mean 'early'? (--import"
+  ):
     validate(_config(name='erly'))
   with refuses('already registered'):
     zoo.register_curriculum('growing')(early)
@@ -169,4 +207,20 @@ def test_features_of_a_task_that_draws_labels_first_cannot_grow():
     config.task = {'name': 'markov_chain'}
   config.curriculum.features = 1
   with refuses("the features of 'markov_chain' cannot grow"):
+    validate(config)
+
+
+@pytest.mark.parametrize(
+  ('model', 'fields', 'said'),
+  [
+    ('yq_lsa', {'min_examples': 5}, 'is 5; it must be None, or at most 4'),
+    ('yq_lsa', {'min_examples': 1, 'positions': 'every'}, 'for config.objective.pos'),
+    ('yq_lsa', {'min_examples': 1, 'name': 'exact'}, "for the objective 'exact'"),
+    ('mlp', {'min_examples': 1}, "for 'mlp', whose tokens are 'joint'"),
+  ],
+)
+def test_lengths_that_cannot_be_drawn_are_refused(model, fields, said):
+  config = small_config(model)
+  config.objective.update(fields)
+  with refuses('config.objective.min_examples', said):
     validate(config)

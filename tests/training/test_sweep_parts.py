@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.compare import refuses
-from tests.training.runs import signal_at_step_4, small_config
+from tests.training.runs import OF_THE_LAUNCH, signal_at_step_4, small_config
 from zoo.host.parts import Part, parse_part
 from zoo.storage.workdir import locked
 from zoo.training import sweeps
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures('fake', 'impatient')
 # Six points of one program and two of another.
 _POINTS = [{'model.num_heads': 1 + i % 3, 'task.prior_mean': i / 4} for i in range(6)]
 _POINTS += [{'train.batch_size': 8, 'task.prior_mean': float(i)} for i in range(2)]
-_OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
 
 
 def _config():
@@ -34,7 +33,7 @@ def _configs(points=_POINTS):
 def _results(workdir):
   rows = json.loads((workdir / 'table.json').read_text())
   return [
-    {name: value for name, value in row.items() if name not in _OF_THE_LAUNCH}
+    {name: value for name, value in row.items() if name not in OF_THE_LAUNCH}
     for row in rows
   ]
 

@@ -16,6 +16,7 @@ from tests.compare import refuses
 from tests.marks import mostly_full
 from tests.training import fake_program
 from tests.training.runs import (
+  OF_THE_LAUNCH,
   assert_same_bits,
   compile_init,
   saved_arrays,
@@ -35,10 +36,6 @@ _POINTS = [
   },
 ]
 _OTHER_SEED = {'model.num_heads': 2, 'task.prior_mean': 1.0, 'seed': 1}
-
-
-# Fields of a summary that depend on how fast it went.
-_OF_THE_LAUNCH = 'steps_per_second', 'cpu_ms_per_step', 'flops_per_second', 'wall_time'
 
 
 def sweep(*given) -> list[dict[str, Any]]:
@@ -120,7 +117,7 @@ def _assert_alike(row, alone, workdir):
     if value is not None and name.endswith(('risk', 'stderr', 'excess_over_gd')):
       # In float32 a mean over 32 prompts, or the risk of weights 1e-5 apart.
       assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-    elif name not in _OF_THE_LAUNCH:
+    elif name not in OF_THE_LAUNCH:
       assert row[name] == value, name
   logged = [
     [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
@@ -196,6 +193,21 @@ def test_the_table_is_there_as_json_and_csv(tmp_path, fake):
   assert read[1]['task.prior_mean'] == '[0.5, -1.0, 2.0]'
   shown = sweeps.format_table(rows, ['model.num_heads'])
   assert f'{rows[0]["exact_risk"]:.6f}' in shown
+  assert 'mean' not in shown
+
+
+def test_the_table_has_means_over_seeds_with_students_intervals():
+  unknown = {'eval_risk_stderr': None, 'exact_risk': None, 'excess_risk': None}
+  rows = [
+    {'train.num_steps': n, 'seed': s, 'eval_risk': float(n + s), **unknown}
+    for n in (3, 7)
+    for s in range(3)
+  ]
+  one, *_, few = sweeps.format_table(rows[:-1], ['train.num_steps', 'seed']).split('\n')
+  assert few.split() == ['7', '2', '7.5000', '6.3531']  # t = 12.706, error 1/2
+  *_, three, _ = sweeps.format_table(rows, ['train.num_steps', 'seed']).split('\n')
+  assert three.split() == ['3', '3', '4.0000', '2.4841']  # t = 4.3027, error 1/√3
+  assert 'seed' in one
 
 
 def test_points_that_are_done_are_not_trained_again(tmp_path, fake, trained):

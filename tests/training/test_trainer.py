@@ -103,7 +103,7 @@ def test_a_run_leaves_what_the_design_promises(finished):
   fields = (
     'model num_params step eval_risk eval_risk_stderr exact_risk gd_risk optimal_risk '
     'excess_risk steps_per_second wall_time jax_version device_kind num_devices '
-    'num_processes'
+    'num_processes tokens_per_second peak_memory_bytes peak_memory_of'
   )
   assert set(fields.split()) <= summary.keys()
   assert summary['model'] == 'yq_lsa'

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from absl import logging
 from jaxtyping import Array, Int
 
 from zoo.core.errors import UserError
@@ -97,6 +99,11 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       f'config.objective.name is {config.objective.name!r}; a curriculum needs '
       "'sampled'"
     )
+  limits = _limits(task, model)
+  for field, most in limits.items():
+    first = getattr(section, field)
+    if first is not None and first > most:
+      raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
   stage = _abstract_stage(config)
   if stage.features is not None and not isinstance(task, FunctionClass):
     raise UserError(
@@ -108,21 +115,38 @@ def check_curriculum(config: Config, task: Task, model: Model) -> None:
       "config.objective.positions is 'query'; it must be 'every' where the examples "
       'grow, since shorter contexts are the beginnings of whole prompts'
     )
-  loops = model.num_trained_loops if isinstance(model, TokenModel) else 1
-  if stage.loops is not None and loops == 1:
+  if stage.loops is not None and limits['loops'] == 1:
     raise UserError(
       f'config.curriculum: {config.model.name!r} has no loops that can grow; it needs '
       'config.model.num_trained_loops > 1'
     )
-  limits = {
-    'features': task.num_features,
-    'examples': task.context_length,
-    'loops': loops,
-  }
-  for field, most in limits.items():
-    first = getattr(section, field)
-    if first is not None and first > most:
-      raise UserError(f'config.curriculum.{field} is {first}; it must be ≤ {most}')
+
+
+def log_unended(config: Config, task: Task, model: Model) -> None:
+  """Warns of a curriculum that still leaves something out at the last step."""
+  section, last = config.curriculum, np.int32(config.train.num_steps - 1)
+  if not has_curriculum(section):
+    return
+  stage: Stage = jax.device_get(jax.jit(lambda step: stage_at(section, step))(last))
+  limits, reached = _limits(task, model), stage._asdict()
+  left_out = [
+    f'{reached[name]} of {most} {name}'
+    for name, most in limits.items()
+    if reached[name] is not None and reached[name] < most
+  ]
+  if left_out:
+    logging.warning(
+      'the curriculum has not ended at the last step, %d, which is trained on %s; a '
+      'smaller config.curriculum.every or more of config.train.num_steps would end it',
+      *(last + 1, ' and '.join(left_out)),
+    )
+
+
+def _limits(task: Task, model: Model) -> dict[str, int]:
+  """The most of everything that can grow."""
+  loops = model.num_trained_loops if isinstance(model, TokenModel) else 1
+  sizes = {'features': task.num_features, 'examples': task.context_length}
+  return sizes | {'loops': loops}
 
 
 def _abstract_stage(config: Config) -> Stage:

@@ -24,6 +24,7 @@ from zoo.config.curricula import GROWING, curriculum_names
 from zoo.config.optimizers import SCHEDULES, optimizer_names
 from zoo.core import registry, values
 from zoo.core.errors import UserError, check_count, check_name
+from zoo.core.registry import check_registered
 from zoo.core.values import choice, number, size, static, truth
 
 
@@ -67,6 +68,12 @@ class Objective:
     default='query',
     about='The loss is that of the query, or of every example.',
   )
+  min_examples: int | None = size(
+    default=None,
+    minimum=0,
+    about='For the loss of the query: each prompt of a batch is cut to a number of '
+    'examples of its own, drawn from this to C, and the next is its query; None: to C.',
+  )
 
 
 @dataclasses.dataclass
@@ -75,7 +82,7 @@ class Optimizer:
 
   name: str = static(
     default='adam',
-    check=lambda _, name, given: check_name(name, given, optimizer_names()),
+    check=lambda _, name, given: check_registered(name, given, optimizer_names()),
     holds=str,
     allowed='adam, adamw, lion, muon, schedule_free, sgd',
     about='The optimizer, one of these or of your own; `muon` trains vectors with the '
@@ -262,7 +269,7 @@ class Curriculum:
 
   name: str = static(
     default=GROWING,
-    check=lambda _, name, given: check_name(name, given, curriculum_names()),
+    check=lambda _, name, given: check_registered(name, given, curriculum_names()),
     holds=str,
     allowed='growing',
     about='What is trained on grows as the fields below say, or as a function of your '
@@ -432,8 +439,8 @@ def check_fields(config: Config) -> None:
 def complete(config: Config) -> Config:
   """The config with the defaults of the fields that it lacks, but for arguments.
 
-  Configs of earlier versions lack the fields that were added since. An argument that is
-  None and can be found, such as the checksum of a file, is.
+  Configs of earlier versions lack the fields that were added since. An argument that
+  can be found, such as the full path of a file and its checksum, is.
   """
   given = flatten_dict(config.to_dict(), sep='.')
   lacking = {
@@ -453,7 +460,7 @@ def complete(config: Config) -> Config:
 
 
 def _found(config: Config) -> dict[str, object]:
-  """What a config leaves to be found, by name; raises UserError."""
+  """What is to be found, by name, and differs from a config; raises UserError."""
   found: dict[str, object] = {}
   for name, entries in CLASSES.items():
     section = config.to_dict().get(name)
@@ -461,8 +468,8 @@ def _found(config: Config) -> dict[str, object]:
     if not section or chosen not in entries.names():
       continue
     for field, (_, kind) in arguments(name, chosen).items():
-      if kind.found is not None and section.get(field) is None:
-        found[f'{name}.{field}'] = kind.found(section)
+      if kind.found is not None and section.get(field) != (one := kind.found(section)):
+        found[f'{name}.{field}'] = one
   return found
 
 

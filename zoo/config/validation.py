@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from ml_collections import ConfigDict
 
 from zoo import theory
 from zoo.config import memory
@@ -26,6 +27,7 @@ from zoo.config.schema import to_json as to_json
 from zoo.core.errors import UserError
 from zoo.core.protocols import FollowsRule, HasExactForm, Model, Task, predicts_all
 from zoo.measure import contracts
+from zoo.models import TokenModel
 from zoo.tasks.linear_regression import require_covered
 
 
@@ -39,6 +41,11 @@ def validate(config: Config, num_devices: int | None = None) -> Config:
   that need not exist. Raises RunError if the memory is not even enough for these
   checks; whether it is enough for training is known once that is compiled.
   """
+  if not isinstance(config, ConfigDict):
+    raise UserError(
+      f'the config is a {type(config).__name__}; it must be a ConfigDict, such as '
+      "configs.get_config('yq_lsa')"
+    )
   check_fields(config)
   config = complete(config)
   with memory.in_config(config):
@@ -114,7 +121,7 @@ def mesh_shape(config: AnyConfig, num_devices: int | None = None) -> tuple[int, 
 
 
 def _check_model(config: Config, task: Task, model: Model, model_axis: int) -> None:
-  _check_positions(config, model)
+  _check_positions(config, task, model)
   check_curriculum(config, task, model)
   if config.objective.name != 'sampled':
     _check_objective(config, task, model)
@@ -171,22 +178,27 @@ def _made(model: Model) -> Any:
   return nnx.merge(graph, zeros)
 
 
-def _check_positions(config: Config, model: Model) -> None:
+def _check_positions(config: Config, task: Task, model: Model) -> None:
   """Raises UserError unless the model predicts all examples that are trained on."""
-  if config.objective.positions == 'query':
+  positions, least = config.objective.positions, config.objective.min_examples
+  said = "config.objective.positions is 'every'; it must be 'query'"
+  if least is not None:
+    said = f'config.objective.min_examples is {least}; it must be None'
+    if positions == 'every':
+      raise UserError(f"{said} for config.objective.positions = 'every'")
+    if least > task.context_length:
+      raise UserError(f'{said}, or at most {task.context_length}, the context length')
+  elif positions == 'query':
     return
   if config.objective.name != 'sampled':
     raise UserError(
-      "config.objective.positions is 'every'; it must be 'query' for the objective "
-      f'{config.objective.name!r}, which is the risk at the query'
+      f'{said} for the objective {config.objective.name!r}, which is the risk at the '
+      'query'
     )
   if not (predicts_all(model) or isinstance(model, FollowsRule)):
     why = 'which has no method predictions'
-    if config.model.get('tokens') == 'joint':
-      why = "whose config.model.tokens are 'joint': each holds the label of its example"
+    if isinstance(model, TokenModel) and model.layout == 'joint':
+      why = "whose tokens are 'joint': each holds the label of its example"
     elif config.model.get('causal') is False:
       why = 'whose config.model.causal is False: it would see the labels'
-    raise UserError(
-      f"config.objective.positions is 'every'; it must be 'query' for "
-      f'{config.model.name!r}, {why}'
-    )
+    raise UserError(f'{said} for {config.model.name!r}, {why}')

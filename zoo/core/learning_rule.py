@@ -22,7 +22,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.errors import UserError, check_array, check_number
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 
 AnyArray = Array | np.ndarray  # on the device, or float64 on the host
 ArrayT = typing.TypeVar('ArrayT', Array, np.ndarray, AnyArray)
@@ -96,7 +96,7 @@ class LearningRule:
 
     After k examples G is their mean; before the first it is 0.
     """
-    prompt.check_features('rule', self.num_features)
+    check_prompt(prompt, 'rule', self.num_features)
     z_bce = prompt.examples()
     updates = jnp.concatenate([self.update, self.bias_update[None]])  # [d + 1, e, e]
     moves_bcn = jnp.einsum('nij,bci,bcj->bcn', updates, z_bce, z_bce)
@@ -108,7 +108,7 @@ class LearningRule:
     return jnp.sum(weights_btn[..., :-1] * x_btd, axis=-1) + weights_btn[..., -1]
 
   def _moment(self, prompt: Prompt) -> Float[Array, 'b e e']:
-    prompt.check_features('rule', self.num_features)
+    check_prompt(prompt, 'rule', self.num_features)
     return prompt.second_moment()
 
   def _weights(self, moment_bee: Float[Array, 'b e e']) -> Float[Array, 'b d']:

@@ -12,9 +12,12 @@ import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from zoo.core.errors import UserError
+
+_REAL = jnp.floating, jnp.integer, jnp.bool_
 
 
 @typing.no_type_check  # JAX also builds one from placeholders or stacked arrays
@@ -78,13 +81,6 @@ class Prompt:
     """The context examples with their labels, `z_i = [x_i; y_i]`."""
     return jnp.concatenate([self.x, self.labels], axis=-1)
 
-  def check_features(self, user: str, num_features: int) -> None:
-    """Raises UserError unless the prompts have the features that `user` is for."""
-    if self.x.shape[-1] != num_features:
-      raise UserError(
-        f'the {user} is for {num_features} features; the prompt has {self.x.shape[-1]}'
-      )
-
   def second_moment(self) -> Float[Array, 'b e e']:
     """`G = (1/C) Σ_i z_i z_iᵀ`, all that the linear family uses; 0 without examples."""
     z_bce = self.examples()
@@ -98,3 +94,41 @@ class Prompt:
     guess = guess if guess.ndim == 2 else guess[:, None]
     query_be = jnp.concatenate([self.x_query, guess], axis=-1)
     return jnp.concatenate([self.examples(), query_be[:, None]], axis=1)
+
+
+def check_prompt(
+  prompt: object, user: str = 'model', num_features: int | None = None
+) -> None:
+  """Raises UserError unless it is a Prompt whose arrays fit each other.
+
+  With `num_features` it must have as many, which `user` is for. (A Prompt cannot check
+  itself, since JAX also builds one from placeholders.)
+  """
+  if not isinstance(prompt, Prompt):
+    raise UserError(f'the prompt is a {type(prompt).__name__}; it must be a zoo.Prompt')
+  for name in 'x', 'y', 'x_query', 'y_query':
+    array: object = vars(prompt)[name]
+    if not isinstance(array, jax.Array | np.ndarray):
+      found = f'a {type(array).__name__}'
+    elif not any(jnp.issubdtype(array.dtype, kind) for kind in _REAL):
+      found = f'of type {array.dtype}'
+    else:
+      continue
+    raise UserError(f'prompt.{name} is {found}; it must be an array of numbers')
+  if prompt.x.ndim != 3 or prompt.y.ndim not in (2, 3):
+    raise UserError(
+      f'prompt.x and prompt.y have shapes {prompt.x.shape} and {prompt.y.shape}; they '
+      'must be [b, c, d] and [b, c], or [b, c, k] for classes: prompts, examples and '
+      'features'
+    )
+  (b, c, d), labels = prompt.x.shape, prompt.y.shape[2:]
+  for name, shape in (
+    *(('y', (b, c, *labels)), ('x_query', (b, d)), ('y_query', (b, *labels))),
+  ):
+    if (found := vars(prompt)[name].shape) != shape:
+      raise UserError(
+        f'prompt.{name} has shape {found}; it must be {shape}, since prompt.x has '
+        f'{prompt.x.shape}'
+      )
+  if num_features not in (None, d):
+    raise UserError(f'the {user} is for {num_features} features; the prompt has {d}')

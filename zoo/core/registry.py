@@ -97,10 +97,7 @@ class Registry:
 
   def get(self, name: str) -> type:
     """The class under `name`; raises UserError with the nearest name if unknown."""
-    if not isinstance(name, str) or name not in self._classes:
-      error = unknown_name(self.kind, name, self._classes)
-      raise UserError(f'{error} (--import=MODULE imports classes of your own)')
-    return self._classes[name]
+    return self._classes[check_registered(self.kind, name, self._classes)]
 
   def parameters(self, name: str) -> dict[str, inspect.Parameter]:
     """The parameters of the constructor under `name`; raises UserError as `get`."""
@@ -156,6 +153,14 @@ class Registry:
         )
     own = arguments.values().items()
     return {'name': names[0], **{name: one for name, one in own if name not in others}}
+
+
+def check_registered(kind: str, name: Any, known: Collection[str]) -> str:
+  """Returns a registered name; raises UserError with the nearest for another."""
+  if not isinstance(name, str) or name not in known:
+    error = unknown_name(kind, name, known)
+    raise UserError(f'{error} (--import=MODULE imports those of your own)')
+  return name
 
 
 def parameters(cls: type) -> dict[str, inspect.Parameter]:

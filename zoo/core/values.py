@@ -62,7 +62,7 @@ class Kind:
   holds: type = object  # the type of what a config has for it
   allowed: str = ''  # the range in words
   about: str = ''  # what it means, with its unit
-  # Of the fields of a config, what a run records where this one is None.
+  # Of the fields of a config, what a run records in place of this one.
   found: Callable[[Mapping[str, Any]], object] | None = None
 
 
@@ -162,7 +162,7 @@ def static(
 ) -> Any:
   """A hashable object that is part of the structure, such as a pair of numbers.
 
-  Where a config has None, its run records what is `found` from the other fields.
+  A run records what is `found` from the fields of its config in place of this one.
   """
   described = {'holds': holds, 'allowed': allowed, 'about': about, 'found': found}
   return _field(default, check=check, **described)

@@ -11,6 +11,7 @@ from huggingface_hub import errors, utils
 from zoo.core.errors import RunError, UserError, in_one_line
 
 FILE = 'model.safetensors'
+_PATIENCE = 3  # seconds, for the first answer
 
 
 def download(url: str) -> pathlib.Path:
@@ -21,7 +22,10 @@ def download(url: str) -> pathlib.Path:
   """
   name = _repository(url)
   try:
-    return pathlib.Path(huggingface_hub.hf_hub_download(name, FILE))
+    # Out of reach, the download alone would be tried again for 23 seconds.
+    cached = not _answers(name)
+    file = huggingface_hub.hf_hub_download(name, FILE, local_files_only=cached)
+    return pathlib.Path(file)
   except errors.LocalEntryNotFoundError as error:
     raise RunError(
       f'{url} has no {FILE} in the cache of this machine, and the hub is out of reach, '
@@ -35,6 +39,18 @@ def download(url: str) -> pathlib.Path:
     ) from error
   except Exception as error:  # of the network, or an answer of the hub
     raise RunError(f'{url} cannot be read: {in_one_line(error)}') from error
+
+
+def _answers(name: str) -> bool:
+  """Whether the hub answers a question about a repository, even by an error."""
+  try:
+    address = huggingface_hub.hf_hub_url(name, FILE)
+    huggingface_hub.get_hf_file_metadata(address, timeout=_PATIENCE)
+  except errors.HfHubHTTPError:
+    return True
+  except Exception:  # of the network
+    return False
+  return True
 
 
 def upload(file: pathlib.Path, url: str) -> None:

@@ -15,13 +15,14 @@ from zoo.core.protocols import Predictor, Task
 from zoo.core.tables import format_estimate, format_exact
 from zoo.measure.curves import sample_scores, summarise
 from zoo.measure.predict import one_pass
-from zoo.tasks.baselines import HostBaseline
+from zoo.tasks.baselines import Baseline, HostBaseline
 from zoo.theory.exact import known_risk
 from zoo.theory.trust import is_ours
 
 MODEL = 'model'  # the model's name among those of the baselines
 # A predictor without `predictions` is compiled for each length, so it gets few.
 _FEW, _MANY = 8, 128
+_NUM_SLOW_PROMPTS = 512  # for baselines that are slow at every length
 _NUM_HOST_PROMPTS = 128  # for baselines that another library fits on the host
 # Multiplications of a baseline, up to a constant, over all lengths and prompts; they
 # take about ten seconds of a CPU.
@@ -54,10 +55,10 @@ def compare(
 ) -> Comparison | None:
   """A model and the baselines of its task, on prompts that depend only on `seed`.
 
-  Large tasks get fewer prompts; returns None if there would be fewer than two. A
-  baseline whose library is missing, or a baseline from outside this library that fails,
-  is left out with a warning. Raises UserError for a model that cannot be called on the
-  task's prompts.
+  Large tasks and slow baselines get fewer prompts; returns None if there would be fewer
+  than two. A baseline whose library is missing, or a baseline from outside this library
+  that fails, is left out with a warning. Raises UserError for a model that cannot be
+  called on the task's prompts.
   """
   found = compare_all([model], task, num_prompts, seed)
   return None if found is None else found[0]
@@ -91,7 +92,9 @@ def compare_all(
         few = min(num_prompts, _NUM_HOST_PROMPTS)
         others[name] = measure(baseline, [length], few)
       else:
-        others[name] = measure(baseline, lengths, num_prompts)
+        slow = isinstance(baseline, Baseline) and baseline.is_slow
+        few = min(num_prompts, _NUM_SLOW_PROMPTS) if slow else num_prompts
+        others[name] = measure(baseline, lengths, few)
     except Exception as error:
       if not _may_fail(baseline, error):
         raise

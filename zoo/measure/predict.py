@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from zoo.core.draws import CURVE_STREAM, stream_of
 from zoo.core.errors import UserError, check_count
 from zoo.core.learning_rule import LearningRule
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import FollowsRule, Predictor, Task, predicts_all
 from zoo.core.values import fresh, is_value
 from zoo.tasks.base import Loss
@@ -84,8 +84,9 @@ def predict(
   `num_examples` has the number of these for each prompt, from 0 to c, by default c. The
   other examples only fill the arrays, and may be anything. This is one compiled program
   for a predictor of all examples in one pass, and otherwise one for each number. Raises
-  UserError for other numbers, and as the predictor does.
+  UserError for other numbers, for what is no prompt, and as the predictor does.
   """
+  check_prompt(prompt)
   b, c = prompt.x.shape[:2]
   if num_examples is None:
     return np.asarray(run(at_query, [predictor], prompt)[0])

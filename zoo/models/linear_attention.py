@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 from zoo.core.classes import check_subclass
 from zoo.core.errors import check_count, check_number, check_vector
 from zoo.core.learning_rule import LearningRule, symmetric
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import models
 from zoo.core.values import size
 from zoo.models.arguments import InitialBias, InitialGuess, InitScale, NumHeads
@@ -140,7 +140,7 @@ class LinearAttention(FourMatrices):
 
     Raises UserError for a prompt with the wrong number of features.
     """
-    prompt.check_features('model', self.num_features)
+    check_prompt(prompt, 'model', self.num_features)
     guess, bias = self.initial_guess()
     return prompt.tokens(prompt.x_query @ guess + bias)
 
@@ -160,7 +160,7 @@ class LinearAttention(FourMatrices):
     heads are split over share the first cost; each repeats the second. Raises UserError
     for a prompt with the wrong number of features.
     """
-    prompt.check_features('model', self.num_features)
+    check_prompt(prompt, 'model', self.num_features)
     c, d = prompt.x.shape[1:]
     devices = dict(jax.sharding.get_abstract_mesh().shape).get('model', 1)
     if self.num_heads * (2 * c + d + 1) > devices * (c + d) * (d + 1):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from zoo.core.errors import UserError, check_count
 from zoo.core.exact_forms import Recurrence
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.registry import models
 from zoo.core.values import choice
 from zoo.mixers.linear_state import Inputs, chunkwise, delta_rule
@@ -77,7 +77,7 @@ class SequentialLearner(nnx.Module):
 
     Raises UserError for the wrong number of features, or for too many examples.
     """
-    prompt.check_features('model', self.num_features)
+    check_prompt(prompt, 'model', self.num_features)
     b, c, d = prompt.x.shape
     if c > self.context_length:
       raise UserError(

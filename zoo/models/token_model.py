@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from zoo.core.classes import check_subclass
 from zoo.core.errors import UserError, check_count, check_name, check_truth
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.models.initial_guess import InitialGuess
 from zoo.models.tokens import (
   LAYOUTS,
@@ -79,7 +79,7 @@ class TokenModel(nnx.Module):
 
     Raises UserError for prompts with the wrong number of features or outputs.
     """
-    prompt.check_features('model', self.num_features)
+    check_prompt(prompt, 'model', self.num_features)
     k = prompt.labels.shape[-1]
     if k != self.num_outputs:
       raise UserError(f'the model has {self.num_outputs} outputs; the prompt has {k}')

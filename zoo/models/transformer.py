@@ -323,6 +323,8 @@ def make_mixers(
   not support, and for an option that none of them has.
   """
   options = options or {}
+  if not isinstance(mixer, str | Sequence):
+    raise UserError(f'mixer is {mixer!r}; it must be a name, or a list of names')
   names = mixer.split(',') if isinstance(mixer, str) else list(mixer)
   if not names:
     raise UserError('mixer is empty; it must have at least one name')

@@ -127,8 +127,10 @@ def probe(
   `against` is the name of one of the `references` of the task, None for the first, or a
   predictor; for a task without references the subject is probed alone. Both predictors
   are also scored on the prompts of an `evaluation_set`; a reference is still built for
-  `task`. A part that fails is None, and `failures` has its error. Raises UserError for
-  an unknown reference, and for a predictor that cannot be called on the task's prompts.
+  `task`. The risks of a subject without a learning rule, which costs more, are on 4,096
+  prompts at most. A part that fails is None, and `failures` has its error. Raises
+  UserError for an unknown reference, and for a predictor that cannot be called on the
+  task's prompts.
   """
   if against is None:
     against = default_reference(task)
@@ -142,12 +144,13 @@ def probe(
     )
   parts = _Parts()
   few = min(num_prompts, _NUM_COMPARED)
+  many = num_prompts if theory.covers(task) and has_rule(subject) else few
   if other is not None:
     if evaluation_set is not None:
       parts.measure('score', score, subject, other, evaluation_set)
-    parts.measure('risks', risks, subject, other, task, num_prompts, seed)
+    parts.measure('risks', risks, subject, other, task, many, seed)
     if task.num_outputs == 1:
-      parts.measure('alignment', alignment, subject, other, task, num_prompts, seed)
+      parts.measure('alignment', alignment, subject, other, task, many, seed)
   parts.measure('comparison', compare, subject, task, few, seed)
   if 'comparison' in parts.errors and parts.found.get('risks') is None:
     raise parts.errors['comparison']  # the subject itself cannot be measured

@@ -203,12 +203,11 @@ def render_grid(
   height: float,
   *,
   sharey: bool = False,
-  y_range: tuple[float, float] | None = None,
 ) -> Figure:
   """Panels in rows of a height in inches, titled by their keys, with one legend.
 
   Series of one name look alike in all panels. A label that all panels have at an axis
-  is shown once; with `sharey` all have the same y axis, and `y_range` has its ends.
+  is shown once; with `sharey` all have the same y axis.
   """
   rows = -(-len(panels) // columns)
   # More than four columns do not fit into a page.
@@ -221,8 +220,6 @@ def render_grid(
     _render_panel(axes, panel, looks)
     axes.set_title(panel.key, parse_math=False)
     _name_ticks(axes, panel.x_names, figure.get_figwidth() / columns)
-    if y_range is not None:
-      axes.set_ylim(y_range)
   for number, (axes, panel) in enumerate(zip(every, panels, strict=False)):
     _label_log_axes(axes, panel)  # when all that share an axis are drawn
     if number % columns and sharey:

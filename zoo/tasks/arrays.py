@@ -49,9 +49,15 @@ def _check_path(_: object, name: str, given: object) -> str:
   return given
 
 
+def _full_path(fields: Mapping[str, Any]) -> str:
+  """The file that the fields of a config name, wherever it is read from later."""
+  path = _check_path(None, 'path', fields.get('path'))
+  return str(pathlib.Path(path).expanduser().absolute())
+
+
 def _checksum(fields: Mapping[str, Any]) -> str:
-  """The checksum of the file that the fields of a config name."""
-  return _read(_check_path(None, 'path', fields.get('path'))).sha256
+  """Its checksum, unless they have it."""
+  return fields.get('sha256') or _read(_full_path(fields)).sha256
 
 
 @register_task('arrays')
@@ -69,7 +75,8 @@ class Arrays(BaseTask):
     check=_check_path,
     holds=str,
     allowed='an .npz file',
-    about='The file with the arrays `x` and `y`.',
+    about='The file with the arrays `x` and `y`; a run keeps its full path.',
+    found=_full_path,
   )
   context_length: int = size(default=10)
   label_kind: str = choice(
@@ -123,7 +130,8 @@ class Arrays(BaseTask):
     if self.standardise == 'features_and_labels' and self.label_kind == 'numbers':
       y = _standardised(y, training)
     for name, content in (
-      *(('sha256', table.sha256), ('x', x[own]), ('y', y[own])),
+      *(('path', _full_path({'path': self.path})), ('sha256', table.sha256)),
+      *(('x', x[own]), ('y', y[own])),
       *(('num_features', x.shape[1]), ('num_outputs', y[0].size)),
     ):
       set_field(self, name, content)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.values import Vector, leaf, value
 
 
@@ -43,6 +43,8 @@ class Baseline(abc.ABC):
 
   # Whether prompts are predicted one after another, because each needs much memory.
   one_by_one: ClassVar[bool] = False
+  # Whether a comparison gives it fewer prompts, because each takes a millisecond.
+  is_slow: ClassVar[bool] = False
 
   @abc.abstractmethod
   def predict(self, given: Examples) -> Float[Array, '*k']:
@@ -50,6 +52,7 @@ class Baseline(abc.ABC):
 
   def __call__(self, prompt: Prompt) -> Float[Array, ' b *k']:
     """The prediction for each prompt's query."""
+    check_prompt(prompt)
     c, x, y = prompt.x.shape[1], prompt.x, prompt.y
     if c == 0:  # one unseen example, so that `predict` needs no case for c = 0
       x, y = (jnp.zeros((len(a), 1, *a.shape[2:]), a.dtype) for a in (x, y))
@@ -58,6 +61,7 @@ class Baseline(abc.ABC):
 
   def predictions(self, prompt: Prompt) -> Float[Array, 'b t *k']:
     """The prediction for each example from those before it, that for the query last."""
+    check_prompt(prompt)
     c, queries = prompt.x.shape[1], prompt.features
 
     def at(k: Array) -> Array:

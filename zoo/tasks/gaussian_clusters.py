@@ -111,6 +111,8 @@ class SoftmaxRegression(Baseline):
   The baseline of Lee et al. (arXiv 2310.08049), whose weights start at random.
   """
 
+  is_slow = True
+
   num_steps: int = 1000
   step_size: float = 0.01
 

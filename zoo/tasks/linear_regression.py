@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 from zoo.core import draws
 from zoo.core.errors import UserError, check_count, check_vector
 from zoo.core.learning_rule import AnyArray, ArrayT, LearningRule
-from zoo.core.prompt import Prompt
+from zoo.core.prompt import Prompt, check_prompt
 from zoo.core.protocols import Predictor
 from zoo.core.statistics import Statistics, triangle
 from zoo.core.values import (
@@ -364,6 +364,7 @@ class Estimator(Baseline):
 
   def weights(self, prompt: Prompt) -> Float[Array, 'b d']:
     """The weights fitted to each prompt's context."""
+    check_prompt(prompt)
     count = prompt.x.shape[1]
     return jax.vmap(lambda x, y: self._fit(x, y, count))(prompt.x, prompt.y)
 

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Key
 
 from zoo.core import registry
@@ -34,8 +36,9 @@ class Mixture(BaseTask):
   A model must find from the examples which of the parts it has before it, and so select
   an algorithm. The parts are registered tasks with the same sizes and the same kind of
   labels, which hold out no prompts. There is a baseline `bayes` if each part has a
-  `posterior`, as linear, sparse and quadratic regression and pools have with noise, and
-  mixtures of these. `bayes_1` is the Bayes predictor of the first part alone.
+  `posterior`, as linear, sparse and quadratic regression and pools have with noise,
+  logistic and probit regression, and mixtures of these. `bayes_1` is the Bayes
+  predictor of the first part alone.
 
   The latents of a prompt are the number of its part, from 0, and those of every part,
   of which it shows one.
@@ -146,13 +149,22 @@ class Mixture(BaseTask):
     each = [task.posterior() for task in self.tasks]
     if any(one is None for one in each):
       return None
-    return MixturePosterior(tuple(each), self.weights)
+    return MixturePosterior(tuple(each), self.weights, self.label_kind)
 
   def baselines(self) -> dict[str, Predictor]:
     """The Bayes predictors of the mixture and of each part, and what all parts have."""
     found: dict[str, Predictor] = {}
     if (posterior := self.posterior()) is not None:
       found['bayes'] = posterior
+    else:
+      without = [type(one).__name__ for one in self.tasks if one.posterior() is None]
+      logging.log_first_n(
+        logging.WARNING,
+        'there is no bayes of this mixture, since %s says nothing about how probable '
+        'its prompts are; regression with noise does, linear or logistic',
+        1,
+        ' and '.join(without),
+      )
     each = [task.baselines() for task in self.tasks]
     for i, own in enumerate(each, 1):
       if 'bayes' in own:
@@ -170,19 +182,28 @@ class Mixture(BaseTask):
 
 @value
 class MixturePosterior(Posterior):
-  """The posterior means of tasks, weighed by how probable each makes the examples."""
+  """The predictions of tasks, weighed by how probable each makes the examples.
+
+  They are means of numbers, or logits, whose probabilities are weighed.
+  """
 
   one_by_one = True  # as some of the parts are
 
   parts: tuple[Posterior, ...] = leaf()
   weights: Float[np.ndarray, ' k'] = leaf()
+  label_kind: str = 'numbers'
 
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     each = [part.weigh(given) for part in self.parts]
-    densities, means = (jnp.stack(ones) for ones in zip(*each, strict=True))
+    densities, found = (jnp.stack(ones) for ones in zip(*each, strict=True))
     scores = jnp.log(jnp.asarray(self.weights, densities.dtype)) + densities
-    prediction = jnp.dot(jax.nn.softmax(scores), means)
-    return jax.scipy.special.logsumexp(scores), prediction
+    density = logsumexp(scores)
+    if self.label_kind == 'numbers':
+      return density, jnp.dot(jax.nn.softmax(scores), found)
+    if self.label_kind == 'classes':
+      return density, logsumexp(scores[:, None] + jax.nn.log_softmax(found), axis=0)
+    positive = logsumexp(scores + jax.nn.log_sigmoid(found))
+    return density, positive - logsumexp(scores + jax.nn.log_sigmoid(-found))
 
 
 def _make(name: str, given: dict[str, Any], sizes: dict[str, int]) -> BaseTask:

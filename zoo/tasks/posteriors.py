@@ -23,10 +23,10 @@ class Posterior(Baseline):
   """
 
   @abc.abstractmethod
-  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '']]:
+  def weigh(self, given: Examples) -> tuple[Float[Array, ''], Float[Array, '*k']]:
     """The log density of the seen examples and the query's features, and `predict`."""
 
-  def predict(self, given: Examples) -> Float[Array, '']:
+  def predict(self, given: Examples) -> Float[Array, '*k']:
     return self.weigh(given)[1]
 
 

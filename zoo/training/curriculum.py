@@ -1,9 +1,10 @@
-"""Stages of a curriculum in the loss: masked features, losses that do not count."""
+"""Parts of prompts in the loss: masked features, losses that do not count."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from zoo.config.curricula import Stage
 from zoo.core.values import leaf, value
@@ -27,15 +28,31 @@ class FirstFeatures(ChangedTask):
     return self.task.evaluate(function, x)
 
 
-def mean_at(stage: Stage | None, losses: Float[Array, '*n']) -> Float[Array, '']:
+def draw_lengths(
+  key: Key[Array, ''], batch_size: int, least: int, most: int
+) -> Int[Array, ' b']:
+  """A number of examples for each prompt of a batch, uniform from least to most."""
+  # No prompt of a batch has this number, by which the key is folded for each.
+  own = jax.random.fold_in(key, 2**32 - 1)
+  return jax.random.randint(own, (batch_size,), least, most + 1)
+
+
+def mean_at(
+  stage: Stage | None, losses: Float[Array, '*n'], lengths: Int[Array, ' b'] | None
+) -> Float[Array, '']:
   """The mean of the losses that count at a stage; None: of all.
 
   They are `[l, b, t]` of a model with l trained loops, or `[b, t]`, at every example,
-  or `[b]`, at the query alone.
+  or `[b]`, at the query alone. With `lengths` those count that come after so many
+  examples of each prompt, which are what a prompt that is cut there has at its query.
   """
-  if stage is None:
+  if stage is None and lengths is None:
     return jnp.mean(losses)
+  stage = stage or Stage()
   counted: Bool[Array, '*n'] = jnp.ones([1] * losses.ndim, bool)
+  if lengths is not None:
+    at = jnp.arange(losses.shape[-1])[None] == lengths[:, None]
+    counted &= at.reshape(*[1] * (losses.ndim - 2), *at.shape)
   if stage.examples is not None:
     at = jnp.arange(losses.shape[-1]) <= stage.examples
     counted &= at.reshape(*[1] * (losses.ndim - 1), -1)

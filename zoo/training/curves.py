@@ -27,7 +27,7 @@ from zoo.training.run_labels import (
   named,
   trained_at,
 )
-from zoo.training.summary import SUMMARY, read_summary
+from zoo.training.summary import SUMMARY, kind_of_risk, read_summary
 
 _WIDE = 10  # numbers whose ratio is at least this are shown on a log axis
 _BESIDE = 0.1  # between points over one name
@@ -147,17 +147,19 @@ def plot_sweep(workdir: str | pathlib.Path) -> Figure:
 
   That is the field with the most different numbers, or else the most different words;
   the other fields have a line for each of their values. Several seeds are a mean with
-  its 95 % interval, Student's t. The risk is exact where all are, else on held-out
-  prompts. Raises UserError for a sweep without a risk.
+  its 95 % interval, Student's t; if nothing else differs, they are one point. The risk
+  is exact where all are, else on held-out prompts. Raises UserError for a sweep without
+  a risk.
   """
   rows = read_json(workdir_path(workdir) / TABLE)
-  kind = 'eval_risk' if any(row['exact_risk'] is None for row in rows) else 'exact_risk'
+  kind = kind_of_risk(rows)
   rows = [row for row in rows if row[kind] is not None]
   if not rows:
     raise UserError(f'{workdir} has no risk; its points need config.eval.num_batches')
   fields = [*itertools.takewhile(lambda name: name != 'workdir', rows[0])]
   swept = [name for name in fields if len({str(row.get(name)) for row in rows}) > 1]
-  candidates = [name for name in swept if name != 'seed'] or swept or fields
+  others = [name for name in fields if name != 'seed'] or ['model']
+  candidates = [name for name in swept if name != 'seed'] or others
   numeric = [
     name
     for name in candidates
@@ -199,7 +201,7 @@ def _draw_sweep(
   what += ' (log scale)' * (y_scale == 'log')
   across += ' (log scale)' * (x_scale == 'log')
   panel = Panel(title, across, what, tuple(shown), x_scale, y_scale, tuple(words))
-  figure = render_grid([panel], 1, 3.3, y_range=_y_range(shown, y_scale))
+  figure = render_grid([panel], 1, 3.3)
   if 1 < len(places) <= _MOST_TICKS:
     figure.axes[0].set_xticks(places, [f'{x:g}' for x in places])
   return figure
@@ -208,21 +210,6 @@ def _draw_sweep(
 def _scale(numbers: Sequence[float]) -> str:
   is_wide = bool(numbers) and max(numbers) >= _WIDE * min(numbers) > 0
   return 'log' if is_wide else 'linear'
-
-
-def _y_range(shown: Sequence[Series], scale: str) -> tuple[float, float]:
-  """A range with all means and their intervals, as far as these leave means legible.
-
-  The interval of two seeds may be many times wider than all that there is to see.
-  """
-  use, back = (np.log, np.exp) if scale == 'log' else (np.asarray, np.asarray)
-  means = use(np.array([[min(one.y), max(one.y)] for one in shown]))
-  low, high = means.min(), means.max()
-  room = (high - low) / 2 or abs(high) / 10 or 1.0
-  with np.errstate(all='ignore'):  # an interval may end below 0
-    ends = use(np.array([[min(one.low), max(one.high)] for one in shown]))
-  low, high = max(np.nanmin(ends), low - room), min(np.nanmax(ends), high + room)
-  return float(back(low - room / 5)), float(back(high + room / 5))
 
 
 def _mean_of_seeds(risks: Sequence[float]) -> tuple[float, float, float]:

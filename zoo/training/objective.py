@@ -29,7 +29,7 @@ from zoo.measure.predict import one_pass
 from zoo.models import LinearAttention, TokenModel
 from zoo.tasks.base import FunctionClass
 from zoo.tasks.linear_regression import require_covered
-from zoo.training.curriculum import FirstFeatures, mean_at
+from zoo.training.curriculum import FirstFeatures, draw_lengths, mean_at
 from zoo.training.parts import mean_loss
 
 _Tree = TypeVar('_Tree')
@@ -202,17 +202,18 @@ def make_objective(
 ) -> Objective:
   """The objective that a config names.
 
-  `sampled` is the mean loss over fresh prompts, at the query or at every example, or
-  over their statistics with `statistics`. `exact` is the expectation of the loss at the
-  query, the exact risk, and samples nothing. `low_variance` estimates the exact risk
-  from as many contexts as a batch has prompts, with the query integrated out, as
-  `theory.deep.sampled_risk` does. For a looped model `sampled` is also the mean over
-  the trained loops (Yang et al., arXiv 2311.12424, eq. 4), and over the losses that
-  count at the stage of a curriculum. `num_lanes` parts of a batch are computed at the
-  same time. Prompts are those of the task among the step's numbers;
-  `task` itself gives the constants of exact forms.
+  `sampled` is the mean loss over fresh prompts, at the query, at every example, or at
+  an example drawn for each prompt; or over their statistics with `statistics`. `exact`
+  is the expectation of the loss at the query, the exact risk, and samples nothing.
+  `low_variance` estimates the exact risk from as many contexts as a batch has prompts,
+  with the query integrated out, as `theory.deep.sampled_risk` does. For a looped model
+  `sampled` is also the mean over the trained loops (Yang et al., arXiv 2311.12424, eq.
+  4), and over the losses that count at the stage of a curriculum. `num_lanes` parts of
+  a batch are computed at the same time. Prompts are those of the task among the step's
+  numbers; `task` itself gives the constants of exact forms.
   """
-  every, dtype = config.objective.positions == 'every', config.train.compute_dtype
+  every, least = config.objective.positions == 'every', config.objective.min_examples
+  size, dtype = config.train.batch_size, config.train.compute_dtype
 
   def exact(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
@@ -228,7 +229,7 @@ def make_objective(
     model: Predictor, key: Key[Array, ''], numbers: Numbers
   ) -> Float[Array, '']:
     regression = require_covered(task)
-    sizes = config.train.batch_size, regression.context_length, regression.num_features
+    sizes = size, regression.context_length, regression.num_features
     contexts = theory.deep.sample_contexts(key, *sizes)
     contexts = jax.lax.with_sharding_constraint(contexts, P('data'))
     contexts = draws.materialize_once(key, lambda drawn: drawn, contexts)
@@ -242,17 +243,22 @@ def make_objective(
     if stage is not None and stage.features is not None:
       assert isinstance(drawn, FunctionClass)  # ensured by the validation of the config
       drawn = FirstFeatures(drawn, stage.features)
-    batch = sample(drawn, key, config.train.batch_size, statistics)
+    batch, lengths = sample(drawn, key, size, statistics), None
+    if least is not None:
+      lengths = draw_lengths(key, size, least, drawn.context_length)
+      lengths = jax.lax.with_sharding_constraint(lengths, P('data'))
 
-    def loss(model: Any, batch: Prompt | Statistics) -> Float[Array, '']:
+    def loss(model: Any, part: tuple[Prompt | Statistics, Any]) -> Float[Array, '']:
+      batch, lengths = part
       if isinstance(batch, Prompt):
         model, batch = _in_type(model, batch, dtype)
-      losses = trained_losses(model, drawn, batch, moments, every)
-      return mean_at(stage, losses)
+      at_all = every or lengths is not None
+      losses = trained_losses(model, drawn, batch, moments, at_all)
+      return mean_at(stage, losses, lengths)
 
     if (parts := config.train.num_parts) * num_lanes == 1:
-      return loss(model, batch)
-    return mean_loss(loss, model, batch, parts, num_lanes)
+      return loss(model, (batch, lengths))
+    return mean_loss(loss, model, (batch, lengths), parts, num_lanes)
 
   objectives = {'exact': exact, 'low_variance': low_variance, 'sampled': sampled}
   return objectives[config.objective.name]

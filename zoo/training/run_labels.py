@@ -166,4 +166,6 @@ def trained_at(config: Config) -> str:
   fields = objective if isinstance(objective, dict) else {}
   if fields.get('name', 'sampled') != 'sampled':
     return f', objective={fields["name"]}'
+  if fields.get('min_examples') is not None:
+    return ' after a random number of examples'
   return ' of every example' if fields.get('positions') == 'every' else ''

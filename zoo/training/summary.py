@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Annotated, NotRequired, TypedDict, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 import jax
 import msgspec
@@ -23,7 +23,7 @@ from zoo.host.files import (
 )
 from zoo.measure.comparison import Comparison, below_bayes, table_of
 from zoo.training.evaluation import References, Risks
-from zoo.training.utilisation import share_of_peak
+from zoo.training.utilisation import peak_memory, share_of_peak, tokens_per_step
 
 SUMMARY = 'summary.json'  # its name in a workdir
 
@@ -34,6 +34,7 @@ _SAMPLED = 'eval_risk', 'gd_eval_risk', 'eval_excess_over_gd'
 # Fields that summaries of earlier versions lack.
 _ADDED = 'comparison', 'flops_per_second', 'share_of_peak'
 _ADDED += 'eval_accuracy', 'eval_accuracy_stderr'
+_ADDED += 'tokens_per_second', 'peak_memory_bytes', 'peak_memory_of'
 
 
 class Summary(TypedDict):
@@ -63,6 +64,11 @@ class Summary(TypedDict):
   flops_per_second: NotRequired[float | None]
   # By zoo.training.utilisation; None if the peak is unknown.
   share_of_peak: NotRequired[float | None]
+  # That one model is trained on; None for an objective without prompts.
+  tokens_per_second: NotRequired[float | None]
+  # Of the fullest device of this process, or of the process itself, as the next says.
+  peak_memory_bytes: NotRequired[_Count | None]
+  peak_memory_of: NotRequired[str | None]  # 'device', or 'process' on a CPU
   wall_time: float  # s
   jax_version: str
   device_kind: str
@@ -101,6 +107,8 @@ def summarise(
   devices = mesh.devices
   kind = devices.flat[0].device_kind
   rate = None if speed[0] is None else speed[0] * flops
+  tokens = tokens_per_step(config, model)
+  memory, memory_of = peak_memory(mesh.local_devices)
   summary = {
     'model': config.model.name,
     'num_params': num_weights(model),
@@ -122,6 +130,9 @@ def summarise(
     'cpu_ms_per_step': speed[1],
     'flops_per_second': rate,
     'share_of_peak': None if rate is None else share_of_peak(rate, kind, devices.size),
+    'tokens_per_second': speed[0] and tokens and speed[0] * tokens,
+    'peak_memory_bytes': memory,
+    'peak_memory_of': memory_of,
     'wall_time': wall_time,
     'jax_version': jax.__version__,
     'device_kind': kind,
@@ -178,6 +189,12 @@ def finished_summary(path: pathlib.Path, config: Config) -> Summary | None:
     return None
   own = config.model.name, config.train.num_steps
   return summary if (summary['model'], summary['step']) == own else None
+
+
+def kind_of_risk(summaries: Sequence[Mapping[str, Any]]) -> str:
+  """The field of the risk that all of them have: the exact one, else the sampled."""
+  exact = all(one['exact_risk'] is not None for one in summaries)
+  return 'exact_risk' if exact else 'eval_risk'
 
 
 def table(summary: Summary) -> str:

@@ -7,9 +7,10 @@ import copy
 import hashlib
 import itertools
 import json
+import math
 import pathlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,11 +29,17 @@ from zoo.host.files import delete_folder, workdir_path, write_atomically
 from zoo.host.interruption import Interruption
 from zoo.host.parts import Part
 from zoo.measure.comparison import MODEL
+from zoo.measure.intervals import interval
 from zoo.storage.checkpointer import Checkpoints, save_result
 from zoo.storage.metadata import run_metadata
 from zoo.storage.workdir import POINTS, locked, open_workdir, prolong
 from zoo.training.population import points_of, programs_of, unstack
-from zoo.training.summary import SUMMARY, finished_summary, write_summary
+from zoo.training.summary import (
+  SUMMARY,
+  finished_summary,
+  kind_of_risk,
+  write_summary,
+)
 from zoo.training.trainer import (
   NotFiniteError,
   Trainer,
@@ -169,7 +176,11 @@ def _with_fields(config: Config, point: Point) -> Config:
 
 
 def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
-  """The rows as a table for a terminal: the fields of the points, and their risks."""
+  """The rows as a table for a terminal: the fields of the points, and their risks.
+
+  With several seeds a second table has the mean over them and its 95 % interval,
+  Student's t.
+  """
   shown = ('eval_risk', '.4f'), ('eval_risk_stderr', '.4f')
   shown += ('exact_risk', '.6f'), ('excess_risk', '.2e')
   cells = [
@@ -178,7 +189,27 @@ def format_table(rows: Sequence[Row], fields: Sequence[str]) -> str:
     for row in rows
   ]
   header = [*fields, 'sampled risk', '± s.e.', 'exact risk', 'excess']
-  return tables.format_table(cells, header)
+  return '\n\n'.join([tables.format_table(cells, header), *_means(rows, fields)])
+
+
+def _means(rows: Sequence[Row], fields: Sequence[str]) -> Iterator[str]:
+  """A table of the mean risks over seeds, if a point has several."""
+  kind, others = kind_of_risk(rows), [name for name in fields if name != 'seed']
+  risks: dict[tuple[str, ...], list[float]] = {}
+  for row in rows:
+    if row[kind] is not None:
+      point = tuple(str(row.get(name)) for name in others)
+      risks.setdefault(point, []).append(row[kind])
+  if 'seed' not in fields or all(len(each) == 1 for each in risks.values()):
+    return
+  form = '.6f' if kind == 'exact_risk' else '.4f'
+  cells = []
+  for point, each in risks.items():
+    found = interval(each)
+    half = format(found.half, form) if math.isfinite(found.half) else '-'
+    cells.append([*point, str(len(each)), format(found.mean, form), half])
+  what = 'mean exact risk' if kind == 'exact_risk' else 'mean sampled risk'
+  yield tables.format_table(cells, [*others, 'seeds', what, '± 95 % interval'])
 
 
 def _check_points(config: Config, points: Sequence[Point]) -> list[Config]:

@@ -28,7 +28,7 @@ from jaxtyping import Array, Key
 
 from zoo import theory
 from zoo.config import memory
-from zoo.config.curricula import CURRICULA, has_curriculum
+from zoo.config.curricula import CURRICULA, has_curriculum, log_unended
 from zoo.config.mesh import make_mesh, replicate
 from zoo.config.optimizers import OPTIMIZERS
 from zoo.config.validation import (
@@ -278,8 +278,9 @@ def make_plan(configs: Sequence[Config], mesh: Mesh) -> Plan:
   # Statistics can be computed neither in parts nor in another type.
   plain = config.train.num_parts == 1 and config.train.compute_dtype == 'float32'
   plain &= not has_curriculum(config.curriculum)  # which leaves parts of prompts out
-  at_query = config.objective.positions == 'query'
-  statistics = plain and at_query and uses_statistics(model, tasks[0], len(configs))
+  positions, least = config.objective.positions, config.objective.min_examples
+  plain &= positions == 'query' and least is None
+  statistics = plain and uses_statistics(model, tasks[0], len(configs))
   lanes = 1 if statistics else num_lanes(config, tasks[0], mesh, abstract['model'])
   objective = make_objective(config, tasks[0], statistics, lanes)
   step = make_step(config, graphs, layout, objective)
@@ -394,6 +395,7 @@ def make_program(configs: Sequence[Config]) -> Program:
     plan = make_plan(configs, mesh)
     graph, layout, shared = plan.graphs['model'], plan.layout, _same_seed(configs)
     log_unused_axis(config, layout)
+    log_unended(config, plan.tasks[0], nnx.merge(graph, layout.saved['model']))
     if plan.statistics:
       log_long_contexts(config, plan.tasks)
     init = make_init(config, layout)

@@ -1,4 +1,4 @@
-"""Floating-point operations per second, and their share of the devices' peak.
+"""Floating-point operations per second, and their share of the devices' peak; memory.
 
 Only matrix products are counted, as in the definition of a peak: each once for all
 devices together, whatever the precision, and those of a loop as often as it runs.
@@ -8,10 +8,18 @@ devices together, whatever the precision, and those of a loop as often as it run
 from __future__ import annotations
 
 import math
+import resource
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.extend.core
+
+from zoo.config.validation import Config, build_task
+from zoo.core.protocols import Model
+from zoo.models import TokenModel
+from zoo.models.tokens import num_tokens
 
 # Peak of dense bfloat16 products, in floating-point operations per second of one JAX
 # device, by `device_kind`. TPUs: cloud.google.com/tpu/docs/system-architecture-tpu-vm,
@@ -54,6 +62,32 @@ def share_of_peak(
   """The share of the bfloat16 peak that devices reach; None if the peak is unknown."""
   peak = PEAKS.get(device_kind)
   return None if peak is None else flops_per_second / (num_devices * peak)
+
+
+def tokens_per_step(config: Config, model: Model) -> int | None:
+  """The tokens of the prompts of a step; None for an objective without prompts.
+
+  Models without a layout of tokens have those of the embedding matrix, C + 1 a prompt.
+  """
+  if config.objective.name != 'sampled':
+    return None
+  length = build_task(config).context_length
+  layout = model.layout if isinstance(model, TokenModel) else 'joint'
+  return config.train.batch_size * num_tokens(layout, length)
+
+
+def peak_memory(devices: Sequence[jax.Device]) -> tuple[int, str]:
+  """The most bytes in use at a time, on the fullest of the devices, and 'device'.
+
+  Where a backend does not know them, as that of CPUs, those of the process, and
+  'process'. Both are since the process began.
+  """
+  peaks = [(one.memory_stats() or {}).get('peak_bytes_in_use') for one in devices]
+  known = [peak for peak in peaks if peak is not None]
+  if known:
+    return max(known), 'device'
+  unit = 1 if sys.platform == 'darwin' else 1024  # of getrusage
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, 'process'
 
 
 def describe(flops_per_second: float, device_kind: str, num_devices: int) -> str:
