@@ -276,8 +276,8 @@ def other_distributions(task: FunctionClass) -> dict[str, Task]:
     'repeated_query': repeated_query,
   }
   if d > 1:
-    changes['skewed'] = Stretch.of(1 / np.arange(1, d + 1))
-    changes['half_subspace'] = Stretch.of(np.where(np.arange(d) < d // 2, 1.0, 0.0))
+    changes['skewed'] = Stretch(tuple(1 / k for k in range(1, d + 1)))
+    changes['half_subspace'] = Stretch((1.0,) * (d // 2) + (0.0,) * (d - d // 2))
   if task.context_length < d:
     changes['orthogonal_query'] = orthogonal_query
   changes |= {f'scale_x={scale:.3g}': Scale(scale) for scale in _SCALES}
@@ -309,23 +309,18 @@ class Scale:
 class Stretch:
   """Multiplies the features by `U diag(λ) Uᵀ`, with the same random U for all prompts.
 
-  Isotropic features thus get a covariance with the eigenvalues λ².
+  Isotropic features thus get a covariance with eigenvalues proportional to λ².
   """
 
-  eigenvalues: tuple[float, ...]
-
-  @classmethod
-  def of(cls, eigenvalues: Float[np.ndarray, ' d']) -> Stretch:
-    """A Stretch with eigenvalues rescaled to `Σ λ² = d`, so that it keeps `E |x|²`."""
-    scale = np.sqrt(len(eigenvalues) / np.sum(np.square(eigenvalues)))
-    return cls(tuple((scale * eigenvalues).tolist()))
+  eigenvalues: tuple[float, ...]  # up to a factor: `E |x|²` does not change
 
   def __call__(
     self, key: Key[Array, ''], x: Float[Array, 't d']
   ) -> Float[Array, 't d']:
-    d = len(self.eigenvalues)
+    d, eigenvalues = len(self.eigenvalues), np.asarray(self.eigenvalues)
+    eigenvalues = np.sqrt(d / np.sum(np.square(eigenvalues))) * eigenvalues
     rotation = np.linalg.svd(np.random.default_rng(0).standard_normal((d, d)))[0]
-    matrix = (rotation * np.asarray(self.eigenvalues)) @ rotation.T
+    matrix = (rotation * eigenvalues) @ rotation.T
     return dot(x[:, None], jnp.asarray(matrix, x.dtype)[None])
 
 
