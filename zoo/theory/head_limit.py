@@ -228,7 +228,7 @@ def _is_attained(whitened: Whitened, num_heads: int) -> bool:
   if np.abs(prior @ inverse @ deviation - deviation).max() > 1e-9:
     return False
   gamma = moment @ inverse @ deviation
-  constant = constant_estimate(whitened.moments, np.eye(rank))
+  constant = constant_estimate(whitened.moments).update(np.eye(rank), prior)
   return bool(4 * constant[-1, -1] * gamma @ constant[:-1, :-1] @ gamma <= 1)
 
 
@@ -236,7 +236,8 @@ def conditions(whitened: Whitened) -> Conditions:
   """The `Conditions` for a task and a guess for which H heads are not enough."""
   context = context_moments(whitened.moments)
   r, prior = whitened.rank, whitened.prior
-  constant = constant_estimate(whitened.moments, np.eye(r))
+  estimate = constant_estimate(whitened.moments)
+  constant = estimate.update(np.eye(r), prior)
   targets = np.append(whitened.deviation, -whitened.bias)
   optimum = targets[:, None, None] * constant
   inverse = np.linalg.inv(context.second_moment_r)

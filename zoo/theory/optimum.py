@@ -1,6 +1,7 @@
 """The global optimum of the exact risk over all learning rules."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -37,7 +38,7 @@ def optimal_rule(
     return _pool_optimum(task, initial_guess, initial_bias)
   task = require_covered(task)
   moments = task_moments(task)
-  mean, features = moments.prior_mean, moments.feature_covariance
+  _, mean, prior, features, _ = moments
   d = mean.size
   guess = mean if initial_guess is None else initial_guess
   guess = check_vector('initial_guess', guess, d)
@@ -46,7 +47,7 @@ def optimal_rule(
   inverse = np.eye(d)
   if features is not None:
     inverse = np.linalg.pinv(features, rcond=RANK_TOLERANCE, hermitian=True)
-  constant = constant_estimate(moments, inverse)
+  constant = constant_estimate(moments).update(inverse, prior)
   update = (mean - guess)[:, None, None] * constant
   update[:, :d, d] = update[:, d, :d] = best_step_matrix(task) / 2
   return LearningRule(
@@ -69,16 +70,30 @@ def _pool_optimum(
   return dataclasses.replace(best_rule(form, start), init=free.init, update=free.update)
 
 
-def constant_estimate(
-  moments: Moments, inverse: Float[np.ndarray, 'd d']
-) -> Float[np.ndarray, 'e e']:
-  """U with `⟨U, G⟩` the best estimate of the constant 1, for labels minus w*·x.
+class ConstantEstimate(NamedTuple):
+  """The best estimate of the constant 1, `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`."""
 
-  The estimate is `scale ⟨Σ⁺, S⟩ + slope (q − ⟨Λ, S⟩)`, Σ⁺ being the `inverse`. See
-  docs/theory.md, section 4, for the derivation.
+  scale: float
+  slope: float
+
+  def update(
+    self, inverse: Float[np.ndarray, 'd d'], prior: Float[np.ndarray, 'd d']
+  ) -> Float[np.ndarray, 'e e']:
+    """The matrix U with `⟨U, G⟩` this estimate, for labels minus w*·x."""
+    d = len(prior)
+    update = np.zeros((d + 1, d + 1))
+    update[:d, :d] = self.scale * inverse - self.slope * prior
+    update[d, d] = self.slope
+    return update
+
+
+def constant_estimate(moments: Moments) -> ConstantEstimate:
+  """The best estimate of the constant 1 from the even moments of the context.
+
+  See docs/theory.md, section 4, for the derivation.
   """
-  c, mean, prior, features, noise = moments
-  d = rank = mean.size
+  c, mean, _, features, noise = moments
+  rank = mean.size
   if features is not None:
     eigenvalues = np.linalg.eigvalsh(features)
     rank = int(np.sum(eigenvalues > RANK_TOLERANCE * eigenvalues[-1]))
@@ -86,10 +101,7 @@ def constant_estimate(
   variance = context_moments(moments).variance_label
   signal = noise / variance if variance > 0 else 0.0
   kappa = 1 / (1 + rank * c / 2 + noise * signal)
-  update = np.zeros((d + 1, d + 1))
-  update[:d, :d] = c / 2 * kappa * inverse - signal * kappa * prior
-  update[d, d] = signal * kappa
-  return update
+  return ConstantEstimate(float(c / 2 * kappa), float(signal * kappa))
 
 
 def shift_labels(
